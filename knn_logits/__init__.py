@@ -1,0 +1,107 @@
+"""kNN language modelling for transformers: a memory for a model, with its sources.
+
+Importing this package loads neither torch nor faiss; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "KNNLogitsProcessor": "knn_logits.processor",
+    "Datastore": "knn_logits.datastore.store",
+    "build_datastore": "knn_logits.build.builder",
+    "build_index": "knn_logits.build.indexing",
+    "explain": "knn_logits.explanation",
+    "Document": "knn_logits.build.corpus",
+    "read_corpus": "knn_logits.build.corpus",
+    "KNNConfig": "knn_logits.config",
+    "IndexConfig": "knn_logits.config",
+    "WindowConfig": "knn_logits.config",
+    "Neighbors": "knn_logits.neighbors",
+    "Retriever": "knn_logits.retrieval",
+    "Trace": "knn_logits.trace.trace",
+    "SequenceTrace": "knn_logits.trace.trace",
+    "TokenTrace": "knn_logits.trace.trace",
+    "NeighborTrace": "knn_logits.trace.trace",
+    "KNNLogitsError": "knn_logits.errors",
+    "ConfigError": "knn_logits.errors",
+    "CorpusError": "knn_logits.errors",
+    "ModelError": "knn_logits.errors",
+    "DatastoreError": "knn_logits.errors",
+    "IncompleteError": "knn_logits.errors",
+    "DamagedError": "knn_logits.errors",
+    "MismatchError": "knn_logits.errors",
+    "SearchError": "knn_logits.errors",
+    "TraceError": "knn_logits.errors",
+    "MissingDependencyError": "knn_logits.errors",
+}
+
+__all__ = [  # noqa: RUF022
+    "KNNLogitsProcessor",
+    "Datastore",
+    "build_datastore",
+    "build_index",
+    "explain",
+    "Document",
+    "read_corpus",
+    "KNNConfig",
+    "IndexConfig",
+    "WindowConfig",
+    "Neighbors",
+    "Retriever",
+    "Trace",
+    "SequenceTrace",
+    "TokenTrace",
+    "NeighborTrace",
+    "KNNLogitsError",
+    "ConfigError",
+    "CorpusError",
+    "ModelError",
+    "DatastoreError",
+    "IncompleteError",
+    "DamagedError",
+    "MismatchError",
+    "SearchError",
+    "TraceError",
+    "MissingDependencyError",
+]
+
+if TYPE_CHECKING:
+    from knn_logits.build.builder import build_datastore
+    from knn_logits.build.corpus import Document, read_corpus
+    from knn_logits.build.indexing import build_index
+    from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
+    from knn_logits.datastore.store import Datastore
+    from knn_logits.errors import (
+        ConfigError,
+        CorpusError,
+        DamagedError,
+        DatastoreError,
+        IncompleteError,
+        KNNLogitsError,
+        MismatchError,
+        MissingDependencyError,
+        ModelError,
+        SearchError,
+        TraceError,
+    )
+    from knn_logits.explanation import explain
+    from knn_logits.neighbors import Neighbors
+    from knn_logits.processor import KNNLogitsProcessor
+    from knn_logits.retrieval import Retriever
+    from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

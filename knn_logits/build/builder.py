@@ -1,0 +1,227 @@
+"""`build_datastore`: corpus to tokens, to keys, to an index, to a finished folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+import knn_logits
+from knn_logits.build.corpus import Document
+from knn_logits.build.indexing import make_index, probe_arrays, write_index
+from knn_logits.build.keys import compute_keys, default_batch_tokens
+from knn_logits.build.progress import Progress, no_progress
+from knn_logits.build.tokens import tokenize
+from knn_logits.capture.location import DEFAULT_KEY, find_key, is_encoder_decoder
+from knn_logits.compatibility import (
+    CANARY_KEYS,
+    CANARY_LENGTH,
+    CANARY_TOKENS,
+    canary_keys,
+    model_record,
+    tokenizer_record,
+    vocabulary_size,
+)
+from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
+from knn_logits.datastore import layout
+from knn_logits.datastore.files import map_array, write_arrays
+from knn_logits.datastore.manifest import (
+    IndexRecord,
+    KeyRecord,
+    Manifest,
+    SettingsRecord,
+    WindowRecord,
+)
+from knn_logits.datastore.store import Datastore
+from knn_logits.datastore.writer import (
+    KeyWriter,
+    TokenWriter,
+    mark_finished,
+    prepare_folder,
+    record_files,
+)
+from knn_logits.errors import ConfigError, ModelError
+from knn_logits.windows import plan, resolve
+
+
+def build_datastore(
+    model: nn.Module,
+    tokenizer: Any,
+    documents: Iterable[Document | str],
+    folder: str | os.PathLike[str],
+    *,
+    key: str = DEFAULT_KEY,
+    window: WindowConfig | None = None,
+    concatenate: bool = False,
+    index: IndexConfig | None = None,
+    settings: KNNConfig | None = None,
+    keys_dtype: str = "float16",
+    batch_tokens: int | None = None,
+    threads: int | None = None,
+    overwrite: bool = False,
+    license: str | None = None,
+    source: str | None = None,
+    skipped: Sequence[tuple[str, str]] = (),
+    progress: Progress = no_progress,
+) -> Datastore:
+    """Makes a datastore of a corpus: one entry for each token that has something before it.
+
+    The key is the model's state before the token, the value the token. Khandelwal et al. (2020),
+    "Generalization through Memorization", section 2.
+
+    Args:
+        model: The model that will use the datastore.
+        tokenizer: Its tokenizer.
+        documents: Texts or `Document`s, in order; read once.
+        folder: Where the datastore is written: a new or an empty folder.
+        key: "ffn_input", "layer_output", or a module's path with ":input" or ":output".
+        window: Tokens seen at once, and the stride between windows.
+        concatenate: Join the documents into one stream, so that contexts cross their edges.
+        index: What kind of index.
+        settings: What holds for users who give none.
+        keys_dtype: "float16", or "float32" for keys that do not fit it.
+        batch_tokens: Tokens a forward pass; None chooses by the device.
+        threads: OpenMP threads of the index; None leaves FAISS's own choice.
+        overwrite: Replace a datastore that is there.
+        license: Licence of the text, kept in the manifest.
+        source: Where the text comes from, kept in the manifest.
+        skipped: Filled by the reader of the corpus while it is read; its length is kept.
+        progress: Told how far the work is.
+
+    Returns:
+        The finished datastore.
+
+    Raises:
+        ConfigError: when a setting is out of its range.
+        CorpusError: when no document holds two tokens.
+        ModelError: when the model has no place for the key, or its keys are not finite.
+        DatastoreError: when the folder cannot be used.
+    """
+    if keys_dtype not in ("float16", "float32"):
+        raise ConfigError(f"keys are kept in float16 or float32, not in {keys_dtype!r}")
+    if batch_tokens is not None and batch_tokens < 1:
+        raise ConfigError(f"batch_tokens must be at least 1, not {batch_tokens}")
+    if is_encoder_decoder(model):
+        raise ModelError(
+            "a datastore of an encoder-decoder model is made of sources and targets, which this "
+            "release does not build; give a causal model"
+        )
+    index = index or IndexConfig()
+    location = find_key(model, key)
+    window_size, stride = resolve(window or WindowConfig(), context_length(model))
+    device = next(model.parameters()).device
+    folder = Path(folder)
+    prepare_folder(folder, overwrite=overwrite)
+    was_training = model.training
+    model.eval()
+    try:
+        writer = _write_tokens(
+            folder, tokenizer, documents, vocabulary_size(model), concatenate, progress
+        )
+        contexts = writer.contexts()
+        tokens = map_array(folder / layout.TOKENS, "int32", (writer.tokens,))
+        windows = list(plan(contexts.first, contexts.length, window_size, stride))
+        keys: KeyWriter | None = None
+        done = 0
+        progress("keys", 0, contexts.entries)
+        for part in compute_keys(
+            model,
+            location,
+            tokens,
+            windows,
+            dtype=keys_dtype,
+            batch_tokens=batch_tokens or default_batch_tokens(device),
+        ):
+            if keys is None:
+                dim = part.shape[1]
+                keys = KeyWriter(folder, dim, keys_dtype, contexts.entries)
+            keys.append(part)
+            done += len(part)
+            progress("keys", done, contexts.entries)
+        assert keys is not None
+        keys.flush()
+        canary = np.asarray(tokens[: min(CANARY_LENGTH, window_size)])
+        canary_arrays = {
+            CANARY_TOKENS: canary,
+            CANARY_KEYS: canary_keys(model, location, canary),
+        }
+    finally:
+        model.train(was_training)
+    settings = settings or KNNConfig()
+    manifest = Manifest(
+        created_with=knn_logits.__version__,
+        model=model_record(model),
+        tokenizer=tokenizer_record(tokenizer),
+        key=KeyRecord(name=key, module=location.module, side=location.side),
+        entries=contexts.entries,
+        documents=writer.documents,
+        tokens=writer.tokens,
+        dim=dim,
+        dtype="float16" if keys_dtype == "float16" else "float32",
+        metric=index.metric,
+        windows=WindowRecord(window=window_size, stride=stride, concatenate=concatenate),
+        index=IndexRecord(factory="exact", requested=index.factory),
+        settings=SettingsRecord(
+            k=settings.k, lmbda=settings.lmbda, temperature=settings.temperature
+        ),
+        license=license,
+        source=source,
+        files=record_files(folder),
+    )
+    # The index is built over a datastore that is whole but for it, and still marked unfinished.
+    store = Datastore.unfinished(folder, manifest)
+    built, record = make_index(store, index, threads=threads, progress=progress)
+    write_index(store, built, record)
+    write_arrays(folder / layout.CHECKS, canary_arrays | probe_arrays(store, built), {})
+    progress("checksums", 0, None)
+    manifest.model_copy(
+        update={"index": record, "skipped": len(skipped), "files": record_files(folder)}
+    ).write(folder)
+    mark_finished(folder)
+    return Datastore(folder)
+
+
+def context_length(model: nn.Module) -> int | None:
+    """Tokens a model can read at once, None when its configuration sets no limit."""
+    config: Any = model.config
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        value = getattr(text, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+def _write_tokens(
+    folder: Path,
+    tokenizer: Any,
+    documents: Iterable[Document | str],
+    vocabulary: int,
+    concatenate: bool,
+    progress: Progress,
+) -> TokenWriter:
+    progress("tokens", 0, None)
+    with TokenWriter(folder, concatenate=concatenate, vocabulary=vocabulary) as writer:
+        for document, ids in tokenize(tokenizer, _as_documents(documents)):
+            if ids:
+                writer.add(
+                    ids,
+                    id=document.id,
+                    title=document.title,
+                    uri=document.uri,
+                    metadata=json.dumps(document.metadata, default=str)
+                    if document.metadata
+                    else None,
+                )
+            progress("tokens", writer.tokens, None)
+    return writer
+
+
+def _as_documents(documents: Iterable[Document | str]) -> Iterator[Document]:
+    for number, document in enumerate(documents):
+        yield Document(document, str(number)) if isinstance(document, str) else document

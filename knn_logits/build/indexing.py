@@ -1,0 +1,165 @@
+"""Building a datastore's index, choosing nprobe, and measuring what it finds."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+
+from knn_logits.build.progress import Progress, no_progress
+from knn_logits.config import IndexConfig, Metric, check_metric
+from knn_logits.datastore import layout
+from knn_logits.datastore.files import write_arrays
+from knn_logits.datastore.manifest import IndexRecord, Manifest, RecallRecord
+from knn_logits.datastore.store import Datastore
+from knn_logits.datastore.writer import record_files
+from knn_logits.errors import DatastoreError
+from knn_logits.index.base import Index
+from knn_logits.index.choice import choose_factory
+from knn_logits.neighbors import Array
+from knn_logits.retrieval import build_index as build_raw
+from knn_logits.retrieval import exact_neighbors
+
+logger = logging.getLogger(__name__)
+
+RECALL_AT = 64
+RECALL_WANTED = 0.95
+_QUERIES = 256
+_NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def build_index(
+    store: Datastore,
+    index: IndexConfig | None = None,
+    *,
+    threads: int | None = None,
+    progress: Progress = no_progress,
+) -> Datastore:
+    """Builds the index of a datastore anew, with another kind or metric, and writes it down.
+
+    Args:
+        store: A datastore with its keys.
+        index: What kind of index; "auto" chooses by the number of entries.
+        threads: OpenMP threads; None leaves FAISS's own choice.
+        progress: Told how far the work is.
+
+    Returns:
+        The datastore, opened again.
+
+    Raises:
+        ConfigError: when FAISS cannot make such an index for these keys.
+        DatastoreError: when the datastore has no keys.
+    """
+    index = index or IndexConfig()
+    if not store.has_keys:
+        raise DatastoreError(f"{store.folder} has no keys: build the datastore again")
+    metric: Metric = check_metric(index.metric)
+    folder, old = store.folder, store.manifest
+    # The index is written under the manifest's metric, so the manifest in memory changes first.
+    store = Datastore(folder)
+    store.manifest = old.model_copy(update={"metric": metric})
+    built, record = make_index(store, index, threads=threads, progress=progress)
+    write_index(store, built, record)
+    checks = {name: value for name, value in store.checks.items() if not name.startswith("probe")}
+    write_arrays(folder / layout.CHECKS, checks | probe_arrays(store, built), {})
+    manifest = store.manifest.model_copy(update={"index": record, "files": record_files(folder)})
+    Manifest.model_validate(manifest.model_dump()).write(folder)
+    return Datastore(folder)
+
+
+def make_index(
+    store: Datastore,
+    config: IndexConfig,
+    *,
+    threads: int | None = None,
+    progress: Progress = no_progress,
+) -> tuple[Index, IndexRecord]:
+    """Builds an index and measures its recall.
+
+    nprobe is the smallest that finds 95% of the true 64 nearest entries of sampled keys, their
+    own entry left out.
+
+    Returns:
+        The index, ready to search, and what the manifest keeps of it.
+    """
+    entries, dim = len(store), store.manifest.dim
+    factory = config.factory
+    if factory == "auto":
+        factory = choose_factory(entries, dim)
+    progress(f"index {factory}", 0, None)
+    built = build_raw(store, factory, config, threads=threads)
+    if factory == "exact" or entries < 2:
+        return built, IndexRecord(factory=factory, requested=config.factory)
+    queries, truth = sample_queries(store, config.seed)
+    progress("recall", 0, None)
+    searched: Any = built
+    if searched.nprobe is not None:
+        for nprobe in (config.nprobe,) if config.nprobe else _NPROBES:
+            searched.nprobe = nprobe
+            value = recall(built, queries, truth)
+            if value >= RECALL_WANTED:
+                break
+    else:
+        value = recall(built, queries, truth)
+    return built, IndexRecord(
+        factory=factory,
+        requested=config.factory,
+        nprobe=searched.nprobe,
+        recall=RecallRecord(at=truth.shape[1], value=round(value, 4), queries=len(queries)),
+    )
+
+
+def sample_queries(store: Datastore, seed: int) -> tuple[Array, Array]:
+    """Keys to measure recall with, and the true nearest other entries of each.
+
+    Returns:
+        queries: float32 [queries, dim].
+        truth: int64 [queries, neighbors].
+    """
+    chosen = np.random.default_rng(seed + 1).permutation(len(store))[:_QUERIES]
+    queries = store.keys(chosen).astype(np.float32)
+    _, ids = exact_neighbors(store, queries, min(RECALL_AT + 1, len(store)))
+    rows = []
+    for own, found in zip(chosen.tolist(), ids.tolist(), strict=True):
+        others = [one for one in found if one != own]
+        rows.append(others[: ids.shape[1] - 1])
+    return queries, np.array(rows, dtype=np.int64)
+
+
+def recall(index: Index, queries: Array, truth: Array) -> float:
+    """Share of the true neighbors that an index finds."""
+    _, ids = index.search(torch.from_numpy(queries), truth.shape[1] + 1)
+    found = [
+        len(set(row) & set(true)) / len(true)
+        for row, true in zip(ids.tolist(), truth.tolist(), strict=True)
+    ]
+    return float(np.mean(found))
+
+
+def write_index(store: Datastore, index: Index, record: IndexRecord) -> None:
+    """Writes an index as plain arrays, or removes the file where it has no plain form."""
+    path = store.folder / layout.INDEX
+    if record.factory != "exact":
+        from knn_logits.index import plain
+        from knn_logits.index.faiss_backend import FaissIndex
+
+        if isinstance(index, FaissIndex) and plain.has_plain_form(index.raw):
+            write_arrays(path, plain.to_arrays(index), {"factory": record.factory})
+            return
+        logger.warning(
+            "the index %s has no form that can be stored; it will be built from the keys at each "
+            "opening",
+            record.factory,
+        )
+    path.unlink(missing_ok=True)
+
+
+def probe_arrays(store: Datastore, index: Index, queries: int = 8, k: int = 8) -> dict[str, Array]:
+    """A few stored queries with the ids that the index returns for them."""
+    ids = np.linspace(0, len(store) - 1, min(queries, len(store))).astype(np.int64)
+    asked = store.keys(ids).astype(np.float32)
+    distances, found = index.search(torch.from_numpy(asked), k)
+    order = distances.argsort(dim=-1, descending=store.manifest.metric != "l2", stable=True)
+    return {"probe.queries": asked, "probe.ids": found.gather(-1, order).cpu().numpy()}

@@ -1,0 +1,79 @@
+"""Text to tokens, as the model's tokenizer cuts it, also for documents of any length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from knn_logits.build.corpus import Document
+
+# A tokenizer holds several times a text's size in memory, so a huge text goes in parts.
+_PART = 1 << 20
+_PARTS_AT_ONCE = 64
+_CHARACTERS_AT_ONCE = 4 << 20
+_BREAK = re.compile(r"\n(?=\S)")
+
+
+def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """What a tokenizer puts before and after a text."""
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a", add_special_tokens=True)["input_ids"]
+    for start in range(len(whole) - len(plain) + 1):
+        if whole[start : start + len(plain)] == plain:
+            return list(whole[:start]), list(whole[start + len(plain) :])
+    return [], []
+
+
+def _parts(text: str) -> Iterator[str]:
+    start = 0
+    while len(text) - start > _PART:
+        found = _BREAK.search(text, start + _PART)
+        end = found.end() if found else len(text)
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def tokenize(tokenizer: Any, documents: Iterable[Document]) -> Iterator[tuple[Document, list[int]]]:
+    """Cuts documents into tokens, with the special tokens the tokenizer puts around a text.
+
+    A document above a million characters is cut at a line's end before it is tokenized.
+
+    Args:
+        tokenizer: A tokenizer of transformers.
+        documents: In order.
+
+    Yields:
+        Each document and its token ids.
+    """
+    before, after = _special_tokens(tokenizer)
+    for group in _groups(documents):
+        texts = [part for document, parts in group for part in parts]
+        cut: list[list[int]] = []
+        for first in range(0, len(texts), _PARTS_AT_ONCE):
+            cut += tokenizer(
+                texts[first : first + _PARTS_AT_ONCE],
+                add_special_tokens=False,
+                return_attention_mask=False,
+                verbose=False,
+            )["input_ids"]
+        place = 0
+        for document, parts in group:
+            ids = [one for part in cut[place : place + len(parts)] for one in part]
+            place += len(parts)
+            yield document, [*before, *ids, *after]
+
+
+def _groups(documents: Iterable[Document]) -> Iterator[list[tuple[Document, list[str]]]]:
+    group: list[tuple[Document, list[str]]] = []
+    size = 0
+    for document in documents:
+        parts = list(_parts(document.text))
+        group.append((document, parts))
+        size += len(document.text)
+        if len(group) >= _PARTS_AT_ONCE or size >= _CHARACTERS_AT_ONCE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

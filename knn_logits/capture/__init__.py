@@ -1,0 +1,1 @@
+"""Where the key lives in a model, and the hooks that take it during a forward pass."""

@@ -1,0 +1,114 @@
+"""One forward pass that yields the keys of whole windows: for building, checking, explaining.
+
+Knows nothing of `generate()`; that is `hooks`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from knn_logits.capture.location import KeyLocation, first_tensor
+from knn_logits.errors import ModelError
+
+
+class _Reached(Exception):
+    """Leaves the forward pass once the key is there: what follows it is never computed."""
+
+
+def key_states(model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor]) -> Tensor:
+    """The keys of a batch, without the layers that come after them.
+
+    Args:
+        model: The model, in evaluation mode.
+        location: Where the key is.
+        inputs: Arguments of the model's forward: `input_ids` and the like, [rows, tokens].
+
+    Returns:
+        [rows, tokens, dim], in the model's precision, on the key's device.
+
+    Raises:
+        ModelError: when the module did not run, or its tensor has another shape.
+    """
+    states, _ = _run(model, location, inputs, until_key=not hasattr(model, "hf_device_map"))
+    return states
+
+
+def key_states_and_logits(
+    model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The keys of a batch together with the model's own scores.
+
+    Returns:
+        states: [rows, tokens, dim].
+        logits: [rows, tokens, vocabulary].
+
+    Raises:
+        ModelError: when the module did not run, or its tensor has another shape.
+    """
+    states, output = _run(model, location, inputs, until_key=False)
+    return states, output.logits
+
+
+def _run(
+    model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor], *, until_key: bool
+) -> tuple[Tensor, Any]:
+    module = model.get_submodule(location.module)
+    owner = threading.get_ident()
+    taken: list[Tensor] = []
+
+    def take(value: Any) -> None:
+        # Another thread may generate with the same model at this moment.
+        if threading.get_ident() != owner:
+            return
+        if not isinstance(value, Tensor):
+            raise ModelError(f"{location} carries no tensor; name another key with --key")
+        taken.append(value)
+        if until_key:
+            raise _Reached
+
+    def on_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        take(first_tensor(args, kwargs))
+
+    def on_output(_: nn.Module, __: Any, output: Any) -> None:
+        take(output[0] if isinstance(output, (tuple, list)) else output)
+
+    handle = (
+        module.register_forward_pre_hook(on_input, with_kwargs=True)
+        if location.side == "input"
+        else module.register_forward_hook(on_output)
+    )
+    output = None
+    accepted = inspect.signature(model.forward).parameters
+    extra: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
+    try:
+        with torch.inference_mode():
+            output = model(**inputs, **extra)
+    except _Reached:
+        pass
+    finally:
+        handle.remove()
+    if not taken:
+        raise ModelError(f"{location} did not run in a forward pass; name another key with --key")
+    rows_tokens = inputs.get("decoder_input_ids", inputs["input_ids"]).shape
+    return as_rows(taken[-1], rows_tokens, location), output
+
+
+def as_rows(states: Tensor, rows_tokens: torch.Size, location: KeyLocation) -> Tensor:
+    """Gives states the shape [rows, tokens, dim], also where a model flattens them.
+
+    Raises:
+        ModelError: when they do not hold one vector a token.
+    """
+    rows, tokens = rows_tokens
+    if states.dim() >= 2 and states.numel() == rows * tokens * states.shape[-1]:
+        return states.reshape(rows, tokens, states.shape[-1])
+    raise ModelError(
+        f"{location} has the shape {tuple(states.shape)} for {rows} x {tokens} tokens, not one "
+        "vector a token; name another key with --key"
+    )

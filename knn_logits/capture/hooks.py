@@ -1,0 +1,275 @@
+"""The hooks that take the states during `generate()`, and the rule that finds the right one.
+
+`generate()` gives a logits processor the token ids and the scores, not the states. Which captured
+state belongs to a call follows from the ids: assisted decoding asks several times about one
+forward pass, classifier-free guidance runs a second one in between, an assistant's own calls
+concern none of ours. So the last forward passes ("windows") are kept with their ids and their
+start in the cache, and a call is answered by the window whose ids are the call's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from knn_logits.capture.forward import as_rows
+from knn_logits.capture.location import (
+    KeyLocation,
+    decoder_of,
+    first_tensor,
+    is_encoder_decoder,
+)
+from knn_logits.capture.paged import allow_paged, refuse_paged
+
+# One for the call, one for a guidance pass in between, one to spare.
+_WINDOWS_KEPT = 3
+
+
+@dataclass
+class Window:
+    """One forward pass.
+
+    Attributes:
+        start: Tokens in the cache before it; a tensor for a static cache; None when unknown.
+        ids: int64 [rows, tokens], None when embeddings were given.
+        shape: (rows, tokens).
+        states: The captured tensor, one vector a token.
+        asked: The last position that was asked for, -1 at first. Each is asked for once.
+        answers: What the processor wants to keep beside the window, by position.
+    """
+
+    start: int | Tensor | None
+    ids: Tensor | None
+    shape: torch.Size
+    states: Tensor | None = None
+    asked: int = -1
+    answers: dict[int, Any] = field(default_factory=dict)
+
+
+class _ThreadState(threading.local):
+    """What one thread's forward passes left behind."""
+
+    def __init__(self) -> None:
+        self.windows: deque[Window] = deque(maxlen=_WINDOWS_KEPT)
+        self.open: Window | None = None
+        self.outer_ids: Tensor | None = None
+        self.offset = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _ThreadState:
+        # A model copied while hooks are attached: the copy's states are nobody's.
+        return _ThreadState()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_ThreadState, ())
+
+
+class _Hooks:
+    """The hook functions. They hold the threads' states and nothing of the processor."""
+
+    def __init__(self, model: nn.Module, decoder: nn.Module, location: KeyLocation) -> None:
+        self.location = location
+        self.thread = _ThreadState()
+        self.model_names = list(inspect.signature(model.forward).parameters)
+        self.decoder_names = list(inspect.signature(decoder.forward).parameters)
+        self.ids_name = "decoder_input_ids" if is_encoder_decoder(model) else "input_ids"
+
+    # Compiled code must not trace these: they keep tensors across calls and read a cache's length.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def on_model(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.is_grad_enabled():
+            return
+        ids = _argument(self.ids_name, self.model_names, args, kwargs)
+        self.thread.outer_ids = ids if isinstance(ids, Tensor) else None
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def on_decoder(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        thread = self.thread
+        thread.open = None
+        if torch.is_grad_enabled():
+            return
+        ids = _argument("input_ids", self.decoder_names, args, kwargs)
+        embeds = _argument("inputs_embeds", self.decoder_names, args, kwargs)
+        outer, thread.outer_ids = thread.outer_ids, None
+        if not isinstance(ids, Tensor):
+            ids = outer
+        if isinstance(ids, Tensor):
+            shape = ids.shape
+            if isinstance(embeds, Tensor) and embeds.shape[:2] != shape:
+                ids, shape = None, embeds.shape[:2]
+        elif isinstance(embeds, Tensor):
+            shape = embeds.shape[:2]
+        else:
+            return
+        cache = _argument("past_key_values", self.decoder_names, args, kwargs)
+        thread.open = Window(_cache_length(cache), ids, shape)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def on_input(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._take(first_tensor(args, kwargs))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def on_output(self, _: nn.Module, __: Any, output: Any) -> None:
+        self._take(output[0] if isinstance(output, (tuple, list)) else output)
+
+    def _take(self, states: Any) -> None:
+        thread = self.thread
+        window, thread.open = thread.open, None
+        if window is None or not isinstance(states, Tensor):
+            return
+        # A copy: CUDA graphs reuse their output's memory, and a network may work in place.
+        window.states = states.detach().clone()
+        thread.windows.append(window)
+
+
+def _argument(name: str, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if name in kwargs:
+        return kwargs[name]
+    place = names.index(name) if name in names else len(args)
+    return args[place] if place < len(args) else None
+
+
+def _cache_length(cache: Any) -> int | Tensor | None:
+    if cache is None:
+        return 0
+    length = getattr(cache, "get_seq_length", None)
+    if length is None:
+        return None
+    value = length()
+    # A static cache counts in place.
+    return value.clone() if isinstance(value, Tensor) else int(value)
+
+
+class StateCapture:
+    """Attaches to a model, and answers which states a call of a logits processor is about.
+
+    States never cross threads. `close()`, or the collection of this object, removes every hook.
+
+    Args:
+        model: The model that will generate.
+        location: Where the key is.
+
+    Raises:
+        ModelError: when the model has no decoder.
+    """
+
+    def __init__(self, model: nn.Module, location: KeyLocation) -> None:
+        decoder = decoder_of(model)
+        module = model.get_submodule(location.module)
+        hooks = _Hooks(model, decoder, location)
+        handles = [decoder.register_forward_pre_hook(hooks.on_decoder, with_kwargs=True)]
+        if decoder is not model:
+            handles.append(model.register_forward_pre_hook(hooks.on_model, with_kwargs=True))
+        if location.side == "input":
+            handles.append(module.register_forward_pre_hook(hooks.on_input, with_kwargs=True))
+        else:
+            handles.append(module.register_forward_hook(hooks.on_output))
+        refuse_paged(model)
+        _forget_compiled(model)
+        self._hooks = hooks
+        self._finalizer = weakref.finalize(self, _detach, handles, weakref.ref(model))
+        self._finalizer.atexit = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the hooks are gone."""
+        return not self._finalizer.alive
+
+    def close(self) -> None:
+        """Removes the hooks; the model is as it was. Again has no effect."""
+        self._finalizer()
+
+    def find(self, input_ids: Tensor) -> tuple[Window, int] | None:
+        """The forward pass, and the position in it, that produced the scores of a call.
+
+        Args:
+            input_ids: The ids as a logits processor gets them, [rows, length].
+
+        Returns:
+            The window and the position, or None for a call that no forward pass of this thread
+            answers: made-up scores, or those of an assistant model.
+        """
+        thread = self._hooks.thread
+        fresh = [window for window in thread.windows if window.asked < 0]
+        spent = [window for window in reversed(thread.windows) if window.asked >= 0]
+        for window in (*fresh, *spent):
+            for offset in dict.fromkeys((0, thread.offset)):
+                position = _position(window, input_ids, offset)
+                if position is not None:
+                    return self._found(window, position, offset)
+        for window in fresh:
+            behind = _whole_offset(window, input_ids)
+            if behind is not None:
+                return self._found(window, window.shape[1] - 1, behind)
+        return None
+
+    def _found(self, window: Window, position: int, offset: int) -> tuple[Window, int]:
+        thread = self._hooks.thread
+        thread.offset = offset
+        window.asked = position
+        thread.windows.clear()
+        thread.windows.append(window)
+        return window, position
+
+    def states(self, window: Window, first: int) -> Tensor:
+        """The states of a window from a position on.
+
+        Returns:
+            [rows, tokens - first, dim].
+        """
+        assert window.states is not None
+        return as_rows(window.states, window.shape, self._hooks.location)[:, first:]
+
+
+def _position(window: Window, input_ids: Tensor, offset: int) -> int | None:
+    rows, length = input_ids.shape
+    if window.ids is None or window.shape[0] != rows:
+        return None
+    tokens = window.shape[1]
+    start = length + offset - tokens if window.start is None else int(window.start)
+    position = length - 1 + offset - start
+    first = start - offset
+    if not window.asked < position < tokens or first < 0:
+        return None
+    seen = window.ids[:, : position + 1]
+    same = torch.equal(seen, input_ids[:, first:length].to(seen.device))
+    return position if same else None
+
+
+def _whole_offset(window: Window, input_ids: Tensor) -> int | None:
+    """How far a call's ids lie behind the cache's positions, for a sequence's first call.
+
+    They differ when the prompt was given as embeddings, or followed a prefix or a cache whose
+    tokens the ids leave out.
+    """
+    rows, length = input_ids.shape
+    if window.shape[0] != rows or window.start is None:
+        return None
+    tokens = window.shape[1]
+    if window.ids is None:
+        return int(window.start) + tokens - length
+    if tokens == length and torch.equal(window.ids, input_ids.to(window.ids.device)):
+        return int(window.start)
+    return None
+
+
+def _detach(handles: list[Any], model: weakref.ref[nn.Module]) -> None:
+    for handle in handles:
+        handle.remove()
+    alive = model()
+    if alive is not None:
+        allow_paged(alive)
+        _forget_compiled(alive)
+
+
+def _forget_compiled(model: nn.Module) -> None:
+    """Code compiled earlier has the hooks of that time built in."""
+    if "_compiled_call" in vars(model) and "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()

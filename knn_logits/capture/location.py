@@ -1,0 +1,171 @@
+"""Where in a model the key is: one structural rule, and the ways to name another place.
+
+The default is the input of the last decoder layer's feed-forward network, after its layer norm,
+the best of the places compared by Khandelwal et al. (2020), section 5 ("Key function"). No model
+type is known by name here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from knn_logits.errors import ConfigError, ModelError
+
+Side = Literal["input", "output"]
+DEFAULT_KEY = "ffn_input"
+
+# In this order: a layer of experts also holds "mlp" modules, but deeper inside.
+_FEED_FORWARD_NAMES = (
+    "mlp",
+    "ffn",
+    "feed_forward",
+    "block_sparse_moe",
+    "DenseReluDense",
+    "mixer",
+    "fc1",
+)
+
+
+@dataclass(frozen=True)
+class KeyLocation:
+    """A side of a module, whose tensor is the key of each token.
+
+    Attributes:
+        name: As the user gave it: "ffn_input", "layer_output", or "MODULE:input|output".
+        module: The module's path in the model, as in `model.named_modules()`.
+        side: Whether the tensor that enters the module is taken, or the one that leaves it.
+    """
+
+    name: str
+    module: str
+    side: Side
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.side}"
+
+
+def decoder_of(model: nn.Module) -> nn.Module:
+    """The module that holds the decoder's layers.
+
+    Raises:
+        ModelError: when the model names none.
+    """
+    get_decoder = getattr(model, "get_decoder", None)
+    decoder = get_decoder() if callable(get_decoder) else None
+    if not isinstance(decoder, nn.Module):
+        raise ModelError(
+            f"{type(model).__name__} has no decoder: kNN needs a causal or an encoder-decoder "
+            "language model (AutoModelForCausalLM, AutoModelForSeq2SeqLM)"
+        )
+    return decoder
+
+
+def is_encoder_decoder(model: nn.Module) -> bool:
+    """Whether the model reads a source with one stack and writes with another."""
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
+    """Resolves the name of a key to a module of this model.
+
+    Args:
+        model: A causal or encoder-decoder language model of transformers.
+        name: "ffn_input": what enters the feed-forward network of the decoder's last layer;
+            "layer_output": what leaves that layer; or a module's path with ":input" or ":output".
+
+    Raises:
+        ConfigError: when the name has none of these forms.
+        ModelError: when the model has no such module; the message names modules that it has.
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"expected a transformers model, not {type(model).__name__}")
+    if name in ("ffn_input", "layer_output"):
+        layer = _last_layer(model)
+        if name == "layer_output":
+            return KeyLocation(name, _path_of(model, layer), "output")
+        return KeyLocation(name, _path_of(model, _feed_forward(model, layer)), "input")
+    path, colon, side = name.rpartition(":")
+    if not colon or not path or side not in ("input", "output"):
+        raise ConfigError(
+            f"key {name!r}: give 'ffn_input', 'layer_output', or a module's path followed by "
+            "':input' or ':output', such as 'transformer.h.5.mlp:input'"
+        )
+    modules = dict(model.named_modules())
+    if path not in modules:
+        raise ModelError(f"{type(model).__name__} has no module {path!r}; {_suggestions(model)}")
+    return KeyLocation(name, path, "input" if side == "input" else "output")
+
+
+def _last_layer(model: nn.Module) -> nn.Module:
+    decoder = decoder_of(model)
+    for module in _breadth_first(decoder):
+        if isinstance(module, nn.ModuleList) and len(module):
+            last = module[-1]
+            if isinstance(last, GradientCheckpointingLayer):
+                return last
+    raise ModelError(
+        f"the decoder of {type(model).__name__} has no list of layers that the rule knows; "
+        f"name the key with --key (key= in Python); {_suggestions(model)}"
+    )
+
+
+def _feed_forward(model: nn.Module, layer: nn.Module) -> nn.Module:
+    level = [layer]
+    while level:
+        children = [named for module in level for named in module.named_children()]
+        for wanted in _FEED_FORWARD_NAMES:
+            for child_name, child in children:
+                if child_name == wanted:
+                    return child
+        level = [child for _, child in children]
+    raise ModelError(
+        f"the last layer of {type(model).__name__} has no feed-forward network that the rule "
+        f"knows; name the key with --key (key= in Python); {_suggestions(model)}"
+    )
+
+
+def _breadth_first(root: nn.Module) -> Iterator[nn.Module]:
+    level = [root]
+    while level:
+        yield from level
+        level = [child for module in level for child in module.children()]
+
+
+def _path_of(model: nn.Module, wanted: nn.Module) -> str:
+    for path, module in model.named_modules():
+        if module is wanted:
+            return str(path)
+    raise ModelError(f"{type(wanted).__name__} is no module of {type(model).__name__}")
+
+
+def _suggestions(model: nn.Module, limit: int = 6) -> str:
+    """Paths in the last repeated block, where a key most likely is."""
+    lists = [
+        (path, module)
+        for path, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module)
+    ]
+    if lists:
+        path, deepest = max(lists, key=lambda named: len(named[1]))
+        block = f"{path}.{len(deepest) - 1}"
+        inner = [f"{block}.{child}" for child, _ in deepest[-1].named_children()]
+        names = [block, *inner]
+    else:
+        names = [path for path, _ in model.named_modules() if path]
+    shown = ", ".join(f"{path}:input" for path in names[:limit]) or "none"
+    return f"modules that could be named: {shown}"
+
+
+def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The states among a module's arguments: the first tensor, positional ones first."""
+    from torch import Tensor
+
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return value
+    return None

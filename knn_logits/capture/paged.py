@@ -1,0 +1,48 @@
+"""Refuses `generate_batch` (and `cache_implementation="paged"`) while a processor is attached.
+
+Continuous batching drops custom processors without a word and never calls them, so that the model
+is the only place where it can be noticed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from torch import nn
+
+from knn_logits.errors import ModelError
+
+_NAME = "generate_batch"
+
+
+class _Refusal:
+    """Stands in for a model's `generate_batch`; counts the processors that put it there."""
+
+    def __init__(self) -> None:
+        self.attached = 0
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise ModelError(
+            'continuous batching (cache_implementation="paged", generate_batch) ignores logits '
+            "processors, so kNN would be off: leave it out, or close() the KNNLogitsProcessor"
+        )
+
+
+def refuse_paged(model: nn.Module) -> None:
+    """Makes the model's continuous batching raise `ModelError` until `allow_paged`."""
+    if not hasattr(model, _NAME):
+        return
+    refusal = vars(model).get(_NAME)
+    if not isinstance(refusal, _Refusal):
+        refusal = _Refusal()
+        setattr(model, _NAME, refusal)
+    refusal.attached += 1
+
+
+def allow_paged(model: nn.Module) -> None:
+    """Takes one `refuse_paged` back."""
+    refusal = vars(model).get(_NAME)
+    if isinstance(refusal, _Refusal):
+        refusal.attached -= 1
+        if refusal.attached <= 0:
+            delattr(model, _NAME)

@@ -1,0 +1,1 @@
+"""The command `knn-logits`: parse, call, print."""

@@ -1,0 +1,211 @@
+"""Whether a model and a tokenizer are those of a datastore.
+
+Identity is what a model computes, not what it is called: the canary holds the keys of a fixed
+text, and a model that computes other keys is refused, whatever its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from knn_logits.capture.forward import key_states
+from knn_logits.capture.location import KeyLocation, find_key, is_encoder_decoder
+from knn_logits.datastore.manifest import KeyRecord, Manifest, ModelRecord, TokenizerRecord
+from knn_logits.datastore.store import Datastore
+from knn_logits.errors import MismatchError
+from knn_logits.neighbors import Array
+
+logger = logging.getLogger(__name__)
+
+CANARY_TOKENS = "canary.tokens"
+CANARY_KEYS = "canary.keys"
+CANARY_LENGTH = 32
+
+# Relative distance between a model's keys and the canary's. Rounding of one precision stays far
+# below the first, another precision of the same weights below the second, another model above it.
+SAME = 1e-3
+SAME_WEIGHTS = 0.05
+
+# What says where a model came from or how it is run, not what it computes.
+_VOLATILE = frozenset(
+    (
+        "_name_or_path",
+        "_commit_hash",
+        "_attn_implementation",
+        "attn_implementation",
+        "architectures",
+        "dtype",
+        "torch_dtype",
+        "output_attentions",
+        "output_hidden_states",
+        "return_dict",
+        "transformers_version",
+        "use_cache",
+    )
+)
+_SAMPLE_TEXTS = (
+    "The quick brown fox, aged 42, jumped over 13 lazy dogs in 1987.",
+    "  two  spaces\tand a tab\nand lines\n\n",
+    "Grüße, naïve café, Ελλάδα, Привет, 你好, 👍🏽, don't",
+    "def f(x_1): return {'a': [x_1**2, -3.5e-7]}  # comment",
+)
+
+
+def model_record(model: nn.Module) -> ModelRecord:
+    """What the manifest keeps of a model."""
+    config: Any = getattr(model, "config", None)
+    settings = config.to_dict() if config is not None else {}
+    stable = {name: value for name, value in settings.items() if name not in _VOLATILE}
+    text = json.dumps(stable, sort_keys=True, default=str)
+    parameter = next(model.parameters(), None)
+    return ModelRecord(
+        id=str(getattr(config, "_name_or_path", "") or type(model).__name__),
+        revision=getattr(config, "_commit_hash", None),
+        type=str(getattr(config, "model_type", type(model).__name__)),
+        config_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        dtype=str(parameter.dtype if parameter is not None else torch.float32)[6:],
+    )
+
+
+def tokenizer_record(tokenizer: Any) -> TokenizerRecord:
+    """What the manifest keeps of a tokenizer: a hash of its vocabulary and of how it cuts."""
+    vocabulary = tokenizer.get_vocab()
+    # A padding token that a user adds changes nothing about the corpus.
+    added = set(tokenizer.get_added_vocab())
+    words = sorted(item for item in vocabulary.items() if item[0] not in added)
+    cuts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in _SAMPLE_TEXTS]
+    text = json.dumps([words, cuts], ensure_ascii=True)
+    return TokenizerRecord(
+        id=str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__),
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        vocabulary=max(1, len(words)),
+    )
+
+
+def vocabulary_size(model: nn.Module) -> int:
+    """Number of scores the model gives a token."""
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    weight = getattr(head, "weight", None)
+    if weight is not None:
+        return int(weight.shape[0])
+    config: Any = getattr(model, "config", None)
+    get_text = getattr(config, "get_text_config", None)
+    return int((get_text() if callable(get_text) else config).vocab_size)
+
+
+def canary_keys(model: nn.Module, location: KeyLocation, tokens: Array) -> Array:
+    """The keys of a fixed text.
+
+    Args:
+        model: The model.
+        location: Where the key is.
+        tokens: int32 [tokens].
+
+    Returns:
+        float32 [tokens, dim].
+    """
+    device = next(model.parameters()).device
+    ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).unsqueeze(0).to(device)
+    inputs = {"input_ids": ids}
+    if is_encoder_decoder(model):
+        inputs["decoder_input_ids"] = ids
+    was_training = model.training
+    model.eval()
+    try:
+        states = key_states(model, location, inputs)[0]
+    finally:
+        model.train(was_training)
+    return states.float().cpu().numpy()
+
+
+def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> KeyLocation:
+    """Where a model holds the keys that a datastore was built from.
+
+    Args:
+        model: The model.
+        store: The datastore.
+        key: The place that the user names; None takes the datastore's.
+
+    Raises:
+        MismatchError: when the user names another place than the datastore's.
+    """
+    record: KeyRecord = store.manifest.key
+    location = find_key(model, record.name)
+    if key is not None:
+        wanted = find_key(model, key)
+        if (wanted.module, wanted.side) != (location.module, location.side):
+            raise MismatchError(
+                f"{store.folder} holds keys of {location} ({record.name}), not of {wanted}; "
+                "leave the key out, or build a datastore with it"
+            )
+    return location
+
+
+def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> None:
+    """Refuses a model whose keys are not the datastore's.
+
+    Raises:
+        MismatchError: naming what differs.
+    """
+    manifest = store.manifest
+    size = vocabulary_size(model)
+    largest = int(store.values.max()) if len(store) else -1
+    if largest >= size:
+        raise MismatchError(
+            f"{store.folder} holds the token {largest}, the model knows {size} tokens: "
+            f"load {manifest.model.id}, which built it"
+        )
+    tokens = store.checks.get(CANARY_TOKENS)
+    expected = store.checks.get(CANARY_KEYS)
+    if tokens is None or expected is None or not len(tokens):
+        return
+    found = canary_keys(model, location, tokens)
+    if found.shape != expected.shape:
+        raise MismatchError(
+            f"the model's states have {found.shape[-1]} numbers, the keys of {store.folder} "
+            f"{expected.shape[-1]}: load {manifest.model.id}, which built it"
+        )
+    error = float(np.linalg.norm(found - expected) / max(np.linalg.norm(expected), 1e-12))
+    if not error <= SAME_WEIGHTS:
+        raise MismatchError(
+            f"{store.folder} was built by another model ({_difference(model, manifest)}; its keys "
+            f"differ by {error:.0%}): load {manifest.model.id}, which built it"
+        )
+    if error > SAME:
+        logger.warning(
+            "the model computes keys that differ by %.1f%% from those of %s (%s there, %s here): "
+            "neighbors can change slightly",
+            100 * error,
+            store.folder,
+            manifest.model.dtype,
+            model_record(model).dtype,
+        )
+
+
+def _difference(model: nn.Module, manifest: Manifest) -> str:
+    mine, theirs = model_record(model), manifest.model
+    if mine.type != theirs.type:
+        return f"a {theirs.type}, not a {mine.type}"
+    if mine.config_sha256 != theirs.config_sha256:
+        return f"a {theirs.type} of another configuration"
+    return "the same configuration with other weights"
+
+
+def check_tokenizer(tokenizer: Any, store: Datastore) -> None:
+    """Refuses a tokenizer that cuts text in another way than the datastore's.
+
+    Raises:
+        MismatchError: when it does.
+    """
+    if tokenizer_record(tokenizer).sha256 != store.manifest.tokenizer.sha256:
+        raise MismatchError(
+            f"{store.folder} was built with another tokenizer: load that of "
+            f"{store.manifest.tokenizer.id}"
+        )

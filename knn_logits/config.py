@@ -1,0 +1,138 @@
+"""Frozen, validated settings. Nothing here knows of models, files or FAISS."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from knn_logits.errors import ConfigError
+
+Metric = Literal["l2", "ip", "cosine"]
+METRICS: tuple[str, ...] = get_args(Metric)
+
+DEFAULT_K = 1024
+DEFAULT_LMBDA = 0.25
+DEFAULT_TEMPERATURE = 10.0
+
+
+def check_metric(metric: str) -> Metric:
+    """Returns `metric` if it is one of `METRICS`.
+
+    Raises:
+        ConfigError: for any other value.
+    """
+    for known in get_args(Metric):
+        if metric == known:
+            return known  # type: ignore[no-any-return]
+    raise ConfigError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
+
+
+def _whole_number(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+def _real_number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(f"{name} must be a finite number, not {value!r}")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class KNNConfig:
+    """How neighbors are looked up and how much their vote counts.
+
+    Attributes:
+        k: Neighbors a query asks for, at least 1. A store with fewer entries gives all it has.
+        lmbda: Weight of p_kNN in the mixture, in [0, 1]. Khandelwal et al. (2020), equation 3.
+        temperature: Divides distances (or similarities) before the softmax over the neighbors,
+            above 0. Khandelwal et al. (2021), equation 2.
+        refine: Recompute the distances of the neighbors found from the stored keys ("recompute
+            distance" in the papers). Off by default: it reads k * dim values a query from disk,
+            for k 1024 and dim 768 in half precision 1.5 MB, which costs more than most searches;
+            a scalar-quantised index hardly gains from it, a product-quantised one may.
+        nprobe: Inverted lists visited a query; None keeps what the index was built with.
+
+    Raises:
+        ConfigError: when a value is out of its range.
+    """
+
+    k: int = DEFAULT_K
+    lmbda: float = DEFAULT_LMBDA
+    temperature: float = DEFAULT_TEMPERATURE
+    refine: bool = False
+    nprobe: int | None = None
+
+    def __post_init__(self) -> None:
+        _whole_number("k", self.k, 1)
+        if not 0.0 <= _real_number("lmbda", self.lmbda) <= 1.0:
+            raise ConfigError(f"lmbda must lie between 0 and 1, not {self.lmbda!r}")
+        if _real_number("temperature", self.temperature) <= 0.0:
+            raise ConfigError(f"temperature must be above 0, not {self.temperature!r}")
+        if self.nprobe is not None:
+            _whole_number("nprobe", self.nprobe, 1)
+
+
+@dataclass(frozen=True)
+class IndexConfig:
+    """What kind of index is built over the keys.
+
+    Attributes:
+        factory: "exact" (torch, no approximation), "auto" (chosen by the number of entries), or
+            a FAISS factory string such as "IVF1024,SQ8".
+        metric: "l2" (squared Euclidean distance), "ip" (inner product) or "cosine".
+        nprobe: Inverted lists visited a query; None chooses the smallest that reaches the
+            recall wanted on a sample.
+        train_size: Keys that the index is trained on, at most; None chooses by the index.
+        seed: Seed of every random choice made while building.
+
+    Raises:
+        ConfigError: when a value is out of its range.
+    """
+
+    factory: str = "auto"
+    metric: Metric = "l2"
+    nprobe: int | None = None
+    train_size: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_metric(self.metric)
+        if not self.factory or not self.factory.strip():
+            raise ConfigError("the index must be 'exact', 'auto' or a FAISS factory string")
+        if self.nprobe is not None:
+            _whole_number("nprobe", self.nprobe, 1)
+        if self.train_size is not None:
+            _whole_number("train_size", self.train_size, 1)
+        _whole_number("seed", self.seed, 0)
+
+
+@dataclass(frozen=True)
+class WindowConfig:
+    """How a document longer than the model's context is cut.
+
+    Every token is predicted once, with at least `window - stride` tokens before it where the
+    document has them (the sliding window of the published perplexities).
+
+    Attributes:
+        window: Tokens the model sees at once; None takes the model's context length, 1024 at most.
+        stride: Tokens by which the window moves on; None takes half the window.
+
+    Raises:
+        ConfigError: when a value is out of its range.
+    """
+
+    window: int | None = None
+    stride: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.window is not None:
+            _whole_number("window", self.window, 2)
+        if self.stride is not None:
+            _whole_number("stride", self.stride, 1)
+        if self.window is not None and self.stride is not None and self.stride > self.window:
+            raise ConfigError(
+                f"stride {self.stride} is larger than window {self.window}: "
+                "tokens between two windows would be left out"
+            )

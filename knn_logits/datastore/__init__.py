@@ -1,0 +1,1 @@
+"""The folder of a datastore: its layout, its manifest, reading it and writing it."""

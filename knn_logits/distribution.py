@@ -1,0 +1,166 @@
+"""From neighbors to log p_kNN, and the mixture with the language model's distribution.
+
+Tensors in, tensors out: nothing here knows of models, indexes or files. Everything is computed in
+log space in float32 (float64 stays float64).
+
+    w_i      = softmax over the neighbors of -d_i / temperature   (s_i / temperature: similarity)
+    p_kNN(y) = sum of w_i over the neighbors whose value is y
+    p(y)     = lmbda * p_kNN(y) + (1 - lmbda) * p_LM(y)
+
+Sources: Khandelwal et al. (2020), "Generalization through Memorization", equations 2 and 3;
+the temperature: Khandelwal et al. (2021), "Nearest Neighbor Machine Translation", equation 2.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from knn_logits.config import Metric
+from knn_logits.neighbors import Neighbors
+
+_NOTHING = float("-inf")
+
+
+def log_weights(neighbors: Neighbors, metric: Metric, temperature: float) -> Tensor:
+    """log w_i of each neighbor.
+
+    Args:
+        neighbors: k neighbors for each of `rows` queries.
+        metric: Whether a distance is near when small ("l2") or when large ("ip", "cosine").
+        temperature: Above 0.
+
+    Returns:
+        float32 [rows, k]; -inf for masked neighbors. The weights of a row sum to 1, or are all 0
+        where the row has no neighbor.
+    """
+    sign = -1.0 if metric == "l2" else 1.0
+    logits = neighbors.distances * (sign / temperature)
+    return _normalise(logits.masked_fill(~neighbors.mask, _NOTHING))
+
+
+def _normalise(logits: Tensor) -> Tensor:
+    if logits.shape[-1] == 0:
+        return logits
+    total = torch.logsumexp(logits, dim=-1, keepdim=True)
+    # A row without neighbors has the total -inf, and -inf - -inf would be NaN.
+    return logits - total.masked_fill(total == _NOTHING, 0.0)
+
+
+def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor:
+    """Takes the vote from neighbors whose token the model was forbidden to choose.
+
+    A constraint (`bad_words_ids`, `min_length`, a grammar) sets a token's score to -inf before
+    other processors run; a neighbor must not bring it back.
+
+    Args:
+        weights: log w_i, [rows, k].
+        values: Tokens of the neighbors, int64 [rows, k].
+        log_p_lm: The model's log-probabilities, [rows, vocabulary].
+
+    Returns:
+        log w_i of the remaining neighbors, [rows, k], summing to 1 again in each row.
+    """
+    forbidden = log_p_lm.gather(-1, values) == _NOTHING
+    if not bool(forbidden.any()):
+        return weights
+    return _normalise(weights.masked_fill(forbidden, _NOTHING))
+
+
+def token_log_probs(weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """log p_kNN of each token that some neighbor votes for.
+
+    Works on [rows, k] alone, so that the cost does not grow with the vocabulary.
+
+    Args:
+        weights: log w_i, [rows, k], -inf for no vote.
+        values: Tokens of the neighbors, int64 [rows, k].
+
+    Returns:
+        tokens: int64 [rows, k], sorted; a token may stand in several columns.
+        log_p: [rows, k], log p_kNN of the column's token (the same in all of its columns).
+    """
+    tokens, order = values.sort(dim=-1)
+    votes = weights.gather(-1, order)
+    if tokens.shape[-1] == 0:
+        return tokens, votes
+    group = torch.zeros_like(tokens)
+    group[:, 1:] = (tokens[:, 1:] != tokens[:, :-1]).cumsum(dim=-1)
+    peak = torch.full_like(votes, _NOTHING).scatter_reduce_(-1, group, votes, "amax")
+    peak = peak.masked_fill_(peak == _NOTHING, 0.0)
+    total = torch.zeros_like(votes).scatter_add_(-1, group, (votes - peak.gather(-1, group)).exp())
+    return tokens, (total.log_() + peak).gather(-1, group)
+
+
+def mix(log_p_lm: Tensor, weights: Tensor, values: Tensor, lmbda: float | Tensor) -> Tensor:
+    """log(lmbda * p_kNN + (1 - lmbda) * p_LM), the distribution that generation continues with.
+
+    Args:
+        log_p_lm: The model's normalised log-probabilities, [rows, vocabulary].
+        weights: log w_i of the neighbors, [rows, k], -inf for no vote.
+        values: Tokens of the neighbors, int64 [rows, k], below the vocabulary's size.
+        lmbda: In [0, 1]; a number, or one a row, [rows].
+
+    Returns:
+        [rows, vocabulary]. A row without any vote is exactly `log_p_lm`.
+    """
+    if weights.shape[-1] == 0:
+        return log_p_lm
+    found = weights.amax(dim=-1) > _NOTHING
+    share = torch.where(found, torch.as_tensor(lmbda, device=weights.device), 0.0).to(weights.dtype)
+    mixed = log_p_lm + torch.log1p(-share).unsqueeze(-1)
+    tokens, log_p_knn = token_log_probs(weights, values)
+    voted = torch.logaddexp(mixed.gather(-1, tokens), log_p_knn + share.log().unsqueeze(-1))
+    return mixed.scatter_(-1, tokens, voted)
+
+
+def log_p_knn_of(weights: Tensor, values: Tensor, chosen: Tensor) -> Tensor:
+    """log p_kNN of one token a row.
+
+    Args:
+        weights: log w_i, [rows, k].
+        values: Tokens of the neighbors, int64 [rows, k].
+        chosen: int64 [rows].
+
+    Returns:
+        [rows]; -inf where no neighbor votes for the token.
+    """
+    if weights.shape[-1] == 0:
+        return torch.full(chosen.shape, _NOTHING, dtype=weights.dtype, device=weights.device)
+    return torch.logsumexp(weights.masked_fill(values != chosen.unsqueeze(-1), _NOTHING), dim=-1)
+
+
+def mix_one(log_p_lm: Tensor, log_p_knn: Tensor, lmbda: Tensor) -> Tensor:
+    """The mixture for one token a row, when only that token's probabilities are at hand.
+
+    Args:
+        log_p_lm: [rows].
+        log_p_knn: [rows].
+        lmbda: [rows], 0 where no neighbor was found.
+
+    Returns:
+        log p, [rows].
+    """
+    return torch.logaddexp(log_p_lm + torch.log1p(-lmbda), log_p_knn + lmbda.log())
+
+
+def influences(
+    weights: Tensor, values: Tensor, chosen: Tensor, log_p: Tensor, lmbda: Tensor
+) -> Tensor:
+    """What each neighbor contributed to the chosen token's probability.
+
+    lmbda * w_i * [v_i = y] / p(y). Over all neighbors, plus the model's own share
+    (1 - lmbda) * p_LM(y) / p(y), it sums to 1.
+
+    Args:
+        weights: log w_i, [rows, k].
+        values: Tokens of the neighbors, int64 [rows, k].
+        chosen: The token y, int64 [rows].
+        log_p: log p(y) of the mixture, [rows].
+        lmbda: [rows].
+
+    Returns:
+        [rows, k], in [0, 1].
+    """
+    share = (weights + (lmbda.log() - log_p).unsqueeze(-1)).exp()
+    return share.masked_fill(values != chosen.unsqueeze(-1), 0.0)

@@ -1,0 +1,60 @@
+"""The exceptions that this package raises on purpose.
+
+    KNNLogitsError
+    ├── ConfigError           a setting out of its range (also a ValueError)
+    ├── CorpusError           text that cannot be read or holds nothing
+    ├── ModelError            a model without a place for the key, or a mode that is not supported
+    ├── DatastoreError        a folder that is no datastore, or not a whole one
+    │   ├── IncompleteError   a build that did not finish
+    │   ├── DamagedError      a file that is not what the manifest says
+    │   └── MismatchError     a datastore of another model, layer, dimension or tokenizer
+    ├── SearchError           an index that cannot be built, opened or searched
+    ├── TraceError            a trace that does not belong to the given output
+    └── MissingDependencyError   an optional package that is not installed (also an ImportError)
+
+Each message says what is wrong and what to do next; the command line prints it as its one line.
+"""
+
+
+class KNNLogitsError(Exception):
+    """Every error that this package raises on purpose."""
+
+
+class ConfigError(KNNLogitsError, ValueError):
+    """A setting is out of its range, or two settings exclude each other."""
+
+
+class CorpusError(KNNLogitsError):
+    """A corpus is missing, empty, or cannot be read."""
+
+
+class ModelError(KNNLogitsError):
+    """A model has no place for the key, or runs in a mode that kNN cannot follow."""
+
+
+class DatastoreError(KNNLogitsError):
+    """A folder is no datastore, or cannot be written as one."""
+
+
+class IncompleteError(DatastoreError):
+    """A datastore's build did not finish."""
+
+
+class DamagedError(DatastoreError):
+    """A datastore's file differs from what its manifest says."""
+
+
+class MismatchError(DatastoreError):
+    """A datastore was built by another model, layer, precision or tokenizer."""
+
+
+class SearchError(KNNLogitsError):
+    """An index cannot be built, opened or searched as asked."""
+
+
+class TraceError(KNNLogitsError):
+    """A trace was asked for an output that it did not see."""
+
+
+class MissingDependencyError(KNNLogitsError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""

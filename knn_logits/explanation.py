@@ -1,0 +1,132 @@
+"""`explain`: the same trace for a text that exists already, without generating."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from knn_logits.capture.forward import key_states_and_logits
+from knn_logits.capture.location import is_encoder_decoder
+from knn_logits.compatibility import check_model, check_tokenizer, locate_key
+from knn_logits.config import KNNConfig
+from knn_logits.datastore.store import Datastore
+from knn_logits.distribution import log_weights
+from knn_logits.errors import CorpusError, ModelError
+from knn_logits.neighbors import Neighbors
+from knn_logits.retrieval import Retriever
+from knn_logits.trace.assemble import MAX_NEIGHBORS, token_texts, trace_token
+from knn_logits.trace.trace import SequenceTrace, TokenTrace, Trace
+from knn_logits.windows import plan
+
+_QUERIES_AT_ONCE = 256
+
+
+def explain(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Datastore,
+    text: str,
+    *,
+    config: KNNConfig | None = None,
+    device: torch.device | str = "cpu",
+    threads: int | None = None,
+    max_neighbors: int = MAX_NEIGHBORS,
+    check: bool = True,
+) -> Trace:
+    """Which passages of a datastore speak for each word of a text.
+
+    The text is read in the datastore's windows; each token's probabilities are those the mixture
+    gives it after the tokens before it.
+
+    Args:
+        model: The model that built the datastore.
+        tokenizer: Its tokenizer.
+        datastore: Where to search.
+        text: Any text of at least two tokens.
+        config: Settings; None takes the datastore's own.
+        device: Where to search.
+        threads: OpenMP threads for searches; None takes one for small batches.
+        max_neighbors: Passages kept a token.
+        check: Compare the model with the datastore first.
+
+    Returns:
+        A trace of one sequence, whose prompt is the first token.
+
+    Raises:
+        CorpusError: when the text is shorter than two tokens.
+        MismatchError: when model or tokenizer are not the datastore's.
+    """
+    if is_encoder_decoder(model):
+        raise ModelError("explain reads one text; an encoder-decoder model needs a source as well")
+    check_tokenizer(tokenizer, datastore)
+    location = locate_key(model, datastore)
+    if check:
+        check_model(model, datastore, location)
+    settings = datastore.manifest.settings
+    config = config or KNNConfig(settings.k, settings.lmbda, settings.temperature)
+    retriever = Retriever(datastore, config, device=device, threads=threads)
+    ids = tokenizer(text, verbose=False)["input_ids"]
+    if len(ids) < 2:
+        raise CorpusError("the text is shorter than two tokens, so nothing predicts it")
+    words = token_texts(tokenizer, ids)
+    windows = datastore.manifest.windows
+    where = next(model.parameters()).device
+    all_ids = torch.tensor([ids], device=where)
+    was_training = model.training
+    model.eval()
+    tokens: list[TokenTrace] = []
+    try:
+        for window in plan([0], [len(ids)], windows.window, windows.stride):
+            part = all_ids[:, window.start : window.start + window.size]
+            states, logits = key_states_and_logits(model, location, {"input_ids": part})
+            first = window.start + window.skip + 1
+            targets = torch.tensor(ids[first : first + window.entries], device=where)
+            scores = logits[0, window.skip :].float()
+            log_p_lm = torch.log_softmax(scores, dim=-1).gather(-1, targets[:, None])[:, 0]
+            tokens += _traced(
+                states[0, window.skip :],
+                log_p_lm,
+                targets,
+                words[first : first + window.entries],
+                tokenizer,
+                retriever,
+                max_neighbors,
+            )
+    finally:
+        model.train(was_training)
+    return Trace([SequenceTrace(words[0], tokens)])
+
+
+def _traced(
+    states: Tensor,
+    log_p_lm: Tensor,
+    targets: Tensor,
+    words: list[str],
+    tokenizer: Any,
+    retriever: Retriever,
+    max_neighbors: int,
+) -> list[TokenTrace]:
+    tokens = []
+    config = retriever.config
+    for start in range(0, len(states), _QUERIES_AT_ONCE):
+        neighbors: Neighbors = retriever.search(states[start : start + _QUERIES_AT_ONCE]).to("cpu")
+        weights = log_weights(neighbors, retriever.metric, config.temperature)
+        for row in range(neighbors.rows):
+            place, one = start + row, slice(row, row + 1)
+            lmbda = config.lmbda if bool(neighbors.mask[row].any()) else 0.0
+            tokens.append(
+                trace_token(
+                    words[place],
+                    int(targets[place]),
+                    neighbors[one],
+                    weights[one],
+                    torch.tensor([lmbda]),
+                    float(log_p_lm[place]),
+                    tokenizer,
+                    retriever.store,
+                    max_neighbors,
+                )
+            )
+    return tokens

@@ -1,0 +1,1 @@
+"""Nearest-neighbor search over keys: one protocol, an exact reference, and FAISS."""

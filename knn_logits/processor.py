@@ -1,0 +1,270 @@
+"""`KNNLogitsProcessor`: attach to a model, mix the neighbors' vote in, record, detach."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import LogitsProcessor
+
+from knn_logits.capture.hooks import StateCapture, Window
+from knn_logits.compatibility import check_model, check_tokenizer, locate_key
+from knn_logits.config import KNNConfig
+from knn_logits.datastore.manifest import SettingsRecord
+from knn_logits.datastore.store import Datastore
+from knn_logits.distribution import drop_impossible, log_weights, mix
+from knn_logits.errors import ModelError, TraceError
+from knn_logits.neighbors import Neighbors
+from knn_logits.retrieval import Retriever
+from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
+from knn_logits.trace.recording import Recording, Step
+from knn_logits.trace.trace import Trace
+
+# One recording a thread; more threads than this push the oldest out.
+_RECORDINGS_KEPT = 32
+
+
+def resolve_config(
+    settings: SettingsRecord,
+    *,
+    k: int | None = None,
+    lmbda: float | None = None,
+    temperature: float | None = None,
+    refine: bool = False,
+    nprobe: int | None = None,
+) -> KNNConfig:
+    """The settings to use: those given, and the datastore's own for the rest.
+
+    Raises:
+        ConfigError: when one is out of its range.
+    """
+    return KNNConfig(
+        k=settings.k if k is None else k,
+        lmbda=settings.lmbda if lmbda is None else lmbda,
+        temperature=settings.temperature if temperature is None else temperature,
+        refine=refine,
+        nprobe=nprobe,
+    )
+
+
+class KNNLogitsProcessor(LogitsProcessor):
+    """Mixes what a datastore's neighbors say into a model's next-token distribution.
+
+        with KNNLogitsProcessor(model, store) as knn:
+            output = model.generate(**inputs, logits_processor=[knn])
+            knn.trace(output, tokenizer).show()
+
+    The processor attaches hooks to the model; they act in `generate()` calls of any thread, each
+    with states of its own. A `generate()` that the processor is not given to is not changed.
+    Greedy search, sampling, beams, batches with left padding, assisted decoding and prompt lookup
+    work; continuous batching, which ignores processors, is refused.
+
+    Khandelwal et al. (2020), "Generalization through Memorization", section 2.
+
+    Args:
+        model: A causal or encoder-decoder language model of transformers.
+        datastore: A datastore, or its folder. It must have been built by this model.
+        k: Neighbors a query; None takes the datastore's setting, as for the next two.
+        lmbda: Weight of the neighbors, in [0, 1].
+        temperature: Of the softmax over the neighbors, above 0.
+        refine: Recompute distances from the stored keys.
+        nprobe: Inverted lists visited a query; None keeps the index's.
+        key: Where the key is; None takes the datastore's. Another one is refused.
+        device: Where to search; None searches on the model's device where the index can.
+        threads: OpenMP threads for searches; None takes one for small batches.
+        record: Keep what `trace` needs: about 12 * k bytes a generated token.
+        check: Compute the keys of a short text and compare them with the datastore's.
+
+    Raises:
+        ConfigError: when a setting is out of its range.
+        MismatchError: when the datastore was built by another model.
+        ModelError: when the model has no place for the key.
+        DatastoreError: when the folder is no datastore.
+    """
+
+    supports_continuous_batching = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        datastore: Datastore | str | os.PathLike[str],
+        *,
+        k: int | None = None,
+        lmbda: float | None = None,
+        temperature: float | None = None,
+        refine: bool = False,
+        nprobe: int | None = None,
+        key: str | None = None,
+        device: torch.device | str | None = None,
+        threads: int | None = None,
+        record: bool = True,
+        check: bool = True,
+    ) -> None:
+        store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
+        self.datastore = store
+        self.config = resolve_config(
+            store.manifest.settings,
+            k=k,
+            lmbda=lmbda,
+            temperature=temperature,
+            refine=refine,
+            nprobe=nprobe,
+        )
+        self.location = locate_key(model, store, key)
+        if check:
+            check_model(model, store, self.location)
+        if device is None:
+            device = next(model.get_submodule(self.location.module).parameters()).device
+            device = device if device.type == "cuda" else "cpu"
+        self.retriever = Retriever(store, self.config, device=device, threads=threads)
+        self._record = record
+        self._recordings: OrderedDict[int, Recording] = OrderedDict()
+        self._lock = threading.Lock()
+        self._ends = _end_tokens(model)
+        self._capture = StateCapture(model, self.location)
+
+    def close(self) -> None:
+        """Takes the hooks off the model, which is then exactly as it was before."""
+        self._capture.close()
+
+    def __enter__(self) -> KNNLogitsProcessor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @torch.no_grad()
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Mixes the neighbors' vote into the scores of one step.
+
+        Args:
+            input_ids: int64 [rows, length].
+            scores: [rows, vocabulary], logits or log-probabilities.
+
+        Returns:
+            float32 [rows, vocabulary], log-probabilities of the mixture; `scores` itself for a
+            call that no forward pass of the model stands behind.
+
+        Raises:
+            ModelError: when the processor was closed.
+        """
+        if self._capture.closed:
+            raise ModelError("this KNNLogitsProcessor was closed: make a new one")
+        found = self._capture.find(input_ids)
+        if found is None:
+            return scores
+        window, position = found
+        first_of_window = not window.answers
+        neighbors = self._neighbors(window, position).to(scores.device)
+        log_p_lm = torch.log_softmax(scores.float(), dim=-1)
+        weights = log_weights(neighbors, self.retriever.metric, self.config.temperature)
+        weights = drop_impossible(weights, neighbors.values, log_p_lm)
+        mixed = mix(log_p_lm, weights, neighbors.values, self.config.lmbda)
+        if self._record:
+            self._note(input_ids, neighbors, weights, log_p_lm, first_of_window)
+        return mixed
+
+    def _neighbors(self, window: Window, position: int) -> Neighbors:
+        if position not in window.answers:
+            # Assisted decoding asks for the positions from here on one by one: search them at once.
+            states = self._capture.states(window, position)
+            rows, positions, dim = states.shape
+            found = self.retriever.search(states.transpose(0, 1).reshape(-1, dim))
+            for number in range(positions):
+                part = slice(number * rows, (number + 1) * rows)
+                window.answers[position + number] = found[part]
+        answer: Neighbors = window.answers[position]
+        return answer
+
+    def _note(
+        self,
+        input_ids: Tensor,
+        neighbors: Neighbors,
+        weights: Tensor,
+        log_p_lm: Tensor,
+        first_of_window: bool,
+    ) -> None:
+        thread = threading.get_ident()
+        recording = self._recordings.get(thread)
+        if recording is None or not recording.continued_by(input_ids):
+            recording = Recording(input_ids, self._ends)
+            with self._lock:
+                self._recordings[thread] = recording
+                self._recordings.move_to_end(thread)
+                while len(self._recordings) > _RECORDINGS_KEPT:
+                    self._recordings.popitem(last=False)
+        if first_of_window:
+            recording.settle(input_ids)
+        voted = weights.amax(dim=-1) > float("-inf") if neighbors.k else weights.new_zeros(0)
+        lmbda = weights.new_full((len(log_p_lm),), self.config.lmbda)
+        recording.add(
+            Step(
+                length=input_ids.shape[1],
+                ids=input_ids,
+                neighbors=neighbors,
+                weights=weights,
+                lmbda=lmbda * voted if neighbors.k else lmbda * 0.0,
+                log_p_lm=log_p_lm,
+                end_log_p_lm=log_p_lm[:, self._ends],
+            )
+        )
+
+    def trace(self, output: Any, tokenizer: Any, *, max_neighbors: int = MAX_NEIGHBORS) -> Trace:
+        """Which passages caused which token of an output.
+
+        Args:
+            output: What `generate()` returned in any thread. With beams it has to be called with
+                `return_dict_in_generate=True`, since only that says which beam a token came from.
+            tokenizer: The model's tokenizer.
+            max_neighbors: Passages kept a token.
+
+        Raises:
+            TraceError: when this processor did not see the generation, or no longer has it.
+            MismatchError: when the tokenizer is not the datastore's.
+        """
+        check_tokenizer(tokenizer, self.datastore)
+        sequences = getattr(output, "sequences", output)
+        beam_indices = getattr(output, "beam_indices", None)
+        if not isinstance(sequences, Tensor) or sequences.dim() != 2:
+            raise TraceError("give trace() what generate() returned")
+        recording = self._recording_of(sequences)
+        return trace_recording(
+            recording,
+            sequences,
+            beam_indices,
+            tokenizer,
+            self.datastore,
+            max_neighbors=max_neighbors,
+        )
+
+    def _recording_of(self, sequences: Tensor) -> Recording:
+        with self._lock:
+            recordings = list(self._recordings.values())
+        for recording in reversed(recordings):
+            length = recording.prompt.shape[1]
+            prompts = recording.prompt.unsqueeze(0)
+            starts = sequences[:, :length].to(prompts.device).unsqueeze(1)
+            if starts.shape[-1] == length and bool((starts == prompts).all(-1).any(-1).all()):
+                return recording
+        raise TraceError(
+            "no such generation is recorded: trace the output of the latest generate() of a "
+            "thread, made with record=True"
+        )
+
+
+def _end_tokens(model: nn.Module) -> list[int]:
+    config = getattr(model, "generation_config", None) or getattr(model, "config", None)
+    ends = getattr(config, "eos_token_id", None)
+    if ends is None:
+        return []
+    return [int(end) for end in ends] if isinstance(ends, (list, tuple)) else [int(ends)]

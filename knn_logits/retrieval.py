@@ -1,0 +1,215 @@
+"""From queries to `Neighbors`: open a datastore's index, search it, look the values up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.config import IndexConfig, KNNConfig, Metric
+from knn_logits.datastore.store import Datastore
+from knn_logits.errors import DatastoreError, MismatchError
+from knn_logits.index.base import Index, pairwise
+from knn_logits.index.exact import ExactIndex
+from knn_logits.neighbors import Array, Neighbors
+
+logger = logging.getLogger(__name__)
+
+_KEYS_AT_ONCE = 65_536
+# Keys gathered at once to refine: 256 MB of float32.
+_REFINE_NUMBERS = 64 << 20
+
+
+def training_sample(store: Datastore, size: int, seed: int) -> Array:
+    """Keys to train an index on, drawn without replacement.
+
+    Returns:
+        float32 [min(size, entries), dim], in the entries' order.
+    """
+    size = min(size, len(store))
+    ids = np.random.default_rng(seed).permutation(len(store))[:size]
+    return store.keys(np.sort(ids)).astype(np.float32)
+
+
+def build_index(
+    store: Datastore, factory: str, config: IndexConfig, *, threads: int | None = None
+) -> Index:
+    """Builds an index over a datastore's keys.
+
+    Args:
+        store: A datastore with keys.
+        factory: "exact" or a FAISS factory string ("auto" is resolved before).
+        config: Training size and seed.
+        threads: OpenMP threads; None leaves FAISS's own choice.
+
+    Raises:
+        ConfigError: when FAISS cannot make such an index for these keys.
+    """
+    batches = store.key_batches(_KEYS_AT_ONCE)
+    metric = store.manifest.metric
+    if factory == "exact":
+        return ExactIndex.from_batches(batches, len(store), store.manifest.dim, metric)
+    from knn_logits.index.choice import choose_train_size
+    from knn_logits.index.faiss_backend import build_faiss, inverted_file, make_empty
+
+    size = config.train_size
+    if size is None:
+        ivf = inverted_file(make_empty(factory, store.manifest.dim, metric))
+        size = choose_train_size(len(store), int(ivf.nlist) if ivf is not None else 256)
+    sample = training_sample(store, size, config.seed)
+    return build_faiss(factory, store.manifest.dim, metric, sample, batches, threads)
+
+
+def open_index(
+    store: Datastore, *, device: torch.device | str = "cpu", threads: int | None = None
+) -> Index:
+    """Opens the index of a datastore: from its arrays, or from the keys where it has none.
+
+    Args:
+        store: The datastore.
+        device: Where to search; FAISS moves there when faiss-gpu is installed.
+        threads: OpenMP threads for searches.
+
+    Raises:
+        DamagedError: when the index's arrays do not belong to it.
+        DatastoreError: when there is neither an index file nor keys.
+    """
+    record, size, dim = store.manifest.index, len(store), store.manifest.dim
+    metric: Metric = store.manifest.metric
+    device = torch.device(device)
+    if record.factory == "exact":
+        batches = store.key_batches(_KEYS_AT_ONCE)
+        return ExactIndex.from_batches(batches, size, dim, metric, device)
+    from knn_logits.index import faiss_backend, plain
+
+    saved = store.index_arrays()
+    if saved is not None:
+        index = plain.from_arrays(
+            saved[0], record.factory, dim, metric, size, nprobe=record.nprobe, threads=threads
+        )
+    elif store.has_keys:
+        logger.warning(
+            "the index %s has no form that can be stored; it is built from the keys at each "
+            "opening",
+            record.factory,
+        )
+        built = build_index(store, record.factory, IndexConfig(), threads=threads)
+        assert isinstance(built, faiss_backend.FaissIndex)
+        index = faiss_backend.FaissIndex(built.raw, metric, nprobe=record.nprobe, threads=threads)
+    else:
+        raise DatastoreError(f"{store.folder} has neither an index nor keys; build it again")
+    return faiss_backend.to_gpu(index, device) if device.type == "cuda" else index
+
+
+class Retriever:
+    """Searches one datastore.
+
+    Args:
+        store: The datastore.
+        config: k, refine and nprobe.
+        device: Where to search.
+        threads: OpenMP threads for searches; None takes one for small batches.
+        index: An index over the store's keys that is open already.
+
+    Raises:
+        DatastoreError: when `refine` is wanted and the datastore has no keys.
+    """
+
+    def __init__(
+        self,
+        store: Datastore,
+        config: KNNConfig,
+        *,
+        device: torch.device | str = "cpu",
+        threads: int | None = None,
+        index: Index | None = None,
+    ) -> None:
+        if config.refine and not store.has_keys:
+            raise DatastoreError(f"{store.folder} has no keys, so refine is not possible")
+        self.store = store
+        self.config = config
+        self.metric: Metric = store.manifest.metric
+        self.index = open_index(store, device=device, threads=threads) if index is None else index
+        if config.nprobe is not None and getattr(self.index, "nprobe", None) is not None:
+            self.index.nprobe = config.nprobe  # type: ignore[attr-defined]
+        self._values = store.values
+
+    def search(self, queries: Tensor) -> Neighbors:
+        """The neighbors of a batch of queries, in one search.
+
+        Args:
+            queries: [rows, dim], any floating type and device.
+
+        Returns:
+            Neighbors with at most k columns, on the device of the index.
+
+        Raises:
+            MismatchError: when the queries have another length than the keys.
+        """
+        dim = self.store.manifest.dim
+        if queries.dim() != 2 or queries.shape[1] != dim:
+            raise MismatchError(
+                f"the model's states have {queries.shape[-1]} numbers, the keys of "
+                f"{self.store.folder} have {dim}: load the model that built the datastore"
+            )
+        if not len(self.store):
+            return Neighbors.nothing(len(queries), queries.device)
+        queries = queries.detach().float()
+        distances, ids = self.index.search(queries, self.config.k)
+        mask = (ids >= 0) & distances.isfinite()
+        ids = ids.masked_fill(~mask, -1)
+        known = ids.clamp(min=0)
+        if self._values.device != ids.device:
+            self._values = self._values.to(ids.device)
+        values = self._values[known].long().masked_fill(~mask, 0)
+        if self.config.refine:
+            distances = self._refined(queries.to(ids.device), known)
+        return Neighbors(ids, distances.masked_fill(~mask, 0.0), values, mask)
+
+    def _refined(self, queries: Tensor, ids: Tensor) -> Tensor:
+        rows = max(1, _REFINE_NUMBERS // max(1, ids.shape[1] * queries.shape[1]))
+        return torch.cat(list(self._refined_parts(queries, ids, rows)))
+
+    def _refined_parts(self, queries: Tensor, ids: Tensor, rows: int) -> Iterator[Tensor]:
+        for some_queries, some_ids in zip(queries.split(rows), ids.split(rows), strict=True):
+            keys = torch.from_numpy(self.store.keys(some_ids.cpu().numpy())).float()
+            yield pairwise(some_queries, keys.to(queries.device), self.metric)
+
+
+def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Array]:
+    """The true nearest entries, streaming over the keys: what recall is measured against.
+
+    Args:
+        store: A datastore with keys.
+        queries: float32 [rows, dim].
+        k: Neighbors a query.
+
+    Returns:
+        distances: float32 [rows, k], nearest first.
+        ids: int64 [rows, k].
+    """
+    metric = store.manifest.metric
+    largest = metric != "l2"
+    asked = torch.from_numpy(queries)
+    best = torch.empty(len(queries), 0)
+    best_ids = torch.empty(len(queries), 0, dtype=torch.int64)
+    first = 0
+    for batch in store.key_batches(_KEYS_AT_ONCE):
+        found, ids = ExactIndex(torch.from_numpy(batch), metric).search(asked, k)
+        best, best_ids = torch.cat([best, found], -1), torch.cat([best_ids, ids + first], -1)
+        best, order = torch.topk(best, min(k, best.shape[1]), dim=-1, largest=largest)
+        best_ids = best_ids.gather(-1, order)
+        first += len(batch)
+    return best.numpy(), best_ids.numpy()
+
+
+def sorted_nearest_first(neighbors: Neighbors, metric: Metric) -> Neighbors:
+    """The same neighbors, nearest first, padding last."""
+    worst = float("inf") if metric == "l2" else float("-inf")
+    keyed = neighbors.distances.masked_fill(~neighbors.mask, worst)
+    order = keyed.argsort(dim=-1, descending=metric != "l2", stable=True)
+    fields = (neighbors.ids, neighbors.distances, neighbors.values, neighbors.mask)
+    return Neighbors(*(field.gather(-1, order) for field in fields))

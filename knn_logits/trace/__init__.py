@@ -1,0 +1,1 @@
+"""Which entries caused which token: recorded while generating, put together, shown."""

@@ -1,0 +1,208 @@
+"""From recorded steps to a `Trace`: chosen tokens, their shares, the passages around entries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from knn_logits.datastore.store import Datastore
+from knn_logits.distribution import influences, log_p_knn_of, mix_one
+from knn_logits.errors import TraceError
+from knn_logits.neighbors import Neighbors
+from knn_logits.trace.recording import Recording, Step
+from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
+
+MAX_NEIGHBORS = 5
+_CONTEXT = 8
+
+
+def trace_recording(
+    recording: Recording,
+    sequences: Tensor,
+    beam_indices: Tensor | None,
+    tokenizer: Any,
+    store: Datastore,
+    *,
+    max_neighbors: int = MAX_NEIGHBORS,
+) -> Trace:
+    """Traces what a `generate()` chose.
+
+    Args:
+        recording: Its steps.
+        sequences: int64 [sequences, length], as it returned them.
+        beam_indices: int64 [sequences, new tokens], for beams; -1 where a sequence has ended.
+        tokenizer: To turn tokens into text.
+        store: The datastore searched.
+        max_neighbors: Passages kept a token.
+
+    Raises:
+        TraceError: when the sequences are not this generation's.
+    """
+    sequences = sequences.to(recording.prompt.device)
+    rows, first = recording.prompt.shape
+    if beam_indices is None and len(sequences) != rows:
+        raise TraceError(
+            f"{len(sequences)} sequences from {rows} rows: with beams, pass the whole output of "
+            "generate(..., return_dict_in_generate=True)"
+        )
+    traced = []
+    with recording.lock:
+        steps = dict(recording.steps)
+    for number, sequence in enumerate(sequences):
+        tokens = []
+        for position in range(first, len(sequence)):
+            row = number
+            if beam_indices is not None:
+                place = position - first
+                row = int(beam_indices[number, place]) if place < beam_indices.shape[1] else -1
+            step = steps.get(position)
+            if row < 0 or step is None:
+                break
+            token = int(sequence[position])
+            log_p_lm = step.log_p_lm_of(row, token, recording.ends)
+            if log_p_lm is None and beam_indices is None:
+                raise TraceError(
+                    "the sequences are not those of the recorded generation; with beams, pass the "
+                    "whole output of generate(..., return_dict_in_generate=True)"
+                )
+            tokens.append((token, step, row, log_p_lm))
+            if token in recording.ends:
+                break
+        traced.append(_sequence(sequence.tolist(), first, tokens, tokenizer, store, max_neighbors))
+    return Trace(traced)
+
+
+def _sequence(
+    ids: list[int],
+    first: int,
+    chosen: list[tuple[int, Step, int, float | None]],
+    tokenizer: Any,
+    store: Datastore,
+    max_neighbors: int,
+) -> SequenceTrace:
+    words = token_texts(tokenizer, ids[: first + len(chosen)])
+    tokens = []
+    for place, (token, step, row, log_p_lm) in enumerate(chosen):
+        one = slice(row, row + 1)
+        tokens.append(
+            trace_token(
+                words[first + place],
+                token,
+                step.neighbors[one],
+                step.weights[one],
+                step.lmbda[one],
+                log_p_lm,
+                tokenizer,
+                store,
+                max_neighbors,
+            )
+        )
+    return SequenceTrace("".join(words[:first]), tokens)
+
+
+def trace_token(
+    word: str,
+    token: int,
+    neighbors: Neighbors,
+    weights: Tensor,
+    lmbda: Tensor,
+    log_p_lm: float | None,
+    tokenizer: Any,
+    store: Datastore,
+    max_neighbors: int,
+) -> TokenTrace:
+    """One token's shares and its main neighbors.
+
+    Args:
+        word: The token's text.
+        token: Its id.
+        neighbors: Of this step's query, one row.
+        weights: log w_i, [1, k].
+        lmbda: [1].
+        log_p_lm: The model's log-probability of the token, None when it is not known.
+        tokenizer: To turn tokens into text.
+        store: The datastore searched.
+        max_neighbors: Passages kept.
+    """
+    if log_p_lm is None:
+        return TokenTrace(word, token, None, None, None, float(lmbda), 0.0)
+    weights, lmbda = weights.double(), lmbda.double()
+    chosen = torch.tensor([token], device=weights.device)
+    log_p_knn = log_p_knn_of(weights, neighbors.values, chosen)
+    log_p = mix_one(torch.full_like(log_p_knn, log_p_lm), log_p_knn, lmbda)
+    shares = influences(weights, neighbors.values, chosen, log_p, lmbda)[0]
+    found = []
+    if len(shares):
+        top = torch.topk(shares, min(max_neighbors, len(shares)))
+        for share, column in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+            if share > 0.0:
+                found.append(_neighbor(neighbors, weights, column, share, tokenizer, store))
+    return TokenTrace(
+        token=word,
+        token_id=token,
+        p=math.exp(float(log_p)),
+        p_lm=math.exp(log_p_lm),
+        p_knn=math.exp(float(log_p_knn)),
+        lmbda=float(lmbda),
+        influence=float(shares.sum()),
+        neighbors=found,
+    )
+
+
+def _neighbor(
+    neighbors: Neighbors,
+    weights: Tensor,
+    column: int,
+    influence: float,
+    tokenizer: Any,
+    store: Datastore,
+) -> NeighborTrace:
+    entry = int(neighbors.ids[0, column])
+    passage = store.passage(entry)
+    tokens = [*passage.before, passage.token, *passage.after]
+    words = token_texts(tokenizer, tokens)
+    here = len(passage.before)
+    return NeighborTrace(
+        before="".join(words[:here]),
+        word=words[here],
+        after="".join(words[here + 1 :]),
+        document=passage.document.id,
+        title=passage.document.title,
+        uri=passage.document.uri,
+        store=store.name,
+        entry=entry,
+        weight=math.exp(float(weights[0, column])),
+        distance=float(neighbors.distances[0, column]),
+        influence=influence,
+    )
+
+
+def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """The text that each token adds to those before it.
+
+    A character cut into several tokens belongs to the last of them; the texts joined are the text
+    of all tokens.
+    """
+    texts, start, done = [], 0, ""
+    for end in range(1, len(ids) + 1):
+        text = _decode(tokenizer, ids[start:end])
+        if text.endswith("\ufffd") and end < len(ids) and end - start < 4 * _CONTEXT:
+            texts.append("")
+            continue
+        texts.append(text[len(done) :])
+        done = text
+        # Some tokenizers decode by what stands before; a few tokens of it are enough.
+        if end - start > _CONTEXT and not text.endswith("\ufffd"):
+            start = end - _CONTEXT // 2
+            done = _decode(tokenizer, ids[start:end])
+    return texts
+
+
+def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    return str(
+        tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    )

@@ -1,0 +1,99 @@
+"""How a long text is cut into windows so that every token is predicted once. Numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from knn_logits.config import WindowConfig
+from knn_logits.errors import ConfigError
+
+_LARGEST_DEFAULT = 1024
+
+
+@dataclass(frozen=True)
+class TextWindow:
+    """One forward pass over part of a text.
+
+    Attributes:
+        start: The first token it reads.
+        size: Tokens it reads.
+        skip: States at its beginning that an earlier window has already given. State j predicts
+            the token `start + j + 1`.
+        first_entry: The entry of its first state that counts.
+    """
+
+    start: int
+    size: int
+    skip: int
+    first_entry: int
+
+    @property
+    def entries(self) -> int:
+        """States that count."""
+        return self.size - self.skip
+
+
+def resolve(config: WindowConfig, context_length: int | None) -> tuple[int, int]:
+    """Window and stride for a model.
+
+    Args:
+        config: What the user asked for.
+        context_length: Tokens the model can read at once, None when it has no limit.
+
+    Raises:
+        ConfigError: when the model cannot read so many tokens at once.
+    """
+    window = config.window or min(context_length or _LARGEST_DEFAULT, _LARGEST_DEFAULT)
+    if context_length is not None and window > context_length:
+        raise ConfigError(
+            f"window {window} is longer than the model's context of {context_length} tokens: "
+            f"take --window {context_length} or less"
+        )
+    stride = config.stride or max(1, window // 2)
+    if stride > window:
+        raise ConfigError(f"stride {stride} is larger than window {window}: take a smaller stride")
+    return window, stride
+
+
+def plan(
+    first: Iterable[int],
+    length: Iterable[int],
+    window: int,
+    stride: int,
+) -> Iterator[TextWindow]:
+    """The windows of several contexts, in order.
+
+    Every token but a context's first is predicted once, with at least `window - stride` tokens
+    before it where the context has them.
+
+    Args:
+        first: First token of each context.
+        length: Tokens of each context.
+        window: Tokens read at once.
+        stride: Tokens by which the window moves on.
+    """
+    entry = 0
+    for begin, tokens in zip(first, length, strict=True):
+        readable = int(tokens) - 1
+        offset = 0
+        while readable > 0:
+            size = min(window, readable - offset)
+            skip = 0 if offset == 0 else window - stride
+            yield TextWindow(int(begin) + offset, size, skip, entry)
+            entry += size - skip
+            if offset + window >= readable:
+                break
+            offset += stride
+
+
+def batches(windows: Sequence[TextWindow], tokens: int) -> Iterator[list[TextWindow]]:
+    """Groups windows of like size, so that a batch reads about `tokens` tokens with padding."""
+    batch: list[TextWindow] = []
+    for window in sorted(windows, key=lambda one: -one.size):
+        if batch and (len(batch) + 1) * batch[0].size > tokens:
+            yield batch
+            batch = []
+        batch.append(window)
+    if batch:
+        yield batch
