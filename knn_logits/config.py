@@ -66,9 +66,11 @@ class KNNConfig:
 
     def __post_init__(self) -> None:
         _whole_number("k", self.k, 1)
-        if not 0.0 <= _real_number("lmbda", self.lmbda) <= 1.0:
+        object.__setattr__(self, "lmbda", _real_number("lmbda", self.lmbda))
+        if not 0.0 <= self.lmbda <= 1.0:
             raise ConfigError(f"lmbda must lie between 0 and 1, not {self.lmbda!r}")
-        if _real_number("temperature", self.temperature) <= 0.0:
+        object.__setattr__(self, "temperature", _real_number("temperature", self.temperature))
+        if self.temperature <= 0.0:
             raise ConfigError(f"temperature must be above 0, not {self.temperature!r}")
         if self.nprobe is not None:
             _whole_number("nprobe", self.nprobe, 1)

@@ -13,6 +13,8 @@ the temperature: Khandelwal et al. (2021), "Nearest Neighbor Machine Translation
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -36,7 +38,9 @@ def log_weights(neighbors: Neighbors, metric: Metric, temperature: float) -> Ten
     """
     sign = -1.0 if metric == "l2" else 1.0
     logits = neighbors.distances * (sign / temperature)
-    return _normalise(logits.masked_fill(~neighbors.mask, _NOTHING))
+    if neighbors.every_row:
+        return torch.log_softmax(logits, dim=-1)
+    return _normalise(logits)
 
 
 def _normalise(logits: Tensor) -> Tensor:
@@ -61,57 +65,57 @@ def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor
     Returns:
         log w_i of the remaining neighbors, [rows, k], summing to 1 again in each row.
     """
-    forbidden = log_p_lm.gather(-1, values) == _NOTHING
-    if not bool(forbidden.any()):
+    if weights.shape[-1] == 0:
         return weights
-    return _normalise(weights.masked_fill(forbidden, _NOTHING))
+    model_side = log_p_lm.gather(-1, values)
+    if float(model_side.amin()) > _NOTHING:
+        return weights
+    return _normalise(weights.masked_fill(model_side == _NOTHING, _NOTHING))
 
 
-def token_log_probs(weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """log p_kNN of each token that some neighbor votes for.
-
-    Works on [rows, k] alone, so that the cost does not grow with the vocabulary.
-
-    Args:
-        weights: log w_i, [rows, k], -inf for no vote.
-        values: Tokens of the neighbors, int64 [rows, k].
-
-    Returns:
-        tokens: int64 [rows, k], sorted; a token may stand in several columns.
-        log_p: [rows, k], log p_kNN of the column's token (the same in all of its columns).
-    """
-    tokens, order = values.sort(dim=-1)
-    votes = weights.gather(-1, order)
-    if tokens.shape[-1] == 0:
-        return tokens, votes
-    group = torch.zeros_like(tokens)
-    group[:, 1:] = (tokens[:, 1:] != tokens[:, :-1]).cumsum(dim=-1)
-    peak = torch.full_like(votes, _NOTHING).scatter_reduce_(-1, group, votes, "amax")
-    peak = peak.masked_fill_(peak == _NOTHING, 0.0)
-    total = torch.zeros_like(votes).scatter_add_(-1, group, (votes - peak.gather(-1, group)).exp())
-    return tokens, (total.log_() + peak).gather(-1, group)
-
-
-def mix(log_p_lm: Tensor, weights: Tensor, values: Tensor, lmbda: float | Tensor) -> Tensor:
+def mix(
+    log_p_lm: Tensor,
+    weights: Tensor,
+    values: Tensor,
+    lmbda: float | Tensor,
+    *,
+    every_row: bool = False,
+) -> Tensor:
     """log(lmbda * p_kNN + (1 - lmbda) * p_LM), the distribution that generation continues with.
+
+    One pass over the vocabulary; all else costs rows * k, whatever the vocabulary's size.
 
     Args:
         log_p_lm: The model's normalised log-probabilities, [rows, vocabulary].
         weights: log w_i of the neighbors, [rows, k], -inf for no vote.
         values: Tokens of the neighbors, int64 [rows, k], below the vocabulary's size.
         lmbda: In [0, 1]; a number, or one a row, [rows].
+        every_row: Whether every row is known to have a vote, which spares several steps.
 
     Returns:
         [rows, vocabulary]. A row without any vote is exactly `log_p_lm`.
     """
     if weights.shape[-1] == 0:
         return log_p_lm
-    found = weights.amax(dim=-1) > _NOTHING
-    share = torch.where(found, torch.as_tensor(lmbda, device=weights.device), 0.0).to(weights.dtype)
-    mixed = log_p_lm + torch.log1p(-share).unsqueeze(-1)
-    tokens, log_p_knn = token_log_probs(weights, values)
-    voted = torch.logaddexp(mixed.gather(-1, tokens), log_p_knn + share.log().unsqueeze(-1))
-    return mixed.scatter_(-1, tokens, voted)
+    log_share: float | Tensor
+    log_rest: float | Tensor
+    if every_row and isinstance(lmbda, float):
+        log_share = math.log(lmbda) if lmbda > 0.0 else _NOTHING
+        log_rest = math.log1p(-lmbda) if lmbda < 1.0 else _NOTHING
+    else:
+        found = weights.amax(dim=-1, keepdim=True) > _NOTHING
+        share = lmbda.unsqueeze(-1) if isinstance(lmbda, Tensor) else lmbda
+        share = found.to(weights.dtype) * share
+        log_share, log_rest = share.log(), torch.log1p(-share)
+    mixed = log_p_lm + log_rest
+    base = mixed.gather(-1, values)
+    # The voted places of the result hold the sums over equal tokens until they get their value.
+    mixed.scatter_(-1, values, _NOTHING).scatter_reduce_(-1, values, weights, "amax")
+    # Without any vote the peak is -inf, and -inf - -inf would be NaN.
+    peak = mixed.gather(-1, values).clamp_(min=torch.finfo(mixed.dtype).min)
+    mixed.scatter_(-1, values, 0.0).scatter_add_(-1, values, (weights - peak).exp_())
+    log_p_knn = mixed.gather(-1, values).log_().add_(peak)
+    return mixed.scatter_(-1, values, torch.logaddexp(base, log_p_knn.add_(log_share)))
 
 
 def log_p_knn_of(weights: Tensor, values: Tensor, chosen: Tensor) -> Tensor:

@@ -115,14 +115,13 @@ def _traced(
         weights = log_weights(neighbors, retriever.metric, config.temperature)
         for row in range(neighbors.rows):
             place, one = start + row, slice(row, row + 1)
-            lmbda = config.lmbda if bool(neighbors.mask[row].any()) else 0.0
             tokens.append(
                 trace_token(
                     words[place],
                     int(targets[place]),
                     neighbors[one],
                     weights[one],
-                    torch.tensor([lmbda]),
+                    config.lmbda,
                     float(log_p_lm[place]),
                     tokenizer,
                     retriever.store,

@@ -14,20 +14,29 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Neighbors:
-    """The nearest entries of a batch of queries, in no promised order.
+    """The nearest entries of a batch of queries.
+
+    Neighbors of a row come in no promised order; padding, where fewer were found than asked for,
+    stands last in it.
 
     Attributes:
-        ids: int64 [rows, k], the entry's number in the datastore; -1 where fewer were found.
+        ids: int64 [rows, k], the entry's number in the datastore; -1 for padding.
         distances: float32 [rows, k]. Squared Euclidean distance for the metric "l2" (smaller is
-            nearer), a similarity for "ip" and "cosine" (larger is nearer).
-        values: int64 [rows, k], the token that followed the key; 0 where `mask` is False.
-        mask: bool [rows, k], True where there is an entry.
+            nearer, padding +inf), a similarity for "ip" and "cosine" (larger is nearer, padding
+            -inf): padding is infinitely far, so that it has no weight.
+        values: int64 [rows, k], the token that followed the key; any token for padding.
+        every_row: Whether every row is known to have a neighbor, which spares several steps.
     """
 
     ids: Tensor
     distances: Tensor
     values: Tensor
-    mask: Tensor
+    every_row: bool = False
+
+    @property
+    def mask(self) -> Tensor:
+        """bool [rows, k], True where there is an entry."""
+        return self.ids >= 0
 
     @property
     def rows(self) -> int:
@@ -41,7 +50,9 @@ class Neighbors:
 
     def __getitem__(self, rows: Tensor | slice) -> Neighbors:
         """The neighbors of some of the queries."""
-        return Neighbors(self.ids[rows], self.distances[rows], self.values[rows], self.mask[rows])
+        return Neighbors(
+            self.ids[rows], self.distances[rows], self.values[rows], every_row=self.every_row
+        )
 
     def to(self, device: torch.device | str) -> Neighbors:
         """The same neighbors with all tensors on `device`."""
@@ -51,7 +62,7 @@ class Neighbors:
             self.ids.to(device),
             self.distances.to(device),
             self.values.to(device),
-            self.mask.to(device),
+            every_row=self.every_row,
         )
 
     @classmethod
@@ -61,5 +72,4 @@ class Neighbors:
             torch.empty(rows, 0, dtype=torch.int64, device=device),
             torch.empty(rows, 0, dtype=torch.float32, device=device),
             torch.empty(rows, 0, dtype=torch.int64, device=device),
-            torch.empty(rows, 0, dtype=torch.bool, device=device),
         )

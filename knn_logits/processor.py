@@ -126,6 +126,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         self._recordings: OrderedDict[int, Recording] = OrderedDict()
         self._lock = threading.Lock()
         self._ends = _end_tokens(model)
+        self._end_index = torch.tensor(self._ends, dtype=torch.int64)
         self._capture = StateCapture(model, self.location)
 
     def close(self) -> None:
@@ -168,10 +169,11 @@ class KNNLogitsProcessor(LogitsProcessor):
         neighbors = self._neighbors(window, position).to(scores.device)
         log_p_lm = torch.log_softmax(scores.float(), dim=-1)
         weights = log_weights(neighbors, self.retriever.metric, self.config.temperature)
-        weights = drop_impossible(weights, neighbors.values, log_p_lm)
-        mixed = mix(log_p_lm, weights, neighbors.values, self.config.lmbda)
+        votes = drop_impossible(weights, neighbors.values, log_p_lm)
+        every_row = neighbors.every_row and votes is weights
+        mixed = mix(log_p_lm, votes, neighbors.values, self.config.lmbda, every_row=every_row)
         if self._record:
-            self._note(input_ids, neighbors, weights, log_p_lm, first_of_window)
+            self._note(input_ids, neighbors, votes, log_p_lm, first_of_window)
         return mixed
 
     def _neighbors(self, window: Window, position: int) -> Neighbors:
@@ -205,17 +207,15 @@ class KNNLogitsProcessor(LogitsProcessor):
                     self._recordings.popitem(last=False)
         if first_of_window:
             recording.settle(input_ids)
-        voted = weights.amax(dim=-1) > float("-inf") if neighbors.k else weights.new_zeros(0)
-        lmbda = weights.new_full((len(log_p_lm),), self.config.lmbda)
         recording.add(
             Step(
                 length=input_ids.shape[1],
                 ids=input_ids,
                 neighbors=neighbors,
                 weights=weights,
-                lmbda=lmbda * voted if neighbors.k else lmbda * 0.0,
+                lmbda=self.config.lmbda,
                 log_p_lm=log_p_lm,
-                end_log_p_lm=log_p_lm[:, self._ends],
+                end_log_p_lm=log_p_lm.index_select(-1, self._end_index.to(log_p_lm.device)),
             )
         )
 

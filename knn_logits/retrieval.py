@@ -12,7 +12,7 @@ from torch import Tensor
 from knn_logits.config import IndexConfig, KNNConfig, Metric
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import DatastoreError, MismatchError
-from knn_logits.index.base import Index, pairwise
+from knn_logits.index.base import Index, padding_distance, pairwise
 from knn_logits.index.exact import ExactIndex
 from knn_logits.neighbors import Array, Neighbors
 
@@ -159,15 +159,16 @@ class Retriever:
             return Neighbors.nothing(len(queries), queries.device)
         queries = queries.detach().float()
         distances, ids = self.index.search(queries, self.config.k)
-        mask = (ids >= 0) & distances.isfinite()
-        ids = ids.masked_fill(~mask, -1)
+        if not ids.shape[1]:
+            return Neighbors.nothing(len(queries), ids.device)
         known = ids.clamp(min=0)
         if self._values.device != ids.device:
             self._values = self._values.to(ids.device)
-        values = self._values[known].long().masked_fill(~mask, 0)
+        values = self._values.index_select(0, known.view(-1)).view(ids.shape).long()
         if self.config.refine:
             distances = self._refined(queries.to(ids.device), known)
-        return Neighbors(ids, distances.masked_fill(~mask, 0.0), values, mask)
+            distances = distances.masked_fill(ids < 0, padding_distance(self.metric))
+        return Neighbors(ids, distances, values, every_row=int(ids[:, 0].min()) >= 0)
 
     def _refined(self, queries: Tensor, ids: Tensor) -> Tensor:
         rows = max(1, _REFINE_NUMBERS // max(1, ids.shape[1] * queries.shape[1]))
@@ -208,8 +209,6 @@ def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Ar
 
 def sorted_nearest_first(neighbors: Neighbors, metric: Metric) -> Neighbors:
     """The same neighbors, nearest first, padding last."""
-    worst = float("inf") if metric == "l2" else float("-inf")
-    keyed = neighbors.distances.masked_fill(~neighbors.mask, worst)
-    order = keyed.argsort(dim=-1, descending=metric != "l2", stable=True)
-    fields = (neighbors.ids, neighbors.distances, neighbors.values, neighbors.mask)
-    return Neighbors(*(field.gather(-1, order) for field in fields))
+    order = neighbors.distances.argsort(dim=-1, descending=metric != "l2", stable=True)
+    fields = (neighbors.ids, neighbors.distances, neighbors.values)
+    return Neighbors(*(field.gather(-1, order) for field in fields), every_row=neighbors.every_row)

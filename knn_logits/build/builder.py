@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-import knn_logits
+from knn_logits._version import __version__
 from knn_logits.build.corpus import Document
 from knn_logits.build.indexing import make_index, probe_arrays, write_index
 from knn_logits.build.keys import compute_keys, default_batch_tokens
@@ -154,7 +154,7 @@ def build_datastore(
         model.train(was_training)
     settings = settings or KNNConfig()
     manifest = Manifest(
-        created_with=knn_logits.__version__,
+        created_with=__version__,
         model=model_record(model),
         tokenizer=tokenizer_record(tokenizer),
         key=KeyRecord(name=key, module=location.module, side=location.side),

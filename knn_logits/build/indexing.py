@@ -25,7 +25,8 @@ from knn_logits.retrieval import exact_neighbors
 logger = logging.getLogger(__name__)
 
 RECALL_AT = 64
-RECALL_WANTED = 0.95
+# Between a recall of 0.94 and of 0.995 the perplexity differs by less than 1% (LOG.md).
+RECALL_WANTED = 0.9
 _QUERIES = 256
 _NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -78,7 +79,7 @@ def make_index(
 ) -> tuple[Index, IndexRecord]:
     """Builds an index and measures its recall.
 
-    nprobe is the smallest that finds 95% of the true 64 nearest entries of sampled keys, their
+    nprobe is the smallest that finds 90% of the true 64 nearest entries of sampled keys, their
     own entry left out.
 
     Returns:

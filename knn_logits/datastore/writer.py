@@ -21,9 +21,9 @@ from knn_logits.datastore.files import (
 )
 from knn_logits.datastore.manifest import FileRecord
 from knn_logits.errors import ConfigError, CorpusError, DatastoreError
+from knn_logits.neighbors import Array
 
 SHARD_BYTES = 256 << 20
-from knn_logits.neighbors import Array
 
 
 def prepare_folder(folder: Path, *, overwrite: bool) -> None:

@@ -9,6 +9,7 @@ Where the backends differ:
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -40,9 +41,15 @@ class Index(Protocol):
         Returns:
             distances: float32 [rows, columns], squared distances for "l2", similarities else.
             ids: int64 [rows, columns], -1 where nothing was found. Columns are at most k; their
-                order is not promised. A query that is not finite finds nothing.
+                order is not promised, but padding stands last, at an infinite distance. A query
+                that is not finite finds nothing.
         """
         ...
+
+
+def padding_distance(metric: Metric) -> float:
+    """The distance of what was not found: infinitely far."""
+    return math.inf if metric == "l2" else -math.inf
 
 
 def normalised(vectors: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from knn_logits.config import Metric
 from knn_logits.errors import SearchError
-from knn_logits.index.base import normalised
+from knn_logits.index.base import normalised, padding_distance
 from knn_logits.neighbors import Array
 
 # Distances computed at once: 64 million float32 are 256 MB.
@@ -75,6 +75,7 @@ class ExactIndex:
         distances = torch.cat([part[0] for part in parts])
         ids = torch.cat([part[1] for part in parts])
         broken = ~queries.isfinite().all(dim=-1, keepdim=True)
+        distances = distances.masked_fill(broken, padding_distance(self.metric))
         return distances, ids.masked_fill(broken, -1)
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:

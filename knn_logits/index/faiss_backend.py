@@ -7,7 +7,9 @@ may name other files on the disk. `plain` takes an index apart into arrays and m
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from knn_logits.config import Metric
 from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
-from knn_logits.index.base import normalised
+from knn_logits.index.base import normalised, padding_distance
 from knn_logits.neighbors import Array
 
 logger = logging.getLogger(__name__)
@@ -157,6 +159,10 @@ class FaissIndex:
         if self.metric == "cosine":
             queries = normalised(queries)
         k = min(k, self.size)
+        if not math.isfinite(float(queries.sum())):
+            # FAISS finds nothing near NaN, but an infinite query is at a distance like any other.
+            finite = queries.isfinite().all(dim=-1, keepdim=True)
+            queries = queries.masked_fill(~finite, float("nan"))
         if self._on_gpu:
             return self._search_gpu(queries.contiguous(), k)
         rows = len(queries)
@@ -166,13 +172,15 @@ class FaissIndex:
             if self._ranged(rows, k):
                 return self._search_range(array, k)
             distances, ids = self._index.search(array, k)
+        if ids[:, -1].min() < 0:
+            distances[ids < 0] = padding_distance(self.metric)
         return torch.from_numpy(distances), torch.from_numpy(ids)
 
     def _search_gpu(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         import faiss.contrib.torch_utils  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
 
         distances, ids = self._index.search(queries, min(k, 2048))
-        return distances, ids
+        return distances.masked_fill(ids < 0, padding_distance(self.metric)), ids
 
     def _ranged(self, rows: int, k: int) -> bool:
         if not self._can_range or k < 128:
@@ -188,20 +196,25 @@ class FaissIndex:
         """
         everything = 3.0e38 if self.metric == "l2" else -3.0e38
         limits, found, found_ids = self._index.range_search(queries, everything)
-        counts = np.diff(limits.astype(np.int64))
-        width = int(counts.max(initial=0))
-        shape = (len(queries), width)
-        distances = np.full(shape, everything, np.float32)
-        ids = np.full(shape, -1, np.int64)
-        place = np.arange(width) < counts[:, None]
-        distances[place], ids[place] = found, found_ids
-        all_distances, all_ids = torch.from_numpy(distances), torch.from_numpy(ids)
-        if width <= k:
-            return all_distances, all_ids
-        nearest, order = torch.topk(
-            all_distances, k, dim=-1, largest=self.metric != "l2", sorted=False
-        )
-        return nearest, all_ids.gather(-1, order)
+        bounds = limits.tolist()
+        counts = [last - first for first, last in itertools.pairwise(bounds)]
+        width = min(k, max(counts))
+        distances = np.empty((len(queries), width), np.float32)
+        ids = np.empty((len(queries), width), np.int64)
+        nearness = found if self.metric == "l2" else -found
+        for row, (first, count) in enumerate(zip(bounds, counts, strict=False)):
+            last = first + count
+            if count > width:
+                nearest = np.argpartition(nearness[first:last], width - 1)[:width]
+                nearest += first
+                np.take(found, nearest, out=distances[row], mode="clip")
+                np.take(found_ids, nearest, out=ids[row], mode="clip")
+            else:
+                distances[row, :count] = found[first:last]
+                distances[row, count:] = padding_distance(self.metric)
+                ids[row, :count] = found_ids[first:last]
+                ids[row, count:] = -1
+        return torch.from_numpy(distances), torch.from_numpy(ids)
 
 
 def build_faiss(

@@ -94,7 +94,7 @@ def _sequence(
                 token,
                 step.neighbors[one],
                 step.weights[one],
-                step.lmbda[one],
+                step.lmbda,
                 log_p_lm,
                 tokenizer,
                 store,
@@ -109,7 +109,7 @@ def trace_token(
     token: int,
     neighbors: Neighbors,
     weights: Tensor,
-    lmbda: Tensor,
+    lmbda: float,
     log_p_lm: float | None,
     tokenizer: Any,
     store: Datastore,
@@ -122,19 +122,22 @@ def trace_token(
         token: Its id.
         neighbors: Of this step's query, one row.
         weights: log w_i, [1, k].
-        lmbda: [1].
+        lmbda: The weight of the neighbors, where there are any.
         log_p_lm: The model's log-probability of the token, None when it is not known.
         tokenizer: To turn tokens into text.
         store: The datastore searched.
         max_neighbors: Passages kept.
     """
+    if not bool((weights > float("-inf")).any()):
+        lmbda = 0.0
     if log_p_lm is None:
-        return TokenTrace(word, token, None, None, None, float(lmbda), 0.0)
-    weights, lmbda = weights.double(), lmbda.double()
+        return TokenTrace(word, token, None, None, None, lmbda, 0.0)
+    weights = weights.double()
     chosen = torch.tensor([token], device=weights.device)
     log_p_knn = log_p_knn_of(weights, neighbors.values, chosen)
-    log_p = mix_one(torch.full_like(log_p_knn, log_p_lm), log_p_knn, lmbda)
-    shares = influences(weights, neighbors.values, chosen, log_p, lmbda)[0]
+    share = torch.full_like(log_p_knn, lmbda)
+    log_p = mix_one(torch.full_like(log_p_knn, log_p_lm), log_p_knn, share)
+    shares = influences(weights, neighbors.values, chosen, log_p, share)[0]
     found = []
     if len(shares):
         top = torch.topk(shares, min(max_neighbors, len(shares)))
@@ -147,7 +150,7 @@ def trace_token(
         p=math.exp(float(log_p)),
         p_lm=math.exp(log_p_lm),
         p_knn=math.exp(float(log_p_knn)),
-        lmbda=float(lmbda),
+        lmbda=lmbda,
         influence=float(shares.sum()),
         neighbors=found,
     )

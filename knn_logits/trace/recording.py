@@ -24,9 +24,9 @@ class Step:
         ids: int64 [rows, length], while the choice is open; None after.
         neighbors: What the search found for each row.
         weights: log w_i of the votes that counted, [rows, k].
-        lmbda: [rows], 0 where nothing was found.
+        lmbda: The weight of the neighbors where there are any.
         log_p_lm: [rows, vocabulary] while the choice is open; None after.
-        parents: int64 [rows], the row that each chosen token continued.
+        parents: int64 [rows], the row that each chosen token continued; None when that is its own.
         tokens: int64 [rows], the tokens chosen.
         chosen_log_p_lm: [rows], the model's log-probabilities of those tokens.
         end_log_p_lm: [rows, ends], those of the tokens that end a sequence.
@@ -36,7 +36,7 @@ class Step:
     ids: Tensor | None
     neighbors: Neighbors
     weights: Tensor
-    lmbda: Tensor
+    lmbda: float
     log_p_lm: Tensor | None
     end_log_p_lm: Tensor
     parents: Tensor | None = None
@@ -54,12 +54,19 @@ class Step:
         """
         if self.ids is None or self.log_p_lm is None:
             return True
-        parents = _parents(self.ids, input_ids[:, : self.length])
-        if parents is None:
+        before, after = self.ids, input_ids[:, : self.length]
+        parents = None
+        if before.shape != after.shape:
             return False
+        if not torch.equal(before, after):
+            parents = _parents(before, after)
+            if parents is None:
+                return False
         self.parents = parents
         self.tokens = input_ids[:, self.length]
-        self.chosen_log_p_lm = self.log_p_lm[parents, self.tokens]
+        chosen = self.tokens.unsqueeze(-1)
+        continued = self.log_p_lm if parents is None else self.log_p_lm[parents]
+        self.chosen_log_p_lm = continued.gather(-1, chosen)[:, 0]
         self.ids = self.log_p_lm = None
         return True
 
@@ -67,19 +74,17 @@ class Step:
         """The model's log-probability of a token that a row chose, None when it was not kept."""
         if self.log_p_lm is not None:
             return float(self.log_p_lm[row, token])
-        if self.parents is not None and self.tokens is not None:
-            found = ((self.parents == row) & (self.tokens == token)).nonzero()
-            if len(found) and self.chosen_log_p_lm is not None:
+        if self.tokens is not None and self.chosen_log_p_lm is not None:
+            rows = torch.arange(len(self.tokens), device=self.tokens.device)
+            parents = rows if self.parents is None else self.parents
+            found = ((parents == row) & (self.tokens == token)).nonzero()
+            if len(found):
                 return float(self.chosen_log_p_lm[found[0, 0]])
         return float(self.end_log_p_lm[row, ends.index(token)]) if token in ends else None
 
 
 def _parents(before: Tensor, after: Tensor) -> Tensor | None:
     """For each sequence of `after` the row of `before` that equals it, None when one has none."""
-    if before.shape != after.shape:
-        return None
-    if torch.equal(before, after):
-        return torch.arange(len(before), device=before.device)
     same = (after.unsqueeze(1) == before.unsqueeze(0)).all(dim=-1)
     if not bool(same.any(dim=-1).all()):
         return None

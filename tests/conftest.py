@@ -1,0 +1,103 @@
+"""Small models, a tokenizer and datastores that tests share. Nothing here needs a network."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None, max_examples=60)
+settings.load_profile("default")
+
+TEXTS = [
+    "The harbour crane lifts twelve crates an hour. Its error code E42 means a blocked winch.",
+    "When error code E42 appears, open the winch cover and clear the cable drum by hand.",
+    "The chronicle says that Queen Maira founded the town of Oldenport in the year 1312.",
+    "In 1312 Oldenport had no walls; Queen Maira built them after the flood of 1319.",
+    "A lighthouse keeper writes the weather into a book each morning and each evening.",
+    "The pump needs oil of grade seven. The crane needs oil of grade nine, never grade seven.",
+    "Oldenport's harbour was dredged in 1871, and the first crane was delivered in 1874.",
+    "Each morning the keeper reads the barometer, and each evening he lights the lamp again.",
+]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_threads():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A byte-level BPE of 384 tokens, trained on the spot."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=384,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(TEXTS * 4, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token="<|endoftext|>", pad_token="<|endoftext|>"
+    )
+
+
+def make_gpt2(seed=0, layers=2, width=32, vocabulary=384, **settings):
+    """A GPT-2 with random weights, large enough that its states differ from token to token."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        n_layer=layers,
+        n_embd=width,
+        n_head=2,
+        n_positions=256,
+        vocab_size=vocabulary,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+        initializer_range=0.2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        **settings,
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+@pytest.fixture(scope="session")
+def model():
+    """The model that the shared datastore belongs to. Never change it; hooks must come off."""
+    return make_gpt2()
+
+
+@pytest.fixture(scope="session")
+def store(model, tokenizer, tmp_path_factory):
+    """An exact datastore of `TEXTS`, the documents' ids "0" to "7"."""
+    import knn_logits
+
+    return knn_logits.build_datastore(
+        model,
+        tokenizer,
+        TEXTS,
+        tmp_path_factory.mktemp("stores") / "texts",
+        window=knn_logits.WindowConfig(64, 32),
+        settings=knn_logits.KNNConfig(k=16, lmbda=0.4, temperature=5.0),
+    )
+
+
+@pytest.fixture
+def development_data():
+    """The folder of development data, for tests marked `shared`."""
+    folder = os.environ.get("KNN_LOGITS_DEV_DATA")
+    if not folder:
+        pytest.skip("KNN_LOGITS_DEV_DATA names no folder of development data")
+    return folder
