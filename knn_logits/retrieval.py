@@ -205,10 +205,3 @@ def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Ar
         best_ids = best_ids.gather(-1, order)
         first += len(batch)
     return best.numpy(), best_ids.numpy()
-
-
-def sorted_nearest_first(neighbors: Neighbors, metric: Metric) -> Neighbors:
-    """The same neighbors, nearest first, padding last."""
-    order = neighbors.distances.argsort(dim=-1, descending=metric != "l2", stable=True)
-    fields = (neighbors.ids, neighbors.distances, neighbors.values)
-    return Neighbors(*(field.gather(-1, order) for field in fields), every_row=neighbors.every_row)
