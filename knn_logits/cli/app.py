@@ -1,0 +1,38 @@
+"""The subcommands by name."""
+
+from __future__ import annotations
+
+import typer
+
+from knn_logits._version import __version__
+from knn_logits.cli import build, explain, generate, index, info
+
+app = typer.Typer(
+    name="knn-logits",
+    help="A memory for language models: kNN-LM in generate(), with the source of every word.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("build")(build.build)
+app.command("index")(index.index)
+app.command("generate")(generate.generate)
+app.command("explain")(explain.explain)
+app.command("info")(info.info)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"knn-logits {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and leave."
+    ),
+) -> None:
+    """A memory for language models: kNN-LM in generate(), with the source of every word."""

@@ -1,0 +1,153 @@
+"""`knn-logits build MODEL CORPUS... --out STORE`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from knn_logits.cli import options
+from knn_logits.cli.common import Bars, interruptible, load_model, prepare, print_json, stderr
+from knn_logits.config import (
+    DEFAULT_K,
+    DEFAULT_LMBDA,
+    DEFAULT_TEMPERATURE,
+    IndexConfig,
+    KNNConfig,
+    WindowConfig,
+    check_metric,
+)
+
+
+def build(
+    model: options.Model,
+    corpus: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CORPUS...",
+            help="Text files, JSON lines (text; id, title, uri), gzip of either, parquet, folders "
+            "of these, or hf:DATASET[:CONFIG[:SPLIT]].",
+        ),
+    ],
+    out: Annotated[str, typer.Option("--out", metavar="STORE", help="Folder to write.")],
+    k: options.K = None,
+    lmbda: options.Lmbda = None,
+    temperature: options.Temperature = None,
+    metric: options.Metric = "l2",
+    key: options.Key = "ffn_input",
+    index: options.Index = "auto",
+    nprobe: options.Nprobe = None,
+    window: Annotated[
+        int | None, typer.Option("--window", help="Tokens the model sees at once.")
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option("--stride", help="Tokens the window moves on by.")
+    ] = None,
+    concatenate: Annotated[
+        bool, typer.Option("--concatenate", help="Join the documents into one stream.")
+    ] = False,
+    keys_dtype: Annotated[
+        str, typer.Option("--keys-dtype", help="Precision of stored keys: float16 or float32.")
+    ] = "float16",
+    batch_tokens: Annotated[
+        int | None, typer.Option("--batch-tokens", help="Tokens a forward pass.")
+    ] = None,
+    license: Annotated[
+        str | None, typer.Option("--license", help="Licence of the text, for the manifest.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", help="Where the text is from, for the manifest.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at a document that cannot be read.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a datastore that is there.")
+    ] = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Make a datastore of a corpus.
+
+    Every token that has something before it becomes an entry: the model's state before it, and
+    the token. --k, --lmbda and --temperature are kept as the datastore's settings.
+    """
+    settings = KNNConfig(
+        k=DEFAULT_K if k is None else k,
+        lmbda=DEFAULT_LMBDA if lmbda is None else lmbda,
+        temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
+    )
+    index_config = IndexConfig(index, check_metric(metric), nprobe=nprobe, seed=seed)
+    window_config = WindowConfig(window, stride)
+    from knn_logits.build.builder import build_datastore
+    from knn_logits.build.corpus import corpus_bytes, read_corpus
+
+    started = time.monotonic()
+    skipped: list[tuple[str, str]] = []
+
+    def on_skip(name: str, reason: str) -> None:
+        skipped.append((name, reason))
+        stderr.print(f"knn-logits: skipped {name}: {reason}", style="yellow", markup=False)
+
+    with Bars() as bars, interruptible("the build is unfinished: run it again with --overwrite"):
+        total = corpus_bytes(corpus)
+        documents = read_corpus(
+            corpus,
+            strict=strict,
+            on_skip=on_skip,
+            on_bytes=lambda done: bars("bytes read", done, total),
+        )
+        prepare(threads, seed)
+        loaded, tokenizer = load_model(model, device, dtype)
+        store = build_datastore(
+            loaded,
+            tokenizer,
+            documents,
+            out,
+            key=key,
+            window=window_config,
+            concatenate=concatenate,
+            index=index_config,
+            settings=settings,
+            keys_dtype=keys_dtype,
+            batch_tokens=batch_tokens,
+            threads=threads,
+            overwrite=overwrite,
+            license=license,
+            source=source,
+            skipped=skipped,
+            progress=bars,
+        )
+    seconds = time.monotonic() - started
+    manifest = store.manifest
+    recall = manifest.index.recall
+    if json:
+        print_json(
+            {
+                "entries": manifest.entries,
+                "documents": manifest.documents,
+                "skipped": manifest.skipped,
+                "seconds": round(seconds, 3),
+                "entries_per_second": round(manifest.entries / seconds, 1),
+                "index": manifest.index.factory,
+                "nprobe": manifest.index.nprobe,
+                "recall": recall.value if recall else 1.0,
+                "k": manifest.settings.k,
+                "lmbda": manifest.settings.lmbda,
+                "temperature": manifest.settings.temperature,
+                "store": str(store.folder),
+            }
+        )
+        return
+    found = f", recall@{recall.at} {recall.value:.3f}" if recall else ""
+    typer.echo(
+        f"{store.folder}: {manifest.entries:,} entries of {manifest.documents:,} documents in "
+        f"{seconds:.0f} s ({manifest.entries / seconds:,.0f} a second), index "
+        f"{manifest.index.factory}{found}"
+        + (f"; {manifest.skipped} skipped" if manifest.skipped else "")
+    )
+    typer.echo(f'next: knn-logits generate {model} {out} --prompt "..." --compare --explain')

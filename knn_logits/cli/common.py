@@ -1,0 +1,155 @@
+"""What the subcommands share: loading a model, drawing progress, printing JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from knn_logits.errors import ConfigError, ModelError
+
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class _OneLine(logging.Handler):
+    """Warnings as lines on stderr, below any progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        stderr.print(f"knn-logits: {record.getMessage()}", style="yellow", markup=False)
+
+
+def prepare(threads: int | None, seed: int = 0) -> None:
+    """Threads, seed, and the quiet that one-line messages need."""
+    import torch
+    import transformers
+
+    if threads is not None:
+        if threads < 1:
+            raise ConfigError(f"--threads must be at least 1, not {threads}")
+        torch.set_num_threads(threads)
+    transformers.set_seed(seed)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    logger = logging.getLogger("knn_logits")
+    logger.handlers = [_OneLine()]
+    logger.propagate = False
+
+
+def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
+    """Loads a causal or encoder-decoder model and its tokenizer.
+
+    Raises:
+        ModelError: when there is none of that name, in one line.
+        ConfigError: when the device or the precision is unknown.
+    """
+    import torch
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForSeq2SeqLM,
+        AutoTokenizer,
+    )
+
+    if dtype not in ("auto", "float32", "bfloat16", "float16"):
+        raise ConfigError(f"--dtype is auto, float32, bfloat16 or float16, not {dtype!r}")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        where = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"--device {device!r} is unknown; give cpu, cuda or auto") from error
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda, but PyTorch finds no GPU here; give --device cpu")
+    kind = dtype if dtype == "auto" else getattr(torch, dtype)
+    try:
+        config = AutoConfig.from_pretrained(name)
+        family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        model = family.from_pretrained(name, dtype=kind)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        reason = reason if len(reason) < 200 else reason[:200] + "…"
+        raise ModelError(
+            f"cannot load the model {name!r}: give a causal or encoder-decoder language model, as "
+            f"a Hub id or a folder ({reason})"
+        ) from error
+    try:
+        loaded: Any = model
+        return loaded.to(where).eval(), tokenizer
+    except RuntimeError as error:
+        raise ConfigError(f"--device {device!r} cannot be used: {error}") from error
+
+
+def print_json(content: dict[str, Any]) -> None:
+    """One JSON object on one line of stdout."""
+    sys.stdout.write(json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def interruptible(advice: str) -> Iterator[None]:
+    """Ends with one line and the exit status 130 when the user presses Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stderr.print(f"knn-logits: stopped; {advice}", markup=False)
+        raise typer.Exit(130) from None
+
+
+class Bars:
+    """A progress bar for each phase of a long job, on stderr."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=stderr,
+            disable=not stderr.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._last: str | None = None
+
+    def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._finish()
+        self._progress.stop()
+
+    def __call__(self, phase: str, done: int, total: int | None) -> None:
+        """See `knn_logits.build.progress.Progress`."""
+        if phase not in self._tasks:
+            self._finish()
+            self._tasks[phase] = self._progress.add_task(phase, total=total)
+            self._last = phase
+            if not stderr.is_terminal:
+                stderr.print(phase + (f": {total}" if total else ""), markup=False)
+        self._progress.update(self._tasks[phase], completed=done, total=total)
+
+    def _finish(self) -> None:
+        if self._last is None:
+            return
+        task = next(task for task in self._progress.tasks if task.id == self._tasks[self._last])
+        if task.total is None:
+            self._progress.update(
+                task.id, total=max(1, task.completed), completed=max(1, task.completed)
+            )

@@ -1,0 +1,45 @@
+"""`knn-logits index STORE`."""
+
+from __future__ import annotations
+
+import time
+
+import typer
+
+from knn_logits.cli import options
+from knn_logits.cli.common import Bars, interruptible, print_json
+from knn_logits.config import IndexConfig, check_metric
+
+
+def index(
+    store: options.Store,
+    index: options.Index = "auto",
+    metric: options.Metric = "l2",
+    nprobe: options.Nprobe = None,
+    threads: options.Threads = None,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Build the index of a datastore anew, of another kind or metric."""
+    config = IndexConfig(index, check_metric(metric), nprobe=nprobe, seed=seed)
+    from knn_logits.build.indexing import build_index
+    from knn_logits.datastore.store import Datastore
+
+    started = time.monotonic()
+    with Bars() as bars, interruptible("the datastore keeps its old index"):
+        done = build_index(Datastore(store), config, threads=threads, progress=bars)
+    seconds = time.monotonic() - started
+    record = done.manifest.index
+    if json:
+        print_json(
+            {
+                "index": record.factory,
+                "nprobe": record.nprobe,
+                "recall": record.recall.value if record.recall else 1.0,
+                "entries": len(done),
+                "seconds": round(seconds, 3),
+            }
+        )
+        return
+    found = f", recall@{record.recall.at} {record.recall.value:.3f}" if record.recall else ""
+    typer.echo(f"{done.folder}: index {record.factory}{found} in {seconds:.0f} s")

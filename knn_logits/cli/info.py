@@ -1,0 +1,49 @@
+"""`knn-logits info STORE`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from knn_logits.cli import options
+from knn_logits.cli.common import print_json
+
+
+def info(store: options.Store, json: options.Json = False) -> None:
+    """Say what a datastore holds and which model it belongs to."""
+    from knn_logits.datastore.store import Datastore
+
+    datastore = Datastore(store)
+    manifest = datastore.manifest
+    size = sum(record.bytes for record in manifest.files)
+    if json:
+        content: dict[str, Any] = manifest.model_dump(mode="json")
+        content = {"ok": True, "store": str(datastore.folder), "bytes": size, **content}
+        print_json(content)
+        return
+    recall = manifest.index.recall
+    found = f", recall@{recall.at} {recall.value:.3f}" if recall else ""
+    probes = f", nprobe {manifest.index.nprobe}" if manifest.index.nprobe else ""
+    settings = manifest.settings
+    windows = manifest.windows
+    joined = ", documents joined" if windows.concatenate else ""
+    for name, value in (
+        ("datastore", f"{datastore.folder} ({size / 1e6:,.1f} MB)"),
+        ("entries", f"{manifest.entries:,} of {manifest.documents:,} documents"),
+        ("skipped", f"{manifest.skipped} documents" if manifest.skipped else None),
+        ("model", f"{manifest.model.id} ({manifest.model.type}, {manifest.model.dtype})"),
+        ("key", f"{manifest.key.module}:{manifest.key.side} ({manifest.key.name})"),
+        ("keys", f"{manifest.dim} numbers in {manifest.dtype}, {manifest.metric}"),
+        ("windows", f"{windows.window} tokens, stride {windows.stride}{joined}"),
+        ("index", f"{manifest.index.factory}{probes}{found}"),
+        (
+            "settings",
+            f"k {settings.k}, lmbda {settings.lmbda:g}, temperature {settings.temperature:g}"
+            + ("" if settings.calibrated else " (not calibrated)"),
+        ),
+        ("source", manifest.source),
+        ("license", manifest.license),
+    ):
+        if value is not None:
+            typer.echo(f"{name:10} {value}")

@@ -1,0 +1,38 @@
+"""Options that several subcommands share: one name, one meaning, one help text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or folder of the model.")]
+Store = Annotated[str, typer.Argument(metavar="STORE", help="Folder of the datastore.")]
+
+K = Annotated[int | None, typer.Option("--k", help="Neighbors a query.")]
+Lmbda = Annotated[
+    float | None, typer.Option("--lmbda", help="Weight of the neighbors, from 0 to 1.")
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option("--temperature", help="Of the softmax over the neighbors, above 0."),
+]
+Nprobe = Annotated[int | None, typer.Option("--nprobe", help="Inverted lists visited a query.")]
+Refine = Annotated[bool, typer.Option("--refine", help="Recompute distances from the stored keys.")]
+Key = Annotated[
+    str,
+    typer.Option("--key", help="ffn_input, layer_output, or a module's path with :input/:output."),
+]
+Metric = Annotated[str, typer.Option("--metric", help="l2, ip or cosine.")]
+Index = Annotated[str, typer.Option("--index", metavar="FACTORY|exact|auto", help="Kind of index.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps or auto.")]
+Dtype = Annotated[
+    str, typer.Option("--dtype", help="Precision of the model: auto, float32, bfloat16, float16.")
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", help="CPU threads; all of them where not given.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of every random choice.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
+]
