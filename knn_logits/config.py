@@ -34,9 +34,14 @@ def _whole_number(name: str, value: object, least: int) -> None:
 
 
 def _real_number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"{name} must be a finite number, not {value!r}")
-    return float(value)
+    try:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            number = float(value)
+            if math.isfinite(number):
+                return number
+    except OverflowError:  # a whole number too large for a float
+        pass
+    raise ConfigError(f"{name} must be a finite number, not {value!r}")
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class KNNConfig:
         object.__setattr__(self, "temperature", _real_number("temperature", self.temperature))
         if self.temperature <= 0.0:
             raise ConfigError(f"temperature must be above 0, not {self.temperature!r}")
+        if not isinstance(self.refine, bool):
+            raise ConfigError(f"refine must be True or False, not {self.refine!r}")
         if self.nprobe is not None:
             _whole_number("nprobe", self.nprobe, 1)
 
@@ -101,7 +108,7 @@ class IndexConfig:
 
     def __post_init__(self) -> None:
         check_metric(self.metric)
-        if not self.factory or not self.factory.strip():
+        if not isinstance(self.factory, str) or not self.factory.strip():
             raise ConfigError("the index must be 'exact', 'auto' or a FAISS factory string")
         if self.nprobe is not None:
             _whole_number("nprobe", self.nprobe, 1)

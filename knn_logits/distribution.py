@@ -36,8 +36,18 @@ def log_weights(neighbors: Neighbors, metric: Metric, temperature: float) -> Ten
         float32 [rows, k]; -inf for masked neighbors. The weights of a row sum to 1, or are all 0
         where the row has no neighbor.
     """
-    sign = -1.0 if metric == "l2" else 1.0
-    logits = neighbors.distances * (sign / temperature)
+    distances = neighbors.distances
+    if distances.shape[-1] == 0:
+        return distances
+    # Relative to the nearest, so that no distance and no temperature leaves the range of floats.
+    # Where all are infinitely far, the nearest counts as finite: inf - inf would be NaN.
+    limits = torch.finfo(distances.dtype)
+    scale = 1.0 / min(max(temperature, limits.tiny), 1.0 / limits.tiny)
+    if metric == "l2":
+        gaps = distances.amin(dim=-1, keepdim=True).clamp_(max=limits.max) - distances
+    else:
+        gaps = distances - distances.amax(dim=-1, keepdim=True).clamp_(min=limits.min)
+    logits = gaps * scale
     if neighbors.every_row:
         return torch.log_softmax(logits, dim=-1)
     return _normalise(logits)
@@ -99,14 +109,17 @@ def mix(
         return log_p_lm
     log_share: float | Tensor
     log_rest: float | Tensor
-    if every_row and isinstance(lmbda, float):
+    if isinstance(lmbda, Tensor):
+        share = lmbda.unsqueeze(-1)
+        log_share, log_rest = share.log(), torch.log1p(-share)
+    else:
         log_share = math.log(lmbda) if lmbda > 0.0 else _NOTHING
         log_rest = math.log1p(-lmbda) if lmbda < 1.0 else _NOTHING
-    else:
-        found = weights.amax(dim=-1, keepdim=True) > _NOTHING
-        share = lmbda.unsqueeze(-1) if isinstance(lmbda, Tensor) else lmbda
-        share = found.to(weights.dtype) * share
-        log_share, log_rest = share.log(), torch.log1p(-share)
+    if not every_row:
+        none = weights.amax(dim=-1, keepdim=True) == _NOTHING
+        zero = torch.zeros_like(none, dtype=weights.dtype)
+        log_share = (zero + log_share).masked_fill(none, _NOTHING)
+        log_rest = (zero + log_rest).masked_fill(none, 0.0)
     mixed = log_p_lm + log_rest
     base = mixed.gather(-1, values)
     # The voted places of the result hold the sums over equal tokens until they get their value.

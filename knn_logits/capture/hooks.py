@@ -31,6 +31,8 @@ from knn_logits.capture.paged import allow_paged, refuse_paged
 
 # One for the call, one for a guidance pass in between, one to spare.
 _WINDOWS_KEPT = 3
+# What the cache is called: the usual name, and that of models without attention.
+_CACHE_NAMES = ("past_key_values", "cache_params")
 
 
 @dataclass
@@ -108,8 +110,13 @@ class _Hooks:
             shape = embeds.shape[:2]
         else:
             return
-        cache = _argument("past_key_values", self.decoder_names, args, kwargs)
-        thread.open = Window(_cache_length(cache), ids, shape)
+        thread.open = Window(self._start(args, kwargs), ids, shape)
+
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | Tensor | None:
+        for name in _CACHE_NAMES:
+            if name in kwargs or name in self.decoder_names:
+                return _cache_length(_argument(name, self.decoder_names, args, kwargs))
+        return None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def on_input(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -142,7 +149,10 @@ def _cache_length(cache: Any) -> int | Tensor | None:
     length = getattr(cache, "get_seq_length", None)
     if length is None:
         return None
-    value = length()
+    try:
+        value = length()
+    except ValueError:  # a cache of recurrent states only, which counts no tokens
+        return None
     # A static cache counts in place.
     return value.clone() if isinstance(value, Tensor) else int(value)
 

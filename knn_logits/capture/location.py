@@ -53,11 +53,15 @@ def decoder_of(model: nn.Module) -> nn.Module:
     """The module that holds the decoder's layers.
 
     Raises:
-        ModelError: when the model names none.
+        ModelError: when the model names none, or cannot generate.
     """
+    can_generate = getattr(model, "can_generate", None)
     get_decoder = getattr(model, "get_decoder", None)
     decoder = get_decoder() if callable(get_decoder) else None
-    if not isinstance(decoder, nn.Module):
+    if isinstance(decoder, nn.Module) and next(decoder.children(), None) is None:
+        # Some models call their head "decoder".
+        decoder = getattr(model, "base_model", None)
+    if not isinstance(decoder, nn.Module) or (callable(can_generate) and not can_generate()):
         raise ModelError(
             f"{type(model).__name__} has no decoder: kNN needs a causal or an encoder-decoder "
             "language model (AutoModelForCausalLM, AutoModelForSeq2SeqLM)"
@@ -80,7 +84,8 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
 
     Raises:
         ConfigError: when the name has none of these forms.
-        ModelError: when the model has no such module; the message names modules that it has.
+        ModelError: when the decoder has no such module; the message names modules that the model
+            has.
     """
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a transformers model, not {type(model).__name__}")
@@ -98,6 +103,11 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
     modules = dict(model.named_modules())
     if path not in modules:
         raise ModelError(f"{type(model).__name__} has no module {path!r}; {_suggestions(model)}")
+    if not any(module is modules[path] for module in decoder_of(model).modules()):
+        raise ModelError(
+            f"{path} is no part of the decoder of {type(model).__name__}, whose states are the "
+            f"keys; {_suggestions(model)}"
+        )
     return KeyLocation(name, path, "input" if side == "input" else "output")
 
 

@@ -43,7 +43,7 @@ from knn_logits.datastore.writer import (
 
 VOCABULARY = 384
 WIDTH = 32
-START = 0
+START = 1
 NEW_TOKENS = 6
 K = 32
 LMBDA = 0.5
@@ -151,7 +151,7 @@ CAUSAL = {
     ),
     # More
     "gpt_bigcode": ("transformer.h.1.mlp", GPT2),
-    "codegen": ("transformer.h.1.mlp", GPTJ),
+    "codegen": ("transformer.h.1.mlp", {**GPTJ, "n_head": 4, "rotary_dim": 4}),
     "gemma": ("model.layers.1.mlp", HEADS),
     "starcoder2": ("model.layers.1.mlp", LLAMA),
     "olmoe": ("model.layers.1.mlp", {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2}),
@@ -193,7 +193,10 @@ CAUSAL = {
     "seed_oss": ("model.layers.1.mlp", HEADS),
     "bitnet": ("model.layers.1.mlp", LLAMA),
     "lfm2": ("model.layers.1.feed_forward", {**LLAMA, "layer_types": ["conv", "full_attention"]}),
-    "mamba": ("backbone.layers.1.mixer", {"hidden_size": WIDTH, "num_hidden_layers": 2, "state_size": 8}),
+    "mamba": (
+        "backbone.layers.1.mixer",
+        {"hidden_size": WIDTH, "num_hidden_layers": 2, "state_size": 8},
+    ),
     "ctrl": ("transformer.h.1.ffn", GPT2),
     "jamba": (
         "model.layers.1.feed_forward",
@@ -369,7 +372,7 @@ def test_key_states_are_what_enters_the_module(model, kind):
     states = key_states(model, location, inputs)
 
     assert states.shape == (2, 11, WIDTH)
-    assert torch.equal(states.flatten(), seen[-1].flatten())
+    torch.testing.assert_close(states.flatten(), seen[-1].flatten())
     # Rows stay rows where a model flattens them.
     alone = forward_inputs(kind, target[1:], None if source is None else source[1:])
     torch.testing.assert_close(states[1:], key_states(model, location, alone))
