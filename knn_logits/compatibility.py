@@ -19,7 +19,7 @@ from knn_logits.capture.forward import key_states
 from knn_logits.capture.location import KeyLocation, find_key, is_encoder_decoder
 from knn_logits.datastore.manifest import KeyRecord, Manifest, ModelRecord, TokenizerRecord
 from knn_logits.datastore.store import Datastore
-from knn_logits.errors import MismatchError
+from knn_logits.errors import MismatchError, ModelError
 from knn_logits.neighbors import Array
 
 logger = logging.getLogger(__name__)
@@ -123,6 +123,27 @@ def canary_keys(model: nn.Module, location: KeyLocation, tokens: Array) -> Array
     finally:
         model.train(was_training)
     return states.float().cpu().numpy()
+
+
+def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None:
+    """Refuses a model whose state before a token already knows the tokens after it.
+
+    Args:
+        model: The model.
+        location: Where the key is.
+        tokens: int32 [tokens], any text of at least two.
+
+    Raises:
+        ModelError: when the beginning's keys change with what follows.
+    """
+    half = max(1, len(tokens) // 2)
+    short = canary_keys(model, location, tokens[:half])
+    long = canary_keys(model, location, tokens)[:half]
+    if not np.linalg.norm(short - long) <= SAME_WEIGHTS * np.linalg.norm(long):
+        raise ModelError(
+            f"{type(model).__name__} reads ahead: its states change with the text that follows, so "
+            "it cannot predict tokens; give a causal language model"
+        )
 
 
 def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> KeyLocation:

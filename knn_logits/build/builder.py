@@ -23,6 +23,7 @@ from knn_logits.compatibility import (
     CANARY_LENGTH,
     CANARY_TOKENS,
     canary_keys,
+    check_causal,
     model_record,
     tokenizer_record,
     vocabulary_size,
@@ -125,6 +126,8 @@ def build_datastore(
         )
         contexts = writer.contexts()
         tokens = map_array(folder / layout.TOKENS, "int32", (writer.tokens,))
+        canary = np.asarray(tokens[: min(CANARY_LENGTH, window_size)])
+        check_causal(model, location, canary)
         windows = list(plan(contexts.first, contexts.length, window_size, stride))
         keys: KeyWriter | None = None
         done = 0
@@ -145,7 +148,6 @@ def build_datastore(
             progress("keys", done, contexts.entries)
         assert keys is not None
         keys.flush()
-        canary = np.asarray(tokens[: min(CANARY_LENGTH, window_size)])
         canary_arrays = {
             CANARY_TOKENS: canary,
             CANARY_KEYS: canary_keys(model, location, canary),

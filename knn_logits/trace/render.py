@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -47,27 +49,57 @@ def legend() -> Text:
     return text
 
 
-def main_sources(
-    sequence: SequenceTrace, number: int
-) -> list[tuple[TokenTrace, NeighborTrace, float]]:
-    """The passages with the most influence, one for each word and document.
+@dataclass(frozen=True)
+class WordSource:
+    """A word of a text and the document that did most for it.
 
-    Returns:
-        (token, neighbor, influence) in the order of the text; influence sums the word's neighbors
-        from that document.
+    Attributes:
+        word: The word, of one token or several.
+        influence: The document's share in the probability of its tokens, their mean.
+        token: The token of the word that the passage did most for.
+        neighbor: The passage.
     """
+
+    word: str
+    influence: float
+    token: TokenTrace
+    neighbor: NeighborTrace
+
+
+def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
+    """Tokens grouped into words: a token that opens with white space opens a word."""
+    words: list[list[TokenTrace]] = []
+    for token in tokens:
+        if not words or token.token[:1].isspace():
+            words.append([])
+        words[-1].append(token)
+    return words
+
+
+def main_sources(sequence: SequenceTrace, number: int) -> list[WordSource]:
+    """The words that owe most to a document, in the order of the text."""
     found = []
-    for place, token in enumerate(sequence.tokens):
-        by_document: dict[str, tuple[NeighborTrace, float]] = {}
-        for neighbor in token.neighbors:
-            best, total = by_document.get(neighbor.document, (neighbor, 0.0))
-            by_document[neighbor.document] = (best, total + neighbor.influence)
-        if by_document and token.token.strip():
-            neighbor, total = max(by_document.values(), key=lambda one: one[1])
-            found.append((total, place, token, neighbor))
-    strongest = sorted(found, key=lambda one: -one[0])[:number]
-    ordered = sorted(strongest, key=lambda one: one[1])
-    return [(token, neighbor, total) for total, _, token, neighbor in ordered]
+    for place, tokens in enumerate(words_of(sequence.tokens)):
+        text = "".join(token.token for token in tokens)
+        shares: dict[str, float] = {}
+        for neighbor in (one for token in tokens for one in token.neighbors):
+            key = neighbor.document
+            shares[key] = shares.get(key, 0.0) + neighbor.influence / len(tokens)
+        if not shares or not text.strip():
+            continue
+        document, share = max(shares.items(), key=lambda item: item[1])
+        token, neighbor = max(
+            (
+                (token, one)
+                for token in tokens
+                for one in token.neighbors
+                if one.document == document
+            ),
+            key=lambda pair: pair[1].influence,
+        )
+        found.append((place, WordSource(text, share, token, neighbor)))
+    strongest = sorted(found, key=lambda one: -one[1].influence)[:number]
+    return [source for _, source in sorted(strongest, key=lambda one: one[0])]
 
 
 def show(trace: Trace, sources: int, console: Console | None = None) -> None:
@@ -87,17 +119,18 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
         listed = main_sources(sequence, sources)
         if listed:
             console.print(legend())
-        for token, neighbor, total in listed:
+        for source in listed:
+            token, neighbor = source.token, source.neighbor
             line = Text()
-            line.append(repr(token.token.strip())[1:-1], style=_terminal_style(token.influence))
-            line.append(f"  {total:.0%} from ", style="dim")
+            line.append(one_line(source.word).strip(), style=_terminal_style(token.influence))
+            line.append(f"  {source.influence:.0%} from ", style="dim")
             line.append(one_line(neighbor.title or neighbor.document), style="bold")
-            line.append("  p_LM ", style="dim")
-            line.append(f"{token.p_lm or 0:.3f} → p {token.p or 0:.3f}", style="dim")
+            if token.p is not None and token.p_lm is not None:
+                line.append(f"  p_LM {token.p_lm:.3f} → p {token.p:.3f}", style="dim")
             console.print(line, soft_wrap=True)
             passage = Text("    … ", style="dim")
-            passage.append(one_line(neighbor.before)[-120:])
-            passage.append(neighbor.word, style="reverse")
+            passage.append(one_line(neighbor.before)[-120:].lstrip())
+            passage.append(one_line(neighbor.word), style="reverse")
             passage.append(one_line(neighbor.after)[:60])
             console.print(passage, soft_wrap=True)
         console.print()
@@ -119,10 +152,11 @@ def to_html(trace: Trace) -> str:
         parts.append(f'<span style="opacity:.6">{escape(sequence.prompt)}</span>')
         parts += [_token_html(token) for token in sequence.tokens]
         parts.append("</p>")
-        for token, neighbor, total in main_sources(sequence, 8):
+        for source in main_sources(sequence, 8):
+            neighbor = source.neighbor
             parts.append(
-                f'<div style="margin:.2em 1em;font-size:.9em"><b>{escape(token.token)}</b> '
-                f"{total:.0%} · <i>{escape(neighbor.title or neighbor.document)}</i>: "
+                f'<div style="margin:.2em 1em;font-size:.9em"><b>{escape(source.word)}</b> '
+                f"{source.influence:.0%} · <i>{escape(neighbor.title or neighbor.document)}</i>: "
                 f"{escape(neighbor.before)}<mark>{escape(neighbor.word)}</mark>"
                 f"{escape(neighbor.after)}</div>"
             )

@@ -1,0 +1,343 @@
+"""The command line as a user meets it: results, JSON, and one line for each mistake."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import TEXTS, make_gpt2
+
+from knn_logits.cli import main
+
+
+@pytest.fixture(scope="module")
+def model_folder(tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    make_gpt2().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "texts.jsonl"
+    rows = [
+        {"id": f"d{number}", "title": f"Title {number}", "text": text}
+        for number, text in enumerate(TEXTS)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+class Result:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self):
+        return json.loads(self.out.splitlines()[-1])
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["knn-logits", *map(str, args)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def built(run, model_folder, corpus, tmp_path):
+    store = tmp_path / "store"
+    result = run(
+        "build", model_folder, corpus, "--out", store, "--k", 16, "--lmbda", 0.9,
+        "--temperature", 0.5, "--window", 64, "--stride", 32, "--json",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    return store, result
+
+
+def test_build_reports_what_it_made(built):
+    _, result = built
+    assert len(result.out.splitlines()) == 1
+    content = result.json
+    assert content["documents"] == len(TEXTS)
+    assert content["entries"] > 100
+    assert content["entries_per_second"] > 0
+    assert content["seconds"] > 0
+    assert (content["k"], content["lmbda"], content["temperature"]) == (16, 0.9, 0.5)
+    assert content["recall"] == 1.0
+
+
+def test_generate_json(run, built, model_folder):
+    store, _ = built
+    result = run(
+        "generate", model_folder, store, "--prompt", "The harbour crane", "--compare", "--json",
+        "--max-new-tokens", 10,
+    )  # fmt: skip
+    assert result.code == 0
+    assert len(result.out.splitlines()) == 1
+    content = result.json
+    assert content["text"].startswith(" lifts twelve")
+    assert content["text_without_knn"] != content["text"]
+    assert "".join(token["token"] for token in content["tokens"]) == content["text"]
+    first = content["tokens"][0]
+    assert set(first) >= {"token", "p", "p_lm", "p_knn", "lmbda", "influence", "neighbors"}
+    assert first["neighbors"][0]["document"] == "d0"
+    assert first["neighbors"][0]["title"] == "Title 0"
+    assert "harbour crane lifts" in first["neighbors"][0]["snippet"]
+
+
+def test_generate_for_people(run, built, model_folder):
+    store, _ = built
+    result = run(
+        "generate", model_folder, store, "--prompt", "The harbour crane", "--compare", "--explain",
+        "--max-new-tokens", 8, "--num-beams", 2,
+    )  # fmt: skip
+    assert result.code == 0
+    assert "--- without kNN" in result.out
+    assert "--- with kNN" in result.out
+    assert "from Title 0" in result.out
+
+
+def test_the_seed_decides_a_sample(run, built, model_folder):
+    store, _ = built
+    call = ("generate", model_folder, store, "--prompt", "The", "--sample", "--json")
+    one, same, other = (run(*call, "--seed", seed).json["text"] for seed in (1, 1, 2))
+    assert one == same
+    assert one != other
+
+
+def test_explain_json(run, built, model_folder):
+    store, _ = built
+    result = run("explain", model_folder, store, TEXTS[0], "--json")
+    assert result.code == 0
+    content = result.json
+    assert content["tokens"][5]["neighbors"][0]["document"] == "d0"
+    assert content["tokens"][5]["influence"] > 0.5
+
+
+def test_info(run, built):
+    store, result = built
+    content = run("info", store, "--json").json
+    assert content["ok"] is True
+    assert content["entries"] == result.json["entries"]
+    assert "ffn_input" in run("info", store).out
+
+
+def test_index_changes_kind_and_metric(run, built, model_folder):
+    store, before = built
+    result = run("index", store, "--index", "IVF4,Flat", "--metric", "cosine", "--json")
+    assert result.code == 0, result.err
+    assert result.json["entries"] == before.json["entries"]
+    assert result.json["recall"] >= 0.9
+    assert run("info", store, "--json").json["metric"] == "cosine"
+    generated = run(
+        "generate", model_folder, store, "--prompt", "The harbour crane", "--temperature", 0.01,
+        "--json", "--max-new-tokens", 4,
+    )  # fmt: skip
+    assert generated.json["text"].startswith(" lifts")
+
+
+def test_an_unreadable_document_is_skipped_and_counted(run, model_folder, tmp_path):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    (folder / "good.txt").write_text(TEXTS[0])
+    (folder / "junk.bin").write_bytes(bytes(range(256)) * 4)
+    (folder / "empty.txt").write_text("")
+    store = tmp_path / "store"
+    result = run("build", model_folder, folder, "--out", store, "--json")
+    assert result.code == 0
+    assert result.json["documents"] == 1
+    assert result.json["skipped"] == 2
+    assert run("info", store, "--json").json["skipped"] == 2
+    assert "junk.bin" in result.err
+    strict = run("build", model_folder, folder, "--out", store, "--overwrite", "--strict")
+    assert strict.code == 1
+
+
+def one_line(result, *parts):
+    assert result.code == 1, (result.code, result.out, result.err)
+    lines = [line for line in result.err.splitlines() if line.startswith("knn-logits: ")]
+    assert "Traceback" not in result.err
+    for part in parts:
+        assert part in lines[-1], lines
+
+
+def test_mistakes_in_the_corpus(run, model_folder, tmp_path):
+    def build(path):
+        return run("build", model_folder, path, "--out", tmp_path / "s", "--overwrite")
+
+    one_line(build(tmp_path / "nowhere.txt"), "nowhere.txt")
+    (tmp_path / "empty.txt").write_text("")
+    one_line(build(tmp_path / "empty.txt"), "empty.txt")
+    (tmp_path / "folder").mkdir()
+    one_line(build(tmp_path / "folder"), "folder")
+    (tmp_path / "junk.txt").write_bytes(bytes(range(256)) * 10)
+    one_line(build(tmp_path / "junk.txt"), "junk.txt")
+    (tmp_path / "rows.jsonl").write_text('{"text": "fine"}\n{"title": "no text"}\n')
+    one_line(build(tmp_path / "rows.jsonl"), "rows.jsonl", "2", "text")
+    (tmp_path / "short.txt").write_text("\n a")
+    (tmp_path / "one.txt").write_text("a")
+    one_line(build(tmp_path / "one.txt"), "two tokens")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--k", "0"),
+        ("--lmbda", "1.5"),
+        ("--lmbda", "-0.1"),
+        ("--temperature", "0"),
+        ("--temperature", "nan"),
+        ("--nprobe", "0"),
+    ],
+)
+def test_settings_out_of_range(run, built, model_folder, corpus, tmp_path, option, value):
+    store, _ = built
+    name = option.removeprefix("--")
+    one_line(run("generate", model_folder, store, "--prompt", "a", option, value), name)
+    one_line(run("build", model_folder, corpus, "--out", tmp_path / "s", option, value), name)
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (["--metric", "manhattan"], "l2, ip, cosine"),
+        (["--index", "IVF,nonsense"], "IVF,nonsense"),
+        (["--window", "99999"], "window 99999"),
+        (["--window", "8", "--stride", "9"], "stride"),
+        (["--key", "nonsense"], "nonsense"),
+        (["--key", "transformer.h.99.mlp:input"], "transformer.h.1"),
+        (["--device", "cuda"], "--device cpu"),
+        (["--dtype", "int3"], "int3"),
+        (["--keys-dtype", "int8"], "int8"),
+        (["--threads", "0"], "--threads"),
+        (["--batch-tokens", "0"], "batch_tokens"),
+    ],
+)
+def test_mistakes_in_a_build(run, model_folder, corpus, tmp_path, options, part):
+    import torch
+
+    if "cuda" in options and torch.cuda.is_available():
+        pytest.skip("there is a GPU, so --device cuda is right")
+    one_line(run("build", model_folder, corpus, "--out", tmp_path / "s", *options), part)
+
+
+def test_a_store_that_is_there_is_not_replaced(run, built, model_folder, corpus):
+    store, _ = built
+    one_line(run("build", model_folder, corpus, "--out", store), "--overwrite")
+    one_line(run("build", model_folder, corpus, "--out", store.parent), "other files")
+
+
+def test_a_store_of_another_model(run, built, tokenizer, tmp_path):
+    store, _ = built
+
+    def saved(name, **settings):
+        make_gpt2(**settings).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    for name, settings in {
+        "weights": {"seed": 7},
+        "width": {"width": 48},
+        "layers": {"layers": 3},
+    }.items():
+        folder = saved(name, **settings)
+        result = run("generate", folder, store, "--prompt", "a")
+        one_line(result, "store", "load")
+
+
+def test_a_store_of_another_tokenizer(run, built, model_folder, tmp_path):
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path / "other"
+    make_gpt2().save_pretrained(folder)
+    words = {"<|endoftext|>": 0, "a": 1, "b": 2}
+    other = Tokenizer(models.WordLevel(words, unk_token="<|endoftext|>"))
+    PreTrainedTokenizerFast(tokenizer_object=other, eos_token="<|endoftext|>").save_pretrained(
+        folder
+    )
+    store, _ = built
+    one_line(run("generate", folder, store, "--prompt", "a"), "tokenizer")
+    one_line(run("explain", folder, store, "a b a"), "tokenizer")
+
+
+def test_a_half_built_store(run, built, model_folder):
+    store, _ = built
+    (store / "datastore.json").unlink()
+    (store / "building.json").write_text("{}")
+    for result in (
+        run("generate", model_folder, store, "--prompt", "a"),
+        run("info", store),
+        run("index", store),
+    ):
+        one_line(result, "did not finish")
+
+
+def test_what_is_no_store_or_no_model(run, built, model_folder, tmp_path):
+    store, _ = built
+    one_line(run("info", tmp_path / "nowhere"), "nowhere")
+    (tmp_path / "folder").mkdir()
+    one_line(run("info", tmp_path / "folder"), "no datastore")
+    one_line(run("generate", tmp_path / "folder", store, "--prompt", "a"), "cannot load the model")
+    one_line(run("generate", "no/such-model", store, "--prompt", "a"), "no/such-model")
+    one_line(run("generate", model_folder, store, "--prompt", ""), "prompt")
+    one_line(
+        run("generate", model_folder, store, "--prompt", "a", "--max-new-tokens", 0), "least 1"
+    )
+
+
+def test_a_model_without_a_decoder(run, tokenizer, corpus, tmp_path):
+    from transformers import BertConfig, BertForMaskedLM, ViTConfig, ViTModel
+
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    BertForMaskedLM(BertConfig(vocab_size=384, **small)).save_pretrained(tmp_path / "bert")
+    ViTModel(ViTConfig(image_size=32, patch_size=16, **small)).save_pretrained(tmp_path / "vit")
+    for name in ("bert", "vit"):
+        tokenizer.save_pretrained(tmp_path / name)
+        result = run("build", tmp_path / name, corpus, "--out", tmp_path / f"s-{name}")
+        one_line(result, "causal" if name == "vit" else "no feed-forward network")
+    named = ("--key", "bert.encoder.layer.1.output:output")
+    result = run("build", tmp_path / "bert", corpus, "--out", tmp_path / "s", *named)
+    one_line(result, "reads ahead", "causal")
+
+
+def test_usage_errors_exit_2(run):
+    assert run("generate").code == 2
+    assert run("nonsense").code == 2
+    assert run("build", "--k", "many", "m", "c", "--out", "s").code == 2
+
+
+def test_help_and_version_are_quick_to_answer(run):
+    assert "build" in run("--help").out
+    assert run("--version").out.startswith("knn-logits ")
+    code = (
+        "import sys, knn_logits.cli.app; "
+        "print([m for m in ('torch', 'transformers', 'faiss') if m in sys.modules])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert out.strip() == "[]"
+
+
+def test_the_installed_command_prints_one_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "knn_logits", "info", str(tmp_path / "x")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,48 @@
+"""The public names, and what importing them loads."""
+
+import subprocess
+import sys
+
+import pytest
+
+import knn_logits
+
+PUBLIC = [
+    "ConfigError", "CorpusError", "DamagedError", "Datastore", "DatastoreError", "Document",
+    "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError", "KNNLogitsProcessor",
+    "MismatchError", "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors",
+    "Retriever", "SearchError", "SequenceTrace", "TokenTrace", "Trace", "TraceError",
+    "WindowConfig", "build_datastore", "build_index", "explain", "read_corpus",
+]  # fmt: skip
+
+
+def test_public_names():
+    assert sorted(knn_logits.__all__) == PUBLIC
+    for name in PUBLIC:
+        assert getattr(knn_logits, name).__name__ == name
+        assert name in dir(knn_logits)
+    assert knn_logits.__version__
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = knn_logits.nonsense
+
+
+def test_errors_are_one_family():
+    for name in PUBLIC:
+        if name.endswith("Error"):
+            assert issubclass(getattr(knn_logits, name), knn_logits.KNNLogitsError)
+
+
+def modules_after(code):
+    heavy = ("faiss", "gradio", "datasets", "torch")
+    code += f"; import sys; print(*[name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_importing_loads_nothing_heavy():
+    assert modules_after("import knn_logits") == []
+
+
+def test_the_processor_loads_neither_faiss_nor_datasets():
+    found = modules_after("from knn_logits import KNNLogitsProcessor, build_datastore, explain")
+    assert found == ["torch"]

@@ -1,0 +1,219 @@
+"""Traces: what is recorded, put together, shown, saved and loaded."""
+
+import json
+import math
+
+import pytest
+import torch
+from conftest import TEXTS
+from rich.console import Console
+
+from knn_logits import (
+    KNNLogitsProcessor,
+    MismatchError,
+    NeighborTrace,
+    SequenceTrace,
+    TokenTrace,
+    Trace,
+    TraceError,
+    explain,
+)
+from knn_logits.trace.assemble import token_texts
+from knn_logits.trace.render import main_sources, show, to_html, words_of
+
+
+@pytest.fixture
+def traced(model, tokenizer, store):
+    inputs = tokenizer("The harbour crane", return_tensors="pt")
+    with KNNLogitsProcessor(model, store, k=16, lmbda=0.9, temperature=0.5) as knn:
+        output = model.generate(
+            **inputs, max_new_tokens=12, do_sample=False, logits_processor=[knn]
+        )
+        yield knn, output, knn.trace(output, tokenizer)
+
+
+def test_the_passage_holds_the_word(traced, tokenizer):
+    _, output, trace = traced
+    sequence = trace[0]
+    assert sequence.prompt == "The harbour crane"
+    assert sequence.prompt + sequence.text == tokenizer.decode(output[0])
+    assert sequence.text.startswith(" lifts twelve crates")
+    for token in sequence.tokens:
+        assert token.influence > 0.5
+        for neighbor in token.neighbors:
+            assert neighbor.word == token.token
+            assert neighbor.snippet in TEXTS[int(neighbor.document)]
+            assert neighbor.before + neighbor.word + neighbor.after == neighbor.snippet
+        influences = [neighbor.influence for neighbor in token.neighbors]
+        assert influences == sorted(influences, reverse=True)
+
+
+def test_explain_agrees_with_generation(traced, model, tokenizer, store):
+    knn, output, trace = traced
+    text = tokenizer.decode(output[0])
+    explained = explain(model, tokenizer, store, text, config=knn.config)
+    new = explained[0].tokens[-len(trace[0].tokens) :]
+    for one, other in zip(new, trace[0].tokens, strict=True):
+        assert one.token == other.token
+        assert one.p == pytest.approx(other.p, abs=1e-4)
+        assert one.p_lm == pytest.approx(other.p_lm, abs=1e-4)
+        assert [n.entry for n in one.neighbors] == [n.entry for n in other.neighbors]
+
+
+def test_explain_covers_a_text_longer_than_a_window(model, tokenizer, store):
+    text = " ".join(TEXTS)
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) > store.manifest.windows.window
+    trace = explain(model, tokenizer, store, text)
+    assert len(trace[0].tokens) == len(ids) - 1
+    assert trace[0].prompt + trace[0].text == text
+
+
+def test_explain_refuses_what_it_cannot_explain(model, tokenizer, store):
+    with pytest.raises(Exception, match="two tokens"):
+        explain(model, tokenizer, store, "a")
+
+
+def test_a_trace_is_kept_as_json(traced, tmp_path):
+    trace = traced[2]
+    trace.save(tmp_path / "trace.json")
+    assert Trace.load(tmp_path / "trace.json") == trace
+    content = json.loads((tmp_path / "trace.json").read_text())
+    first = content["sequences"][0]["tokens"][0]
+    assert {"token", "p", "p_lm", "p_knn", "lmbda", "influence", "neighbors"} <= set(first)
+    assert {"snippet", "document", "weight", "distance"} <= set(first["neighbors"][0])
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "knn-logits trace"}', "nonsense"])
+def test_a_file_that_is_no_trace_is_refused(tmp_path, content):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(TraceError, match="is no trace"):
+        Trace.load(tmp_path / "x.json")
+
+
+def test_the_terminal_shows_words_and_sources(traced):
+    console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    show(traced[2], 4, console)
+    text = console.export_text()
+    assert "The harbour crane lifts twelve crates" in text
+    assert "from 0" in text
+    assert "≥75%" in text
+
+
+def hostile(text):
+    neighbor = NeighborTrace(text, text, text, text, text, text, text, 0, 0.5, 1.0, 0.9)
+    token = TokenTrace(text, 1, 0.5, 0.1, 0.9, 0.5, 0.9, [neighbor])
+    return Trace([SequenceTrace(text, [token])])
+
+
+@pytest.mark.parametrize(
+    "text", ["<script>alert(1)</script>", '" onmouseover="x', "'><img src=x onerror=y>", "&amp;"]
+)
+def test_html_is_escaped(text):
+    html = hostile(text)._repr_html_()
+    assert "<script" not in html
+    assert "<img" not in html
+    assert 'onmouseover="' not in html
+    assert "&amp;amp;" in html or "&lt;" in html or "&quot;" in html
+
+
+def test_markup_in_a_text_is_not_markup_in_the_terminal():
+    console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    show(hostile("[bold]x[/bold] [link=y]"), 4, console)
+    assert "[bold]x[/bold]" in console.export_text()
+
+
+def token(text, influence=0.0, document=None):
+    neighbors = []
+    if document is not None:
+        neighbors = [NeighborTrace("", text, "", document, None, None, "s", 0, 1.0, 0.0, influence)]
+    return TokenTrace(text, 0, 0.5, 0.5, 0.5, 0.5, influence, neighbors)
+
+
+def test_tokens_are_grouped_into_words():
+    tokens = [token("har"), token("bour"), token(" cr"), token("ane"), token("\n"), token("E")]
+    words = ["".join(one.token for one in word) for word in words_of(tokens)]
+    assert words == ["harbour", " crane", "\nE"]
+
+
+def test_the_main_source_of_a_word_is_the_document_that_did_most():
+    tokens = [token("har", 0.9, "a"), token("bour", 0.2, "b"), token(" x", 0.1, "c")]
+    sources = main_sources(SequenceTrace("", tokens), 1)
+    assert [(one.word, one.neighbor.document) for one in sources] == [("harbour", "a")]
+    assert sources[0].influence == pytest.approx(0.45)
+
+
+def test_characters_cut_into_several_tokens(tokenizer):
+    text = "Grüße 👍🏽 — 你好 and plain text, then 👍 at the end 👍"
+    ids = tokenizer(text)["input_ids"]
+    texts = token_texts(tokenizer, ids)
+    assert len(texts) == len(ids)
+    assert "".join(texts) == text
+
+
+def test_a_foreign_output_is_refused(traced, tokenizer, model):
+    knn, output, _ = traced
+    with pytest.raises(TraceError, match="no such generation"):
+        knn.trace(torch.full((1, 9), 7), tokenizer)
+    with pytest.raises(TraceError, match="what generate"):
+        knn.trace("text", tokenizer)
+    changed = output.clone()
+    changed[0, -3] = (changed[0, -3] + 1) % 384
+    with pytest.raises(TraceError):
+        knn.trace(changed, tokenizer)
+
+
+def test_beams_need_the_whole_output(model, tokenizer, store):
+    inputs = tokenizer("The harbour crane", return_tensors="pt")
+    with KNNLogitsProcessor(model, store) as knn:
+        settings = {"num_beams": 3, "max_new_tokens": 8, "do_sample": False}
+        output = model.generate(**inputs, **settings, logits_processor=[knn])
+        with pytest.raises(TraceError, match="return_dict_in_generate"):
+            knn.trace(output, tokenizer)
+
+
+def test_another_tokenizer_is_refused(traced, tokenizer):
+    from transformers import PreTrainedTokenizerFast
+
+    knn, output, _ = traced
+    other = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+    backend = json.loads(other.backend_tokenizer.to_str())
+    backend["model"]["merges"] = backend["model"]["merges"][:5]
+    from tokenizers import Tokenizer
+
+    other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(backend)))
+    with pytest.raises(MismatchError, match="another tokenizer"):
+        knn.trace(output, other)
+
+
+def test_without_recording_there_is_no_trace(model, tokenizer, store):
+    inputs = tokenizer("The harbour crane", return_tensors="pt")
+    with KNNLogitsProcessor(model, store, record=False) as knn:
+        output = model.generate(**inputs, max_new_tokens=3, logits_processor=[knn])
+        with pytest.raises(TraceError, match="record=True"):
+            knn.trace(output, tokenizer)
+
+
+def test_finished_rows_end_at_their_last_token(model, tokenizer, store):
+    """A row that has ended is padded by generate(); the padding is no part of the trace."""
+    inputs = tokenizer(["The harbour crane", "a"], return_tensors="pt", padding=True)
+    with KNNLogitsProcessor(model, store) as knn:
+
+        def end_first(_, scores):
+            scores = scores.clone()
+            scores[0] = -math.inf
+            scores[0, 0] = 0.0
+            return scores
+
+        output = model.generate(
+            **inputs, max_new_tokens=5, do_sample=False, logits_processor=[knn, end_first]
+        )
+        trace = knn.trace(output, tokenizer)
+    assert [one.token for one in trace[0].tokens] == ["<|endoftext|>"]
+    assert len(trace[1].tokens) > 1
+
+
+def test_html_colours_what_the_neighbors_caused(traced):
+    html = to_html(traced[2])
+    assert "background:#8fd19e" in html
+    assert "<mark>" in html
