@@ -1,0 +1,99 @@
+"""Entries a second of a build against window tokens a second of the bare forward pass.
+
+The bare forward pass is the model without its head over the same windows, nothing kept. With a
+stride of half the window each token passes the model twice, so 0.5 is what a build would reach
+that costs nothing beyond it; it can be more, since a build leaves out what comes after the key.
+
+    python benchmarks/build.py MODEL CORPUS --entries 100000
+"""
+
+import argparse
+import tempfile
+import time
+
+import torch
+from common import first_documents, load, record
+
+import knn_logits
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("corpus")
+    parser.add_argument("--entries", type=int, default=100_000)
+    parser.add_argument("--window", type=int, default=512)
+    parser.add_argument("--stride", type=int, default=256)
+    parser.add_argument("--batch-tokens", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    model, tokenizer = load(args.model)
+    documents = first_documents(args.corpus, tokenizer, args.entries)
+    rounds = []
+    for _ in range(args.rounds):
+        phases = {}
+
+        def progress(phase, *_, phases=phases):
+            phases.setdefault(phase, time.perf_counter())
+
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.perf_counter()
+            store = knn_logits.build_datastore(
+                model,
+                tokenizer,
+                documents,
+                folder,
+                window=knn_logits.WindowConfig(args.window, args.stride),
+                batch_tokens=args.batch_tokens,
+                threads=args.threads,
+                progress=progress,
+            )
+            whole = time.perf_counter() - started
+            index_phase = next(at for phase, at in phases.items() if phase.startswith("index"))
+            keys = index_phase - phases["keys"]
+            bare, window_tokens = bare_forward(model, store, args)
+            entries = len(store)
+        rounds.append(
+            {
+                "entries": entries,
+                "seconds_build": whole,
+                "seconds_keys": keys,
+                "seconds_bare": bare,
+                "entries_per_second": entries / whole,
+                "entries_per_second_keys": entries / keys,
+                "bare_window_tokens_per_second": window_tokens / bare,
+                "ratio_whole_build": entries / whole / (window_tokens / bare),
+                "ratio_keys": entries / keys / (window_tokens / bare),
+                "possible": entries / window_tokens,
+            }
+        )
+    rounds.sort(key=lambda one: one["ratio_whole_build"])
+    record("build", vars(args), {**rounds[len(rounds) // 2], "rounds": len(rounds)})
+
+
+def bare_forward(model, store, args):
+    """Seconds and tokens of the model without its head over the store's windows."""
+    windows = []
+    for number in range(len(store.documents)):
+        document = store.documents[number]
+        ids = store.tokens[document.first : document.first + document.length - 1]
+        for start in range(0, max(1, len(ids) - args.window + args.stride), args.stride):
+            windows.append(ids[start : start + args.window].astype("int64"))
+    windows = sorted((one for one in windows if len(one)), key=len)
+    rows = max(1, args.batch_tokens // args.window)
+    decoder = model.get_decoder()
+    started = time.perf_counter()
+    with torch.inference_mode():
+        for first in range(0, len(windows), rows):
+            batch = windows[first : first + rows]
+            ids = torch.zeros(len(batch), len(batch[-1]), dtype=torch.int64)
+            for row, window in enumerate(batch):
+                ids[row, : len(window)] = torch.from_numpy(window)
+            decoder(input_ids=ids, use_cache=False)
+    return time.perf_counter() - started, sum(map(len, windows))
+
+
+if __name__ == "__main__":
+    main()
