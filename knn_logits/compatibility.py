@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from knn_logits.capture.forward import key_states
+from knn_logits.capture.forward import input_device, key_states
 from knn_logits.capture.location import KeyLocation, find_key, is_encoder_decoder
 from knn_logits.datastore.manifest import KeyRecord, Manifest, ModelRecord, TokenizerRecord
 from knn_logits.datastore.store import Datastore
@@ -111,7 +111,7 @@ def canary_keys(model: nn.Module, location: KeyLocation, tokens: Array) -> Array
     Returns:
         float32 [tokens, dim].
     """
-    device = next(model.parameters()).device
+    device = input_device(model)
     ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).unsqueeze(0).to(device)
     inputs = {"input_ids": ids}
     if is_encoder_decoder(model):

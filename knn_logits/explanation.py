@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from knn_logits.capture.forward import key_states_and_logits
+from knn_logits.capture.forward import input_device, key_states_and_logits
 from knn_logits.capture.location import is_encoder_decoder
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key
 from knn_logits.config import KNNConfig
@@ -72,7 +72,7 @@ def explain(
         raise CorpusError("the text is shorter than two tokens, so nothing predicts it")
     words = token_texts(tokenizer, ids)
     windows = datastore.manifest.windows
-    where = next(model.parameters()).device
+    where = input_device(model)
     all_ids = torch.tensor([ids], device=where)
     was_training = model.training
     model.eval()
@@ -82,8 +82,8 @@ def explain(
             part = all_ids[:, window.start : window.start + window.size]
             states, logits = key_states_and_logits(model, location, {"input_ids": part})
             first = window.start + window.skip + 1
-            targets = torch.tensor(ids[first : first + window.entries], device=where)
             scores = logits[0, window.skip :].float()
+            targets = torch.tensor(ids[first : first + window.entries], device=scores.device)
             log_p_lm = torch.log_softmax(scores, dim=-1).gather(-1, targets[:, None])[:, 0]
             tokens += _traced(
                 states[0, window.skip :],

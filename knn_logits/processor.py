@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LogitsProcessor
 
+from knn_logits.capture.forward import input_device
 from knn_logits.capture.hooks import StateCapture, Window
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key
 from knn_logits.config import KNNConfig
@@ -119,7 +120,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         if check:
             check_model(model, store, self.location)
         if device is None:
-            device = next(model.get_submodule(self.location.module).parameters()).device
+            device = input_device(model.get_submodule(self.location.module))
             device = device if device.type == "cuda" else "cpu"
         self.retriever = Retriever(store, self.config, device=device, threads=threads)
         self._record = record

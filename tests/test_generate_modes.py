@@ -497,3 +497,26 @@ def test_one_processor_in_two_threads(model, tokenizer, knn):
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("where", [{"": "cpu"}, {"transformer.h.1": "disk"}], ids=["cpu", "disk"])
+def test_device_map(model, tokenizer, store, knn, tmp_path, where):
+    """A model spread by accelerate, one layer waiting on disk."""
+    pytest.importorskip("accelerate")
+    inputs = encode(tokenizer, PROMPTS[:2])
+    plain = model.generate(**inputs, max_new_tokens=8, do_sample=False, logits_processor=[knn])
+    from transformers import GPT2LMHeadModel
+
+    model.save_pretrained(tmp_path / "model")
+    places = where
+    if "" not in where:
+        rest = ["transformer.wte", "transformer.wpe", "transformer.h.0", "transformer.ln_f"]
+        places = dict.fromkeys([*rest, "transformer.drop", "lm_head"], "cpu") | where
+    spread = GPT2LMHeadModel.from_pretrained(
+        tmp_path / "model", device_map=places, offload_folder=tmp_path / "offload"
+    )
+    with KNNLogitsProcessor(spread, store, k=K, lmbda=LMBDA, temperature=TEMPERATURE) as other:
+        output = spread.generate(
+            **inputs, max_new_tokens=8, do_sample=False, logits_processor=[other]
+        )
+    assert output.tolist() == plain.tolist()

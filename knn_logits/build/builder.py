@@ -17,6 +17,7 @@ from knn_logits.build.indexing import make_index, probe_arrays, write_index
 from knn_logits.build.keys import compute_keys, default_batch_tokens
 from knn_logits.build.progress import Progress, no_progress
 from knn_logits.build.tokens import tokenize
+from knn_logits.capture.forward import input_device
 from knn_logits.capture.location import DEFAULT_KEY, find_key, is_encoder_decoder
 from knn_logits.compatibility import (
     CANARY_KEYS,
@@ -115,7 +116,7 @@ def build_datastore(
     index = index or IndexConfig()
     location = find_key(model, key)
     window_size, stride = resolve(window or WindowConfig(), context_length(model))
-    device = next(model.parameters()).device
+    device = input_device(model)
     folder = Path(folder)
     prepare_folder(folder, overwrite=overwrite)
     was_training = model.training
@@ -182,7 +183,11 @@ def build_datastore(
     write_arrays(folder / layout.CHECKS, canary_arrays | probe_arrays(store, built), {})
     progress("checksums", 0, None)
     manifest.model_copy(
-        update={"index": record, "skipped": len(skipped), "files": record_files(folder)}
+        update={
+            "index": record,
+            "skipped": len(skipped),
+            "files": record_files(folder, manifest.files),
+        }
     ).write(folder)
     mark_finished(folder)
     return Datastore(folder)

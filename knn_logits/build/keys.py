@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from knn_logits.capture.forward import key_states
+from knn_logits.capture.forward import input_device, key_states
 from knn_logits.capture.location import KeyLocation
 from knn_logits.errors import ModelError
 from knn_logits.neighbors import Array
@@ -77,7 +77,7 @@ def compute_keys(
     Raises:
         ModelError: when a key is not finite, or too large for float16.
     """
-    device = next(model.parameters()).device
+    device = input_device(model)
     kind = getattr(torch, dtype)
     group_entries, start = _BUFFER_BYTES // 4096, 0
     while start < len(windows):

@@ -21,6 +21,17 @@ class _Reached(Exception):
     """Leaves the forward pass once the key is there: what follows it is never computed."""
 
 
+def input_device(model: nn.Module) -> torch.device:
+    """Where a model wants its inputs; not where weights lie that wait on disk or elsewhere."""
+    embeddings = getattr(model, "get_input_embeddings", lambda: None)()
+    hook = getattr(embeddings, "_hf_hook", None)
+    device = getattr(hook, "execution_device", None)
+    if device is not None:
+        return torch.device(device)
+    places = (parameter.device for parameter in model.parameters())
+    return next((place for place in places if place.type != "meta"), torch.device("cpu"))
+
+
 def key_states(model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor]) -> Tensor:
     """The keys of a batch, without the layers that come after them.
 
@@ -66,6 +77,9 @@ def _run(
         # Another thread may generate with the same model at this moment.
         if threading.get_ident() != owner:
             return
+        # A module that layers share runs several times: the first is the key, as in `hooks`.
+        if taken:
+            return
         if not isinstance(value, Tensor):
             raise ModelError(f"{location} carries no tensor; name another key with --key")
         taken.append(value)
@@ -96,7 +110,7 @@ def _run(
     if not taken:
         raise ModelError(f"{location} did not run in a forward pass; name another key with --key")
     rows_tokens = inputs.get("decoder_input_ids", inputs["input_ids"]).shape
-    return as_rows(taken[-1], rows_tokens, location), output
+    return as_rows(taken[0], rows_tokens, location), output
 
 
 def as_rows(states: Tensor, rows_tokens: torch.Size, location: KeyLocation) -> Tensor:

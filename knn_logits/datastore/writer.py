@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -168,12 +168,21 @@ class KeyWriter:
             self._filled = 0
 
 
-def record_files(folder: Path) -> tuple[FileRecord, ...]:
-    """Size, shape and hash of every file of a datastore, as the manifest keeps them."""
+def record_files(folder: Path, known: Iterable[FileRecord] = ()) -> tuple[FileRecord, ...]:
+    """Size, shape and hash of every file of a datastore, as the manifest keeps them.
+
+    Args:
+        folder: The datastore's folder.
+        known: Records of files that have not changed, which are not hashed again.
+    """
+    unchanged = {record.name: record for record in known}
     records = []
     for path in sorted(folder.iterdir()):
         name = path.name
         if not layout.is_ours(name) or name in (layout.MANIFEST, layout.BUILDING):
+            continue
+        if name in unchanged:
+            records.append(unchanged[name])
             continue
         dtype, shape = _array_facts(path) if name.endswith(".npy") else (None, None)
         records.append(

@@ -50,20 +50,33 @@ def legend() -> Text:
 
 
 @dataclass(frozen=True)
-class WordSource:
-    """A word of a text and the document that did most for it.
+class Source:
+    """A word, or several in a row, and the passage of the document that did most for them.
 
     Attributes:
-        word: The word, of one token or several.
-        influence: The document's share in the probability of its tokens, their mean.
-        token: The token of the word that the passage did most for.
-        neighbor: The passage.
+        words: The words, as they stand in the text.
+        tokens: Their tokens.
+        influence: The document's share in the tokens' probabilities, their mean.
+        neighbor: The passage of the first word.
+        same: How much of the passage, from its word on, the words repeat.
     """
 
-    word: str
+    words: str
+    tokens: list[TokenTrace]
     influence: float
-    token: TokenTrace
     neighbor: NeighborTrace
+    same: str
+
+    def joined(self, other: Source) -> Source | None:
+        """Both as one, where the other goes on in the same passage; None where it does not."""
+        passage = self.neighbor.word + self.neighbor.after
+        same = self.same + other.words
+        if other.neighbor.document != self.neighbor.document or not passage.startswith(same):
+            return None
+        tokens = [*self.tokens, *other.tokens]
+        influence = self.influence * len(self.tokens) + other.influence * len(other.tokens)
+        words = self.words + other.words
+        return Source(words, tokens, influence / len(tokens), self.neighbor, same)
 
 
 def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
@@ -76,30 +89,43 @@ def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
     return words
 
 
-def main_sources(sequence: SequenceTrace, number: int) -> list[WordSource]:
-    """The words that owe most to a document, in the order of the text."""
-    found = []
-    for place, tokens in enumerate(words_of(sequence.tokens)):
-        text = "".join(token.token for token in tokens)
-        shares: dict[str, float] = {}
-        for neighbor in (one for token in tokens for one in token.neighbors):
-            key = neighbor.document
-            shares[key] = shares.get(key, 0.0) + neighbor.influence / len(tokens)
-        if not shares or not text.strip():
+def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
+    """What owes most to a document, in the order of the text.
+
+    Words that follow one another in the text and in the passage come as one.
+    """
+    found: list[Source] = []
+    last: Source | None = None
+    for tokens in words_of(sequence.tokens):
+        source = _source(tokens)
+        joined = last.joined(source) if last is not None and source is not None else None
+        if joined is not None:
+            found[-1] = last = joined
             continue
-        document, share = max(shares.items(), key=lambda item: item[1])
-        token, neighbor = max(
-            (
-                (token, one)
-                for token in tokens
-                for one in token.neighbors
-                if one.document == document
-            ),
-            key=lambda pair: pair[1].influence,
-        )
-        found.append((place, WordSource(text, share, token, neighbor)))
-    strongest = sorted(found, key=lambda one: -one[1].influence)[:number]
-    return [source for _, source in sorted(strongest, key=lambda one: one[0])]
+        last = source
+        if source is not None:
+            found.append(source)
+    strongest = sorted(found, key=lambda one: -one.influence * len(one.tokens))[:number]
+    kept = {id(source) for source in strongest}
+    return [source for source in found if id(source) in kept]
+
+
+def _source(tokens: list[TokenTrace]) -> Source | None:
+    text = "".join(token.token for token in tokens)
+    shares: dict[str, float] = {}
+    for neighbor in (one for token in tokens for one in token.neighbors):
+        key = neighbor.document
+        shares[key] = shares.get(key, 0.0) + neighbor.influence / len(tokens)
+    if not shares or not text.strip():
+        return None
+    document, share = max(shares.items(), key=lambda item: item[1])
+    for token in tokens:
+        for neighbor in token.neighbors:
+            if neighbor.document == document:
+                passage = neighbor.word + neighbor.after
+                whole = token is tokens[0] and passage.startswith(text)
+                return Source(text, tokens, share, neighbor, text if whole else neighbor.word)
+    return None
 
 
 def show(trace: Trace, sources: int, console: Console | None = None) -> None:
@@ -120,20 +146,37 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
         if listed:
             console.print(legend())
         for source in listed:
-            token, neighbor = source.token, source.neighbor
-            line = Text()
-            line.append(one_line(source.word).strip(), style=_terminal_style(token.influence))
-            line.append(f"  {source.influence:.0%} from ", style="dim")
-            line.append(one_line(neighbor.title or neighbor.document), style="bold")
-            if token.p is not None and token.p_lm is not None:
-                line.append(f"  p_LM {token.p_lm:.3f} → p {token.p:.3f}", style="dim")
-            console.print(line, soft_wrap=True)
+            console.print(_heading(source), soft_wrap=True)
+            before, same, after = _passage(source)
             passage = Text("    … ", style="dim")
-            passage.append(one_line(neighbor.before)[-120:].lstrip())
-            passage.append(one_line(neighbor.word), style="reverse")
-            passage.append(one_line(neighbor.after)[:60])
+            passage.append(one_line(before)[-120:].lstrip())
+            passage.append(one_line(same), style="reverse")
+            passage.append(one_line(after)[:60])
             console.print(passage, soft_wrap=True)
         console.print()
+
+
+def _heading(source: Source) -> Text:
+    from rich.text import Text
+
+    line = Text()
+    line.append(one_line(source.words).strip(), style=_terminal_style(source.influence))
+    line.append(f"  {source.influence:.0%} from ", style="dim")
+    line.append(one_line(source.neighbor.title or source.neighbor.document), style="bold")
+    known = [
+        (one.p_lm, one.p) for one in source.tokens if one.p is not None and one.p_lm is not None
+    ]
+    if known:
+        p_lm, p = (sum(column) / len(known) for column in zip(*known, strict=True))
+        line.append(f"  p_LM {p_lm:.3f} → p {p:.3f}", style="dim")
+    return line
+
+
+def _passage(source: Source) -> tuple[str, str, str]:
+    """The passage before the words, the words in it, and what follows."""
+    neighbor = source.neighbor
+    following = (neighbor.word + neighbor.after).removeprefix(source.same)
+    return neighbor.before, source.same, following
 
 
 def one_line(text: str) -> str:
@@ -153,12 +196,12 @@ def to_html(trace: Trace) -> str:
         parts += [_token_html(token) for token in sequence.tokens]
         parts.append("</p>")
         for source in main_sources(sequence, 8):
+            before, same, after = _passage(source)
             neighbor = source.neighbor
             parts.append(
-                f'<div style="margin:.2em 1em;font-size:.9em"><b>{escape(source.word)}</b> '
+                f'<div style="margin:.2em 1em;font-size:.9em"><b>{escape(source.words)}</b> '
                 f"{source.influence:.0%} · <i>{escape(neighbor.title or neighbor.document)}</i>: "
-                f"{escape(neighbor.before)}<mark>{escape(neighbor.word)}</mark>"
-                f"{escape(neighbor.after)}</div>"
+                f"{escape(before)}<mark>{escape(same)}</mark>{escape(after)}</div>"
             )
     parts.append("</div>")
     return "".join(parts)

@@ -1,6 +1,7 @@
 """The command line as a user meets it: results, JSON, and one line for each mistake."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -341,3 +342,19 @@ def test_the_installed_command_prints_one_line(tmp_path):
     assert done.returncode == 1
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path):
+    (tmp_path / "long.txt").write_text("\n".join(TEXTS * 800))
+    command = [sys.executable, "-m", "knn_logits", "build", model_folder]
+    command += [str(tmp_path / "long.txt"), "--out", str(tmp_path / "store")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as build:
+        heard = []
+        for line in build.stderr:
+            heard.append(line)
+            if line.startswith("keys"):
+                build.send_signal(signal.SIGINT)
+        assert build.wait() == 130
+    assert "--overwrite" in heard[-1]
+    assert "Traceback" not in "".join(heard)
+    assert not (tmp_path / "store" / "datastore.json").exists()

@@ -139,8 +139,20 @@ def test_tokens_are_grouped_into_words():
 def test_the_main_source_of_a_word_is_the_document_that_did_most():
     tokens = [token("har", 0.9, "a"), token("bour", 0.2, "b"), token(" x", 0.1, "c")]
     sources = main_sources(SequenceTrace("", tokens), 1)
-    assert [(one.word, one.neighbor.document) for one in sources] == [("harbour", "a")]
+    assert [(one.words, one.neighbor.document) for one in sources] == [("harbour", "a")]
     assert sources[0].influence == pytest.approx(0.45)
+
+
+def test_words_that_follow_in_the_passage_are_one_source(traced):
+    sources = main_sources(traced[2][0], 20)
+    text = traced[2][0].text
+    assert len(sources) < len(text.split())
+    first = sources[0]
+    assert first.words.startswith(" lifts twelve crates")
+    assert first.same == first.words
+    assert first.neighbor.before.endswith("The harbour crane")
+    assert len(first.tokens) > 3
+    assert "".join(one.words for one in sources) == text
 
 
 def test_characters_cut_into_several_tokens(tokenizer):
