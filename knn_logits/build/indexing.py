@@ -65,7 +65,9 @@ def build_index(
     write_index(store, built, record)
     checks = {name: value for name, value in store.checks.items() if not name.startswith("probe")}
     write_arrays(folder / layout.CHECKS, checks | probe_arrays(store, built), {})
-    manifest = store.manifest.model_copy(update={"index": record, "files": record_files(folder)})
+    unchanged = [one for one in old.files if one.name not in (layout.INDEX, layout.CHECKS)]
+    files = record_files(folder, unchanged)
+    manifest = store.manifest.model_copy(update={"index": record, "files": files})
     Manifest.model_validate(manifest.model_dump()).write(folder)
     return Datastore(folder)
 

@@ -352,7 +352,7 @@ def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path):
         heard = []
         for line in build.stderr:
             heard.append(line)
-            if line.startswith("keys"):
+            if line.startswith("keys") and sum(one.startswith("keys") for one in heard) == 1:
                 build.send_signal(signal.SIGINT)
         assert build.wait() == 130
     assert "--overwrite" in heard[-1]
