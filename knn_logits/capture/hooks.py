@@ -66,7 +66,6 @@ class _ThreadState(threading.local):
         self.offset = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ThreadState:
-        # A model copied while hooks are attached: the copy's states are nobody's.
         return _ThreadState()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -74,19 +73,26 @@ class _ThreadState(threading.local):
 
 
 class _Hooks:
-    """The hook functions. They hold the threads' states and nothing of the processor."""
+    """The hook functions. They hold the threads' states and nothing of the processor.
+
+    Copied together with a model they do nothing: no processor will ask for the copy's states.
+    """
 
     def __init__(self, model: nn.Module, decoder: nn.Module, location: KeyLocation) -> None:
         self.location = location
+        self.copied = False
         self.thread = _ThreadState()
         self.model_names = list(inspect.signature(model.forward).parameters)
         self.decoder_names = list(inspect.signature(decoder.forward).parameters)
         self.ids_name = "decoder_input_ids" if is_encoder_decoder(model) else "input_ids"
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"copied": True}
+
     # Compiled code must not trace these: they keep tensors across calls and read a cache's length.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def on_model(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.is_grad_enabled():
+        if self.copied or torch.is_grad_enabled():
             return
         ids = _argument(self.ids_name, self.model_names, args, kwargs)
         self.thread.outer_ids = ids if isinstance(ids, Tensor) else None
@@ -95,7 +101,7 @@ class _Hooks:
     def on_decoder(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         thread = self.thread
         thread.open = None
-        if torch.is_grad_enabled():
+        if self.copied or torch.is_grad_enabled():
             return
         ids = _argument("input_ids", self.decoder_names, args, kwargs)
         embeds = _argument("inputs_embeds", self.decoder_names, args, kwargs)
@@ -209,12 +215,12 @@ class StateCapture:
         thread = self._hooks.thread
         fresh = [window for window in thread.windows if window.asked < 0]
         spent = [window for window in reversed(thread.windows) if window.asked >= 0]
-        for window in (*fresh, *spent):
+        for windows in (fresh, spent):
             for offset in dict.fromkeys((0, thread.offset)):
-                position = _position(window, input_ids, offset)
-                if position is not None:
-                    return self._found(window, position, offset)
-        for window in fresh:
+                chosen = _choose(windows, input_ids, offset)
+                if chosen is not None:
+                    return self._found(*chosen, offset)
+        for window in reversed(fresh):
             behind = _whole_offset(window, input_ids)
             if behind is not None:
                 return self._found(window, window.shape[1] - 1, behind)
@@ -236,6 +242,22 @@ class StateCapture:
         """
         assert window.states is not None
         return as_rows(window.states, window.shape, self._hooks.location)[:, first:]
+
+
+def _choose(windows: list[Window], input_ids: Tensor, offset: int) -> tuple[Window, int] | None:
+    """The window whose ids are the call's, and the position in it.
+
+    Passes outside this generation may match as well. Among those that read the whole text the
+    latest is right: an earlier one had another mask or another source. Otherwise the one that read
+    most of it is, since chance matches are short; of equals the first, because a guidance pass
+    follows the model's own.
+    """
+    found = [(window, _position(window, input_ids, offset)) for window in windows]
+    matches = [(window, position) for window, position in found if position is not None]
+    whole = [match for match in matches if match[1] + 1 == input_ids.shape[1]]
+    if whole:
+        return whole[-1]
+    return max(matches, key=lambda match: match[1], default=None)
 
 
 def _position(window: Window, input_ids: Tensor, offset: int) -> int | None:

@@ -63,8 +63,8 @@ def decoder_of(model: nn.Module) -> nn.Module:
         decoder = getattr(model, "base_model", None)
     if not isinstance(decoder, nn.Module) or (callable(can_generate) and not can_generate()):
         raise ModelError(
-            f"{type(model).__name__} has no decoder: kNN needs a causal or an encoder-decoder "
-            "language model (AutoModelForCausalLM, AutoModelForSeq2SeqLM)"
+            f"{type(model).__name__} has no decoder that generates: kNN needs a causal or an "
+            "encoder-decoder language model (AutoModelForCausalLM, AutoModelForSeq2SeqLM)"
         )
     return decoder
 

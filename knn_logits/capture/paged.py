@@ -6,6 +6,7 @@ is the only place where it can be noticed.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, NoReturn
 
 from torch import nn
@@ -18,8 +19,14 @@ _NAME = "generate_batch"
 class _Refusal:
     """Stands in for a model's `generate_batch`; counts the processors that put it there."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.attached = 0
+        self.model = weakref.ref(model)
+        self.replaced = vars(model).get(_NAME)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A model that is copied while a processor is attached: the copy has none.
+        return getattr, (self.model(), _NAME)
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         raise ModelError(
@@ -34,7 +41,7 @@ def refuse_paged(model: nn.Module) -> None:
         return
     refusal = vars(model).get(_NAME)
     if not isinstance(refusal, _Refusal):
-        refusal = _Refusal()
+        refusal = _Refusal(model)
         setattr(model, _NAME, refusal)
     refusal.attached += 1
 
@@ -46,3 +53,5 @@ def allow_paged(model: nn.Module) -> None:
         refusal.attached -= 1
         if refusal.attached <= 0:
             delattr(model, _NAME)
+            if refusal.replaced is not None:
+                setattr(model, _NAME, refusal.replaced)

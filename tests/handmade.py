@@ -1,0 +1,111 @@
+"""Datastores written token by token, without a model."""
+
+import numpy as np
+
+from knn_logits.datastore import layout
+from knn_logits.datastore.documents import DocumentRecord
+from knn_logits.datastore.files import write_arrays
+from knn_logits.datastore.manifest import (
+    IndexRecord,
+    KeyRecord,
+    Manifest,
+    ModelRecord,
+    SettingsRecord,
+    TokenizerRecord,
+    WindowRecord,
+)
+from knn_logits.datastore.store import Datastore
+from knn_logits.datastore.writer import (
+    KeyWriter,
+    TokenWriter,
+    mark_finished,
+    prepare_folder,
+    record_files,
+)
+
+
+def make_manifest(**settings):
+    return Manifest(
+        **{
+            "created_with": "test",
+            "model": ModelRecord(id="m", type="gpt2", config_sha256="0", dtype="float32"),
+            "tokenizer": TokenizerRecord(id="t", sha256="0", vocabulary=100),
+            "key": KeyRecord(name="ffn_input", module="h.0.mlp", side="input"),
+            "entries": 0,
+            "documents": 0,
+            "tokens": 0,
+            "dim": 4,
+            "windows": WindowRecord(window=8, stride=4),
+            "index": IndexRecord(factory="exact", requested="auto"),
+            "settings": SettingsRecord(k=8, lmbda=0.25, temperature=10.0),
+            "files": (),
+            **settings,
+        }
+    )
+
+
+def write_tokens(folder, documents, *, concatenate=False, vocabulary=100):
+    with TokenWriter(folder, concatenate=concatenate, vocabulary=vocabulary) as writer:
+        for number, tokens in enumerate(documents):
+            writer.add(tokens, id=str(number), title=f"title {number}")
+    return writer
+
+
+def make_store(
+    folder,
+    documents,
+    keys=None,
+    *,
+    concatenate=False,
+    metric="l2",
+    dtype="float16",
+    dim=4,
+    shard_bytes=1 << 20,
+    with_keys=True,
+):
+    """A finished datastore of documents given as lists of tokens; keys are random unless given."""
+    prepare_folder(folder, overwrite=True)
+    writer = write_tokens(folder, documents, concatenate=concatenate)
+    entries = writer.contexts().entries
+    if keys is None:
+        keys = np.random.default_rng(0).standard_normal((entries, dim)).astype(dtype)
+    assert len(keys) == entries
+    if with_keys:
+        key_writer = KeyWriter(folder, keys.shape[1], dtype, entries, shard_bytes=shard_bytes)
+        for part in np.array_split(keys, 3):
+            key_writer.append(part)
+        key_writer.flush()
+    write_arrays(folder / layout.CHECKS, {"nothing": np.zeros(1, np.float32)}, {})
+    make_manifest(
+        entries=entries,
+        documents=writer.documents,
+        tokens=writer.tokens,
+        dim=keys.shape[1],
+        dtype=dtype,
+        metric=metric,
+        windows=WindowRecord(window=8, stride=4, concatenate=concatenate),
+        files=record_files(folder),
+    ).write(folder)
+    mark_finished(folder)
+    return Datastore(folder)
+
+
+def naive_entries(documents, *, concatenate=False):
+    """(place of the entry's token in the text, number of its document, its token), by a loop."""
+    entries = []
+    place = 0
+    for number, tokens in enumerate(documents):
+        for offset, token in enumerate(tokens):
+            begins = place == 0 if concatenate else offset == 0
+            if not begins:
+                entries.append((place, number, token))
+            place += 1
+    return entries
+
+
+def document_records(documents):
+    first, records = 0, []
+    for number, tokens in enumerate(documents):
+        records.append(DocumentRecord(first, len(tokens), str(number), f"title {number}"))
+        first += len(tokens)
+    return records
