@@ -83,6 +83,27 @@ def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor
     return _normalise(weights.masked_fill(model_side == _NOTHING, _NOTHING))
 
 
+def equivalent_temperature(
+    temperature: float, old: Metric, new: Metric, mean_square: float
+) -> float:
+    """The temperature that gives like weights under another metric.
+
+    For keys and queries of one length, |q - k|^2 = 2 |k|^2 - 2 qk: the inner product needs half
+    the temperature of the squared distance, the cosine that divided by |k|^2.
+
+    Args:
+        temperature: Above 0, for the metric `old`.
+        old: The metric it was chosen for.
+        new: The metric it is needed for.
+        mean_square: Mean squared length of the keys, above 0.
+
+    Returns:
+        The temperature for `new`.
+    """
+    unit = {"l2": 1.0, "ip": 0.5, "cosine": 0.5 / mean_square}
+    return temperature * unit[new] / unit[old]
+
+
 def mix(
     log_p_lm: Tensor,
     weights: Tensor,

@@ -78,7 +78,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         key: Where the key is; None takes the datastore's. Another one is refused.
         device: Where to search; None searches on the model's device where the index can.
         threads: OpenMP threads for searches; None takes one for small batches.
-        record: Keep what `trace` needs: about 12 * k bytes a generated token.
+        record: Keep what `trace` needs: about 24 * k bytes a generated token.
         check: Compute the keys of a short text and compare them with the datastore's.
 
     Raises:

@@ -273,8 +273,9 @@ def test_extreme_distances_and_temperatures(every_row, metric, temperature, dist
     assert float(found.exp().sum()) == pytest.approx(1.0, abs=1e-6)
     one, other = neighbors.distances[0].double().tolist()
     gap = (other - one) if metric == "l2" else (one - other)
-    with np.errstate(over="ignore"):
-        expected = -np.logaddexp(0.0, -np.float64(gap) / np.float64(temperature))
+    # A temperature beyond the normal floats acts as the nearest of them.
+    tiny = torch.finfo(torch.float32).tiny
+    expected = -np.logaddexp(0.0, -gap / min(max(temperature, tiny), 1 / tiny))
     assert float(found[0, 0].exp()) == pytest.approx(math.exp(expected), abs=1e-5)
     mixed = mix(torch.tensor([[0.5, 0.25, 0.25]]).log(), found, neighbors.values, 0.5)
     assert not mixed.isnan().any()
@@ -313,7 +314,6 @@ def test_tiny_probabilities_stay_finite(distances, scores, lmbda):
             else model_side
         )
         if expected > -1e4:
-            assert math.isfinite(found[token])
             assert found[token] == pytest.approx(expected, rel=1e-5, abs=1e-4)
 
 
@@ -329,7 +329,7 @@ def test_influences_and_the_models_share_sum_to_1(case, data):
     chosen = torch.tensor([data.draw(st.integers(0, vocabulary - 1)) for _ in rows])
     log_p = mixed[rows, chosen]
     assume(bool(log_p.isfinite().all()))
-    share = torch.where(neighbors.mask.any(-1), lmbda, 0.0).double()
+    share = lmbda * neighbors.mask.any(-1).double()
     parts = influences(weights, neighbors.values, chosen, log_p, share)
     rest = (log_p_lm[rows, chosen] + torch.log1p(-share) - log_p).exp()
     assert not parts.isnan().any()

@@ -79,6 +79,7 @@ def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
     """Writes a .safetensors file, whole or not at all."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     partial = path.with_name(partial_name(path.name))
@@ -92,10 +93,11 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
             os.fsync(file.fileno())
         partial.replace(path)
         sync_folder(path.parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         partial.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
         raise DatastoreError(
-            f"cannot write {path}: {error.strerror or error}; free some space, then run again"
+            f"cannot write {path}: {reason}; free some space, then run again"
         ) from error
 
 

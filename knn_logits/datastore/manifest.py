@@ -19,10 +19,11 @@ from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
 FORMAT: Literal["knn-logits datastore"] = "knn-logits datastore"
 FORMAT_VERSION: Literal[1] = 1
 _LARGEST_MANIFEST = 64 << 20
+_LARGEST_NUMBER = 1 << 62
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class ModelRecord(_Record):
@@ -80,7 +81,7 @@ class IndexRecord(_Record):
 
     factory: str
     requested: str
-    nprobe: int | None = None
+    nprobe: int | None = Field(default=None, ge=1)
     recall: RecallRecord | None = None
 
 
@@ -124,10 +125,10 @@ class Manifest(_Record):
     model: ModelRecord
     tokenizer: TokenizerRecord
     key: KeyRecord
-    entries: int = Field(ge=0)
-    documents: int = Field(ge=0)
-    tokens: int = Field(ge=0)
-    dim: int = Field(ge=1)
+    entries: int = Field(ge=0, le=_LARGEST_NUMBER)
+    documents: int = Field(ge=0, le=_LARGEST_NUMBER)
+    tokens: int = Field(ge=0, le=_LARGEST_NUMBER)
+    dim: int = Field(ge=1, le=_LARGEST_NUMBER)
     dtype: Literal["float16", "float32"] = "float16"
     metric: Metric = "l2"
     windows: WindowRecord

@@ -90,9 +90,10 @@ class TokenWriter:
         """
         assert self._file is not None
         array = np.asarray(tokens, dtype=np.int64)
-        if array.min() < 0 or array.max() >= self._vocabulary:
+        unknown = array[(array < 0) | (array >= self._vocabulary)]
+        if len(unknown):
             raise ConfigError(
-                f"the tokenizer gave the token {int(array.max())}, the model knows "
+                f"the tokenizer gave the token {int(unknown[0])}, the model knows "
                 f"{self._vocabulary}: load the tokenizer that belongs to the model"
             )
         self._file.write(array.astype(np.int32).tobytes())
