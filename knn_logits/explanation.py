@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from knn_logits.capture.forward import input_device, key_states_and_logits
+from knn_logits.capture.forward import evaluating, input_device, key_states_and_logits
 from knn_logits.capture.location import is_encoder_decoder
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key
 from knn_logits.config import KNNConfig
@@ -74,10 +74,8 @@ def explain(
     windows = datastore.manifest.windows
     where = input_device(model)
     all_ids = torch.tensor([ids], device=where)
-    was_training = model.training
-    model.eval()
     tokens: list[TokenTrace] = []
-    try:
+    with evaluating(model):
         for window in plan([0], [len(ids)], windows.window, windows.stride):
             part = all_ids[:, window.start : window.start + window.size]
             states, logits = key_states_and_logits(model, location, {"input_ids": part})
@@ -94,8 +92,6 @@ def explain(
                 retriever,
                 max_neighbors,
             )
-    finally:
-        model.train(was_training)
     return Trace([SequenceTrace(words[0], tokens)])
 
 

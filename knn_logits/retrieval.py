@@ -96,7 +96,8 @@ def open_index(
             "opening",
             record.factory,
         )
-        built = build_index(store, record.factory, IndexConfig(), threads=threads)
+        config = IndexConfig(record.factory, train_size=record.train_size, seed=record.seed)
+        built = build_index(store, record.factory, config, threads=threads)
         assert isinstance(built, faiss_backend.FaissIndex)
         index = faiss_backend.FaissIndex(built.raw, metric, nprobe=record.nprobe, threads=threads)
     else:

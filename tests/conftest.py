@@ -90,7 +90,9 @@ def store(model, tokenizer, tmp_path_factory):
         TEXTS,
         tmp_path_factory.mktemp("stores") / "texts",
         window=knn_logits.WindowConfig(64, 32),
-        settings=knn_logits.KNNConfig(k=16, lmbda=0.4, temperature=5.0),
+        k=16,
+        lmbda=0.4,
+        temperature=5.0,
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from knn_logits.distribution import (
     drop_impossible,
+    equivalent_temperature,
     influences,
     log_p_knn_of,
     log_weights,
@@ -420,3 +421,25 @@ def test_votes_are_taken_only_where_a_token_is_forbidden():
     found = drop_impossible(weights, neighbors.values, log_p_lm)
     torch.testing.assert_close(found[0], weights[0])
     assert found[1].tolist() == [-INF, 0.0]
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["l2", "ip", "cosine"]), st.floats(0.5, 50.0))
+def test_equivalent_temperatures_give_equal_weights_at_equal_lengths(seed, metric, temperature):
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((9, 6))
+    vectors *= 3.0 / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    query, keys = vectors[0], vectors[1:]
+    distance = {
+        "l2": ((keys - query) ** 2).sum(-1),
+        "ip": keys @ query,
+        "cosine": keys @ query / 9.0,
+    }
+
+    def weights(name, tau):
+        scores = (-1 if name == "l2" else 1) * distance[name] / tau
+        return np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+
+    other = equivalent_temperature(temperature, "l2", metric, mean_square=9.0)
+    np.testing.assert_allclose(weights("l2", temperature), weights(metric, other), rtol=1e-9)
+    back = equivalent_temperature(other, metric, "l2", mean_square=9.0)
+    assert back == pytest.approx(temperature)

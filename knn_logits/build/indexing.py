@@ -15,12 +15,13 @@ from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.manifest import IndexRecord, Manifest, RecallRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import record_files
+from knn_logits.distribution import equivalent_temperature
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.neighbors import Array
 from knn_logits.retrieval import build_index as build_raw
-from knn_logits.retrieval import exact_neighbors
+from knn_logits.retrieval import exact_neighbors, training_sample
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +64,28 @@ def build_index(
     store.manifest = old.model_copy(update={"metric": metric})
     built, record = make_index(store, index, threads=threads, progress=progress)
     write_index(store, built, record)
+    settings = old.settings
+    if metric != old.metric:
+        settings = settings.model_copy(
+            update={"temperature": like_temperature(store, settings.temperature, old.metric)}
+        )
     checks = {name: value for name, value in store.checks.items() if not name.startswith("probe")}
     write_arrays(folder / layout.CHECKS, checks | probe_arrays(store, built), {})
     unchanged = [one for one in old.files if one.name not in (layout.INDEX, layout.CHECKS)]
     files = record_files(folder, unchanged)
-    manifest = store.manifest.model_copy(update={"index": record, "files": files})
+    manifest = store.manifest.model_copy(
+        update={"index": record, "settings": settings, "files": files}
+    )
     Manifest.model_validate(manifest.model_dump()).write(folder)
     return Datastore(folder)
+
+
+def like_temperature(store: Datastore, temperature: float, metric: Metric) -> float:
+    """A temperature chosen for one metric, as the store's metric needs it."""
+    keys = training_sample(store, _QUERIES, seed=0)
+    mean_square = max(float(np.square(keys).sum(axis=-1).mean()), 1e-12)
+    new = store.manifest.metric
+    return round(equivalent_temperature(temperature, metric, new, mean_square), 6)
 
 
 def make_index(
@@ -109,6 +125,8 @@ def make_index(
     return built, IndexRecord(
         factory=factory,
         requested=config.factory,
+        seed=config.seed,
+        train_size=config.train_size,
         nprobe=searched.nprobe,
         recall=RecallRecord(at=truth.shape[1], value=round(value, 4), queries=len(queries)),
     )

@@ -76,7 +76,7 @@ def build(
     Every token that has something before it becomes an entry: the model's state before it, and
     the token. --k, --lmbda and --temperature are kept as the datastore's settings.
     """
-    settings = KNNConfig(
+    KNNConfig(
         k=DEFAULT_K if k is None else k,
         lmbda=DEFAULT_LMBDA if lmbda is None else lmbda,
         temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
@@ -112,7 +112,9 @@ def build(
             window=window_config,
             concatenate=concatenate,
             index=index_config,
-            settings=settings,
+            k=k,
+            lmbda=lmbda,
+            temperature=temperature,
             keys_dtype=keys_dtype,
             batch_tokens=batch_tokens,
             threads=threads,

@@ -40,6 +40,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         sync_folder(path.parent)
     except OSError as error:
         partial.unlink(missing_ok=True)
+        if error.filename not in (None, str(partial), str(path), str(path.parent)):
+            raise  # about a file of the caller's
         raise DatastoreError(
             f"cannot write {path}: {error.strerror or error}; free some space or choose "
             "another folder, then run the command again"

@@ -81,6 +81,8 @@ class IndexRecord(_Record):
 
     factory: str
     requested: str
+    seed: int = Field(default=0, ge=0)
+    train_size: int | None = Field(default=None, ge=1)
     nprobe: int | None = Field(default=None, ge=1)
     recall: RecallRecord | None = None
 

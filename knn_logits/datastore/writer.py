@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -49,6 +50,29 @@ def prepare_folder(folder: Path, *, overwrite: bool) -> None:
     for name in sorted(names, key=lambda name: name != layout.MANIFEST):
         (folder / name).unlink()
     write_bytes(folder / layout.BUILDING, json.dumps({"state": "building"}).encode())
+
+
+@contextmanager
+def building(folder: Path, *, overwrite: bool) -> Iterator[None]:
+    """Prepares a folder for a build, and clears it away when the build fails.
+
+    An interrupted build, as opposed to a failed one, leaves what it has, marked as unfinished.
+
+    Raises:
+        DatastoreError: when the folder cannot be used.
+    """
+    is_new = not folder.exists()
+    prepare_folder(folder, overwrite=overwrite)
+    try:
+        yield
+    except Exception:
+        for name in [entry.name for entry in folder.iterdir()]:
+            if layout.is_ours(name):
+                (folder / name).unlink(missing_ok=True)
+        if is_new:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 class TokenWriter:
@@ -143,6 +167,7 @@ class KeyWriter:
     def __init__(
         self, folder: Path, dim: int, dtype: str, entries: int, *, shard_bytes: int = SHARD_BYTES
     ) -> None:
+        self.dim = dim
         self._folder = folder
         row_bytes = dim * np.dtype(dtype).itemsize
         self._rows_per_shard = max(1, shard_bytes // row_bytes)

@@ -73,7 +73,10 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
     ivf = inverted_file(index)
     if ivf is not None:
         ivf.cp.seed = 1234
+        # Fewer keys than FAISS recommends are no reason for a line of its own on stderr.
         ivf.cp.min_points_per_centroid = 1
+        if hasattr(ivf, "pq"):
+            ivf.pq.cp.min_points_per_centroid = 1
     return index
 
 

@@ -15,7 +15,6 @@ from knn_logits import (
     Document,
     IncompleteError,
     IndexConfig,
-    KNNConfig,
     ModelError,
     WindowConfig,
     build_datastore,
@@ -167,7 +166,9 @@ def test_documents_and_what_is_known_of_them(model, tokenizer, tmp_path):
         tokenizer,
         iter(documents),
         tmp_path / "s",
-        settings=KNNConfig(k=5, lmbda=0.5, temperature=2.0),
+        k=5,
+        lmbda=0.5,
+        temperature=2.0,
         license="CC0-1.0",
         source="a town",
         skipped=[("x", "not text")],
@@ -242,7 +243,9 @@ def test_building_twice_gives_the_same_bytes(model, tokenizer, store, tmp_path):
         TEXTS,
         tmp_path / "s",
         window=WindowConfig(64, 32),
-        settings=KNNConfig(k=16, lmbda=0.4, temperature=5.0),
+        k=16,
+        lmbda=0.4,
+        temperature=5.0,
     )
     assert hashes(tmp_path / "s") == hashes(store.folder)
 
