@@ -86,11 +86,15 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
 
     partial = path.with_name(partial_name(path.name))
     try:
+        # safetensors writes for the owner alone; this file is as readable as its neighbors.
+        partial.touch()
+        mode = partial.stat().st_mode
         save_file(
             {name: np.ascontiguousarray(array) for name, array in arrays.items()},
             partial,
             metadata=dict(metadata),
         )
+        partial.chmod(mode)
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
         partial.replace(path)

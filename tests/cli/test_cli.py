@@ -105,7 +105,7 @@ def test_generate_for_people(run, built, model_folder):
     assert result.code == 0
     assert "--- without kNN" in result.out
     assert "--- with kNN" in result.out
-    assert "from Title 0" in result.out
+    assert "by Title 0" in result.out
 
 
 def test_the_seed_decides_a_sample(run, built, model_folder):

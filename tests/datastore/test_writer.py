@@ -382,3 +382,10 @@ def test_a_folder_that_vanished(tmp_path):
         files.write_bytes(tmp_path / "none" / "a", b"x")
     with pytest.raises(DatastoreError, match="cannot write"):
         files.write_arrays(tmp_path / "none" / "a", {"a": np.zeros(1)}, {})
+
+
+def test_all_files_are_equally_readable(tmp_path):
+    files.write_bytes(tmp_path / "a.json", b"{}")
+    files.write_arrays(tmp_path / "b.safetensors", {"a": np.zeros(3)}, {})
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 1

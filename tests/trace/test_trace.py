@@ -96,7 +96,8 @@ def test_the_terminal_shows_words_and_sources(traced):
     show(traced[2], 4, console)
     text = console.export_text()
     assert "The harbour crane lifts twelve crates" in text
-    assert "from 0" in text
+    assert "by the neighbors" in text
+    assert "by 0" in text
     assert "≥75%" in text
 
 
