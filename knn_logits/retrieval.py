@@ -136,7 +136,7 @@ class Retriever:
         self.index = open_index(store, device=device, threads=threads) if index is None else index
         if config.nprobe is not None and getattr(self.index, "nprobe", None) is not None:
             self.index.nprobe = config.nprobe  # type: ignore[attr-defined]
-        self._values = store.values
+        self._values = store.values.long()
 
     def search(self, queries: Tensor) -> Neighbors:
         """The neighbors of a batch of queries, in one search.
@@ -165,7 +165,7 @@ class Retriever:
         known = ids.clamp(min=0)
         if self._values.device != ids.device:
             self._values = self._values.to(ids.device)
-        values = self._values.index_select(0, known.view(-1)).view(ids.shape).long()
+        values = self._values.index_select(0, known.view(-1)).view(ids.shape)
         if self.config.refine:
             distances = self._refined(queries.to(ids.device), known)
             distances = distances.masked_fill(ids < 0, padding_distance(self.metric))
