@@ -11,7 +11,7 @@ from torch import Tensor
 
 from knn_logits.config import IndexConfig, KNNConfig, Metric
 from knn_logits.datastore.store import Datastore
-from knn_logits.errors import DatastoreError, MismatchError
+from knn_logits.errors import DamagedError, DatastoreError, MismatchError
 from knn_logits.index.base import Index, padding_distance, pairwise
 from knn_logits.index.exact import ExactIndex
 from knn_logits.neighbors import Array, Neighbors
@@ -19,6 +19,7 @@ from knn_logits.neighbors import Array, Neighbors
 logger = logging.getLogger(__name__)
 
 _KEYS_AT_ONCE = 65_536
+_PROBE_FOUND = 0.75
 # Keys gathered at once to refine: 256 MB of float32.
 _REFINE_NUMBERS = 64 << 20
 
@@ -90,6 +91,7 @@ def open_index(
         index = plain.from_arrays(
             saved[0], record.factory, dim, metric, size, nprobe=record.nprobe, threads=threads
         )
+        _check_probe(store, index)
     elif store.has_keys:
         logger.warning(
             "the index %s has no form that can be stored; it is built from the keys at each "
@@ -103,6 +105,24 @@ def open_index(
     else:
         raise DatastoreError(f"{store.folder} has neither an index nor keys; build it again")
     return faiss_backend.to_gpu(index, device) if device.type == "cuda" else index
+
+
+def _check_probe(store: Datastore, index: Index) -> None:
+    """Refuses an index that does not find what it found when it was built."""
+    queries, expected = store.checks.get("probe.queries"), store.checks.get("probe.ids")
+    if queries is None or expected is None or not expected.size:
+        return
+    _, ids = index.search(torch.from_numpy(queries), expected.shape[1])
+    found = [
+        len(set(row) & set(true)) / len(true)
+        for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
+    ]
+    # Equal keys may come in another order, and push one another out at the end.
+    if float(np.mean(found)) < _PROBE_FOUND:
+        raise DamagedError(
+            f"the index of {store.folder} does not find what it found when it was built; make it "
+            "again with `knn-logits index`"
+        )
 
 
 class Retriever:

@@ -13,7 +13,7 @@ from torch import nn
 
 from knn_logits._version import __version__
 from knn_logits.build.corpus import Document
-from knn_logits.build.indexing import like_temperature, make_index, probe_arrays, write_index
+from knn_logits.build.indexing import index_arrays, like_temperature, make_index, probe_arrays
 from knn_logits.build.keys import compute_keys, default_batch_tokens
 from knn_logits.build.progress import Progress, no_progress
 from knn_logits.build.tokens import tokenize
@@ -125,8 +125,8 @@ def build_datastore(
     location = find_key(model, key)
     window_size, stride = resolve(window or WindowConfig(), context_length(model))
     device = input_device(model)
-    folder = Path(folder)
-    with building(folder, overwrite=overwrite), evaluating(model):
+    target = Path(folder)
+    with building(target, overwrite=overwrite) as folder, evaluating(model):
         writer = _write_tokens(
             folder, tokenizer, documents, vocabulary_size(model), concatenate, progress
         )
@@ -157,7 +157,7 @@ def build_datastore(
             tokens=writer.tokens,
             dim=dim,
             dtype="float16" if keys_dtype == "float16" else "float32",
-            metric=index.metric,
+            metric=index.metric or "l2",
             windows=WindowRecord(window=window_size, stride=stride, concatenate=concatenate),
             index=IndexRecord(factory="exact", requested=index.factory),
             settings=SettingsRecord(
@@ -175,7 +175,9 @@ def build_datastore(
                 update={"settings": manifest.settings.model_copy(update={"temperature": fitting})}
             )
         built, record = make_index(store, index, threads=threads, progress=progress)
-        write_index(store, built, record)
+        arrays = index_arrays(built, record)
+        if arrays is not None:
+            write_arrays(folder / layout.INDEX, arrays, {"factory": record.factory})
         write_arrays(folder / layout.CHECKS, canary_arrays | probe_arrays(store, built), {})
         progress("checksums", 0, None)
         manifest.model_copy(
@@ -186,7 +188,7 @@ def build_datastore(
             }
         ).write(folder)
         mark_finished(folder)
-    return Datastore(folder)
+    return Datastore(target)
 
 
 def _write_keys(folder: Path, parts: Iterator[Array], entries: int, progress: Progress) -> int:

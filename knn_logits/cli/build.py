@@ -34,7 +34,7 @@ def build(
     k: options.K = None,
     lmbda: options.Lmbda = None,
     temperature: options.Temperature = None,
-    metric: options.Metric = "l2",
+    metric: options.Metric = None,
     key: options.Key = "ffn_input",
     index: options.Index = "auto",
     nprobe: options.Nprobe = None,
@@ -81,7 +81,9 @@ def build(
         lmbda=DEFAULT_LMBDA if lmbda is None else lmbda,
         temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
     )
-    index_config = IndexConfig(index, check_metric(metric), nprobe=nprobe, seed=seed)
+    index_config = IndexConfig(
+        index, check_metric(metric) if metric is not None else None, nprobe=nprobe, seed=seed
+    )
     window_config = WindowConfig(window, stride)
     from knn_logits.build.builder import build_datastore
     from knn_logits.build.corpus import corpus_bytes, read_corpus

@@ -179,11 +179,11 @@ def read_manifest(folder: Path) -> Manifest:
             "`knn-logits build` wrote"
         )
     if path.stat().st_size > _LARGEST_MANIFEST:
-        raise DamagedError(f"{path} is too large for a manifest; build or pull it again")
+        raise DamagedError(f"{path} is too large for a manifest; build it again")
     try:
         content: Any = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} is not JSON ({error}); build or pull it again") from error
+        raise DamagedError(f"{path} is not JSON ({error}); build it again") from error
     version = content.get("format_version") if isinstance(content, dict) else None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DatastoreError(f"{path} is not the manifest of a {FORMAT}")
@@ -197,7 +197,7 @@ def read_manifest(folder: Path) -> Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise DamagedError(f"{path}: {place}: {first['msg']}; build or pull it again") from error
+        raise DamagedError(f"{path}: {place}: {first['msg']}; build it again") from error
     _check_names(path, manifest)
     return manifest
 

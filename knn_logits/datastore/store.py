@@ -62,7 +62,7 @@ class Datastore:
             if size != record.bytes:
                 found = "is missing" if size is None else f"has {size} bytes"
                 raise DamagedError(
-                    f"{path} {found}, the manifest says {record.bytes}; build or pull it again"
+                    f"{path} {found}, the manifest says {record.bytes}; build it again"
                 )
 
     @classmethod
@@ -119,7 +119,7 @@ class Datastore:
         if contexts.entries != len(self):
             raise DamagedError(
                 f"{self.folder}: {contexts.entries} entries in {layout.TOKENS}, the manifest "
-                f"says {len(self)}; build or pull it again"
+                f"says {len(self)}; build it again"
             )
         return contexts
 

@@ -7,6 +7,7 @@ from handmade import make_store
 
 from knn_logits import (
     ConfigError,
+    DamagedError,
     Datastore,
     DatastoreError,
     IndexConfig,
@@ -16,6 +17,7 @@ from knn_logits import (
 )
 from knn_logits.build import indexing
 from knn_logits.datastore import layout
+from knn_logits.datastore.files import write_arrays
 from knn_logits.index.base import normalised
 from knn_logits.index.exact import ExactIndex
 from knn_logits.retrieval import open_index
@@ -221,3 +223,27 @@ def test_progress_is_told(plain):
         plain, IndexConfig("IVF8,Flat"), progress=lambda phase, done, total: seen.append(phase)
     )
     assert seen == ["index IVF8,Flat", "recall"]
+
+
+def test_an_interrupted_rebuild_leaves_the_old_index(plain, monkeypatch):
+    before = hashes(plain.folder)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(indexing, "put_in_place", stop)
+    with pytest.raises(KeyboardInterrupt):
+        build_index(plain, IndexConfig("IVF2,SQ8"))
+    monkeypatch.undo()
+    assert unchanged(before, hashes(plain.folder)) == set(before)
+    assert len(Datastore(plain.folder)) == len(plain)
+    assert build_index(plain, IndexConfig("IVF2,SQ8")).manifest.index.factory == "IVF2,SQ8"
+
+
+def test_an_index_that_finds_something_else_is_refused(plain):
+    store = build_index(plain, IndexConfig("IVF2,Flat", nprobe=2))
+    arrays, names = store.index_arrays()
+    arrays["ids"] = arrays["ids"][::-1].copy()
+    write_arrays(store.folder / "index.safetensors", arrays, names)
+    with pytest.raises(DamagedError, match="does not find what it found"):
+        Retriever(Datastore(store.folder), KNNConfig())
