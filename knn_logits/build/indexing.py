@@ -97,8 +97,9 @@ def like_temperature(store: Datastore, temperature: float, metric: Metric) -> fl
     keys = training_sample(store, _QUERIES, seed=0)
     mean_square = max(float(np.square(keys).sum(axis=-1).mean()), 1e-12)
     new = store.manifest.metric
+    # Rounded, so that going to another metric and back changes nothing.
     like = equivalent_temperature(temperature, metric, new, mean_square)
-    return float(f"{like:.6g}")
+    return float(f"{like:.8g}")
 
 
 def make_index(

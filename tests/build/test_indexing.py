@@ -89,7 +89,7 @@ def test_the_same_index_twice_is_the_same_bytes(plain):
 def test_going_back_to_the_exact_index_gives_the_first_bytes(plain):
     first = hashes(build_index(plain, IndexConfig("exact")).folder)
     build_index(plain, IndexConfig("IVF8,SQ8", "cosine"))
-    again = hashes(build_index(Datastore(plain.folder), IndexConfig("exact")).folder)
+    again = hashes(build_index(Datastore(plain.folder), IndexConfig("exact", "l2")).folder)
     assert again == first
 
 
