@@ -388,11 +388,13 @@ def test_the_mixture_of_one_token_is_that_of_all(case):
     metric, neighbors, log_p_lm, temperature, lmbda = case
     weights = log_weights(neighbors, metric, temperature)
     mixed = mix(log_p_lm, weights, neighbors.values, lmbda)
-    share = torch.where(neighbors.mask.any(-1), lmbda, 0.0)
+    # In float64, since a float32 cannot tell 1 - lmbda from 0 where lmbda is nearly 1.
+    share = torch.tensor(lmbda, dtype=torch.float64) * neighbors.mask.any(-1)
     for token in range(log_p_lm.shape[1]):
         chosen = torch.full((neighbors.rows,), token)
-        one = mix_one(log_p_lm[:, token], log_p_knn_of(weights, neighbors.values, chosen), share)
-        torch.testing.assert_close(one, mixed[:, token], rtol=1e-5, atol=2e-6)
+        log_p_knn = log_p_knn_of(weights.double(), neighbors.values, chosen)
+        one = mix_one(log_p_lm[:, token].double(), log_p_knn, share)
+        torch.testing.assert_close(one, mixed[:, token].double(), rtol=1e-5, atol=2e-6)
 
 
 @given(cases())
