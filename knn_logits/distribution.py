@@ -22,6 +22,8 @@ from knn_logits.config import Metric
 from knn_logits.neighbors import Neighbors
 
 _NOTHING = float("-inf")
+# Between these a distance divided by the temperature stays a float.
+_COLD, _HOT = 1e-3, 1e6
 
 
 def log_weights(neighbors: Neighbors, metric: Metric, temperature: float) -> Tensor:
@@ -37,20 +39,21 @@ def log_weights(neighbors: Neighbors, metric: Metric, temperature: float) -> Ten
         where the row has no neighbor.
     """
     distances = neighbors.distances
+    sign = -1.0 if metric == "l2" else 1.0
+    if neighbors.every_row and _COLD <= temperature <= _HOT:
+        return torch.log_softmax(distances * (sign / temperature), dim=-1)
     if distances.shape[-1] == 0:
         return distances
     # Relative to the nearest, so that no distance and no temperature leaves the range of floats.
     # Where all are infinitely far, the nearest counts as finite: inf - inf would be NaN.
     limits = torch.finfo(distances.dtype)
-    scale = 1.0 / min(max(temperature, limits.tiny), 1.0 / limits.tiny)
+    scale = sign / min(max(temperature, limits.tiny), 1.0 / limits.tiny)
     if metric == "l2":
-        gaps = distances.amin(dim=-1, keepdim=True).clamp_(max=limits.max) - distances
+        nearest = distances.amin(dim=-1, keepdim=True).clamp_(max=limits.max)
     else:
-        gaps = distances - distances.amax(dim=-1, keepdim=True).clamp_(min=limits.min)
-    logits = gaps * scale
-    if neighbors.every_row:
-        return torch.log_softmax(logits, dim=-1)
-    return _normalise(logits)
+        nearest = distances.amax(dim=-1, keepdim=True).clamp_(min=limits.min)
+    logits = (distances - nearest) * scale
+    return torch.log_softmax(logits, dim=-1) if neighbors.every_row else _normalise(logits)
 
 
 def _normalise(logits: Tensor) -> Tensor:

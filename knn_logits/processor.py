@@ -198,8 +198,9 @@ class KNNLogitsProcessor(LogitsProcessor):
         recording: Recording | None = getattr(self._current, "recording", None)
         if recording is not None and not is_first:
             return recording
-        if recording is None or not recording.continued_by(input_ids, whole=whole):
-            recording = self._current.recording = Recording(input_ids, self._ends)
+        if recording is None or not recording.goes_on(input_ids, whole=whole):
+            recording = Recording(input_ids, self._ends, cached=not whole)
+            self._current.recording = recording
             with self._lock:
                 kept = self._recordings
                 kept.append(recording)
@@ -207,7 +208,6 @@ class KNNLogitsProcessor(LogitsProcessor):
                     len(kept) > 1 and sum(one.bytes for one in kept) > _BYTES_KEPT
                 ):
                     del kept[0]
-        recording.settle(input_ids, whole=whole)
         return recording
 
     def _note(

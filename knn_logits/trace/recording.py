@@ -99,7 +99,7 @@ class Recording:
         prompt: int64 [rows, prompt length], the ids of the first call.
         ends: Tokens that end a sequence.
         steps: By length.
-        latest: The ids of the latest forward pass's first call.
+        open: The steps of the latest forward pass, whose choices are not known yet.
         cached: Whether a forward pass read less than the whole text.
         bytes: What the steps hold, about.
     """
@@ -108,26 +108,36 @@ class Recording:
     ends: list[int]
     steps: dict[int, Step] = field(default_factory=dict)
     open: list[Step] = field(default_factory=list)
-    latest: Tensor | None = None
     cached: bool = False
     bytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def continued_by(self, input_ids: Tensor, *, whole: bool) -> bool:
-        """Whether the first call of a forward pass goes on with the same `generate()`.
+    def goes_on(self, input_ids: Tensor, *, whole: bool) -> bool:
+        """Settles the open steps, if the first call of a forward pass continues them.
 
         Args:
             input_ids: int64 [rows, length].
             whole: Whether the forward pass read the whole text: after passes that read the new
                 tokens only, that is another `generate()`.
+
+        Returns:
+            False, and nothing is changed, when the call belongs to another `generate()`.
         """
-        before = self.latest
-        if before is None or (whole and self.cached) or input_ids.shape[0] != before.shape[0]:
+        first, *others = self.open
+        longest = self.open[-1].length + 1
+        if (whole and self.cached) or not first.length < input_ids.shape[1] <= longest:
             return False
-        if not before.shape[1] < input_ids.shape[1] <= max(self.steps, default=0) + 1:
-            return False
-        start = input_ids[:, : before.shape[1]]
-        return torch.equal(start, before) or _parents(before, start) is not None
+        with self.lock:
+            if not first.settle(input_ids):
+                return False
+            for step in others:
+                # A candidate that was not accepted.
+                kept = step.length < input_ids.shape[1] and step.settle(input_ids)
+                if not kept and self.steps.get(step.length) is step:
+                    del self.steps[step.length]
+            self.open = []
+            self.cached = self.cached or not whole
+        return True
 
     def fits(self, sequences: Tensor, beam_indices: Tensor | None) -> bool:
         """Whether `generate()` returned these sequences, or beginnings of them.
@@ -174,17 +184,6 @@ class Recording:
             same_row = (before.unsqueeze(1) == self.prompt[parents].unsqueeze(0)).all(-1)
         found = (same_row & (chosen.unsqueeze(1) == step.tokens)).any(-1)
         return bool((found | ~goes_on).all())
-
-    def settle(self, input_ids: Tensor, *, whole: bool) -> None:
-        """Settles the open steps once a new forward pass shows what was chosen."""
-        with self.lock:
-            self.cached = self.cached or not whole
-            self.latest = input_ids
-            for step in self.open:
-                kept = step.length < input_ids.shape[1] and step.settle(input_ids)
-                if not kept and self.steps.get(step.length) is step:
-                    del self.steps[step.length]
-            self.open = []
 
     def add(self, step: Step) -> None:
         """Adds a step whose choice is still open."""
