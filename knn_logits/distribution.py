@@ -147,10 +147,13 @@ def mix(
     mixed = log_p_lm + log_rest
     base = mixed.gather(-1, values)
     # The voted places of the result hold the sums over equal tokens until they get their value.
-    mixed.scatter_(-1, values, _NOTHING).scatter_reduce_(-1, values, weights, "amax")
+    # (To scatter a tensor of one number is three times as fast as to scatter the number.)
+    mixed.scatter_(-1, values, torch.full_like(weights, _NOTHING))
+    mixed.scatter_reduce_(-1, values, weights, "amax")
     # Without any vote the peak is -inf, and -inf - -inf would be NaN.
     peak = mixed.gather(-1, values).clamp_(min=torch.finfo(mixed.dtype).min)
-    mixed.scatter_(-1, values, 0.0).scatter_add_(-1, values, (weights - peak).exp_())
+    mixed.scatter_(-1, values, torch.zeros_like(weights))
+    mixed.scatter_add_(-1, values, (weights - peak).exp_())
     log_p_knn = mixed.gather(-1, values).log_().add_(peak)
     return mixed.scatter_(-1, values, torch.logaddexp(base, log_p_knn.add_(log_share)))
 

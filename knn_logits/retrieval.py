@@ -157,6 +157,7 @@ class Retriever:
         if config.nprobe is not None and getattr(self.index, "nprobe", None) is not None:
             self.index.nprobe = config.nprobe  # type: ignore[attr-defined]
         self._values = store.values.long()
+        self._array: Array = self._values.numpy()
 
     def search(self, queries: Tensor) -> Neighbors:
         """The neighbors of a batch of queries, in one search.
@@ -182,14 +183,19 @@ class Retriever:
         distances, ids = self.index.search(queries, self.config.k)
         if not ids.shape[1]:
             return Neighbors.nothing(len(queries), ids.device)
-        known = ids.clamp(min=0)
-        if self._values.device != ids.device:
-            self._values = self._values.to(ids.device)
-        values = self._values.index_select(0, known.view(-1)).view(ids.shape)
+        values = self._looked_up(ids)
         if self.config.refine:
-            distances = self._refined(queries.to(ids.device), known)
+            distances = self._refined(queries.to(ids.device), ids.clamp(min=0))
             distances = distances.masked_fill(ids < 0, padding_distance(self.metric))
         return Neighbors(ids, distances, values, every_row=int(ids[:, 0].min()) >= 0)
+
+    def _looked_up(self, ids: Tensor) -> Tensor:
+        """int64 [rows, k], the values of entries; the first entry's for padding."""
+        if ids.device.type == "cpu":
+            return torch.from_numpy(np.take(self._array, ids.numpy(), mode="clip"))
+        if self._values.device != ids.device:
+            self._values = self._values.to(ids.device)
+        return self._values[ids.clamp(min=0)]
 
     def _refined(self, queries: Tensor, ids: Tensor) -> Tensor:
         rows = max(1, _REFINE_NUMBERS // max(1, ids.shape[1] * queries.shape[1]))

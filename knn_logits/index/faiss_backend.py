@@ -172,7 +172,7 @@ class FaissIndex:
         if not math.isfinite(float(queries.sum())):
             # FAISS finds nothing near NaN, but an infinite query is at a distance like any other.
             finite = queries.isfinite().all(dim=-1, keepdim=True)
-            queries = queries.masked_fill(~finite, float("nan"))
+            queries = queries.masked_fill(~finite, math.nan)
         if self._on_gpu:
             return self._search_gpu(queries.contiguous(), k)
         rows = len(queries)
