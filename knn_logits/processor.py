@@ -27,7 +27,7 @@ from knn_logits.trace.trace import Trace
 
 # Of the latest generations, as long as they hold no more than so many bytes.
 _RECORDINGS_KEPT = 32
-_BYTES_KEPT = 256 << 20
+_BYTES_KEPT = 32 << 20
 
 
 def resolve_config(
@@ -255,7 +255,7 @@ class KNNLogitsProcessor(LogitsProcessor):
 
         Raises:
             TraceError: when this processor did not see the generation, or no longer has it: the
-                latest ones are kept, up to 32 and 256 MB.
+                latest one is kept, and earlier ones up to 32 in 32 MB.
             MismatchError: when the tokenizer is not the datastore's.
         """
         check_tokenizer(tokenizer, self.datastore)
