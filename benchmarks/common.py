@@ -70,7 +70,11 @@ def record(name, settings, result):
             "threads": torch.get_num_threads(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
-        "settings": settings,
+        # A path says nothing on another machine; the name of what it leads to does.
+        "settings": {
+            name: Path(value).name if isinstance(value, str) else value
+            for name, value in settings.items()
+        },
         "result": result,
     }
     RESULTS.mkdir(exist_ok=True)

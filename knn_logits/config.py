@@ -90,7 +90,8 @@ class IndexConfig:
     Attributes:
         factory: "exact" (torch, no approximation), "auto" (chosen by the number of entries), or
             a FAISS factory string such as "IVF1024,SQ8".
-        metric: "l2" (squared Euclidean distance), "ip" (inner product) or "cosine".
+        metric: "l2" (squared Euclidean distance), "ip" (inner product) or "cosine"; None keeps a
+            datastore's metric, "l2" for a new one.
         nprobe: Inverted lists visited a query; None chooses the smallest that reaches the
             recall wanted on a sample.
         train_size: Keys that the index is trained on, at most; None chooses by the index.
@@ -101,13 +102,14 @@ class IndexConfig:
     """
 
     factory: str = "auto"
-    metric: Metric = "l2"
+    metric: Metric | None = None
     nprobe: int | None = None
     train_size: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_metric(self.metric)
+        if self.metric is not None:
+            check_metric(self.metric)
         if not isinstance(self.factory, str) or not self.factory.strip():
             raise ConfigError("the index must be 'exact', 'auto' or a FAISS factory string")
         if self.nprobe is not None:

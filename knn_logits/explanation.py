@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from knn_logits.capture.forward import input_device, key_states_and_logits
+from knn_logits.capture.forward import evaluating, input_device, key_states_and_logits
 from knn_logits.capture.location import is_encoder_decoder
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key
-from knn_logits.config import KNNConfig
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights
 from knn_logits.errors import CorpusError, ModelError
 from knn_logits.neighbors import Neighbors
+from knn_logits.processor import resolve_config
 from knn_logits.retrieval import Retriever
 from knn_logits.trace.assemble import MAX_NEIGHBORS, token_texts, trace_token
 from knn_logits.trace.trace import SequenceTrace, TokenTrace, Trace
@@ -26,10 +27,14 @@ _QUERIES_AT_ONCE = 256
 def explain(
     model: nn.Module,
     tokenizer: Any,
-    datastore: Datastore,
+    datastore: Datastore | str | os.PathLike[str],
     text: str,
     *,
-    config: KNNConfig | None = None,
+    k: int | None = None,
+    lmbda: float | None = None,
+    temperature: float | None = None,
+    refine: bool = False,
+    nprobe: int | None = None,
     device: torch.device | str = "cpu",
     threads: int | None = None,
     max_neighbors: int = MAX_NEIGHBORS,
@@ -43,9 +48,13 @@ def explain(
     Args:
         model: The model that built the datastore.
         tokenizer: Its tokenizer.
-        datastore: Where to search.
+        datastore: A datastore, or its folder.
         text: Any text of at least two tokens.
-        config: Settings; None takes the datastore's own.
+        k: Neighbors a query; None takes the datastore's setting, as for the next two.
+        lmbda: Weight of the neighbors, in [0, 1].
+        temperature: Of the softmax over the neighbors, above 0.
+        refine: Recompute distances from the stored keys.
+        nprobe: Inverted lists visited a query; None keeps the index's.
         device: Where to search.
         threads: OpenMP threads for searches; None takes one for small batches.
         max_neighbors: Passages kept a token.
@@ -60,12 +69,19 @@ def explain(
     """
     if is_encoder_decoder(model):
         raise ModelError("explain reads one text; an encoder-decoder model needs a source as well")
+    datastore = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     check_tokenizer(tokenizer, datastore)
     location = locate_key(model, datastore)
     if check:
         check_model(model, datastore, location)
-    settings = datastore.manifest.settings
-    config = config or KNNConfig(settings.k, settings.lmbda, settings.temperature)
+    config = resolve_config(
+        datastore.manifest.settings,
+        k=k,
+        lmbda=lmbda,
+        temperature=temperature,
+        refine=refine,
+        nprobe=nprobe,
+    )
     retriever = Retriever(datastore, config, device=device, threads=threads)
     ids = tokenizer(text, verbose=False)["input_ids"]
     if len(ids) < 2:
@@ -74,10 +90,8 @@ def explain(
     windows = datastore.manifest.windows
     where = input_device(model)
     all_ids = torch.tensor([ids], device=where)
-    was_training = model.training
-    model.eval()
     tokens: list[TokenTrace] = []
-    try:
+    with evaluating(model):
         for window in plan([0], [len(ids)], windows.window, windows.stride):
             part = all_ids[:, window.start : window.start + window.size]
             states, logits = key_states_and_logits(model, location, {"input_ids": part})
@@ -94,8 +108,6 @@ def explain(
                 retriever,
                 max_neighbors,
             )
-    finally:
-        model.train(was_training)
     return Trace([SequenceTrace(words[0], tokens)])
 
 

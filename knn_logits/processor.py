@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from types import TracebackType
 from typing import Any
 
@@ -26,8 +25,9 @@ from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
 from knn_logits.trace.recording import Recording, Step
 from knn_logits.trace.trace import Trace
 
-# One recording a thread; more threads than this push the oldest out.
+# Of the latest generations, as long as they hold no more than so many bytes.
 _RECORDINGS_KEPT = 32
+_BYTES_KEPT = 32 << 20
 
 
 def resolve_config(
@@ -78,7 +78,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         key: Where the key is; None takes the datastore's. Another one is refused.
         device: Where to search; None searches on the model's device where the index can.
         threads: OpenMP threads for searches; None takes one for small batches.
-        record: Keep what `trace` needs: about 12 * k bytes a generated token.
+        record: Keep what `trace` needs: about 24 * k bytes a generated token.
         check: Compute the keys of a short text and compare them with the datastore's.
 
     Raises:
@@ -124,9 +124,11 @@ class KNNLogitsProcessor(LogitsProcessor):
             device = device if device.type == "cuda" else "cpu"
         self.retriever = Retriever(store, self.config, device=device, threads=threads)
         self._record = record
-        self._recordings: OrderedDict[int, Recording] = OrderedDict()
+        self._recordings: list[Recording] = []
+        self._current = threading.local()
         self._lock = threading.Lock()
-        self._ends = _end_tokens(model)
+        self._model_config = getattr(model, "generation_config", None) or model.config
+        self._ends = _end_tokens(self._model_config)
         self._end_index = torch.tensor(self._ends, dtype=torch.int64)
         self._capture = StateCapture(model, self.location)
 
@@ -166,7 +168,8 @@ class KNNLogitsProcessor(LogitsProcessor):
         if found is None:
             return scores
         window, position = found
-        first_of_window = not window.answers
+        is_first = not window.answers
+        whole = position + 1 == input_ids.shape[1]
         neighbors = self._neighbors(window, position).to(scores.device)
         log_p_lm = torch.log_softmax(scores.float(), dim=-1)
         weights = log_weights(neighbors, self.retriever.metric, self.config.temperature)
@@ -174,7 +177,8 @@ class KNNLogitsProcessor(LogitsProcessor):
         every_row = neighbors.every_row and votes is weights
         mixed = mix(log_p_lm, votes, neighbors.values, self.config.lmbda, every_row=every_row)
         if self._record:
-            self._note(input_ids, neighbors, votes, log_p_lm, first_of_window)
+            recording = self._recording(input_ids, is_first=is_first, whole=whole)
+            self._note(recording, input_ids, neighbors, votes, log_p_lm)
         return mixed
 
     def _neighbors(self, window: Window, position: int) -> Neighbors:
@@ -189,25 +193,31 @@ class KNNLogitsProcessor(LogitsProcessor):
         answer: Neighbors = window.answers[position]
         return answer
 
+    def _recording(self, input_ids: Tensor, *, is_first: bool, whole: bool) -> Recording:
+        """The recording that a call belongs to, a new one when a `generate()` begins."""
+        recording: Recording | None = getattr(self._current, "recording", None)
+        if recording is not None and not is_first:
+            return recording
+        if recording is None or not recording.goes_on(input_ids, whole=whole):
+            recording = Recording(input_ids, self._ends, cached=not whole)
+            self._current.recording = recording
+            with self._lock:
+                kept = self._recordings
+                kept.append(recording)
+                while len(kept) > _RECORDINGS_KEPT or (
+                    len(kept) > 1 and sum(one.bytes for one in kept) > _BYTES_KEPT
+                ):
+                    del kept[0]
+        return recording
+
     def _note(
         self,
+        recording: Recording,
         input_ids: Tensor,
         neighbors: Neighbors,
         weights: Tensor,
         log_p_lm: Tensor,
-        first_of_window: bool,
     ) -> None:
-        thread = threading.get_ident()
-        recording = self._recordings.get(thread)
-        if recording is None or not recording.continued_by(input_ids):
-            recording = Recording(input_ids, self._ends)
-            with self._lock:
-                self._recordings[thread] = recording
-                self._recordings.move_to_end(thread)
-                while len(self._recordings) > _RECORDINGS_KEPT:
-                    self._recordings.popitem(last=False)
-        if first_of_window:
-            recording.settle(input_ids)
         recording.add(
             Step(
                 length=input_ids.shape[1],
@@ -220,17 +230,32 @@ class KNNLogitsProcessor(LogitsProcessor):
             )
         )
 
-    def trace(self, output: Any, tokenizer: Any, *, max_neighbors: int = MAX_NEIGHBORS) -> Trace:
+    def trace(
+        self,
+        output: Any,
+        tokenizer: Any,
+        *,
+        max_neighbors: int = MAX_NEIGHBORS,
+        pad_token_id: int | None = None,
+    ) -> Trace:
         """Which passages caused which token of an output.
 
         Args:
-            output: What `generate()` returned in any thread. With beams it has to be called with
+            output: What `generate()` returned, in any thread. With beams it has to be called with
                 `return_dict_in_generate=True`, since only that says which beam a token came from.
             tokenizer: The model's tokenizer.
             max_neighbors: Passages kept a token.
+            pad_token_id: What finished rows of a batch were filled up with, where `generate()`
+                was given another than the model's; it is no part of the trace.
+
+        Returns:
+            A trace with one sequence for each of the output's. With beams, the token that ends a
+            sequence has no probabilities if it is not an end token of the model's own
+            `generation_config`.
 
         Raises:
-            TraceError: when this processor did not see the generation, or no longer has it.
+            TraceError: when this processor did not see the generation, or no longer has it: the
+                latest one is kept, and earlier ones up to 32 in 32 MB.
             MismatchError: when the tokenizer is not the datastore's.
         """
         check_tokenizer(tokenizer, self.datastore)
@@ -238,33 +263,33 @@ class KNNLogitsProcessor(LogitsProcessor):
         beam_indices = getattr(output, "beam_indices", None)
         if not isinstance(sequences, Tensor) or sequences.dim() != 2:
             raise TraceError("give trace() what generate() returned")
-        recording = self._recording_of(sequences)
-        return trace_recording(
-            recording,
-            sequences,
-            beam_indices,
-            tokenizer,
-            self.datastore,
-            max_neighbors=max_neighbors,
-        )
-
-    def _recording_of(self, sequences: Tensor) -> Recording:
+        if pad_token_id is None:
+            config = self._model_config
+            pad_token_id = getattr(config, "pad_token_id", None)
+            if pad_token_id is None and self._ends:
+                pad_token_id = self._ends[0]
         with self._lock:
-            recordings = list(self._recordings.values())
-        for recording in reversed(recordings):
-            length = recording.prompt.shape[1]
-            prompts = recording.prompt.unsqueeze(0)
-            starts = sequences[:, :length].to(prompts.device).unsqueeze(1)
-            if starts.shape[-1] == length and bool((starts == prompts).all(-1).any(-1).all()):
-                return recording
+            recordings = list(reversed(self._recordings))
+        for recording in recordings:
+            there = recording.prompt.device
+            beams = None if beam_indices is None else beam_indices.to(there)
+            if recording.fits(sequences.to(there), beams):
+                return trace_recording(
+                    recording,
+                    sequences.to(there),
+                    beams,
+                    tokenizer,
+                    self.datastore,
+                    max_neighbors=max_neighbors,
+                    pad=pad_token_id,
+                )
         raise TraceError(
-            "no such generation is recorded: trace the output of the latest generate() of a "
-            "thread, made with record=True"
+            "no such generation is recorded: trace the whole output of a recent generate(), made "
+            "with record=True; with beams, one of generate(..., return_dict_in_generate=True)"
         )
 
 
-def _end_tokens(model: nn.Module) -> list[int]:
-    config = getattr(model, "generation_config", None) or getattr(model, "config", None)
+def _end_tokens(config: Any) -> list[int]:
     ends = getattr(config, "eos_token_id", None)
     if ends is None:
         return []

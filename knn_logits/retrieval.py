@@ -11,7 +11,7 @@ from torch import Tensor
 
 from knn_logits.config import IndexConfig, KNNConfig, Metric
 from knn_logits.datastore.store import Datastore
-from knn_logits.errors import DatastoreError, MismatchError
+from knn_logits.errors import DamagedError, DatastoreError, MismatchError
 from knn_logits.index.base import Index, padding_distance, pairwise
 from knn_logits.index.exact import ExactIndex
 from knn_logits.neighbors import Array, Neighbors
@@ -19,6 +19,7 @@ from knn_logits.neighbors import Array, Neighbors
 logger = logging.getLogger(__name__)
 
 _KEYS_AT_ONCE = 65_536
+_PROBE_FOUND = 0.75
 # Keys gathered at once to refine: 256 MB of float32.
 _REFINE_NUMBERS = 64 << 20
 
@@ -90,18 +91,38 @@ def open_index(
         index = plain.from_arrays(
             saved[0], record.factory, dim, metric, size, nprobe=record.nprobe, threads=threads
         )
+        _check_probe(store, index)
     elif store.has_keys:
         logger.warning(
             "the index %s has no form that can be stored; it is built from the keys at each "
             "opening",
             record.factory,
         )
-        built = build_index(store, record.factory, IndexConfig(), threads=threads)
+        config = IndexConfig(record.factory, train_size=record.train_size, seed=record.seed)
+        built = build_index(store, record.factory, config, threads=threads)
         assert isinstance(built, faiss_backend.FaissIndex)
         index = faiss_backend.FaissIndex(built.raw, metric, nprobe=record.nprobe, threads=threads)
     else:
         raise DatastoreError(f"{store.folder} has neither an index nor keys; build it again")
     return faiss_backend.to_gpu(index, device) if device.type == "cuda" else index
+
+
+def _check_probe(store: Datastore, index: Index) -> None:
+    """Refuses an index that does not find what it found when it was built."""
+    queries, expected = store.checks.get("probe.queries"), store.checks.get("probe.ids")
+    if queries is None or expected is None or not expected.size:
+        return
+    _, ids = index.search(torch.from_numpy(queries), expected.shape[1])
+    found = [
+        len(set(row) & set(true)) / len(true)
+        for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
+    ]
+    # Equal keys may come in another order, and push one another out at the end.
+    if float(np.mean(found)) < _PROBE_FOUND:
+        raise DamagedError(
+            f"the index of {store.folder} does not find what it found when it was built; make it "
+            "again with `knn-logits index`"
+        )
 
 
 class Retriever:
@@ -135,7 +156,8 @@ class Retriever:
         self.index = open_index(store, device=device, threads=threads) if index is None else index
         if config.nprobe is not None and getattr(self.index, "nprobe", None) is not None:
             self.index.nprobe = config.nprobe  # type: ignore[attr-defined]
-        self._values = store.values
+        self._values = store.values.long()
+        self._array: Array = self._values.numpy()
 
     def search(self, queries: Tensor) -> Neighbors:
         """The neighbors of a batch of queries, in one search.
@@ -161,14 +183,19 @@ class Retriever:
         distances, ids = self.index.search(queries, self.config.k)
         if not ids.shape[1]:
             return Neighbors.nothing(len(queries), ids.device)
-        known = ids.clamp(min=0)
-        if self._values.device != ids.device:
-            self._values = self._values.to(ids.device)
-        values = self._values.index_select(0, known.view(-1)).view(ids.shape).long()
+        values = self._looked_up(ids)
         if self.config.refine:
-            distances = self._refined(queries.to(ids.device), known)
+            distances = self._refined(queries.to(ids.device), ids.clamp(min=0))
             distances = distances.masked_fill(ids < 0, padding_distance(self.metric))
         return Neighbors(ids, distances, values, every_row=int(ids[:, 0].min()) >= 0)
+
+    def _looked_up(self, ids: Tensor) -> Tensor:
+        """int64 [rows, k], the values of entries; the first entry's for padding."""
+        if ids.device.type == "cpu":
+            return torch.from_numpy(np.take(self._array, ids.numpy(), mode="clip"))
+        if self._values.device != ids.device:
+            self._values = self._values.to(ids.device)
+        return self._values[ids.clamp(min=0)]
 
     def _refined(self, queries: Tensor, ids: Tensor) -> Tensor:
         rows = max(1, _REFINE_NUMBERS // max(1, ids.shape[1] * queries.shape[1]))

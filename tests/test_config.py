@@ -76,7 +76,7 @@ def test_metric():
     for metric in METRICS:
         assert check_metric(metric) == metric
         assert IndexConfig(metric=metric).metric == metric
-    for metric in ("L2", "", "euclid", None, 0, ["l2"]):
+    for metric in ("L2", "", "euclid", 0, ["l2"]):
         text = message(IndexConfig, metric=metric)
         assert "metric" in text
         assert all(known in text for known in METRICS)
@@ -110,4 +110,4 @@ def test_defaults():
     assert (config.k, config.lmbda, config.temperature) == (1024, 0.25, 10.0)
     assert config.refine is False
     assert config.nprobe is None
-    assert IndexConfig() == IndexConfig("auto", "l2", None, None, 0)
+    assert IndexConfig() == IndexConfig("auto", None, None, None, 0)

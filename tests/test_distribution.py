@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from knn_logits.distribution import (
     drop_impossible,
+    equivalent_temperature,
     influences,
     log_p_knn_of,
     log_weights,
@@ -273,8 +274,9 @@ def test_extreme_distances_and_temperatures(every_row, metric, temperature, dist
     assert float(found.exp().sum()) == pytest.approx(1.0, abs=1e-6)
     one, other = neighbors.distances[0].double().tolist()
     gap = (other - one) if metric == "l2" else (one - other)
-    with np.errstate(over="ignore"):
-        expected = -np.logaddexp(0.0, -np.float64(gap) / np.float64(temperature))
+    # A temperature beyond the normal floats acts as the nearest of them.
+    tiny = torch.finfo(torch.float32).tiny
+    expected = -np.logaddexp(0.0, -gap / min(max(temperature, tiny), 1 / tiny))
     assert float(found[0, 0].exp()) == pytest.approx(math.exp(expected), abs=1e-5)
     mixed = mix(torch.tensor([[0.5, 0.25, 0.25]]).log(), found, neighbors.values, 0.5)
     assert not mixed.isnan().any()
@@ -313,7 +315,6 @@ def test_tiny_probabilities_stay_finite(distances, scores, lmbda):
             else model_side
         )
         if expected > -1e4:
-            assert math.isfinite(found[token])
             assert found[token] == pytest.approx(expected, rel=1e-5, abs=1e-4)
 
 
@@ -329,7 +330,7 @@ def test_influences_and_the_models_share_sum_to_1(case, data):
     chosen = torch.tensor([data.draw(st.integers(0, vocabulary - 1)) for _ in rows])
     log_p = mixed[rows, chosen]
     assume(bool(log_p.isfinite().all()))
-    share = torch.where(neighbors.mask.any(-1), lmbda, 0.0).double()
+    share = lmbda * neighbors.mask.any(-1).double()
     parts = influences(weights, neighbors.values, chosen, log_p, share)
     rest = (log_p_lm[rows, chosen] + torch.log1p(-share) - log_p).exp()
     assert not parts.isnan().any()
@@ -387,11 +388,13 @@ def test_the_mixture_of_one_token_is_that_of_all(case):
     metric, neighbors, log_p_lm, temperature, lmbda = case
     weights = log_weights(neighbors, metric, temperature)
     mixed = mix(log_p_lm, weights, neighbors.values, lmbda)
-    share = torch.where(neighbors.mask.any(-1), lmbda, 0.0)
+    # In float64, since a float32 cannot tell 1 - lmbda from 0 where lmbda is nearly 1.
+    share = torch.tensor(lmbda, dtype=torch.float64) * neighbors.mask.any(-1)
     for token in range(log_p_lm.shape[1]):
         chosen = torch.full((neighbors.rows,), token)
-        one = mix_one(log_p_lm[:, token], log_p_knn_of(weights, neighbors.values, chosen), share)
-        torch.testing.assert_close(one, mixed[:, token], rtol=1e-5, atol=2e-6)
+        log_p_knn = log_p_knn_of(weights.double(), neighbors.values, chosen)
+        one = mix_one(log_p_lm[:, token].double(), log_p_knn, share)
+        torch.testing.assert_close(one, mixed[:, token].double(), rtol=1e-5, atol=2e-6)
 
 
 @given(cases())
@@ -420,3 +423,25 @@ def test_votes_are_taken_only_where_a_token_is_forbidden():
     found = drop_impossible(weights, neighbors.values, log_p_lm)
     torch.testing.assert_close(found[0], weights[0])
     assert found[1].tolist() == [-INF, 0.0]
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["l2", "ip", "cosine"]), st.floats(0.5, 50.0))
+def test_equivalent_temperatures_give_equal_weights_at_equal_lengths(seed, metric, temperature):
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((9, 6))
+    vectors *= 3.0 / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    query, keys = vectors[0], vectors[1:]
+    distance = {
+        "l2": ((keys - query) ** 2).sum(-1),
+        "ip": keys @ query,
+        "cosine": keys @ query / 9.0,
+    }
+
+    def weights(name, tau):
+        scores = (-1 if name == "l2" else 1) * distance[name] / tau
+        return np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+
+    other = equivalent_temperature(temperature, "l2", metric, mean_square=9.0)
+    np.testing.assert_allclose(weights("l2", temperature), weights(metric, other), rtol=1e-9)
+    back = equivalent_temperature(other, metric, "l2", mean_square=9.0)
+    assert back == pytest.approx(temperature)

@@ -13,11 +13,11 @@ from torch import nn
 
 from knn_logits._version import __version__
 from knn_logits.build.corpus import Document
-from knn_logits.build.indexing import make_index, probe_arrays, write_index
+from knn_logits.build.indexing import index_arrays, like_temperature, make_index, probe_arrays
 from knn_logits.build.keys import compute_keys, default_batch_tokens
 from knn_logits.build.progress import Progress, no_progress
 from knn_logits.build.tokens import tokenize
-from knn_logits.capture.forward import input_device
+from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import DEFAULT_KEY, find_key, is_encoder_decoder
 from knn_logits.compatibility import (
     CANARY_KEYS,
@@ -43,11 +43,12 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import (
     KeyWriter,
     TokenWriter,
+    building,
     mark_finished,
-    prepare_folder,
     record_files,
 )
 from knn_logits.errors import ConfigError, ModelError
+from knn_logits.neighbors import Array
 from knn_logits.windows import plan, resolve
 
 
@@ -61,7 +62,9 @@ def build_datastore(
     window: WindowConfig | None = None,
     concatenate: bool = False,
     index: IndexConfig | None = None,
-    settings: KNNConfig | None = None,
+    k: int | None = None,
+    lmbda: float | None = None,
+    temperature: float | None = None,
     keys_dtype: str = "float16",
     batch_tokens: int | None = None,
     threads: int | None = None,
@@ -85,7 +88,10 @@ def build_datastore(
         window: Tokens seen at once, and the stride between windows.
         concatenate: Join the documents into one stream, so that contexts cross their edges.
         index: What kind of index.
-        settings: What holds for users who give none.
+        k: Neighbors a query, for users who give none; so the next two.
+        lmbda: Weight of the neighbors, in [0, 1].
+        temperature: Of the softmax over the neighbors, above 0; None takes 10 for the metric
+            "l2" and what corresponds to it for another.
         keys_dtype: "float16", or "float32" for keys that do not fit it.
         batch_tokens: Tokens a forward pass; None chooses by the device.
         threads: OpenMP threads of the index; None leaves FAISS's own choice.
@@ -113,15 +119,14 @@ def build_datastore(
             "a datastore of an encoder-decoder model is made of sources and targets, which this "
             "release does not build; give a causal model"
         )
+    given = {"k": k, "lmbda": lmbda, "temperature": temperature}
+    settings = KNNConfig(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     index = index or IndexConfig()
     location = find_key(model, key)
     window_size, stride = resolve(window or WindowConfig(), context_length(model))
     device = input_device(model)
-    folder = Path(folder)
-    prepare_folder(folder, overwrite=overwrite)
-    was_training = model.training
-    model.eval()
-    try:
+    target = Path(folder)
+    with building(target, overwrite=overwrite) as folder, evaluating(model):
         writer = _write_tokens(
             folder, tokenizer, documents, vocabulary_size(model), concatenate, progress
         )
@@ -129,68 +134,77 @@ def build_datastore(
         tokens = map_array(folder / layout.TOKENS, "int32", (writer.tokens,))
         canary = np.asarray(tokens[: min(CANARY_LENGTH, window_size)])
         check_causal(model, location, canary)
-        windows = list(plan(contexts.first, contexts.length, window_size, stride))
-        keys: KeyWriter | None = None
-        done = 0
-        progress("keys", 0, contexts.entries)
-        for part in compute_keys(
+        parts = compute_keys(
             model,
             location,
             tokens,
-            windows,
+            list(plan(contexts.first, contexts.length, window_size, stride)),
             dtype=keys_dtype,
             batch_tokens=batch_tokens or default_batch_tokens(device),
-        ):
-            if keys is None:
-                dim = part.shape[1]
-                keys = KeyWriter(folder, dim, keys_dtype, contexts.entries)
-            keys.append(part)
-            done += len(part)
-            progress("keys", done, contexts.entries)
-        assert keys is not None
-        keys.flush()
+        )
+        dim = _write_keys(folder, parts, contexts.entries, progress)
         canary_arrays = {
             CANARY_TOKENS: canary,
             CANARY_KEYS: canary_keys(model, location, canary),
         }
-    finally:
-        model.train(was_training)
-    settings = settings or KNNConfig()
-    manifest = Manifest(
-        created_with=__version__,
-        model=model_record(model),
-        tokenizer=tokenizer_record(tokenizer),
-        key=KeyRecord(name=key, module=location.module, side=location.side),
-        entries=contexts.entries,
-        documents=writer.documents,
-        tokens=writer.tokens,
-        dim=dim,
-        dtype="float16" if keys_dtype == "float16" else "float32",
-        metric=index.metric,
-        windows=WindowRecord(window=window_size, stride=stride, concatenate=concatenate),
-        index=IndexRecord(factory="exact", requested=index.factory),
-        settings=SettingsRecord(
-            k=settings.k, lmbda=settings.lmbda, temperature=settings.temperature
-        ),
-        license=license,
-        source=source,
-        files=record_files(folder),
-    )
-    # The index is built over a datastore that is whole but for it, and still marked unfinished.
-    store = Datastore.unfinished(folder, manifest)
-    built, record = make_index(store, index, threads=threads, progress=progress)
-    write_index(store, built, record)
-    write_arrays(folder / layout.CHECKS, canary_arrays | probe_arrays(store, built), {})
-    progress("checksums", 0, None)
-    manifest.model_copy(
-        update={
-            "index": record,
-            "skipped": len(skipped),
-            "files": record_files(folder, manifest.files),
-        }
-    ).write(folder)
-    mark_finished(folder)
-    return Datastore(folder)
+        manifest = Manifest(
+            created_with=__version__,
+            model=model_record(model),
+            tokenizer=tokenizer_record(tokenizer),
+            key=KeyRecord(name=key, module=location.module, side=location.side),
+            entries=contexts.entries,
+            documents=writer.documents,
+            tokens=writer.tokens,
+            dim=dim,
+            dtype="float16" if keys_dtype == "float16" else "float32",
+            metric=index.metric or "l2",
+            windows=WindowRecord(window=window_size, stride=stride, concatenate=concatenate),
+            index=IndexRecord(factory="exact", requested=index.factory),
+            settings=SettingsRecord(
+                k=settings.k, lmbda=settings.lmbda, temperature=settings.temperature
+            ),
+            license=license,
+            source=source,
+            files=record_files(folder),
+        )
+        # The index is built over a datastore that is whole but for it, and marked unfinished.
+        store = Datastore.unfinished(folder, manifest)
+        if temperature is None:
+            fitting = like_temperature(store, settings.temperature, "l2")
+            manifest = manifest.model_copy(
+                update={"settings": manifest.settings.model_copy(update={"temperature": fitting})}
+            )
+        built, record = make_index(store, index, threads=threads, progress=progress)
+        arrays = index_arrays(built, record)
+        if arrays is not None:
+            write_arrays(folder / layout.INDEX, arrays, {"factory": record.factory})
+        write_arrays(folder / layout.CHECKS, canary_arrays | probe_arrays(store, built), {})
+        progress("checksums", 0, None)
+        manifest.model_copy(
+            update={
+                "index": record,
+                "skipped": len(skipped),
+                "files": record_files(folder, manifest.files),
+            }
+        ).write(folder)
+        mark_finished(folder)
+    return Datastore(target)
+
+
+def _write_keys(folder: Path, parts: Iterator[Array], entries: int, progress: Progress) -> int:
+    """Writes the keys in shards, and returns their length."""
+    progress("keys", 0, entries)
+    keys: KeyWriter | None = None
+    done = 0
+    for part in parts:
+        if keys is None:
+            keys = KeyWriter(folder, part.shape[1], str(part.dtype), entries)
+        keys.append(part)
+        done += len(part)
+        progress("keys", done, entries)
+    assert keys is not None
+    keys.flush()
+    return keys.dim
 
 
 def context_length(model: nn.Module) -> int | None:

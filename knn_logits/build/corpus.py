@@ -25,6 +25,7 @@ from knn_logits.build.corpus_formats import (
     type_name,
 )
 from knn_logits.build.corpus_hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
+from knn_logits.datastore import layout
 from knn_logits.errors import CorpusError
 
 _KINDS = "text files, JSON lines (.jsonl), parquet, folders of these, or hf:DATASET"
@@ -227,6 +228,8 @@ def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
                 if (status.st_dev, status.st_ino) in seen:
                     continue
                 seen.add((status.st_dev, status.st_ino))
+                if any((path / name).exists() for name in (layout.MANIFEST, layout.BUILDING)):
+                    continue  # a datastore among the documents, perhaps the one being built
                 children = [c.name for c in path.iterdir() if not c.name.startswith(".")]
                 for child in sorted(children, reverse=True):
                     below = f"{relative}/{child}" if relative else child

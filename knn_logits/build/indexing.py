@@ -9,18 +9,19 @@ import numpy as np
 import torch
 
 from knn_logits.build.progress import Progress, no_progress
-from knn_logits.config import IndexConfig, Metric, check_metric
+from knn_logits.config import IndexConfig, Metric
 from knn_logits.datastore import layout
-from knn_logits.datastore.files import write_arrays
+from knn_logits.datastore.files import put_in_place, stage_arrays
 from knn_logits.datastore.manifest import IndexRecord, Manifest, RecallRecord
 from knn_logits.datastore.store import Datastore
-from knn_logits.datastore.writer import record_files
+from knn_logits.datastore.writer import record_file
+from knn_logits.distribution import equivalent_temperature
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.neighbors import Array
 from knn_logits.retrieval import build_index as build_raw
-from knn_logits.retrieval import exact_neighbors
+from knn_logits.retrieval import exact_neighbors, training_sample
 
 logger = logging.getLogger(__name__)
 
@@ -56,20 +57,49 @@ def build_index(
     index = index or IndexConfig()
     if not store.has_keys:
         raise DatastoreError(f"{store.folder} has no keys: build the datastore again")
-    metric: Metric = check_metric(index.metric)
     folder, old = store.folder, store.manifest
+    metric: Metric = index.metric or old.metric
     # The index is written under the manifest's metric, so the manifest in memory changes first.
     store = Datastore(folder)
     store.manifest = old.model_copy(update={"metric": metric})
     built, record = make_index(store, index, threads=threads, progress=progress)
-    write_index(store, built, record)
+    settings = old.settings
+    if metric != old.metric:
+        settings = settings.model_copy(
+            update={"temperature": like_temperature(store, settings.temperature, old.metric)}
+        )
     checks = {name: value for name, value in store.checks.items() if not name.startswith("probe")}
-    write_arrays(folder / layout.CHECKS, checks | probe_arrays(store, built), {})
-    unchanged = [one for one in old.files if one.name not in (layout.INDEX, layout.CHECKS)]
-    files = record_files(folder, unchanged)
-    manifest = store.manifest.model_copy(update={"index": record, "files": files})
+    checks |= probe_arrays(store, built)
+    staged = {layout.CHECKS: stage_arrays(folder / layout.CHECKS, checks, {})}
+    arrays = index_arrays(built, record)
+    if arrays is not None:
+        path = folder / layout.INDEX
+        staged[layout.INDEX] = stage_arrays(path, arrays, {"factory": record.factory})
+    files = [one for one in old.files if one.name not in (layout.INDEX, layout.CHECKS)]
+    files += [record_file(name, path) for name, path in staged.items()]
+    manifest = store.manifest.model_copy(
+        update={
+            "index": record,
+            "settings": settings,
+            "files": tuple(sorted(files, key=lambda one: one.name)),
+        }
+    )
+    # Nothing of the old index has been touched so far; what remains takes no time.
+    put_in_place(folder / name for name in staged)
     Manifest.model_validate(manifest.model_dump()).write(folder)
+    if arrays is None:
+        (folder / layout.INDEX).unlink(missing_ok=True)
     return Datastore(folder)
+
+
+def like_temperature(store: Datastore, temperature: float, metric: Metric) -> float:
+    """A temperature chosen for one metric, as the store's metric needs it."""
+    keys = training_sample(store, _QUERIES, seed=0)
+    mean_square = max(float(np.square(keys).sum(axis=-1).mean()), 1e-12)
+    new = store.manifest.metric
+    # Rounded, so that going to another metric and back changes nothing.
+    like = equivalent_temperature(temperature, metric, new, mean_square)
+    return float(f"{like:.8g}")
 
 
 def make_index(
@@ -109,6 +139,8 @@ def make_index(
     return built, IndexRecord(
         factory=factory,
         requested=config.factory,
+        seed=config.seed,
+        train_size=config.train_size,
         nprobe=searched.nprobe,
         recall=RecallRecord(at=truth.shape[1], value=round(value, 4), queries=len(queries)),
     )
@@ -141,22 +173,21 @@ def recall(index: Index, queries: Array, truth: Array) -> float:
     return float(np.mean(found))
 
 
-def write_index(store: Datastore, index: Index, record: IndexRecord) -> None:
-    """Writes an index as plain arrays, or removes the file where it has no plain form."""
-    path = store.folder / layout.INDEX
-    if record.factory != "exact":
-        from knn_logits.index import plain
-        from knn_logits.index.faiss_backend import FaissIndex
+def index_arrays(index: Index, record: IndexRecord) -> dict[str, Array] | None:
+    """An index as plain arrays, None where it has no plain form or needs none."""
+    if record.factory == "exact":
+        return None
+    from knn_logits.index import plain
+    from knn_logits.index.faiss_backend import FaissIndex
 
-        if isinstance(index, FaissIndex) and plain.has_plain_form(index.raw):
-            write_arrays(path, plain.to_arrays(index), {"factory": record.factory})
-            return
-        logger.warning(
-            "the index %s has no form that can be stored; it will be built from the keys at each "
-            "opening",
-            record.factory,
-        )
-    path.unlink(missing_ok=True)
+    if isinstance(index, FaissIndex) and plain.has_plain_form(index.raw):
+        return plain.to_arrays(index)
+    logger.warning(
+        "the index %s has no form that can be stored; it will be built from the keys at each "
+        "opening",
+        record.factory,
+    )
+    return None
 
 
 def probe_arrays(store: Datastore, index: Index, queries: int = 8, k: int = 8) -> dict[str, Array]:

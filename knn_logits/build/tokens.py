@@ -29,9 +29,10 @@ def _parts(text: str) -> Iterator[str]:
     start = 0
     while len(text) - start > _PART:
         found = _BREAK.search(text, start + _PART)
-        end = found.end() if found else len(text)
-        yield text[start:end]
-        start = end
+        if found is None:
+            break
+        yield text[start : found.end()]
+        start = found.end()
     yield text[start:]
 
 

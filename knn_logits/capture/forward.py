@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,6 +31,18 @@ def input_device(model: nn.Module) -> torch.device:
         return torch.device(device)
     places = (parameter.device for parameter in model.parameters())
     return next((place for place in places if place.type != "meta"), torch.device("cpu"))
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; each module goes back to the mode it had."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def key_states(model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
-    """Runs the command line; an expected failure is one line on stderr and the exit status 1."""
+    """Runs the command line; a failure is one line on stderr and the exit status 1."""
     from knn_logits.cli.app import app
     from knn_logits.errors import KNNLogitsError
 
     try:
         app()
     except KNNLogitsError as error:
-        print(f"knn-logits: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(1)
-    except BrokenPipeError:
-        # Whoever read the output has seen enough.
-        sys.stderr.close()
-        sys.exit(1)
+        _fail(str(error))
+    except Exception as error:
+        if os.environ.get("KNN_LOGITS_DEBUG"):
+            raise
+        _fail(
+            f"unexpected {type(error).__name__}: {error}; set KNN_LOGITS_DEBUG=1 to see where, and "
+            "please report it"
+        )
+
+
+def _fail(message: str) -> None:
+    print(f"knn-logits: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(1)

@@ -34,7 +34,7 @@ def build(
     k: options.K = None,
     lmbda: options.Lmbda = None,
     temperature: options.Temperature = None,
-    metric: options.Metric = "l2",
+    metric: options.Metric = None,
     key: options.Key = "ffn_input",
     index: options.Index = "auto",
     nprobe: options.Nprobe = None,
@@ -76,12 +76,14 @@ def build(
     Every token that has something before it becomes an entry: the model's state before it, and
     the token. --k, --lmbda and --temperature are kept as the datastore's settings.
     """
-    settings = KNNConfig(
+    KNNConfig(
         k=DEFAULT_K if k is None else k,
         lmbda=DEFAULT_LMBDA if lmbda is None else lmbda,
         temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
     )
-    index_config = IndexConfig(index, check_metric(metric), nprobe=nprobe, seed=seed)
+    index_config = IndexConfig(
+        index, check_metric(metric) if metric is not None else None, nprobe=nprobe, seed=seed
+    )
     window_config = WindowConfig(window, stride)
     from knn_logits.build.builder import build_datastore
     from knn_logits.build.corpus import corpus_bytes, read_corpus
@@ -112,7 +114,9 @@ def build(
             window=window_config,
             concatenate=concatenate,
             index=index_config,
-            settings=settings,
+            k=k,
+            lmbda=lmbda,
+            temperature=temperature,
             keys_dtype=keys_dtype,
             batch_tokens=batch_tokens,
             threads=threads,

@@ -39,15 +39,35 @@ def prepare(threads: int | None, seed: int = 0) -> None:
     import transformers
 
     if threads is not None:
-        if threads < 1:
-            raise ConfigError(f"--threads must be at least 1, not {threads}")
         torch.set_num_threads(threads)
-    transformers.set_seed(seed)
+    set_seed(seed)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     logger = logging.getLogger("knn_logits")
     logger.handlers = [_OneLine()]
     logger.propagate = False
+
+
+def set_seed(seed: int) -> None:
+    """Makes what follows repeatable."""
+    import transformers
+
+    transformers.set_seed(seed)
+
+
+def read_text(text: str) -> str:
+    """A text given on the command line, or on standard input for "-".
+
+    Raises:
+        ConfigError: when it is not UTF-8.
+    """
+    try:
+        if text == "-":
+            text = sys.stdin.buffer.read().decode("utf-8")
+        text.encode("utf-8")
+    except UnicodeError as error:
+        raise ConfigError("the text is not UTF-8: convert it first") from error
+    return text
 
 
 def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
@@ -91,8 +111,11 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
     try:
         loaded: Any = model
         return loaded.to(where).eval(), tokenizer
-    except RuntimeError as error:
-        raise ConfigError(f"--device {device!r} cannot be used: {error}") from error
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"--device {device!r} cannot be used ({reason}); give --device cpu"
+        ) from error
 
 
 def print_json(content: dict[str, Any]) -> None:
@@ -141,7 +164,7 @@ class Bars:
             self._finish()
             self._tasks[phase] = self._progress.add_task(phase, total=total)
             self._last = phase
-            if not stderr.is_terminal:
+            if not stderr.is_terminal and (total or done):
                 stderr.print(phase + (f": {total}" if total else ""), markup=False)
         self._progress.update(self._tasks[phase], completed=done, total=total)
 

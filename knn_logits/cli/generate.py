@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import interruptible, load_model, prepare, print_json
+from knn_logits.cli.common import (
+    interruptible,
+    load_model,
+    prepare,
+    print_json,
+    read_text,
+    set_seed,
+)
 from knn_logits.errors import ConfigError
+
+
+def decoding_settings(
+    num_beams: int, sample: bool, top_p: float | None, temperature: float | None
+) -> dict[str, Any]:
+    """What `generate()` of transformers is called with.
+
+    Raises:
+        ConfigError: when a setting is out of its range, or means nothing without --sample.
+    """
+    settings: dict[str, Any] = {"do_sample": sample, "num_beams": num_beams}
+    if not sample and (top_p is not None or temperature is not None):
+        raise ConfigError("--top-p and --sampling-temperature need --sample")
+    if top_p is not None:
+        if not 0.0 < top_p <= 1.0:
+            raise ConfigError(f"--top-p must lie above 0 and at most at 1, not {top_p}")
+        settings["top_p"] = top_p
+    if temperature is not None:
+        if not 0.0 < temperature < float("inf"):
+            raise ConfigError(f"--sampling-temperature must be above 0, not {temperature}")
+        settings["temperature"] = temperature
+    return settings
 
 
 def generate(
@@ -19,19 +47,21 @@ def generate(
         str, typer.Option("--prompt", help="Text to continue; - reads it from standard input.")
     ],
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", help="Tokens to write, at most.")
+        int, typer.Option("--max-new-tokens", min=1, help="Tokens to write, at most.")
     ] = 60,
     compare: Annotated[bool, typer.Option("--compare", help="Write without kNN as well.")] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Colour the words and list their sources.")
     ] = False,
-    sources: Annotated[int, typer.Option("--sources", help="Sources listed with --explain.")] = 12,
+    sources: Annotated[
+        int, typer.Option("--sources", min=0, help="Sources listed with --explain.")
+    ] = 12,
     k: options.K = None,
     lmbda: options.Lmbda = None,
     temperature: options.Temperature = None,
     nprobe: options.Nprobe = None,
     refine: options.Refine = False,
-    num_beams: Annotated[int, typer.Option("--num-beams", help="Beams, 1 for greedy.")] = 1,
+    num_beams: Annotated[int, typer.Option("--num-beams", min=1, help="Beams, 1 for greedy.")] = 1,
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample instead of taking the likeliest.")
     ] = False,
@@ -46,38 +76,41 @@ def generate(
     json: options.Json = False,
 ) -> None:
     """Continue a text with kNN, and show which passage caused which word."""
-    if max_new_tokens < 1 or num_beams < 1:
-        raise ConfigError("--max-new-tokens and --num-beams must be at least 1")
-    if prompt == "-":
-        prompt = sys.stdin.read()
+    prompt = read_text(prompt)
     if not prompt:
         raise ConfigError("the prompt is empty: give --prompt some text to continue")
+    settings = decoding_settings(num_beams, sample, top_p, sampling_temperature)
     from knn_logits.datastore.store import Datastore
     from knn_logits.trace.trace import token_dict
 
     datastore = Datastore(store)
-    settings: dict[str, Any] = {"do_sample": sample, "num_beams": num_beams}
-    if sample and top_p is not None:
-        settings["top_p"] = top_p
-    if sample and sampling_temperature is not None:
-        settings["temperature"] = sampling_temperature
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
+    from knn_logits.build.builder import context_length
     from knn_logits.compatibility import check_tokenizer
     from knn_logits.processor import KNNLogitsProcessor
 
     check_tokenizer(tokenizer, datastore)
-    inputs = tokenizer(prompt, return_tensors="pt").to(loaded.device)
+    inputs = tokenizer(prompt, return_tensors="pt", verbose=False).to(loaded.device)
     length = 1 if loaded.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    room = context_length(loaded)
+    if room is not None and length + max_new_tokens > room:
+        raise ConfigError(
+            f"the prompt has {length} tokens and --max-new-tokens adds {max_new_tokens}, but the "
+            f"model reads {room} at most: shorten one of them"
+        )
     settings |= {"max_new_tokens": max_new_tokens, "return_dict_in_generate": True}
     if getattr(loaded.generation_config, "pad_token_id", None) is None:
-        settings["pad_token_id"] = tokenizer.pad_token_id or tokenizer.eos_token_id
+        pad = tokenizer.pad_token_id
+        settings["pad_token_id"] = tokenizer.eos_token_id if pad is None else pad
 
     def write(**extra: Any) -> tuple[Any, str]:
-        prepare(threads, seed)
+        set_seed(seed)
         output = loaded.generate(**inputs, **settings, **extra)
-        text = tokenizer.decode(output.sequences[0, length:], skip_special_tokens=True)
-        return output, str(text)
+        # Some tokenizers drop the space at the beginning of what they decode.
+        whole = tokenizer.decode(output.sequences[0], skip_special_tokens=True)
+        start = tokenizer.decode(output.sequences[0, :length], skip_special_tokens=True)
+        return output, str(whole)[len(str(start)) :]
 
     with interruptible("nothing was written"):
         without = write()[1] if compare else None
@@ -97,6 +130,7 @@ def generate(
         content: dict[str, Any] = {"prompt": prompt, "text": text}
         if without is not None:
             content["text_without_knn"] = without
+        content |= {name: getattr(knn.config, name) for name in ("k", "lmbda", "temperature")}
         content["tokens"] = [token_dict(token) for token in trace[0].tokens]
         print_json(content)
         return

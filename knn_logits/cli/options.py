@@ -23,16 +23,16 @@ Key = Annotated[
     str,
     typer.Option("--key", help="ffn_input, layer_output, or a module's path with :input/:output."),
 ]
-Metric = Annotated[str, typer.Option("--metric", help="l2, ip or cosine.")]
+Metric = Annotated[str | None, typer.Option("--metric", help="l2, ip or cosine.")]
 Index = Annotated[str, typer.Option("--index", metavar="FACTORY|exact|auto", help="Kind of index.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps or auto.")]
 Dtype = Annotated[
     str, typer.Option("--dtype", help="Precision of the model: auto, float32, bfloat16, float16.")
 ]
 Threads = Annotated[
-    int | None, typer.Option("--threads", help="CPU threads; all of them where not given.")
+    int | None, typer.Option("--threads", min=1, help="CPU threads; all of them where not given.")
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of every random choice.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
 ]

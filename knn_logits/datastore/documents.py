@@ -110,11 +110,16 @@ def read_documents(path: Path, rows: int, tokens: int) -> Documents:
     try:
         table = pq.read_table(path, schema=_SCHEMA)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise DamagedError(f"{path} cannot be read: {error}; build or pull it again") from error
+        raise DamagedError(f"{path} cannot be read: {error}; build it again") from error
+    if any(table[name].null_count for name in ("first", "length", "id")):
+        raise DamagedError(f"{path} lacks places or ids of documents; build it again")
     documents = Documents(table)
     ends = np.cumsum(documents.length)
     whole = len(documents) == rows and (rows == 0 or int(ends[-1]) == tokens)
     starts = np.concatenate([[0], ends[:-1]]) if rows else ends
-    if not whole or (documents.length < 1).any() or not np.array_equal(documents.first, starts):
-        raise DamagedError(f"{path} does not fit tokens.npy; build or pull it again")
+    # Each on its own too, since a sum of large numbers can wrap around to `tokens`.
+    lengths = documents.length
+    sane = bool(((lengths >= 1) & (lengths <= tokens)).all())
+    if not whole or not sane or not np.array_equal(documents.first, starts):
+        raise DamagedError(f"{path} does not fit tokens.npy; build it again")
     return documents

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -40,6 +40,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         sync_folder(path.parent)
     except OSError as error:
         partial.unlink(missing_ok=True)
+        if error.filename not in (None, str(partial), str(path), str(path.parent)):
+            raise  # about a file of the caller's
         raise DatastoreError(
             f"cannot write {path}: {error.strerror or error}; free some space or choose "
             "another folder, then run the command again"
@@ -79,24 +81,46 @@ def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
     """Writes a .safetensors file, whole or not at all."""
+    stage_arrays(path, arrays, metadata)
+    put_in_place([path])
+
+
+def put_in_place(paths: Iterable[Path]) -> None:
+    """Renames staged files to what they are called when whole."""
+    for path in paths:
+        path.with_name(partial_name(path.name)).replace(path)
+        sync_folder(path.parent)
+
+
+def stage_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> Path:
+    """Writes a .safetensors file under its partial name, for `put_in_place`.
+
+    Returns:
+        The partial file.
+    """
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     partial = path.with_name(partial_name(path.name))
     try:
+        # safetensors writes for the owner alone; this file is as readable as its neighbors.
+        partial.touch()
+        mode = partial.stat().st_mode
         save_file(
             {name: np.ascontiguousarray(array) for name, array in arrays.items()},
             partial,
             metadata=dict(metadata),
         )
+        partial.chmod(mode)
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
-        partial.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         partial.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
         raise DatastoreError(
-            f"cannot write {path}: {error.strerror or error}; free some space, then run again"
+            f"cannot write {path}: {reason}; free some space, then run again"
         ) from error
+    return partial
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
@@ -113,7 +137,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
                 file.metadata() or {}
             )
     except (SafetensorError, OSError, ValueError) as error:
-        raise DamagedError(f"{path} cannot be read: {error}; build or pull it again") from error
+        raise DamagedError(f"{path} cannot be read: {error}; build it again") from error
 
 
 def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
@@ -137,7 +161,7 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
             return np.empty(shape, dtype)
         return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
     except (OSError, ValueError) as error:
-        raise DamagedError(f"{path} is damaged: {error}; build or pull it again") from error
+        raise DamagedError(f"{path} is damaged: {error}; build it again") from error
 
 
 def sha256(path: Path) -> str:

@@ -11,7 +11,7 @@ INDEX = "index.safetensors"
 CHECKS = "checks.safetensors"
 BUILDING = "building.json"
 
-_KEYS = re.compile(r"keys-\d{5}\.npy")
+_KEYS = re.compile(r"keys-[0-9]{5}\.npy")
 _PARTIAL_SUFFIX = ".partial"
 
 

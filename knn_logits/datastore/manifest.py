@@ -19,10 +19,11 @@ from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
 FORMAT: Literal["knn-logits datastore"] = "knn-logits datastore"
 FORMAT_VERSION: Literal[1] = 1
 _LARGEST_MANIFEST = 64 << 20
+_LARGEST_NUMBER = 1 << 62
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class ModelRecord(_Record):
@@ -80,7 +81,9 @@ class IndexRecord(_Record):
 
     factory: str
     requested: str
-    nprobe: int | None = None
+    seed: int = Field(default=0, ge=0)
+    train_size: int | None = Field(default=None, ge=1)
+    nprobe: int | None = Field(default=None, ge=1)
     recall: RecallRecord | None = None
 
 
@@ -124,10 +127,10 @@ class Manifest(_Record):
     model: ModelRecord
     tokenizer: TokenizerRecord
     key: KeyRecord
-    entries: int = Field(ge=0)
-    documents: int = Field(ge=0)
-    tokens: int = Field(ge=0)
-    dim: int = Field(ge=1)
+    entries: int = Field(ge=0, le=_LARGEST_NUMBER)
+    documents: int = Field(ge=0, le=_LARGEST_NUMBER)
+    tokens: int = Field(ge=0, le=_LARGEST_NUMBER)
+    dim: int = Field(ge=1, le=_LARGEST_NUMBER)
     dtype: Literal["float16", "float32"] = "float16"
     metric: Metric = "l2"
     windows: WindowRecord
@@ -176,11 +179,11 @@ def read_manifest(folder: Path) -> Manifest:
             "`knn-logits build` wrote"
         )
     if path.stat().st_size > _LARGEST_MANIFEST:
-        raise DamagedError(f"{path} is too large for a manifest; build or pull it again")
+        raise DamagedError(f"{path} is too large for a manifest; build it again")
     try:
         content: Any = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} is not JSON ({error}); build or pull it again") from error
+        raise DamagedError(f"{path} is not JSON ({error}); build it again") from error
     version = content.get("format_version") if isinstance(content, dict) else None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DatastoreError(f"{path} is not the manifest of a {FORMAT}")
@@ -194,7 +197,7 @@ def read_manifest(folder: Path) -> Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise DamagedError(f"{path}: {place}: {first['msg']}; build or pull it again") from error
+        raise DamagedError(f"{path}: {place}: {first['msg']}; build it again") from error
     _check_names(path, manifest)
     return manifest
 

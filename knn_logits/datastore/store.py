@@ -62,7 +62,7 @@ class Datastore:
             if size != record.bytes:
                 found = "is missing" if size is None else f"has {size} bytes"
                 raise DamagedError(
-                    f"{path} {found}, the manifest says {record.bytes}; build or pull it again"
+                    f"{path} {found}, the manifest says {record.bytes}; build it again"
                 )
 
     @classmethod
@@ -119,16 +119,17 @@ class Datastore:
         if contexts.entries != len(self):
             raise DamagedError(
                 f"{self.folder}: {contexts.entries} entries in {layout.TOKENS}, the manifest "
-                f"says {len(self)}; build or pull it again"
+                f"says {len(self)}; build it again"
             )
         return contexts
 
     @cached_property
     def values(self) -> Tensor:
         """int32 [entries]: the token of each entry."""
-        entries = np.ones(self.manifest.tokens, dtype=bool)
-        entries[self.contexts.first] = False
-        return torch.from_numpy(np.asarray(self.tokens)[entries])
+        first, tokens = self.contexts.first, np.asarray(self.tokens)
+        entries = np.ones(len(tokens), dtype=bool)
+        entries[first] = False
+        return torch.from_numpy(tokens[entries])
 
     @property
     def has_keys(self) -> bool:
@@ -160,20 +161,28 @@ class Datastore:
         Returns:
             [..., dim].
         """
-        flat = np.asarray(ids).reshape(-1)
+        shards, flat = self._shards, np.asarray(ids).reshape(-1)
         out = np.empty((len(flat), self.manifest.dim), self.manifest.dtype)
         first = 0
-        for shard in self._shards:
+        for shard in shards:
             inside = (flat >= first) & (flat < first + len(shard))
             out[inside] = shard[flat[inside] - first]
             first += len(shard)
         return out.reshape(*np.shape(ids), self.manifest.dim)
 
     def key_batches(self, size: int) -> Iterator[Array]:
-        """All keys in order, float32, `size` rows at a time."""
-        for shard in self._shards:
-            for first in range(0, len(shard), size):
-                yield np.asarray(shard[first : first + size], dtype=np.float32)
+        """All keys in order, float32, `size` rows at a time.
+
+        Raises:
+            DatastoreError: when there are none, at once.
+            DamagedError: when they do not fit the manifest, at once.
+        """
+        shards = self._shards
+        return (
+            np.asarray(shard[first : first + size], dtype=np.float32)
+            for shard in shards
+            for first in range(0, len(shard), size)
+        )
 
     @cached_property
     def checks(self) -> dict[str, Array]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -34,14 +35,10 @@ def prepare_folder(folder: Path, *, overwrite: bool) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        names = sorted(entry.name for entry in folder.iterdir())
-    except OSError as error:
-        raise DatastoreError(f"cannot use {folder}: {error.strerror}; choose another") from error
-    foreign = [name for name in names if not layout.is_ours(name)]
-    if foreign:
-        raise DatastoreError(
-            f"{folder} holds other files ({', '.join(foreign[:3])}); choose an empty folder"
-        )
+        names = _refuse_foreign(folder)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DatastoreError(f"cannot use {folder}: {reason}; choose another") from error
     if names and not overwrite:
         what = "a datastore" if layout.MANIFEST in names else "an unfinished build"
         raise DatastoreError(f"{folder} already holds {what}; pass --overwrite to replace it")
@@ -49,6 +46,57 @@ def prepare_folder(folder: Path, *, overwrite: bool) -> None:
     for name in sorted(names, key=lambda name: name != layout.MANIFEST):
         (folder / name).unlink()
     write_bytes(folder / layout.BUILDING, json.dumps({"state": "building"}).encode())
+
+
+@contextmanager
+def building(folder: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Gives a folder to build in, which becomes `folder` once the build is done.
+
+    A datastore that is to be replaced stays until then. A failed build is cleared away; an
+    interrupted one leaves what it has, marked as unfinished.
+
+    Yields:
+        Where to write.
+
+    Raises:
+        DatastoreError: when the folder cannot be used.
+    """
+    folder = folder.resolve()
+    replaces = overwrite and (folder / layout.MANIFEST).is_file()
+    place = folder.with_name(folder.name + ".new") if replaces else folder
+    if replaces:
+        _refuse_foreign(folder)
+    is_new = not place.exists()
+    prepare_folder(place, overwrite=overwrite)
+    try:
+        yield place
+        if replaces:
+            old = folder.with_name(folder.name + ".old")
+            folder.rename(old)
+            place.rename(folder)
+            _clear(old, whole=True)
+    except Exception:
+        _clear(place, whole=is_new)
+        raise
+
+
+def _clear(folder: Path, *, whole: bool) -> None:
+    with suppress(OSError):
+        for path in list(folder.iterdir()):
+            if layout.is_ours(path.name):
+                path.unlink(missing_ok=True)
+        if whole:
+            folder.rmdir()
+
+
+def _refuse_foreign(folder: Path) -> list[str]:
+    names = sorted(entry.name for entry in folder.iterdir())
+    foreign = [name for name in names if not layout.is_ours(name)]
+    if foreign:
+        raise DatastoreError(
+            f"{folder} holds other files ({', '.join(foreign[:3])}); choose an empty folder"
+        )
+    return names
 
 
 class TokenWriter:
@@ -90,9 +138,10 @@ class TokenWriter:
         """
         assert self._file is not None
         array = np.asarray(tokens, dtype=np.int64)
-        if array.min() < 0 or array.max() >= self._vocabulary:
+        unknown = array[(array < 0) | (array >= self._vocabulary)]
+        if len(unknown):
             raise ConfigError(
-                f"the tokenizer gave the token {int(array.max())}, the model knows "
+                f"the tokenizer gave the token {int(unknown[0])}, the model knows "
                 f"{self._vocabulary}: load the tokenizer that belongs to the model"
             )
         self._file.write(array.astype(np.int32).tobytes())
@@ -142,6 +191,7 @@ class KeyWriter:
     def __init__(
         self, folder: Path, dim: int, dtype: str, entries: int, *, shard_bytes: int = SHARD_BYTES
     ) -> None:
+        self.dim = dim
         self._folder = folder
         row_bytes = dim * np.dtype(dtype).itemsize
         self._rows_per_shard = max(1, shard_bytes // row_bytes)
@@ -184,17 +234,15 @@ def record_files(folder: Path, known: Iterable[FileRecord] = ()) -> tuple[FileRe
         if name in unchanged:
             records.append(unchanged[name])
             continue
-        dtype, shape = _array_facts(path) if name.endswith(".npy") else (None, None)
-        records.append(
-            FileRecord(
-                name=name,
-                dtype=dtype,
-                shape=shape,
-                bytes=path.stat().st_size,
-                sha256=sha256(path),
-            )
-        )
+        records.append(record_file(name, path))
     return tuple(records)
+
+
+def record_file(name: str, path: Path) -> FileRecord:
+    """Size, shape and hash of a file that is, or will be, called `name`."""
+    dtype, shape = _array_facts(path) if name.endswith(".npy") else (None, None)
+    size = path.stat().st_size
+    return FileRecord(name=name, dtype=dtype, shape=shape, bytes=size, sha256=sha256(path))
 
 
 def _array_facts(path: Path) -> tuple[str, tuple[int, ...]]:

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import logging
 import math
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -47,6 +48,12 @@ def faiss_module() -> Any:
     return faiss
 
 
+def faiss_reason(error: Exception) -> str:
+    """What an error of FAISS says, on one line and without the C++ function that raised it."""
+    text = " ".join(str(error).split())
+    return re.sub(r"^Error in .* at \S+:\d+: (?:Error: )?", "", text)
+
+
 def make_empty(factory: str, dim: int, metric: Metric) -> Any:
     """An untrained FAISS index.
 
@@ -58,7 +65,7 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
     try:
         index = faiss.index_factory(dim, factory, kind)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].rpartition("Error: ")[2]
+        reason = faiss_reason(error)
         raise ConfigError(
             f"FAISS cannot make the index {factory!r} for keys of {dim} numbers ({reason}); "
             "try 'auto', 'exact' or 'IVF1024,SQ8'"
@@ -66,7 +73,10 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
     ivf = inverted_file(index)
     if ivf is not None:
         ivf.cp.seed = 1234
+        # Fewer keys than FAISS recommends are no reason for a line of its own on stderr.
         ivf.cp.min_points_per_centroid = 1
+        if hasattr(ivf, "pq"):
+            ivf.pq.cp.min_points_per_centroid = 1
     return index
 
 
@@ -162,7 +172,7 @@ class FaissIndex:
         if not math.isfinite(float(queries.sum())):
             # FAISS finds nothing near NaN, but an infinite query is at a distance like any other.
             finite = queries.isfinite().all(dim=-1, keepdim=True)
-            queries = queries.masked_fill(~finite, float("nan"))
+            queries = queries.masked_fill(~finite, math.nan)
         if self._on_gpu:
             return self._search_gpu(queries.contiguous(), k)
         rows = len(queries)
@@ -245,7 +255,7 @@ def build_faiss(
             for batch in batches:
                 index.add(_prepared(batch, metric))
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[-1].rpartition("Error: ")[2]
+            reason = faiss_reason(error)
             raise ConfigError(
                 f"the index {factory!r} cannot be trained on {len(sample)} keys ({reason}); "
                 "take fewer lists, 'auto' or 'exact'"
@@ -268,7 +278,7 @@ def to_gpu(index: FaissIndex, device: torch.device) -> FaissIndex:
     try:
         moved = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), device.index or 0, index.raw)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1]
+        reason = faiss_reason(error)
         logger.warning("the index stays on the CPU, FAISS has no GPU form of it: %s", reason)
         return index
     return FaissIndex(moved, index.metric, nprobe=index.nprobe, threads=index.threads)

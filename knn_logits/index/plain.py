@@ -6,14 +6,17 @@ have no plain form; they are built from the keys again each time a datastore is 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 
 from knn_logits.config import Metric
 from knn_logits.errors import DamagedError
-from knn_logits.index.faiss_backend import FaissIndex, faiss_module, make_empty
+from knn_logits.index.faiss_backend import FaissIndex, faiss_module, faiss_reason, make_empty
 from knn_logits.neighbors import Array
+
+_MOST_CODE_BITS = 16
 
 
 def _parts(index: Any) -> tuple[list[Any], Any]:
@@ -115,7 +118,7 @@ def from_arrays(
     try:
         index = _assemble(arrays, factory, dim, metric, size)
     except (KeyError, ValueError, RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[-1]
+        reason = faiss_reason(error)
         raise DamagedError(
             f"the index file does not hold {factory!r} over {size} keys ({reason}); make it again "
             "with `knn-logits index`"
@@ -134,9 +137,19 @@ def _fill(vector: Any, array: Array, dtype: type, count: int | None = None) -> N
     faiss_module().copy_array_to_vector(np.ascontiguousarray(array).reshape(-1), vector)
 
 
+def _check_demand(factory: str, size: int) -> None:
+    """Refuses a factory for which FAISS would take more memory than such an index can need."""
+    lists = [int(number) for number in re.findall(r"IVF(\d+)", factory)]
+    bits = [int(number) for number in re.findall(r"PQ\d+x(\d+)", factory)]
+    _expect(max(lists, default=0) <= max(size, 1), "more lists than keys")
+    _expect(max(bits, default=0) <= _MOST_CODE_BITS and "IMI" not in factory, "no plain form")
+
+
 def _assemble(arrays: dict[str, Array], factory: str, dim: int, metric: Metric, size: int) -> Any:
     faiss = faiss_module()
+    _check_demand(factory, size)
     index = make_empty(factory, dim, metric)
+    _expect(has_plain_form(index), "no plain form")
     transforms, inner = _parts(index)
     for number, transform in enumerate(transforms):
         matrix, bias = arrays[f"transform.{number}.A"], arrays[f"transform.{number}.b"]
@@ -147,6 +160,7 @@ def _assemble(arrays: dict[str, Array], factory: str, dim: int, metric: Metric, 
         transform.is_trained = True
         transform.set_is_orthonormal()
     if isinstance(inner, faiss.IndexFlat):
+        _expect("sizes" not in arrays, "the arrays of an inverted file")
         _fill(inner.codes, arrays["codes"], np.uint8, size * inner.code_size)
         inner.ntotal = size
     else:
@@ -163,9 +177,10 @@ def _fill_inverted_file(inner: Any, arrays: dict[str, Array], size: int) -> None
     quantizer.ntotal = inner.nlist
     quantizer.is_trained = True
     if isinstance(inner, faiss.IndexIVFScalarQuantizer):
-        trained = arrays["trained"]
-        _expect(trained.size in (0, 2, 2 * inner.d), "quantiser")
-        _fill(inner.sq.trained, trained, np.float32)
+        # FAISS reads as many numbers as the kind of quantiser has, however many there are.
+        like = faiss.ScalarQuantizer(inner.d, inner.sq.qtype)
+        like.train(np.zeros((1, inner.d), np.float32))
+        _fill(inner.sq.trained, arrays["trained"], np.float32, like.trained.size())
     if isinstance(inner, faiss.IndexIVFPQ):
         _fill(inner.pq.centroids, arrays["codebooks"], np.float32, inner.d * inner.pq.ksub)
         if inner.metric_type == faiss.METRIC_L2 and inner.by_residual:
@@ -173,7 +188,8 @@ def _fill_inverted_file(inner: Any, arrays: dict[str, Array], size: int) -> None
             inner.precompute_table()
     sizes, ids, codes = arrays["sizes"], arrays["ids"], arrays["codes"]
     _expect(sizes.shape == (inner.nlist,) and sizes.dtype == np.int64, "list sizes")
-    _expect(bool((sizes >= 0).all()) and int(sizes.sum()) == size, "list sizes")
+    # Each on its own too, since a sum of large numbers can wrap around to `size`.
+    _expect(bool(((sizes >= 0) & (sizes <= size)).all()) and int(sizes.sum()) == size, "list sizes")
     _expect(ids.shape == (size,) and ids.dtype == np.int64, "ids")
     _expect(size == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size), "ids out of range")
     _expect(codes.shape == (size, inner.code_size) and codes.dtype == np.uint8, "codes")

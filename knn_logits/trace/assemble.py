@@ -11,7 +11,6 @@ from torch import Tensor
 
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import influences, log_p_knn_of, mix_one
-from knn_logits.errors import TraceError
 from knn_logits.neighbors import Neighbors
 from knn_logits.trace.recording import Recording, Step
 from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
@@ -28,33 +27,26 @@ def trace_recording(
     store: Datastore,
     *,
     max_neighbors: int = MAX_NEIGHBORS,
+    pad: int | None = None,
 ) -> Trace:
     """Traces what a `generate()` chose.
 
     Args:
-        recording: Its steps.
+        recording: Its steps; `recording.fits(sequences, beam_indices)` holds.
         sequences: int64 [sequences, length], as it returned them.
         beam_indices: int64 [sequences, new tokens], for beams; -1 where a sequence has ended.
         tokenizer: To turn tokens into text.
         store: The datastore searched.
         max_neighbors: Passages kept a token.
-
-    Raises:
-        TraceError: when the sequences are not this generation's.
+        pad: Fills up the rows of a batch before they begin and after they have ended.
     """
-    sequences = sequences.to(recording.prompt.device)
-    rows, first = recording.prompt.shape
-    if beam_indices is None and len(sequences) != rows:
-        raise TraceError(
-            f"{len(sequences)} sequences from {rows} rows: with beams, pass the whole output of "
-            "generate(..., return_dict_in_generate=True)"
-        )
-    traced = []
+    first = recording.prompt.shape[1]
     with recording.lock:
         steps = dict(recording.steps)
-    for number, sequence in enumerate(sequences):
-        tokens = []
-        for position in range(first, len(sequence)):
+    traced = []
+    for number, ids in enumerate(sequences.tolist()):
+        chosen = []
+        for position in range(first, _end(ids, first, pad, recording.ends)):
             row = number
             if beam_indices is not None:
                 place = position - first
@@ -62,18 +54,23 @@ def trace_recording(
             step = steps.get(position)
             if row < 0 or step is None:
                 break
-            token = int(sequence[position])
-            log_p_lm = step.log_p_lm_of(row, token, recording.ends)
-            if log_p_lm is None and beam_indices is None:
-                raise TraceError(
-                    "the sequences are not those of the recorded generation; with beams, pass the "
-                    "whole output of generate(..., return_dict_in_generate=True)"
-                )
-            tokens.append((token, step, row, log_p_lm))
-            if token in recording.ends:
-                break
-        traced.append(_sequence(sequence.tolist(), first, tokens, tokenizer, store, max_neighbors))
+            rows = recording.alike(row) if position == first else [row]
+            known = (step.log_p_lm_of(one, ids[position], recording.ends) for one in rows)
+            log_p_lm = next((one for one in known if one is not None), None)
+            chosen.append((ids[position], step, row, log_p_lm))
+        start = next((place for place, one in enumerate(ids[:first]) if one != pad), 0)
+        traced.append(
+            _sequence(ids[start:], first - start, chosen, tokenizer, store, max_neighbors)
+        )
     return Trace(traced)
+
+
+def _end(ids: list[int], first: int, pad: int | None, ends: list[int]) -> int:
+    """Where a row stops: before the padding, but behind an end token that pads as well."""
+    end = len(ids)
+    while end > first and ids[end - 1] == pad:
+        end -= 1
+    return end + 1 if end < len(ids) and pad in ends else end
 
 
 def _sequence(
@@ -170,9 +167,10 @@ def _neighbor(
     words = token_texts(tokenizer, tokens)
     here = len(passage.before)
     return NeighborTrace(
-        before="".join(words[:here]),
+        # A character may be cut where the passage begins or ends.
+        before="".join(words[:here]).lstrip("\ufffd"),
         word=words[here],
-        after="".join(words[here + 1 :]),
+        after="".join(words[here + 1 :]).rstrip("\ufffd"),
         document=passage.document.id,
         title=passage.document.title,
         uri=passage.document.uri,

@@ -99,34 +99,96 @@ class Recording:
         prompt: int64 [rows, prompt length], the ids of the first call.
         ends: Tokens that end a sequence.
         steps: By length.
+        open: The steps of the latest forward pass, whose choices are not known yet.
+        cached: Whether a forward pass read less than the whole text.
+        bytes: What the steps hold, about.
     """
 
     prompt: Tensor
     ends: list[int]
     steps: dict[int, Step] = field(default_factory=dict)
     open: list[Step] = field(default_factory=list)
+    cached: bool = False
+    bytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def continued_by(self, input_ids: Tensor) -> bool:
-        """Whether a call with these ids belongs to the same `generate()`."""
-        length = self.prompt.shape[1]
-        return (
-            input_ids.shape[0] == self.prompt.shape[0]
-            and input_ids.shape[1] > length
-            and torch.equal(input_ids[:, :length], self.prompt)
-        )
+    def goes_on(self, input_ids: Tensor, *, whole: bool) -> bool:
+        """Settles the open steps, if the first call of a forward pass continues them.
 
-    def settle(self, input_ids: Tensor) -> None:
-        """Settles the open steps once a new forward pass shows what was chosen."""
+        Args:
+            input_ids: int64 [rows, length].
+            whole: Whether the forward pass read the whole text: after passes that read the new
+                tokens only, that is another `generate()`.
+
+        Returns:
+            False, and nothing is changed, when the call belongs to another `generate()`.
+        """
+        first, *others = self.open
+        longest = self.open[-1].length + 1
+        if (whole and self.cached) or not first.length < input_ids.shape[1] <= longest:
+            return False
         with self.lock:
-            for step in self.open:
+            if not first.settle(input_ids):
+                return False
+            for step in others:
+                # A candidate that was not accepted.
                 kept = step.length < input_ids.shape[1] and step.settle(input_ids)
                 if not kept and self.steps.get(step.length) is step:
                     del self.steps[step.length]
             self.open = []
+            self.cached = self.cached or not whole
+        return True
+
+    def fits(self, sequences: Tensor, beam_indices: Tensor | None) -> bool:
+        """Whether `generate()` returned these sequences, or beginnings of them.
+
+        Args:
+            sequences: int64 [sequences, length].
+            beam_indices: int64 [sequences, new tokens], for beams.
+        """
+        rows, first = self.prompt.shape
+        if sequences.shape[1] <= first or (beam_indices is None and len(sequences) != rows):
+            return False
+        starts = sequences[:, :first]
+        if not bool((starts.unsqueeze(1) == self.prompt.unsqueeze(0)).all(-1).any(-1).all()):
+            return False
+        with self.lock:
+            steps = [step for length, step in self.steps.items() if first <= length]
+        for step in steps:
+            if step.length >= sequences.shape[1] or step.tokens is None:
+                continue
+            chosen = sequences[:, step.length]
+            if beam_indices is None:
+                if step.parents is not None or not torch.equal(chosen, step.tokens):
+                    return False
+            elif not self._has_beams(step, chosen, beam_indices, step.length - first):
+                return False
+        return True
+
+    def alike(self, row: int) -> list[int]:
+        """The rows with the same prompt, the row itself first: beams before they part."""
+        same = (self.prompt == self.prompt[row]).all(-1).nonzero()[:, 0].tolist()
+        return sorted(same, key=lambda other: other != row)
+
+    def _has_beams(self, step: Step, chosen: Tensor, beam_indices: Tensor, place: int) -> bool:
+        if place + 1 >= beam_indices.shape[1]:
+            return True
+        # A beam's last token may have ended it, and is then not seen again.
+        goes_on = beam_indices[:, place + 1] >= 0
+        assert step.tokens is not None
+        rows = torch.arange(len(step.tokens), device=step.tokens.device)
+        parents = rows if step.parents is None else step.parents
+        same_row = beam_indices[:, place].unsqueeze(1) == parents
+        if step.length == self.prompt.shape[1]:
+            before = self.prompt[beam_indices[:, place]]
+            same_row = (before.unsqueeze(1) == self.prompt[parents].unsqueeze(0)).all(-1)
+        found = (same_row & (chosen.unsqueeze(1) == step.tokens)).any(-1)
+        return bool((found | ~goes_on).all())
 
     def add(self, step: Step) -> None:
         """Adds a step whose choice is still open."""
         with self.lock:
             self.steps[step.length] = step
             self.open.append(step)
+            neighbors = step.neighbors
+            self.bytes += 24 * neighbors.ids.numel() + 8 * step.end_log_p_lm.numel()

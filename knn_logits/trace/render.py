@@ -56,7 +56,8 @@ class Source:
     Attributes:
         words: The words, as they stand in the text.
         tokens: Their tokens.
-        influence: The document's share in the tokens' probabilities, their mean.
+        influence: The document's share in the tokens' probabilities, their mean, as far as its
+            passages are among those that the trace kept.
         neighbor: The passage of the first word.
         same: How much of the passage, from its word on, the words repeat.
     """
@@ -66,6 +67,11 @@ class Source:
     influence: float
     neighbor: NeighborTrace
     same: str
+
+    @property
+    def total(self) -> float:
+        """Share of all neighbors in the tokens' probabilities, their mean."""
+        return sum(token.influence for token in self.tokens) / len(self.tokens)
 
     def joined(self, other: Source) -> Source | None:
         """Both as one, where the other goes on in the same passage; None where it does not."""
@@ -160,8 +166,8 @@ def _heading(source: Source) -> Text:
     from rich.text import Text
 
     line = Text()
-    line.append(one_line(source.words).strip(), style=_terminal_style(source.influence))
-    line.append(f"  {source.influence:.0%} from ", style="dim")
+    line.append(one_line(source.words).strip(), style=_terminal_style(source.total))
+    line.append(f"  {source.total:.0%} by the neighbors, {source.influence:.0%} by ", style="dim")
     line.append(one_line(source.neighbor.title or source.neighbor.document), style="bold")
     known = [
         (one.p_lm, one.p) for one in source.tokens if one.p is not None and one.p_lm is not None
@@ -200,7 +206,8 @@ def to_html(trace: Trace) -> str:
             neighbor = source.neighbor
             parts.append(
                 f'<div style="margin:.2em 1em;font-size:.9em"><b>{escape(source.words)}</b> '
-                f"{source.influence:.0%} · <i>{escape(neighbor.title or neighbor.document)}</i>: "
+                f"{source.total:.0%}, {source.influence:.0%} by "
+                f"<i>{escape(neighbor.title or neighbor.document)}</i>: "
                 f"{escape(before)}<mark>{escape(same)}</mark>{escape(after)}</div>"
             )
     parts.append("</div>")

@@ -405,7 +405,9 @@ def build(model, kind, tokenizer, folder):
         folder,
         window=knn_logits.WindowConfig(64, 32),
         keys_dtype="float32",
-        settings=knn_logits.KNNConfig(K, LMBDA, TEMPERATURE),
+        k=K,
+        lmbda=LMBDA,
+        temperature=TEMPERATURE,
     )
 
 

@@ -105,7 +105,7 @@ def test_generate_for_people(run, built, model_folder):
     assert result.code == 0
     assert "--- without kNN" in result.out
     assert "--- with kNN" in result.out
-    assert "from Title 0" in result.out
+    assert "by Title 0" in result.out
 
 
 def test_the_seed_decides_a_sample(run, built, model_folder):
@@ -221,7 +221,6 @@ def test_settings_out_of_range(run, built, model_folder, corpus, tmp_path, optio
         (["--device", "cuda"], "--device cpu"),
         (["--dtype", "int3"], "int3"),
         (["--keys-dtype", "int8"], "int8"),
-        (["--threads", "0"], "--threads"),
         (["--batch-tokens", "0"], "batch_tokens"),
     ],
 )
@@ -293,9 +292,14 @@ def test_what_is_no_store_or_no_model(run, built, model_folder, tmp_path):
     one_line(run("generate", tmp_path / "folder", store, "--prompt", "a"), "cannot load the model")
     one_line(run("generate", "no/such-model", store, "--prompt", "a"), "no/such-model")
     one_line(run("generate", model_folder, store, "--prompt", ""), "prompt")
-    one_line(
-        run("generate", model_folder, store, "--prompt", "a", "--max-new-tokens", 0), "least 1"
-    )
+    call = ("generate", model_folder, store, "--prompt")
+    one_line(run(*call, "a", "--max-new-tokens", 300), "256 at most")
+    one_line(run(*call, "a " * 300), "256 at most")
+    one_line(run(*call, "a\udcff"), "UTF-8")
+    one_line(run(*call, "a", "--top-p", 0.5), "--sample")
+    one_line(run(*call, "a", "--sample", "--top-p", 2), "--top-p")
+    one_line(run(*call, "a", "--sample", "--sampling-temperature", 0), "--sampling-temperature")
+    one_line(run("info", "x" * 400), "x")
 
 
 def test_a_model_without_a_decoder(run, tokenizer, corpus, tmp_path):
@@ -317,6 +321,43 @@ def test_usage_errors_exit_2(run):
     assert run("generate").code == 2
     assert run("nonsense").code == 2
     assert run("build", "--k", "many", "m", "c", "--out", "s").code == 2
+    assert run("generate", "m", "s", "--prompt", "a", "--max-new-tokens", 0).code == 2
+    assert run("index", "s", "--threads", 0).code == 2
+
+
+def test_a_failed_build_keeps_what_was_there(run, built, model_folder, tmp_path):
+    store, before = built
+    (tmp_path / "bad.jsonl").write_text('{"text": "fine words"}\n{"no": 1}\n')
+    result = run("build", model_folder, tmp_path / "bad.jsonl", "--out", store, "--overwrite")
+    one_line(result, "bad.jsonl")
+    assert run("info", store, "--json").json["entries"] == before.json["entries"]
+    assert sorted(path.name for path in store.parent.iterdir()) == ["bad.jsonl", "store"]
+    (tmp_path / "bad.jsonl").unlink()
+    (tmp_path / "good.txt").write_text(TEXTS[0])
+    done = run("build", model_folder, tmp_path / "good.txt", "--out", store, "--overwrite")
+    assert done.code == 0
+    assert run("info", store, "--json").json["documents"] == 1
+    assert sorted(path.name for path in store.parent.iterdir()) == ["good.txt", "store"]
+
+
+def test_a_store_inside_its_corpus_is_no_document(run, model_folder, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXTS[0])
+    for more in ([], ["--overwrite"]):
+        result = run("build", model_folder, tmp_path, "--out", tmp_path / "store", "--json", *more)
+        assert result.json["documents"] == 1
+        assert result.json["skipped"] == 0
+
+
+def test_the_metric_of_a_store_stays_unless_another_is_named(run, model_folder, corpus, tmp_path):
+    store = tmp_path / "store"
+    run("build", model_folder, corpus, "--out", store, "--metric", "cosine")
+    before = run("info", store, "--json").json
+    assert before["metric"] == "cosine"
+    assert 0 < before["settings"]["temperature"] < 5
+    run("index", store, "--index", "IVF4,Flat")
+    after = run("info", store, "--json").json
+    assert after["metric"] == "cosine"
+    assert after["settings"] == before["settings"]
 
 
 def test_help_and_version_are_quick_to_answer(run):

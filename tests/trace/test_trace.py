@@ -49,9 +49,9 @@ def test_the_passage_holds_the_word(traced, tokenizer):
 
 
 def test_explain_agrees_with_generation(traced, model, tokenizer, store):
-    knn, output, trace = traced
+    _, output, trace = traced
     text = tokenizer.decode(output[0])
-    explained = explain(model, tokenizer, store, text, config=knn.config)
+    explained = explain(model, tokenizer, store.folder, text, lmbda=0.9, temperature=0.5)
     new = explained[0].tokens[-len(trace[0].tokens) :]
     for one, other in zip(new, trace[0].tokens, strict=True):
         assert one.token == other.token
@@ -96,7 +96,8 @@ def test_the_terminal_shows_words_and_sources(traced):
     show(traced[2], 4, console)
     text = console.export_text()
     assert "The harbour crane lifts twelve crates" in text
-    assert "from 0" in text
+    assert "by the neighbors" in text
+    assert "by 0" in text
     assert "≥75%" in text
 
 
@@ -229,3 +230,104 @@ def test_html_colours_what_the_neighbors_caused(traced):
     html = to_html(traced[2])
     assert "background:#8fd19e" in html
     assert "<mark>" in html
+
+
+def generated(model, knn, ids, **settings):
+    settings = {"max_new_tokens": 6, "do_sample": False, "logits_processor": [knn]} | settings
+    return model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+
+
+def test_a_second_turn_is_a_trace_of_its_own(model, tokenizer, store):
+    with KNNLogitsProcessor(model, store) as knn:
+        first = tokenizer("The harbour crane", return_tensors="pt")["input_ids"]
+        one = generated(model, knn, first)
+        more = tokenizer(" and then", return_tensors="pt")["input_ids"]
+        second = torch.cat([one, more], -1)
+        two = generated(model, knn, second)
+        again = generated(model, knn, one)
+        for output, prompt in ((one, first), (two, second), (again, one)):
+            trace = knn.trace(output, tokenizer)
+            assert trace[0].prompt == tokenizer.decode(prompt[0])
+            assert len(trace[0].tokens) == 6
+
+
+def test_a_prompt_that_begins_like_an_earlier_one(model, tokenizer, store):
+    with KNNLogitsProcessor(model, store) as knn:
+        for text in ("The quick", "The quick red cat sat", "The"):
+            ids = tokenizer(text, return_tensors="pt")["input_ids"]
+            trace = knn.trace(generated(model, knn, ids), tokenizer)
+            assert trace[0].prompt == text
+
+
+def test_a_resumed_cache_is_a_trace_of_its_own(model, tokenizer, store):
+    with KNNLogitsProcessor(model, store) as knn:
+        ids = tokenizer("The harbour crane", return_tensors="pt")["input_ids"]
+        one = generated(model, knn, ids, return_dict_in_generate=True)
+        more = tokenizer(" The keeper", return_tensors="pt")["input_ids"]
+        second = torch.cat([one.sequences, more], -1)
+        two = generated(model, knn, second, past_key_values=one.past_key_values)
+        assert knn.trace(two, tokenizer)[0].prompt == tokenizer.decode(second[0])
+
+
+def test_padding_of_finished_rows_is_no_part(model, tokenizer, store):
+    inputs = tokenizer(["The harbour crane", "a"], return_tensors="pt", padding=True)
+    with KNNLogitsProcessor(model, store) as knn:
+        free = model.generate(**inputs, max_new_tokens=8, do_sample=False, logits_processor=[knn])
+        length = inputs["input_ids"].shape[1]
+        end = int(free[0, length + 2])
+        output = model.generate(
+            **inputs,
+            max_new_tokens=8,
+            do_sample=False,
+            eos_token_id=end,
+            pad_token_id=5,
+            logits_processor=[knn],
+        )
+        trace = knn.trace(output, tokenizer, pad_token_id=5)
+        assert trace[0].tokens[-1].token_id == end
+        assert trace[0].text == tokenizer.decode(free[0, length : length + 3])
+
+
+def test_a_stale_output_of_beams_is_refused(model, tokenizer, store):
+    torch.manual_seed(0)
+    ids = tokenizer("The", return_tensors="pt")["input_ids"]
+    settings = {"num_beams": 3, "do_sample": True, "return_dict_in_generate": True}
+    with KNNLogitsProcessor(model, store) as knn:
+        one = generated(model, knn, ids, **settings)
+        two = generated(model, knn, ids, **settings)
+        assert one.sequences.tolist() != two.sequences.tolist()
+        texts = [knn.trace(output, tokenizer)[0].text for output in (one, two)]
+        new = [tokenizer.decode(output.sequences[0, ids.shape[1] :]) for output in (one, two)]
+        assert texts == new
+        two.sequences[0, -3] = (two.sequences[0, -3] + 1) % 384
+        with pytest.raises(TraceError):
+            knn.trace(two, tokenizer)
+
+
+def test_threads_that_came_and_went_leave_their_traces(model, tokenizer, store):
+    import threading
+
+    outputs = {}
+
+    def work(number):
+        ids = tokenizer(TEXTS[number][:12], return_tensors="pt")["input_ids"]
+        outputs[number] = generated(model, knn, ids)
+
+    with KNNLogitsProcessor(model, store) as knn:
+        for number in range(8):
+            thread = threading.Thread(target=work, args=(number,))
+            thread.start()
+            thread.join()
+        for number, output in outputs.items():
+            assert knn.trace(output, tokenizer)[0].prompt == TEXTS[number][:12]
+
+
+def test_passages_begin_and_end_with_whole_characters(model, tokenizer, tmp_path):
+    from knn_logits import build_datastore
+
+    text = "语言模型的记忆 👍🏽 语言 " * 8
+    store = build_datastore(model, tokenizer, [text], tmp_path / "store")
+    trace = explain(model, tokenizer, store, text)
+    snippets = [one.snippet for token in trace[0].tokens for one in token.neighbors]
+    assert snippets
+    assert not any(one.startswith("\ufffd") or one.endswith("\ufffd") for one in snippets)

@@ -1,0 +1,482 @@
+import copy
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS, make_gpt2
+
+from knn_logits import (
+    ConfigError,
+    CorpusError,
+    Datastore,
+    DatastoreError,
+    Document,
+    IncompleteError,
+    IndexConfig,
+    ModelError,
+    WindowConfig,
+    build_datastore,
+)
+from knn_logits.build.builder import context_length
+from knn_logits.build.keys import windows_batch
+from knn_logits.compatibility import CANARY_KEYS, CANARY_TOKENS
+from knn_logits.datastore import layout
+from knn_logits.windows import TextWindow
+
+SMALL = WindowConfig(16, 8)
+
+
+def naive_keys(model, contexts, window, stride, module, side):
+    """Keys by one plain forward pass a window, taken with a plain forward hook."""
+    taken = []
+    part = model.get_submodule(module)
+    handle = (
+        part.register_forward_pre_hook(lambda _, args: taken.append(args[0][0]))
+        if side == "input"
+        else part.register_forward_hook(lambda _, __, output: taken.append(output[0]))
+    )
+    keys, values = [], []
+    try:
+        for tokens in contexts:
+            predicted = 1
+            begin = 0
+            while predicted < len(tokens):
+                seen = tokens[begin : begin + window]
+                taken.clear()
+                with torch.no_grad():
+                    model(torch.tensor([seen]))
+                states = taken[0].view(len(seen), -1)
+                for j in range(len(seen)):
+                    token = begin + j + 1
+                    if token == predicted and token < len(tokens):
+                        keys.append(states[j].float().numpy())
+                        values.append(tokens[token])
+                        predicted += 1
+                begin += stride
+    finally:
+        handle.remove()
+    return np.array(keys), values
+
+
+def cut(tokenizer, texts):
+    return [tokenizer(text)["input_ids"] for text in texts]
+
+
+def hashes(folder):
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+    }
+
+
+# What is in it
+
+
+@pytest.mark.parametrize("concatenate", [False, True])
+@pytest.mark.parametrize("size", [(8, 4), (16, 16), (24, 5), (256, 128)])
+def test_keys_and_values_are_those_of_a_plain_loop(model, tokenizer, tmp_path, concatenate, size):
+    store = build_datastore(
+        model,
+        tokenizer,
+        TEXTS,
+        tmp_path / "s",
+        window=WindowConfig(*size),
+        concatenate=concatenate,
+        keys_dtype="float32",
+    )
+    contexts = cut(tokenizer, TEXTS)
+    if concatenate:
+        contexts = [[one for tokens in contexts for one in tokens]]
+    keys, values = naive_keys(model, contexts, *size, "transformer.h.1.mlp", "input")
+    assert store.values.tolist() == values
+    found = store.keys(np.arange(len(store)))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, keys, rtol=1e-4, atol=1e-4)
+    assert store.manifest.windows.concatenate is concatenate
+
+
+@pytest.mark.parametrize(
+    ("key", "module", "side"),
+    [
+        ("ffn_input", "transformer.h.1.mlp", "input"),
+        ("layer_output", "transformer.h.1", "output"),
+        ("transformer.h.0.attn:output", "transformer.h.0.attn", "output"),
+        ("transformer.ln_f:output", "transformer.ln_f", "output"),
+    ],
+)
+def test_keys_of_other_places(model, tokenizer, tmp_path, key, module, side):
+    store = build_datastore(model, tokenizer, TEXTS[:3], tmp_path / "s", key=key, window=SMALL)
+    taken = naive_keys_of(model, cut(tokenizer, TEXTS[:3]), module, side)
+    record = store.manifest.key
+    assert (record.name, record.module, record.side) == (key, module, side)
+    found = store.keys(np.arange(len(store)))
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, taken, rtol=2e-3, atol=2e-3)
+
+
+def naive_keys_of(model, contexts, module, side):
+    states = []
+    part = model.get_submodule(module)
+
+    def hook(_, __, output):
+        states.append(output[0] if isinstance(output, tuple) else output)
+
+    handle = (
+        part.register_forward_pre_hook(lambda _, args: states.append(args[0]))
+        if side == "input"
+        else part.register_forward_hook(hook)
+    )
+    keys = []
+    try:
+        for tokens in contexts:
+            for begin in range(0, max(1, len(tokens) - 1), 8):
+                seen = tokens[:-1][begin : begin + 16]
+                skip = 0 if begin == 0 else 8
+                if len(seen) <= skip:
+                    continue
+                states.clear()
+                with torch.no_grad():
+                    model(torch.tensor([seen]))
+                keys.append(states[0][0, skip:].float().numpy())
+    finally:
+        handle.remove()
+    return np.concatenate(keys)
+
+
+def test_half_precision_keys_are_the_rounded_ones(model, tokenizer, tmp_path):
+    one, other = (
+        build_datastore(model, tokenizer, TEXTS, tmp_path / dtype, window=SMALL, keys_dtype=dtype)
+        for dtype in ("float16", "float32")
+    )
+    ids = np.arange(len(one))
+    np.testing.assert_array_equal(one.keys(ids), other.keys(ids).astype(np.float16))
+    assert (one.manifest.dtype, other.manifest.dtype) == ("float16", "float32")
+
+
+def test_documents_and_what_is_known_of_them(model, tokenizer, tmp_path):
+    documents = [
+        Document(TEXTS[0], "a", title="A title", uri="a.txt", metadata={"year": 1312}),
+        TEXTS[1],
+        Document(TEXTS[2], "c"),
+    ]
+    store = build_datastore(
+        model,
+        tokenizer,
+        iter(documents),
+        tmp_path / "s",
+        k=5,
+        lmbda=0.5,
+        temperature=2.0,
+        license="CC0-1.0",
+        source="a town",
+        skipped=[("x", "not text")],
+    )
+    assert [store.documents[n].id for n in range(3)] == ["a", "1", "c"]
+    first = store.documents[0]
+    assert (first.title, first.uri, first.metadata) == ("A title", "a.txt", '{"year": 1312}')
+    assert store.documents[2].metadata is None
+    manifest = store.manifest
+    assert (manifest.license, manifest.source, manifest.skipped) == ("CC0-1.0", "a town", 1)
+    assert (manifest.settings.k, manifest.settings.lmbda, manifest.settings.temperature) == (
+        5,
+        0.5,
+        2.0,
+    )
+    assert manifest.settings.calibrated is False
+    assert (manifest.windows.window, manifest.windows.stride) == (256, 128)
+    assert manifest.tokens == len(store) + 3
+
+
+def test_no_passage_crosses_a_documents_edge(model, tokenizer, tmp_path):
+    for concatenate in (False, True):
+        store = build_datastore(
+            model,
+            tokenizer,
+            TEXTS,
+            tmp_path / str(concatenate),
+            window=SMALL,
+            concatenate=concatenate,
+        )
+        for entry in range(len(store)):
+            passage = store.passage(entry, 1000, 1000)
+            text = tokenizer.decode([*passage.before, passage.token, *passage.after])
+            assert text == TEXTS[int(passage.document.id)]
+
+
+def test_documents_of_one_token_and_blank_ones(model, tokenizer, tmp_path):
+    store = build_datastore(model, tokenizer, ["a", "", TEXTS[0], "b"], tmp_path / "s")
+    assert [store.documents[n].id for n in range(3)] == ["0", "2", "3"]
+    assert len(store) == len(tokenizer(TEXTS[0])["input_ids"]) - 1
+    assert store.passage(0).document.id == "2"
+
+
+def test_the_canary_and_the_probe(model, tokenizer, store):
+    checks = store.checks
+    tokens = checks[CANARY_TOKENS]
+    assert tokens.tolist() == store.tokens[:32].tolist()
+    keys, _ = naive_keys(model, [[*tokens.tolist(), 0]], 256, 256, "transformer.h.1.mlp", "input")
+    np.testing.assert_allclose(checks[CANARY_KEYS], keys, rtol=1e-4, atol=1e-4)
+    asked, ids = checks["probe.queries"], checks["probe.ids"]
+    assert ids.shape == (8, 8)
+    everything = store.keys(np.arange(len(store))).astype(np.float64)
+    for query, found in zip(asked, ids, strict=True):
+        distances = ((everything - query) ** 2).sum(-1)
+        np.testing.assert_allclose(distances[found], np.sort(distances)[:8], rtol=1e-4, atol=1e-4)
+
+
+def test_the_manifests_hashes_are_those_of_the_files(store):
+    found = hashes(store.folder)
+    for record in store.manifest.files:
+        assert found[record.name] == record.sha256
+    assert sorted(found) == sorted([*(one.name for one in store.manifest.files), layout.MANIFEST])
+
+
+# The same corpus gives the same bytes
+
+
+def test_building_twice_gives_the_same_bytes(model, tokenizer, store, tmp_path):
+    build_datastore(
+        model,
+        tokenizer,
+        TEXTS,
+        tmp_path / "s",
+        window=WindowConfig(64, 32),
+        k=16,
+        lmbda=0.4,
+        temperature=5.0,
+    )
+    assert hashes(tmp_path / "s") == hashes(store.folder)
+
+
+def test_the_size_of_batches_changes_keys_by_rounding_at_most(model, tokenizer, tmp_path):
+    """A matrix product of another shape is summed in another order; all else stays the same."""
+    found, keys = [], []
+    for batch_tokens in (1, 64, 1000):
+        folder = tmp_path / str(batch_tokens)
+        store = build_datastore(
+            model, tokenizer, TEXTS, folder, window=SMALL, batch_tokens=batch_tokens
+        )
+        found.append(hashes(folder))
+        keys.append(store.keys(np.arange(len(store))).astype(np.float64))
+    for other in found[1:]:
+        for name in (layout.TOKENS, layout.DOCUMENTS):
+            assert other[name] == found[0][name]
+    for other in keys[1:]:
+        # A step of float16 is a thousandth of the number.
+        np.testing.assert_allclose(other, keys[0], rtol=1e-3, atol=1e-5)
+        assert (other == keys[0]).mean() > 0.99
+
+
+@pytest.mark.parametrize("factory", ["exact", "IVF4,SQ8"])
+@pytest.mark.parametrize("concatenate", [False, True])
+def test_batches_of_one_size_give_the_same_bytes(model, tokenizer, tmp_path, factory, concatenate):
+    found = []
+    for name in ("one", "other"):
+        build_datastore(
+            model,
+            tokenizer,
+            TEXTS,
+            tmp_path / name,
+            window=SMALL,
+            concatenate=concatenate,
+            batch_tokens=64,
+            index=IndexConfig(factory),
+        )
+        found.append(hashes(tmp_path / name))
+    assert found[0] == found[1]
+
+
+def test_the_size_of_shards_of_windows_does_not_change_the_keys(
+    model, tokenizer, store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("knn_logits.build.keys._BUFFER_BYTES", 4096)
+    seen = []
+    again = build_datastore(
+        model,
+        tokenizer,
+        TEXTS,
+        tmp_path / "s",
+        window=WindowConfig(64, 32),
+        batch_tokens=32,
+        progress=lambda phase, done, total: seen.append((phase, done, total)),
+    )
+    ids = np.arange(len(store))
+    np.testing.assert_allclose(again.keys(ids), store.keys(ids), rtol=2e-3, atol=2e-3)
+    steps = [(done, total) for phase, done, total in seen if phase == "keys"]
+    assert len(steps) > 3
+    assert steps[0] == (0, len(store))
+    assert steps[-1] == (len(store), len(store))
+    assert steps == sorted(steps)
+    phases = [phase for phase, _, _ in seen]
+    assert phases[0] == "tokens"
+    assert phases[-1] == "checksums"
+
+
+def test_a_batch_of_windows():
+    tokens = np.arange(10, 30, dtype=np.int32)
+    cpu = torch.device("cpu")
+    even = windows_batch(tokens, [TextWindow(0, 3, 0, 0), TextWindow(5, 3, 1, 3)], cpu)
+    assert even["input_ids"].tolist() == [[10, 11, 12], [15, 16, 17]]
+    assert "attention_mask" not in even
+    uneven = windows_batch(tokens, [TextWindow(0, 3, 0, 0), TextWindow(19, 1, 0, 3)], cpu)
+    assert uneven["input_ids"].tolist() == [[10, 11, 12], [29, 0, 0]]
+    assert uneven["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+# The model is used, not changed
+
+
+def test_the_head_is_never_computed(tokenizer, tmp_path):
+    model = make_gpt2()
+    calls = []
+    model.lm_head.register_forward_hook(lambda *_: calls.append("head"))
+    model.transformer.h[1].mlp.register_forward_hook(lambda *_: calls.append("mlp"))
+    model.transformer.h[1].attn.register_forward_hook(lambda *_: calls.append("attn"))
+    build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s")
+    assert set(calls) == {"attn"}
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_model_is_left_as_it_was(tokenizer, tmp_path, training):
+    model = make_gpt2()
+    model.transformer.h[0].attn.attn_dropout.p = 0.5
+    expected = build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "eval")
+    model.train(training)
+    before = copy.deepcopy(model.state_dict())
+    hooks = sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules())
+    store = build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s")
+    assert all(one.training == training for one in model.modules())
+    assert hooks == 0
+    assert not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    ids = np.arange(len(store))
+    np.testing.assert_array_equal(store.keys(ids), expected.keys(ids))
+    with pytest.raises(CorpusError):
+        build_datastore(model, tokenizer, [], tmp_path / "none")
+    assert model.training is training
+
+
+# What is refused
+
+
+def test_weights_that_are_not_finite(tokenizer, tmp_path):
+    model = make_gpt2()
+    with torch.no_grad():
+        model.transformer.h[0].mlp.c_fc.weight[0, 0] = float("nan")
+    with pytest.raises(ModelError, match="not finite") as caught:
+        build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s")
+    assert "transformer.h.1.mlp:input" in str(caught.value)
+    with pytest.raises(IncompleteError):
+        Datastore(tmp_path / "s")
+
+
+def test_keys_too_large_for_half_precision(tokenizer, tmp_path):
+    model = make_gpt2()
+    with torch.no_grad():
+        model.transformer.h[1].ln_2.weight.fill_(1e6)
+    with pytest.raises(ModelError, match="float32") as caught:
+        build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s")
+    assert "too large for float16" in str(caught.value)
+    assert "--keys-dtype float32" in str(caught.value)
+    store = build_datastore(
+        model, tokenizer, TEXTS[:2], tmp_path / "s", keys_dtype="float32", overwrite=True
+    )
+    keys = store.keys(np.arange(len(store)))
+    assert np.isfinite(keys).all()
+    assert np.abs(keys).max() > 1e5
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["a"], ["a", "b"]])
+def test_a_corpus_of_nothing(model, tokenizer, tmp_path, texts):
+    with pytest.raises(CorpusError, match="two tokens") as caught:
+        build_datastore(model, tokenizer, texts, tmp_path / "s")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_that_knows_more_tokens_than_the_model(tokenizer, tmp_path):
+    small = make_gpt2(vocabulary=300)
+    with pytest.raises(ConfigError, match="the model knows 300") as caught:
+        build_datastore(small, tokenizer, TEXTS, tmp_path / "s")
+    assert "tokenizer that belongs to the model" in str(caught.value)
+
+
+def test_a_folder_that_is_taken(model, tokenizer, tmp_path):
+    build_datastore(model, tokenizer, TEXTS[:1], tmp_path / "s")
+    before = hashes(tmp_path / "s")
+    with pytest.raises(DatastoreError, match="--overwrite"):
+        build_datastore(model, tokenizer, TEXTS, tmp_path / "s")
+    assert hashes(tmp_path / "s") == before
+    store = build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s", overwrite=True)
+    assert store.manifest.documents == 2
+    (tmp_path / "s" / "notes.txt").write_text("mine")
+    with pytest.raises(DatastoreError, match=r"notes\.txt"):
+        build_datastore(model, tokenizer, TEXTS, tmp_path / "s", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"window": WindowConfig(257)}, ConfigError),
+        ({"keys_dtype": "bfloat16"}, ConfigError),
+        ({"batch_tokens": 0}, ConfigError),
+        ({"key": "somewhere"}, ConfigError),
+        ({"key": "transformer.h.9.mlp:input"}, ModelError),
+    ],
+)
+def test_settings_are_checked_before_a_folder_is_made(model, tokenizer, tmp_path, settings, error):
+    with pytest.raises(error):
+        build_datastore(model, tokenizer, TEXTS, tmp_path / "s", **settings)
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_index_that_faiss_cannot_make(model, tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match="nonsense"):
+        build_datastore(model, tokenizer, TEXTS, tmp_path / "s", index=IndexConfig("nonsense"))
+    with pytest.raises(IncompleteError):
+        Datastore(tmp_path / "s")
+
+
+def test_an_encoder_decoder_model(tokenizer, tmp_path):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    model = T5ForConditionalGeneration(
+        T5Config(vocab_size=384, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    )
+    with pytest.raises(ModelError, match="encoder-decoder"):
+        build_datastore(model, tokenizer, TEXTS, tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_corpus_that_breaks_off(model, tokenizer, tmp_path):
+    def documents():
+        yield TEXTS[0]
+        raise CorpusError("no more")
+
+    with pytest.raises(CorpusError, match="no more"):
+        build_datastore(model, tokenizer, documents(), tmp_path / "s")
+    with pytest.raises(IncompleteError):
+        Datastore(tmp_path / "s")
+    store = build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s", overwrite=True)
+    assert sorted(path.name for path in store.folder.iterdir()) == [
+        layout.CHECKS,
+        layout.MANIFEST,
+        layout.DOCUMENTS,
+        "keys-00000.npy",
+        layout.TOKENS,
+    ]
+
+
+def test_the_context_length_of_models():
+    assert context_length(make_gpt2()) == 256
+
+    class Limitless(torch.nn.Module):
+        config = type("Config", (), {"max_position_embeddings": None, "n_positions": -1})()
+
+    assert context_length(Limitless()) is None
+
+
+def test_the_manifest_names_no_path_of_this_machine(store):
+    text = json.dumps(json.loads((store.folder / layout.MANIFEST).read_text()))
+    assert str(store.folder.parent) not in text

@@ -1,0 +1,241 @@
+import json
+
+import pytest
+from handmade import make_manifest
+
+from knn_logits.datastore import layout
+from knn_logits.datastore.manifest import FileRecord, Manifest, RecallRecord, read_manifest
+from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
+
+SHA = "0" * 64
+
+
+def write(folder, content):
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    (folder / layout.MANIFEST).write_bytes(data)
+
+
+def content(**fields):
+    return make_manifest().model_dump(mode="json") | fields
+
+
+def error(folder, kind=DamagedError):
+    with pytest.raises(DatastoreError) as caught:
+        read_manifest(folder)
+    assert type(caught.value) is kind
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_round_trip(tmp_path):
+    manifest = make_manifest(
+        entries=7,
+        documents=2,
+        tokens=9,
+        license="CC0-1.0",
+        source="a town's “chronicle”",
+        files=(
+            FileRecord(name=layout.TOKENS, dtype="int32", shape=(9,), bytes=164, sha256=SHA),
+            FileRecord(name=layout.DOCUMENTS, bytes=5, sha256=SHA),
+            FileRecord(name="keys-00001.npy", dtype="float16", shape=(3, 4), bytes=1, sha256=SHA),
+            FileRecord(name="keys-00000.npy", dtype="float16", shape=(4, 4), bytes=1, sha256=SHA),
+        ),
+    )
+    manifest = manifest.model_copy(
+        update={
+            "index": manifest.index.model_copy(
+                update={"recall": RecallRecord(at=64, value=1, queries=2), "nprobe": 3}
+            )
+        }
+    )
+    manifest.write(tmp_path)
+    assert read_manifest(tmp_path) == manifest
+    assert [one.name for one in manifest.key_shards] == ["keys-00000.npy", "keys-00001.npy"]
+    assert manifest.file(layout.TOKENS).shape == (9,)
+    assert manifest.file(layout.INDEX) is None
+    text = (tmp_path / layout.MANIFEST).read_text()
+    assert text.endswith("}\n")
+    assert "“chronicle”" in text
+
+
+def test_a_manifest_that_lacks_what_has_a_default(tmp_path):
+    short = content()
+    for name in ("license", "source", "skipped", "metric", "dtype"):
+        del short[name]
+    write(tmp_path, short)
+    assert read_manifest(tmp_path) == make_manifest()
+
+
+def test_what_is_no_datastore_and_what_is_not_finished(tmp_path):
+    assert "does not exist" in error(tmp_path / "none", DatastoreError)
+    assert "is no datastore" in error(tmp_path, DatastoreError)
+    (tmp_path / layout.BUILDING).write_text("{}")
+    assert "did not finish" in error(tmp_path, IncompleteError)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}", b"\0" * 10],
+)
+def test_what_is_not_json(tmp_path, data):
+    write(tmp_path, data)
+    assert layout.MANIFEST in error(tmp_path)
+
+
+@pytest.mark.parametrize("other", [[], 5, None, "x", {}, {"format": "other"}, {"format": None}])
+def test_what_is_another_kind_of_json(tmp_path, other):
+    write(tmp_path, other)
+    assert "not the manifest" in error(tmp_path, DatastoreError)
+
+
+@pytest.mark.parametrize("version", [0, 2, 99, "1", None, 1.5, [1]])
+def test_an_unknown_format_version(tmp_path, version):
+    write(tmp_path, content(format_version=version))
+    text = error(tmp_path, DatastoreError)
+    assert repr(version) in text
+    assert "install a newer" in text
+
+
+def test_the_format_is_looked_at_before_all_else(tmp_path):
+    write(tmp_path, {"format": "knn-logits datastore", "format_version": 2, "new": True})
+    assert "format version 2" in error(tmp_path, DatastoreError)
+
+
+NUMBERS = ["entries", "documents", "tokens", "dim", "skipped"]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [-1, "5", 1.5, None, True, []])
+def test_wrong_numbers(tmp_path, name, value):
+    write(tmp_path, content(**{name: value}))
+    assert name in error(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["entries", "documents", "tokens", "dim"])
+def test_numbers_that_no_array_can_have(tmp_path, name):
+    write(tmp_path, content(**{name: 10**30}))
+    assert name in error(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dim", 0),
+        ("dtype", "float64"),
+        ("dtype", "object"),
+        ("metric", "L2"),
+        ("metric", None),
+        ("model", {}),
+        ("model", None),
+        ("created_with", 1),
+        ("license", 5),
+        ("files", None),
+        ("files", {}),
+        ("windows", {"window": 0, "stride": 1}),
+        ("windows", {"window": 8, "stride": 4, "concatenate": "yes"}),
+        ("settings", {"k": 0, "lmbda": 0.5, "temperature": 1.0}),
+        ("settings", {"k": 1, "lmbda": 1.5, "temperature": 1.0}),
+        ("settings", {"k": 1, "lmbda": 0.5, "temperature": 0}),
+        ("settings", {"k": 1.0, "lmbda": 0.5, "temperature": 1}),
+        ("settings", {"k": 1, "lmbda": 0.5}),
+        ("index", {"factory": "exact"}),
+        ("index", {"factory": 5, "requested": "auto"}),
+        ("index", {"factory": "IVF1,Flat", "requested": "auto", "nprobe": 0}),
+        ("index", {"factory": "IVF1,Flat", "requested": "auto", "nprobe": -4}),
+        ("index", {"factory": "x", "requested": "x", "recall": {"at": 1, "value": 2}}),
+        ("key", {"name": "x", "module": "m", "side": "middle"}),
+        ("tokenizer", {"id": "t", "sha256": "0", "vocabulary": 0}),
+    ],
+)
+def test_wrong_values(tmp_path, name, value):
+    write(tmp_path, content(**{name: value}))
+    assert f"{name}" in error(tmp_path)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("name", ["lmbda", "temperature"])
+def test_settings_are_finite(tmp_path, name, number):
+    text = json.dumps(content()).replace(f'"{name}": ', f'"{name}": {number}, "was_{name}": ')
+    text = text.replace(f'"was_{name}": 0.25', '"k": 8').replace(f'"was_{name}": 10.0', '"k": 8')
+    write(tmp_path, text.encode())
+    assert name in error(tmp_path)
+
+
+def test_unknown_names(tmp_path):
+    write(tmp_path, content(surprise=1))
+    assert "surprise" in error(tmp_path)
+    nested = content()
+    nested["model"]["weights_url"] = "http://example.org"
+    write(tmp_path, nested)
+    assert "model.weights_url" in error(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../tokens.npy",
+        "/etc/passwd",
+        "sub/tokens.npy",
+        "tokens.pt",
+        "keys-0.npy",
+        "keys-00000.npy\n",
+        "keys-0000\u0660.npy",
+        "",
+        ".",
+    ],
+)
+def test_files_that_no_datastore_has(tmp_path, name):
+    write(tmp_path, content(files=[{"name": name, "bytes": 1, "sha256": SHA}]))
+    assert "files" in error(tmp_path)
+
+
+def test_a_file_named_twice(tmp_path):
+    one = {"name": layout.TOKENS, "bytes": 1, "sha256": SHA}
+    write(tmp_path, content(files=[one, one]))
+    assert "files" in error(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"bytes": -1},
+        {"bytes": "1"},
+        {"sha256": "x"},
+        {"sha256": "0" * 63},
+        {"sha256": "F" * 64},
+        {"shape": "9"},
+        {"shape": [None]},
+        {"shape": 5},
+        {"dtype": 5},
+        {"name": 5},
+        {"url": "x"},
+    ],
+)
+def test_wrong_records_of_files(tmp_path, field):
+    record = {"name": layout.TOKENS, "bytes": 1, "sha256": SHA}
+    write(tmp_path, content(files=[record | field]))
+    assert "files.0" in error(tmp_path)
+
+
+def test_a_manifest_of_absurd_size(tmp_path):
+    with (tmp_path / layout.MANIFEST).open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    assert "too large" in error(tmp_path)
+
+
+def test_a_manifest_does_not_change():
+    manifest = make_manifest()
+    with pytest.raises(ValueError, match="frozen"):
+        manifest.entries = 5
+    assert Manifest.model_validate(manifest.model_dump()) == manifest
+
+
+def test_names_of_files():
+    assert layout.keys_name(3) == "keys-00003.npy"
+    assert layout.is_keys_name(layout.keys_name(99_999))
+    for name in (layout.MANIFEST, layout.TOKENS, layout.INDEX, layout.keys_name(0)):
+        assert layout.is_ours(name)
+        assert layout.is_ours(layout.partial_name(name))
+        assert not layout.is_ours(name + "~")
+    assert not layout.is_ours("")

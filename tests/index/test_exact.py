@@ -1,0 +1,171 @@
+import numpy as np
+import pytest
+import torch
+
+from knn_logits.errors import SearchError
+from knn_logits.index import exact
+from knn_logits.index.base import normalised, padding_distance, pairwise
+from knn_logits.index.exact import ExactIndex
+
+METRICS = ["l2", "ip", "cosine"]
+
+
+def vectors(rows, dim=16, seed=0):
+    return torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def all_distances(queries, keys, metric):
+    """float64 [rows, keys], each pair on its own."""
+    queries, keys = queries.double().numpy(), keys.double().numpy()
+    if metric == "l2":
+        return ((queries[:, None] - keys[None]) ** 2).sum(-1)
+    if metric == "cosine":
+        queries = queries / np.linalg.norm(queries, axis=-1, keepdims=True)
+        keys = keys / np.linalg.norm(keys, axis=-1, keepdims=True)
+    return queries @ keys.T
+
+
+def nearest_first(distances, metric):
+    return np.argsort(distances if metric == "l2" else -distances, axis=-1, kind="stable")
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("k", [1, 7, 200])
+def test_neighbors_are_those_of_all_distances(metric, k):
+    keys, queries = vectors(200), vectors(33, seed=1)
+    distances, ids = ExactIndex(keys, metric).search(queries, k)
+    expected = all_distances(queries, keys, metric)
+    order = nearest_first(expected, metric)[:, :k]
+    assert ids.dtype == torch.int64
+    assert distances.dtype == torch.float32
+    np.testing.assert_array_equal(ids.numpy(), order)
+    np.testing.assert_allclose(
+        distances.numpy(), np.take_along_axis(expected, order, -1), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_key_is_nearest_to_itself(metric):
+    # Of one length, so that an inner product is largest with itself too.
+    keys = normalised(vectors(50))
+    distances, ids = ExactIndex(keys, metric).search(keys, 3)
+    assert ids[:, 0].tolist() == list(range(50))
+    own = 0.0 if metric == "l2" else 1.0
+    np.testing.assert_allclose(distances[:, 0].numpy(), own, atol=1e-5)
+    gaps = distances.diff(dim=-1)
+    assert (gaps >= 0).all() if metric == "l2" else (gaps <= 0).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_more_neighbors_than_keys(metric):
+    keys, queries = vectors(3), vectors(2, seed=1)
+    distances, ids = ExactIndex(keys, metric).search(queries, 10)
+    assert distances.shape == ids.shape == (2, 3)
+    assert ids.sort(-1).values.tolist() == [[0, 1, 2]] * 2
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_no_keys_and_no_queries(metric):
+    distances, ids = ExactIndex(torch.empty(0, 4), metric).search(torch.zeros(5, 4), 3)
+    assert distances.shape == ids.shape == (5, 0)
+    assert ids.dtype == torch.int64
+    distances, ids = ExactIndex(vectors(9, 4), metric).search(torch.empty(0, 4), 3)
+    assert len(distances) == len(ids) == 0
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
+def test_a_query_that_is_not_finite_finds_nothing(metric, broken):
+    keys, queries = vectors(20), vectors(4, seed=1)
+    index = ExactIndex(keys, metric)
+    whole = index.search(queries, 5)
+    queries[1, 3] = broken
+    distances, ids = index.search(queries, 5)
+    assert (ids[1] == -1).all()
+    assert (distances[1] == padding_distance(metric)).all()
+    for row in (0, 2, 3):
+        assert torch.equal(ids[row], whole[1][row])
+        torch.testing.assert_close(distances[row], whole[0][row])
+
+
+def test_distances_far_from_the_origin_stay_precise():
+    keys, queries = vectors(300) + 1000.0, vectors(20, seed=1) + 1000.0
+    distances, ids = ExactIndex(keys, "l2").search(queries, 10)
+    expected = all_distances(queries, keys, "l2")
+    order = nearest_first(expected, "l2")[:, :10]
+    np.testing.assert_allclose(
+        distances.numpy(), np.take_along_axis(expected, order, -1), rtol=2e-4, atol=1e-3
+    )
+    assert (ids.numpy() == order).mean() > 0.98
+
+
+def test_squared_distances_are_never_negative():
+    keys = vectors(50) * 100
+    distances, _ = ExactIndex(keys, "l2").search(keys, 50)
+    assert (distances >= 0).all()
+
+
+def test_a_zero_vector_has_the_cosine_0_with_everything():
+    keys = torch.cat([torch.zeros(1, 16), vectors(3)])
+    distances, ids = ExactIndex(keys, "cosine").search(torch.cat([keys[1:2], keys[:1]]), 4)
+    assert float(distances[0][ids[0] == 0]) == 0.0
+    assert distances[1].tolist() == [0.0] * 4
+
+
+def test_searching_in_blocks_changes_nothing(monkeypatch):
+    keys, queries = vectors(40), vectors(17, seed=1)
+    index = ExactIndex(keys, "l2")
+    whole = index.search(queries, 6)
+    monkeypatch.setattr(exact, "_BLOCK", 100)
+    parts = index.search(queries, 6)
+    assert torch.equal(parts[1], whole[1])
+    torch.testing.assert_close(parts[0], whole[0])
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 15), (2, 3, 16)])
+def test_queries_of_another_shape_are_refused(shape):
+    with pytest.raises(SearchError, match="16"):
+        ExactIndex(vectors(5), "l2").search(torch.zeros(shape), 2)
+
+
+def test_from_batches_gathers_them_in_order():
+    keys = vectors(25)
+    parts = [keys[:10].numpy().astype(np.float16), keys[10:].numpy()]
+    index = ExactIndex.from_batches(iter(parts), 25, 16, "ip")
+    assert (index.size, index.dim, index.metric) == (25, 16, "ip")
+    together = torch.cat([torch.from_numpy(parts[0]).float(), keys[10:]])
+    assert torch.equal(index.search(keys, 3)[1], ExactIndex(together, "ip").search(keys, 3)[1])
+
+
+def test_neither_keys_nor_queries_are_changed():
+    for metric in METRICS:
+        keys, queries = vectors(25), vectors(3, seed=1)
+        before = keys.clone(), queries.clone()
+        ExactIndex(keys, metric).search(queries, 3)
+        assert torch.equal(keys, before[0])
+        assert torch.equal(queries, before[1])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_pairwise_distances(metric):
+    keys, queries = vectors(12).view(3, 4, 16), vectors(3, seed=1)
+    found = pairwise(queries, keys, metric)
+    for row in range(3):
+        expected = all_distances(queries[row : row + 1], keys[row], metric)[0]
+        np.testing.assert_allclose(found[row].numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("metric", METRICS)
+def test_on_a_gpu_it_finds_the_same(metric):
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA GPU")
+    keys, queries = vectors(300), vectors(20, seed=1)
+    expected = ExactIndex(keys, metric).search(queries, 9)
+    index = ExactIndex(keys, metric, "cuda")
+    for asked in (queries, queries.cuda()):
+        distances, ids = index.search(asked, 9)
+        assert distances.is_cuda
+        assert ids.is_cuda
+        torch.testing.assert_close(distances.cpu(), expected[0], rtol=1e-3, atol=1e-3)
+        assert float((ids.cpu() == expected[1]).float().mean()) > 0.98

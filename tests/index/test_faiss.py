@@ -1,0 +1,316 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
+from knn_logits.index.base import normalised, padding_distance
+from knn_logits.index.exact import ExactIndex
+from knn_logits.index.faiss_backend import (
+    FaissIndex,
+    build_faiss,
+    faiss_module,
+    make_empty,
+    openmp_threads,
+    to_gpu,
+)
+
+faiss = faiss_module()
+METRICS = ["l2", "ip", "cosine"]
+DIM = 16
+
+
+def vectors(rows, seed=0):
+    return torch.randn(rows, DIM, generator=torch.Generator().manual_seed(seed))
+
+
+def build(factory, metric, rows=600, **settings):
+    keys = vectors(rows).numpy()
+    batches = [keys[: rows // 3], keys[rows // 3 :]]
+    return build_faiss(factory, DIM, metric, keys[:300], batches, **settings)
+
+
+def rows_of(distances, ids):
+    """(id, distance) pairs of each row without its padding, in the order of the ids."""
+    return [
+        sorted((one, d) for one, d in zip(row_ids, row, strict=True) if one >= 0)
+        for row_ids, row in zip(ids.tolist(), distances.tolist(), strict=True)
+    ]
+
+
+def assert_padded(distances, ids, metric):
+    """What was not found has the id -1, is infinitely far, and stands last."""
+    assert ids.dtype == torch.int64
+    assert distances.dtype == torch.float32
+    assert distances.shape == ids.shape
+    missing = ids < 0
+    assert (ids[missing] == -1).all()
+    assert (distances[missing] == padding_distance(metric)).all()
+    assert distances[~missing].isfinite().all()
+    assert (missing.int().diff(dim=-1) >= 0).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(("rows", "k"), [(1, 1), (5, 20), (40, 20), (3, 600), (2, 9999)])
+def test_flat_finds_what_the_exact_search_finds(metric, rows, k):
+    index, queries = build("Flat", metric), vectors(rows, seed=1)
+    distances, ids = index.search(queries, k)
+    assert_padded(distances, ids, metric)
+    expected = ExactIndex(vectors(600), metric).search(queries, k)
+    assert ids.shape == (rows, min(k, 600))
+    torch.testing.assert_close(distances, expected[0], rtol=1e-4, atol=1e-4)
+    assert torch.equal(ids, expected[1])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_all_lists_visited_find_what_the_exact_search_finds(metric):
+    index, queries = build("IVF16,Flat", metric), vectors(9, seed=1)
+    index.nprobe = 16
+    expected = ExactIndex(vectors(600), metric).search(queries, 20)
+    distances, ids = index.search(queries, 20)
+    torch.testing.assert_close(distances, expected[0], rtol=1e-4, atol=1e-4)
+    assert torch.equal(ids, expected[1])
+
+
+@pytest.mark.parametrize("ranged", [False, True])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("k", [100, 150, 600])
+def test_what_is_not_found_is_padding(metric, ranged, k):
+    index = build("IVF16,SQ8", metric, threads=1)
+    index.nprobe = 1
+    index._can_range = ranged
+    distances, ids = index.search(vectors(12, seed=1), k)
+    assert_padded(distances, ids, metric)
+    assert (ids[:, 0] >= 0).all()
+    for row in ids:
+        found = row[row >= 0].tolist()
+        assert len(set(found)) == len(found)
+        assert max(found) < 600
+
+
+@pytest.mark.parametrize("ranged", [False, True])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])
+def test_a_query_that_is_not_finite_finds_nothing(factory, metric, broken, ranged):
+    index, queries = build(factory, metric), vectors(4, seed=1)
+    index.nprobe = 2
+    index._can_range = index._can_range and ranged
+    whole = rows_of(*index.search(queries, 200))
+    queries[2, 5] = broken
+    distances, ids = index.search(queries, 200)
+    assert_padded(distances, ids, metric)
+    found = rows_of(distances, ids)
+    assert found[2] == []
+    assert found[:2] == whole[:2]
+    assert found[3:] == whole[3:]
+    distances, ids = index.search(queries[2:3], 200)
+    assert (ids == -1).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("factory", ["IVF16,Flat", "IVF16,SQ8", "IVF16,PQ4x4", "PCA8,IVF16,SQ8"])
+@pytest.mark.parametrize("nprobe", [1, 4, 16])
+def test_both_ways_of_searching_find_the_same(factory, metric, nprobe):
+    index = build(factory, metric, rows=900)
+    index.nprobe = nprobe
+    assert index._can_range
+    queries = vectors(6, seed=1)
+    for k in (128, 200, 900):
+        index._can_range = True
+        assert index._ranged(6, k) or nprobe > 4
+        ranged = index.search(queries, k)
+        index._can_range = False
+        heap = index.search(queries, k)
+        assert_padded(*ranged, metric)
+        assert_padded(*heap, metric)
+        assert ranged[0].shape[1] <= heap[0].shape[1] <= k
+        assert rows_of(*ranged) == rows_of(*heap)
+
+
+def test_only_large_neighborhoods_of_few_candidates_are_searched_by_range():
+    index = build("IVF16,Flat", "l2")
+    index.nprobe = 2
+    assert index._ranged(1, 128)
+    assert not index._ranged(1, 127)
+    assert not index._ranged(1 << 20, 128)
+    assert not build("Flat", "l2")._ranged(1, 300)
+    assert not build("IVF16,RaBitQ", "l2")._ranged(1, 300)
+    # One list of all keys: visiting it gives far more candidates than are asked for.
+    index._filled = 1
+    assert not index._ranged(1, 128)
+
+
+@pytest.mark.parametrize("rows", [1, 31, 32, 100])
+@pytest.mark.parametrize("threads", [None, 1, 2, 3])
+def test_a_search_leaves_the_number_of_threads_as_it_was(rows, threads):
+    seen = []
+    index = build("Flat", "l2", threads=threads)
+
+    class Spy:
+        @staticmethod
+        def search(queries, k):
+            seen.append(faiss.omp_get_max_threads())
+            if k == 3:
+                raise RuntimeError("no")
+            return index.raw.search(queries, k)
+
+    spied = FaissIndex(index.raw, "l2", threads=threads)
+    spied._index = Spy
+    before = faiss.omp_get_max_threads()
+    try:
+        faiss.omp_set_num_threads(4)
+        spied.search(vectors(rows), 2)
+        assert faiss.omp_get_max_threads() == 4
+        with pytest.raises(RuntimeError):
+            spied.search(vectors(rows), 3)
+        assert faiss.omp_get_max_threads() == 4
+    finally:
+        faiss.omp_set_num_threads(before)
+    own = 1 if rows < 32 else 4
+    assert seen == [threads or own] * 2
+
+
+def test_training_leaves_the_number_of_threads_as_it_was():
+    before = faiss.omp_get_max_threads()
+    build("IVF16,Flat", "l2", threads=3)
+    assert faiss.omp_get_max_threads() == before
+    with pytest.raises(ConfigError):
+        build("IVF512,Flat", "l2", threads=3)
+    assert faiss.omp_get_max_threads() == before
+    with openmp_threads(None):
+        assert faiss.omp_get_max_threads() == before
+
+
+@pytest.mark.parametrize(
+    "factory",
+    ["nonsense", "IVF16", "IVF16,SQ99", "IVF16,PQ5", "SQ8,IVF16", "IVF,Flat", "Flat Flat"],
+)
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_an_unknown_index_is_refused_in_one_line(factory, metric):
+    with pytest.raises(ConfigError) as caught:
+        make_empty(factory, DIM, metric)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert repr(factory) in text
+    assert "'auto'" in text
+    assert "faiss::" not in text
+
+
+@pytest.mark.parametrize("factory", ["IVF512,Flat", "IVF16,PQ4"])
+def test_too_few_keys_to_train_on_are_refused_in_one_line(factory):
+    keys = vectors(20).numpy()
+    with pytest.raises(ConfigError) as caught:
+        build_faiss(factory, DIM, "l2", keys, [keys])
+    text = str(caught.value)
+    assert "\n" not in text
+    assert repr(factory) in text
+    assert "20 keys" in text
+    assert "exact" in text
+
+
+@pytest.mark.parametrize("factory", ["IVF16,Flat", "PCA8,IVF16,SQ8"])
+def test_nprobe_does_not_exceed_the_lists(factory):
+    index = build(factory, "l2")
+    assert index.nprobe == 1
+    for value, found in ((3, 3), (16, 16), (17, 16), (10**6, 16)):
+        index.nprobe = value
+        assert index.nprobe == found
+    assert FaissIndex(index.raw, "l2", nprobe=5).nprobe == 5
+    assert int(index.list_sizes().sum()) == 600
+
+
+def test_an_index_without_lists_has_no_nprobe():
+    index = build("Flat", "l2")
+    index.nprobe = 7
+    assert index.nprobe is None
+
+
+def test_sizes_and_no_queries():
+    index = build("Flat", "cosine")
+    assert (index.size, index.dim, index.metric) == (600, DIM, "cosine")
+    distances, ids = index.search(torch.empty(0, DIM), 5)
+    assert len(distances) == len(ids) == 0
+    assert ids.dtype == torch.int64
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_no_keys(metric):
+    index = build_faiss("Flat", DIM, metric, np.empty((0, DIM), np.float32), [])
+    distances, ids = index.search(vectors(3), 5)
+    assert distances.shape == ids.shape == (3, 0)
+
+
+@pytest.mark.parametrize("shape", [(DIM,), (2, DIM - 1), (2, 3, DIM)])
+def test_queries_of_another_shape_are_refused(shape):
+    with pytest.raises(SearchError, match=str(DIM)):
+        build("Flat", "l2").search(torch.zeros(shape), 2)
+
+
+def test_queries_are_not_changed_and_need_not_be_contiguous():
+    for metric in METRICS:
+        index = build("Flat", metric)
+        queries = vectors(12, seed=1)
+        before = queries.clone()
+        whole = index.search(queries, 4)
+        assert torch.equal(queries, before)
+        assert torch.equal(index.search(queries.T.contiguous().T, 4)[1], whole[1])
+        assert torch.equal(index.search(queries.double(), 4)[1], whole[1])
+
+
+def test_building_twice_gives_the_same_index():
+    queries = vectors(9, seed=1)
+    one, other = (build("IVF16,SQ8", "l2").search(queries, 20) for _ in range(2))
+    assert torch.equal(one[0], other[0])
+    assert torch.equal(one[1], other[1])
+
+
+def test_without_faiss_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(MissingDependencyError, match="pip install faiss-cpu"):
+        faiss_module()
+
+
+def test_without_a_gpu_the_index_stays_where_it_is():
+    if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus():
+        pytest.skip("there is a GPU")
+    index = build("Flat", "l2")
+    assert to_gpu(index, torch.device("cuda")) is index
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])
+def test_on_a_gpu_tensors_stay_on_the_device(factory, metric):
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA GPU")
+    if not hasattr(faiss, "StandardGpuResources"):
+        pytest.skip("this faiss is faiss-cpu: only faiss-gpu searches on a GPU")
+    if faiss.get_num_gpus() == 0:
+        pytest.skip("faiss sees no GPU")
+    index = build(factory, metric)
+    index.nprobe = 4
+    queries = vectors(9, seed=1)
+    expected = index.search(queries, 20)
+    moved = to_gpu(index, torch.device("cuda"))
+    assert moved is not index
+    assert moved.nprobe == index.nprobe
+    for asked in (queries, queries.cuda()):
+        distances, ids = moved.search(asked, 20)
+        assert distances.is_cuda
+        assert ids.is_cuda
+        assert_padded(distances.cpu(), ids.cpu(), metric)
+        torch.testing.assert_close(distances.cpu(), expected[0], rtol=1e-3, atol=1e-3)
+    queries[3] = float("nan")
+    assert (moved.search(queries, 20)[1][3] == -1).all()
+
+
+def test_cosine_is_the_inner_product_of_normalised_vectors():
+    keys, queries = vectors(600), vectors(5, seed=1) * 30
+    cosine = build("Flat", "cosine").search(queries, 10)
+    unit = normalised(keys).numpy()
+    product = build_faiss("Flat", DIM, "ip", unit, [unit]).search(normalised(queries), 10)
+    assert torch.equal(cosine[1], product[1])
+    torch.testing.assert_close(cosine[0], product[0])
+    assert (cosine[0] <= 1.0 + 1e-5).all()

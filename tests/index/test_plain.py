@@ -1,0 +1,242 @@
+import copy
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from knn_logits.errors import DamagedError
+from knn_logits.index.faiss_backend import FaissIndex, build_faiss
+from knn_logits.index.plain import from_arrays, has_plain_form, to_arrays
+
+METRICS = ["l2", "ip", "cosine"]
+FLAT = ["Flat", "PCA8,Flat", "RR16,Flat"]
+LISTS = [
+    "IVF16,Flat",
+    "IVF16,SQ8",
+    "IVF16,SQ6",
+    "IVF16,SQ4",
+    "IVF16,SQfp16",
+    "IVF16,SQbf16",
+    "IVF16,PQ4x4",
+    "IVF16,PQ16x4",
+    "IVF16,RaBitQ",
+    "PCA8,IVF16,SQ8",
+    "PCAR8,IVF16,Flat",
+    "PCAW8,IVF16,SQ4",
+    "PCA8,IVF16,PQ4x4",
+    "RR16,IVF16,RaBitQ",
+]
+NO_PLAIN_FORM = [
+    "HNSW8",
+    "SQ8",
+    "PQ4x4",
+    "LSH",
+    "IVF16,PQ4x4fs",
+    "IVF16_HNSW8,Flat",
+    "IVF16,Flat,RFlat",
+    "L2norm,IVF16,Flat",
+    "ITQ16,IVF16,Flat",
+]
+DIM, SIZE = 16, 500
+
+
+def vectors(rows, seed=0):
+    return np.random.default_rng(seed).standard_normal((rows, DIM)).astype(np.float32)
+
+
+@functools.cache
+def build(factory, metric="l2", rows=SIZE):
+    keys = vectors(SIZE)[:rows]
+    return build_faiss(factory, DIM, metric, vectors(SIZE), [keys], threads=1)
+
+
+def assert_same_answers(one, other, nprobes=(1, 5, 16)):
+    queries = torch.from_numpy(vectors(20, seed=1))
+    for nprobe in nprobes:
+        one.nprobe = other.nprobe = nprobe
+        for k in (1, 10, 200, SIZE):
+            found, again = one.search(queries, k), other.search(queries, k)
+            assert torch.equal(found[1], again[1])
+            assert torch.equal(found[0], again[0])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("factory", FLAT + LISTS)
+def test_an_index_made_again_answers_bit_for_bit(factory, metric):
+    index = build(factory, metric)
+    assert has_plain_form(index.raw)
+    arrays = to_arrays(index)
+    # As from a file: nothing of the first index may be shared.
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    again = from_arrays(arrays, factory, DIM, metric, SIZE, nprobe=3)
+    assert (again.size, again.dim, again.metric) == (SIZE, DIM, metric)
+    assert again.nprobe == (None if factory in FLAT else 3)
+    assert_same_answers(index, again)
+    for name, array in to_arrays(again).items():
+        assert np.array_equal(array, arrays[name])
+        assert array.dtype == arrays[name].dtype
+
+
+@pytest.mark.parametrize(
+    ("factory", "metric"),
+    [
+        ("OPQ1,IVF4,PQ2x4", "l2"),
+        ("OPQ1_8,IVF4,PQ2x4", "ip"),
+        ("IVF4,PQ1", "l2"),
+        ("IVF4,PQ1", "ip"),
+    ],
+)
+def test_rotations_and_full_codebooks_too(factory, metric):
+    rows = 260
+    keys = vectors(rows)
+    index = build_faiss(factory, DIM, metric, keys, [keys], threads=1)
+    again = from_arrays(to_arrays(index), factory, DIM, metric, rows, threads=1)
+    assert_same_answers(index, again, nprobes=(1, 4))
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat", "IVF16,SQ8", "PCA8,IVF16,PQ4x4"])
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_few_keys(factory, rows):
+    # An index trained on more keys than it holds, so that lists are empty.
+    index = build(factory, rows=rows)
+    arrays = to_arrays(index)
+    if rows < 16 and "IVF" in factory:
+        with pytest.raises(DamagedError, match="more lists than keys"):
+            from_arrays(arrays, factory, DIM, "l2", rows)
+        return
+    again = from_arrays(arrays, factory, DIM, "l2", rows)
+    queries = torch.from_numpy(vectors(4, seed=1))
+    found, expected = again.search(queries, 5), index.search(queries, 5)
+    assert torch.equal(found[1], expected[1])
+    assert torch.equal(found[0], expected[0])
+
+
+def test_empty_lists_stay_empty():
+    keys = vectors(20)
+    index = build_faiss("IVF16,Flat", DIM, "l2", vectors(SIZE), [keys], threads=1)
+    assert (index.list_sizes() == 0).any()
+    again = from_arrays(to_arrays(index), "IVF16,Flat", DIM, "l2", 20, threads=1)
+    assert again.list_sizes().tolist() == index.list_sizes().tolist()
+    assert_same_answers(index, again)
+
+
+@pytest.mark.parametrize("factory", NO_PLAIN_FORM)
+def test_kinds_without_a_plain_form(factory):
+    assert not has_plain_form(build(factory).raw)
+    # Whatever arrays a file claims for such a kind.
+    for arrays in (to_arrays(build("IVF16,Flat")), to_arrays(build("Flat")), {}):
+        with pytest.raises(DamagedError) as caught:
+            from_arrays(arrays, factory, DIM, "l2", SIZE)
+        assert "\n" not in str(caught.value)
+
+
+def damaged(factory, arrays, metric="l2", size=SIZE, dim=DIM):
+    with pytest.raises(DamagedError) as caught:
+        from_arrays(arrays, factory, dim, metric, size)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert repr(factory) in text
+    assert "knn-logits index" in text
+    return text
+
+
+KINDS = ["Flat", "IVF16,Flat", "IVF16,SQ8", "IVF16,PQ4x4", "PCA8,IVF16,SQ4", "IVF16,RaBitQ"]
+
+
+def names(factory):
+    return list(to_arrays(build(factory)))
+
+
+EACH_ARRAY = [(factory, name) for factory in KINDS for name in names(factory)]
+
+
+@pytest.mark.parametrize(("factory", "name"), EACH_ARRAY)
+def test_a_missing_array(factory, name):
+    arrays = to_arrays(build(factory))
+    del arrays[name]
+    assert name in damaged(factory, arrays)
+
+
+@pytest.mark.parametrize(("factory", "name"), EACH_ARRAY)
+def test_an_array_of_the_wrong_size(factory, name):
+    arrays = to_arrays(build(factory))
+    array = arrays[name]
+    wrong = [array[:-1], np.concatenate([array, array[-1:]]), array[:0]]
+    if array.ndim > 1:
+        wrong += [array[:, :-1], array.reshape(-1)]
+    for one in wrong:
+        # A linear transform may have no bias.
+        if name.endswith(".b") and not one.size:
+            continue
+        damaged(factory, arrays | {name: one})
+
+
+@pytest.mark.parametrize(("factory", "name"), EACH_ARRAY)
+def test_an_array_of_the_wrong_type(factory, name):
+    arrays = to_arrays(build(factory))
+    for dtype in (np.int8, np.float64, np.int32, np.float16):
+        damaged(factory, arrays | {name: arrays[name].astype(dtype)})
+
+
+@pytest.mark.parametrize("number", [-1, SIZE, 2**40, -(2**63)])
+def test_ids_out_of_range(number):
+    arrays = to_arrays(build("IVF16,SQ8"))
+    ids = arrays["ids"].copy()
+    ids[7] = number
+    assert "ids" in damaged("IVF16,SQ8", arrays | {"ids": ids})
+
+
+def test_list_sizes_that_do_not_add_up():
+    arrays = to_arrays(build("IVF16,SQ8"))
+    sizes = arrays["sizes"]
+    negative, more = sizes.copy(), sizes.copy()
+    negative[0], negative[1] = -1, sizes[0] + sizes[1] + 1
+    more[0] += 1
+    # Sums of int64 wrap around: these add up to the right number.
+    wrapped = np.zeros_like(sizes)
+    wrapped[:4] = 2**62
+    wrapped[4] = SIZE
+    assert int(wrapped.sum()) == SIZE
+    for one in (negative, more, wrapped, np.zeros_like(sizes)):
+        assert "list sizes" in damaged("IVF16,SQ8", arrays | {"sizes": one})
+
+
+def test_another_number_of_keys_or_another_dimension():
+    for factory in KINDS:
+        arrays = to_arrays(build(factory))
+        for size in (0, 1, SIZE - 1, SIZE + 1):
+            damaged(factory, arrays, size=size)
+        damaged(factory, arrays, dim=DIM * 2)
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        "nonsense",
+        "",
+        "IVF1000000000,Flat",
+        "IVF99999999999999999999999,Flat",
+        "IVF0,Flat",
+        "IVF16,PQ4x24",
+        "IVF16,PQ4x63",
+        "IMI2x14,Flat",
+        "PCA2000000000,IVF16,Flat",
+    ],
+)
+def test_a_factory_string_that_fits_no_such_file(factory):
+    """Some of them would take all memory before the arrays were looked at."""
+    damaged(factory, to_arrays(build("IVF16,Flat")))
+
+
+def test_each_kind_takes_only_its_own_arrays():
+    for factory in KINDS:
+        for other in KINDS:
+            if factory != other:
+                damaged(other, copy.copy(to_arrays(build(factory))))
+
+
+def test_from_arrays_gives_a_search_of_the_package():
+    index = from_arrays(to_arrays(build("Flat")), "Flat", DIM, "l2", SIZE, threads=2)
+    assert isinstance(index, FaissIndex)
+    assert index.threads == 2
