@@ -108,7 +108,17 @@ def perplexity(
     lm = mixed = 0.0
     tokens = 0
     for one in texts:
-        trace = explain(model, tokenizer, store, one, config=config, max_neighbors=1, check=False)
+        trace = explain(
+            model,
+            tokenizer,
+            store,
+            one,
+            k=config.k,
+            lmbda=config.lmbda,
+            temperature=config.temperature,
+            max_neighbors=1,
+            check=False,
+        )
         for token in trace[0].tokens:
             lm -= math.log(max(token.p_lm or 0.0, 1e-30))
             mixed -= math.log(max(token.p or 0.0, 1e-30))
