@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test lint format clean
+.PHONY: help setup test lint format demo clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,8 +35,11 @@ format: setup ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+demo: setup ## Ask a small model about texts that it never saw, without and with kNN
+	$(BIN)/python datastores/demo/demo.py
+
 clean: ## Remove caches and build output, keep the virtual environment
-	rm -rf build dist *.egg-info .coverage .grimp_cache .hypothesis .import_linter_cache \
+	rm -rf build dist *.egg-info .coverage .demo .grimp_cache .hypothesis .import_linter_cache \
 	    .mypy_cache .pytest_cache .ruff_cache
 	find . -path './$(VENV)' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 

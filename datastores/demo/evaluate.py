@@ -1,0 +1,190 @@
+"""Counts what the demo's README states: right answers, named sources, perplexity.
+
+python datastores/demo/evaluate.py --half tuning    # a grid of settings
+python datastores/demo/evaluate.py                  # the final half, with the demo's settings
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import demo
+import text
+import torch
+from rich.console import Console
+
+from knn_logits import Datastore, KNNConfig, KNNLogitsProcessor, SequenceTrace, explain
+
+BATCH = 75
+NEW_TOKENS = 14
+
+
+def answers(
+    model: Any, tokenizer: Any, prompts: list[str], knn: KNNLogitsProcessor | None
+) -> list[tuple[str, SequenceTrace | None]]:
+    """Greedy continuations up to the full stop, each with its trace."""
+    found: list[tuple[str, SequenceTrace | None]] = []
+    for start in range(0, len(prompts), BATCH):
+        inputs = tokenizer(
+            prompts[start : start + BATCH], padding=True, padding_side="left", return_tensors="pt"
+        )
+        inputs.pop("token_type_ids", None)
+        output = model.generate(
+            **inputs,
+            do_sample=False,
+            max_new_tokens=NEW_TOKENS,
+            logits_processor=[knn] if knn else [],
+            pad_token_id=tokenizer.eos_token_id,
+        )
+        length = inputs["input_ids"].shape[1]
+        texts = tokenizer.batch_decode(output[:, length:], skip_special_tokens=True)
+        traces = list(knn.trace(output, tokenizer)) if knn else [None] * len(texts)
+        found += [
+            (one.split(".")[0].split("\n")[0].strip(), trace)
+            for one, trace in zip(texts, traces, strict=True)
+        ]
+    return found
+
+
+def named_source(trace: SequenceTrace) -> str | None:
+    """The document with the largest influence on the answer's tokens."""
+    shares: dict[str, float] = {}
+    for token in trace.tokens:
+        if "." in token.token:
+            break
+        for neighbor in token.neighbors:
+            shares[neighbor.document] = shares.get(neighbor.document, 0.0) + neighbor.influence
+    return max(shares, key=lambda name: shares[name], default=None)
+
+
+def count(
+    model: Any,
+    tokenizer: Any,
+    store: Datastore,
+    rows: list[dict[str, str]],
+    config: KNNConfig | None,
+) -> dict[str, float]:
+    """Shares of right answers, and of right answers whose named source holds the fact."""
+    result: dict[str, float] = {}
+    right = sources = 0
+    for wording in ("seen", "new", "strange"):
+        prompts = [row[wording] for row in rows]
+        if config is None:
+            found = answers(model, tokenizer, prompts, None)
+        else:
+            knn = KNNLogitsProcessor(
+                model, store, k=config.k, lmbda=config.lmbda, temperature=config.temperature
+            )
+            with knn:
+                found = answers(model, tokenizer, prompts, knn)
+        hits = [
+            (row, trace)
+            for row, (answer, trace) in zip(rows, found, strict=True)
+            if answer == row["answer"]
+        ]
+        result[wording] = len(hits) / len(rows)
+        if wording == "strange":
+            continue
+        right += len(hits)
+        sources += sum(
+            trace is not None and named_source(trace) == row["document"] for row, trace in hits
+        )
+    if config is not None:
+        result["sources"] = sources / max(right, 1)
+    return {name: round(share, 4) for name, share in result.items()}
+
+
+def perplexity(
+    model: Any, tokenizer: Any, store: Datastore, texts: list[str], config: KNNConfig
+) -> dict[str, float]:
+    """Of texts, by the model alone and with the datastore."""
+    lm = mixed = 0.0
+    tokens = 0
+    for one in texts:
+        trace = explain(
+            model,
+            tokenizer,
+            store,
+            one,
+            k=config.k,
+            lmbda=config.lmbda,
+            temperature=config.temperature,
+            max_neighbors=1,
+            check=False,
+        )
+        for token in trace[0].tokens:
+            lm -= math.log(max(token.p_lm or 0.0, 1e-30))
+            mixed -= math.log(max(token.p or 0.0, 1e-30))
+            tokens += 1
+    without, with_store = math.exp(lm / tokens), math.exp(mixed / tokens)
+    return {
+        "without": round(without, 3),
+        "with": round(with_store, 3),
+        "change": round(with_store / without - 1, 4),
+    }
+
+
+def ordinary_texts(kind: str, count: int, seed: int = 99) -> dict[str, list[str]]:
+    """Text of the kinds of the training text: without facts, and about other worlds."""
+    rng = random.Random(seed)
+    texts = {
+        "plain sentences, this kind" if of == kind else "plain sentences, other kind": list(
+            text.plain_paragraphs(rng, of, count)
+        )
+        for of in text.KINDS
+    }
+    return texts | {"pages of other worlds": text.other_pages(seed, count)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--half", choices=("tuning", "final"), default="final")
+    parser.add_argument("--model", type=Path, default=demo.MODEL)
+    parser.add_argument("--stores", type=Path, default=demo.STORES)
+    parser.add_argument("--lmbda", type=float, nargs="*", default=[])
+    parser.add_argument("--temperature", type=float, nargs="*", default=[])
+    parser.add_argument("--k", type=int, nargs="*", default=[])
+    parser.add_argument("--texts", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    model, tokenizer = demo.load_model(options.model)
+    console = Console(stderr=True)
+    grid = [
+        KNNConfig(k=k, lmbda=lmbda, temperature=temperature)
+        for k in options.k or [demo.SETTINGS.k]
+        for temperature in options.temperature or [demo.SETTINGS.temperature]
+        for lmbda in options.lmbda or [demo.SETTINGS.lmbda]
+    ]
+    results: list[dict[str, Any]] = []
+    for kind in demo.KINDS:
+        store = demo.open_store(kind, model, tokenizer, options.stores, console)
+        rows = demo.questions_of(kind, options.half)
+        texts = ordinary_texts(kind, options.texts) if options.texts else {}
+        common = {"corpus": kind, "half": options.half, "questions": len(rows)}
+        results.append(common | {"without": count(model, tokenizer, store, rows, None)})
+        print(json.dumps(results[-1]), flush=True)
+        for config in grid:
+            begin = time.perf_counter()
+            row: dict[str, Any] = common | {"settings": asdict(config)}
+            row["with"] = count(model, tokenizer, store, rows, config)
+            row["perplexity"] = {
+                name: perplexity(model, tokenizer, store, of, config) for name, of in texts.items()
+            }
+            row["seconds"] = round(time.perf_counter() - begin, 1)
+            results.append(row)
+            print(json.dumps(row), flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

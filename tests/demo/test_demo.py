@@ -1,0 +1,154 @@
+"""The demo that the repository carries: its corpora, its model, and what `make demo` prints."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import knn_logits
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "datastores" / "demo"
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """The demo's modules, importable as its scripts import them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DEMO))
+        import demo
+        import evaluate
+        import text
+
+        yield {"text": text, "demo": demo, "evaluate": evaluate}
+        for name in ("demo", "evaluate", "text", "words"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def loaded(scripts):
+    return scripts["demo"].load_model()
+
+
+@pytest.fixture(scope="module")
+def stores(scripts, loaded, tmp_path_factory):
+    """A folder with both datastores, and the datastores."""
+    from rich.console import Console
+
+    folder = tmp_path_factory.mktemp("demo")
+    with Console(quiet=True) as console:
+        opened = {
+            kind: scripts["demo"].open_store(kind, *loaded, folder, console)
+            for kind in ("manual", "chronicle")
+        }
+    return folder, opened
+
+
+@pytest.mark.parametrize("kind", ["manual", "chronicle"])
+def test_the_corpora_and_questions_are_what_the_generator_makes(scripts, kind):
+    text = scripts["text"]
+    rows = list(text.corpus_rows(kind))
+    assert (DEMO / f"{kind}.jsonl").read_text(encoding="utf-8") == text.to_lines(rows)
+    assert len(rows) == 200
+    questions = text.make_questions(kind)
+    kept = (DEMO / "questions" / f"{kind}.jsonl").read_text(encoding="utf-8")
+    assert kept == text.to_lines(questions)
+    assert [row["half"] for row in questions].count("final") == 150
+    page = {row["id"]: row["text"] for row in rows}
+    everything = " ".join(page.values())
+    for row in questions:
+        assert f"{row['seen']} {row['answer']}." in page[row["document"]]
+        for wording in ("new", "strange"):
+            assert row[wording] not in everything
+
+
+def test_the_names_and_codes_of_the_corpora_never_stand_in_training_text(scripts):
+    text = scripts["text"]
+    named = {"founder", "river", "birth", "maker", "part"}
+    kept = set()
+    for kind in text.KINDS:
+        world, pages = text.make_corpus(kind)
+        kept.add(world.name.split()[0])
+        for page in pages:
+            kept.add(page.thing.name.split()[-1])
+            kept |= {v.split()[-1] for r, v in page.thing.facts.items() if r in named}
+    rng = random.Random(1)
+    seen = set()
+    for _ in range(200):
+        for kind in text.KINDS:
+            seen.update(re.findall(r"[\w-]+", " ".join(text.training_segments(rng, kind))))
+    assert len(kept) > 600
+    assert not kept & seen
+
+
+def test_no_pattern_of_a_question_is_a_pattern_of_a_document(scripts):
+    import words
+
+    for kinds in words.RELATIONS.values():
+        for relation, (documents, questions) in kinds.items():
+            assert not set(documents) & set(questions)
+            assert words.STRANGE[relation] not in (*documents, *questions)
+
+
+@pytest.mark.parametrize("kind", ["manual", "chronicle"])
+def test_the_model_answers_with_the_datastore_and_not_without(scripts, loaded, stores, kind):
+    rows = scripts["demo"].questions_of(kind, "tuning")[:40]
+    store = stores[1][kind]
+    without = scripts["evaluate"].count(*loaded, store, rows, None)
+    assert without["seen"] < 0.05
+    assert without["new"] < 0.05
+    with_store = scripts["evaluate"].count(*loaded, store, rows, scripts["demo"].SETTINGS)
+    assert with_store["seen"] >= 0.9
+    assert with_store["new"] >= 0.65
+    assert with_store["sources"] >= 0.9
+
+
+@pytest.mark.parametrize(
+    "prompt", ["The", "The chronicle of", "Service note for the", "Wear", "Part"]
+)
+def test_greedy_text_has_no_loop(loaded, prompt):
+    model, tokenizer = loaded
+    inputs = tokenizer(prompt, return_tensors="pt")
+    output = model.generate(**inputs, do_sample=False, max_new_tokens=60)
+    text = tokenizer.decode(output[0], skip_special_tokens=True)
+    sentences = re.findall(r"[^.]+\.", text)
+    assert sentences
+    assert len(set(sentences)) == len(sentences)
+
+
+def test_the_model_is_small():
+    assert sum(file.stat().st_size for file in (DEMO / "model").iterdir()) <= 12_000_000
+    log = (DEMO / "training.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(log[-1])["seconds"] < 40 * 60
+
+
+def test_the_script_shows_answers_and_sources(stores):
+    command = [sys.executable, str(DEMO / "demo.py"), "--questions", "2"]
+    done = subprocess.run(
+        [*command, "--stores", str(stores[0])], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    for part in (
+        "without kNN",
+        "with kNN",
+        "share of the neighbors",
+        "% from ",
+        "knn-logits build gpt2 my-folder/ --out store/",
+    ):
+        assert part in done.stdout
+    assert isinstance(stores[1]["manual"], knn_logits.Datastore)
+
+
+def test_a_change_of_the_corpus_builds_anew(scripts, loaded, stores, tmp_path, monkeypatch):
+    from rich.console import Console
+
+    rows = (DEMO / "manual.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "manual.jsonl").write_text("".join(rows[:5]), encoding="utf-8")
+    monkeypatch.setattr(scripts["demo"], "HERE", tmp_path)
+    with Console(quiet=True) as console:
+        store = scripts["demo"].open_store("manual", *loaded, stores[0], console)
+    assert store.manifest.documents == 5
