@@ -136,7 +136,7 @@ def test_the_script_shows_answers_and_sources(stores):
         "without kNN",
         "with kNN",
         "share of the neighbors",
-        "% from ",
+        "% by the neighbors",
         "knn-logits build gpt2 my-folder/ --out store/",
     ):
         assert part in done.stdout
