@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 from knn_logits.errors import ConfigError
 
@@ -81,6 +81,14 @@ class KNNConfig:
             raise ConfigError(f"refine must be True or False, not {self.refine!r}")
         if self.nprobe is not None:
             _whole_number("nprobe", self.nprobe, 1)
+
+    def with_given(self, **given: Any) -> KNNConfig:
+        """These settings with those that are given; None leaves one as it is.
+
+        Raises:
+            ConfigError: when a given value is out of its range.
+        """
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)

@@ -44,13 +44,9 @@ def resolve_config(
     Raises:
         ConfigError: when one is out of its range.
     """
-    return KNNConfig(
-        k=settings.k if k is None else k,
-        lmbda=settings.lmbda if lmbda is None else lmbda,
-        temperature=settings.temperature if temperature is None else temperature,
-        refine=refine,
-        nprobe=nprobe,
-    )
+    own = KNNConfig(settings.k, settings.lmbda, settings.temperature)
+    given = {"k": k, "lmbda": lmbda, "temperature": temperature}
+    return own.with_given(**given, refine=refine, nprobe=nprobe)
 
 
 class KNNLogitsProcessor(LogitsProcessor):

@@ -119,8 +119,7 @@ def build_datastore(
             "a datastore of an encoder-decoder model is made of sources and targets, which this "
             "release does not build; give a causal model"
         )
-    given = {"k": k, "lmbda": lmbda, "temperature": temperature}
-    settings = KNNConfig(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    settings = KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
     index = index or IndexConfig()
     location = find_key(model, key)
     window_size, stride = resolve(window or WindowConfig(), context_length(model))

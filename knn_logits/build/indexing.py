@@ -94,6 +94,8 @@ def build_index(
 
 def like_temperature(store: Datastore, temperature: float, metric: Metric) -> float:
     """A temperature chosen for one metric, as the store's metric needs it."""
+    if metric == store.manifest.metric:
+        return temperature
     keys = training_sample(store, _QUERIES, seed=0)
     mean_square = max(float(np.square(keys).sum(axis=-1).mean()), 1e-12)
     new = store.manifest.metric

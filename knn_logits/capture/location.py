@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from knn_logits.errors import ConfigError, ModelError
@@ -173,8 +173,6 @@ def _suggestions(model: nn.Module, limit: int = 6) -> str:
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The states among a module's arguments: the first tensor, positional ones first."""
-    from torch import Tensor
-
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
             return value

@@ -10,9 +10,6 @@ import typer
 from knn_logits.cli import options
 from knn_logits.cli.common import Bars, interruptible, load_model, prepare, print_json, stderr
 from knn_logits.config import (
-    DEFAULT_K,
-    DEFAULT_LMBDA,
-    DEFAULT_TEMPERATURE,
     IndexConfig,
     KNNConfig,
     WindowConfig,
@@ -76,11 +73,8 @@ def build(
     Every token that has something before it becomes an entry: the model's state before it, and
     the token. --k, --lmbda and --temperature are kept as the datastore's settings.
     """
-    KNNConfig(
-        k=DEFAULT_K if k is None else k,
-        lmbda=DEFAULT_LMBDA if lmbda is None else lmbda,
-        temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
-    )
+    # Refused before the model is loaded.
+    KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
     index_config = IndexConfig(
         index, check_metric(metric) if metric is not None else None, nprobe=nprobe, seed=seed
     )
