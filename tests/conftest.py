@@ -1,5 +1,6 @@
 """Small models, a tokenizer and datastores that tests share. Nothing here needs a network."""
 
+import copy
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -8,6 +9,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 from hypothesis import settings
+
+# These modules hold assertions too; their failures should show the values.
+pytest.register_assert_rewrite("corpus_files", "mixture_reference")
 
 # The same examples each time, so that a red run is a change's own; "explore" looks for new ones.
 settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
@@ -96,6 +100,50 @@ def store(model, tokenizer, tmp_path_factory):
         lmbda=0.4,
         temperature=5.0,
     )
+
+
+@pytest.fixture
+def mine(model):
+    """A model of the test's own, with the weights that the datastore knows."""
+    return copy.deepcopy(model)
+
+
+@pytest.fixture(scope="module")
+def model_folder(tokenizer, tmp_path_factory):
+    """The model and its tokenizer, saved."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    make_gpt2().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def ids(tokenizer):
+    """A prompt, int64 [1, tokens]."""
+    text = "When error code E42 appears, open"
+    return tokenizer(text, return_tensors="pt")["input_ids"]
+
+
+@pytest.fixture
+def knn(model, store):
+    """A processor with the settings that the reference knows."""
+    from mixture_reference import LMBDA, TEMPERATURE, K
+
+    import knn_logits
+
+    with knn_logits.KNNLogitsProcessor(
+        model, store, k=K, lmbda=LMBDA, temperature=TEMPERATURE
+    ) as processor:
+        yield processor
+
+
+@pytest.fixture(scope="module")
+def memory(store):
+    """The datastore's keys in float64 and its values, for the reference."""
+    import numpy as np
+
+    ids = np.arange(len(store))
+    return store.keys(ids).astype(np.float64), store.values.numpy()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The command line as a user meets it: results, JSON, and one line for each mistake."""
 
 import json
-import signal
 import subprocess
 import sys
 
@@ -9,14 +8,6 @@ import pytest
 from conftest import TEXTS, make_gpt2
 
 from knn_logits.cli import main
-
-
-@pytest.fixture(scope="module")
-def model_folder(tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    make_gpt2().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -371,31 +362,3 @@ def test_help_and_version_are_quick_to_answer(run):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
     assert out.strip() == "[]"
-
-
-def test_the_installed_command_prints_one_line(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "knn_logits", "info", str(tmp_path / "x")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path):
-    (tmp_path / "long.txt").write_text("\n".join(TEXTS * 800))
-    command = [sys.executable, "-m", "knn_logits", "build", model_folder]
-    command += [str(tmp_path / "long.txt"), "--out", str(tmp_path / "store")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as build:
-        heard = []
-        for line in build.stderr:
-            heard.append(line)
-            if line.startswith("keys") and sum(one.startswith("keys") for one in heard) == 1:
-                build.send_signal(signal.SIGINT)
-        assert build.wait() == 130
-    assert "--overwrite" in heard[-1]
-    assert "Traceback" not in "".join(heard)
-    assert not (tmp_path / "store" / "datastore.json").exists()

@@ -1,0 +1,35 @@
+"""The command line as a process of its own: what it prints, and how it stops."""
+
+import signal
+import subprocess
+import sys
+
+from conftest import TEXTS
+
+
+def test_the_installed_command_prints_one_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "knn_logits", "info", str(tmp_path / "x")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path):
+    (tmp_path / "long.txt").write_text("\n".join(TEXTS * 800))
+    command = [sys.executable, "-m", "knn_logits", "build", model_folder]
+    command += [str(tmp_path / "long.txt"), "--out", str(tmp_path / "store")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as build:
+        heard = []
+        for line in build.stderr:
+            heard.append(line)
+            if line.startswith("keys") and sum(one.startswith("keys") for one in heard) == 1:
+                build.send_signal(signal.SIGINT)
+        assert build.wait() == 130
+    assert "--overwrite" in heard[-1]
+    assert "Traceback" not in "".join(heard)
+    assert not (tmp_path / "store" / "datastore.json").exists()

@@ -1,0 +1,93 @@
+"""Generating in several threads gives what each gives alone."""
+
+import threading
+
+import numpy as np
+from mixture_reference import PROMPTS, SETTINGS, check, encode
+from transformers import GenerationConfig, TextIteratorStreamer
+
+from knn_logits import KNNLogitsProcessor
+
+
+def test_streaming_from_another_thread(model, tokenizer, memory, knn):
+    inputs = encode(tokenizer, PROMPTS[4:5])
+    plain = model.generate(**inputs, **SETTINGS, do_sample=False, logits_processor=[knn])
+    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True)
+    outputs = []
+
+    def work():
+        outputs.append(
+            model.generate(
+                **inputs, **SETTINGS, do_sample=False, streamer=streamer, logits_processor=[knn]
+            )
+        )
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    text = "".join(streamer)
+    thread.join()
+    assert outputs[0].sequences.tolist() == plain.sequences.tolist()
+    trace = knn.trace(outputs[0], tokenizer)
+    assert text.startswith(trace[0].text.removesuffix("<|endoftext|>"))
+    check(model, memory, outputs[0], knn, tokenizer, inputs["input_ids"].shape[1])
+
+
+def test_two_processors_in_two_threads(model, tokenizer, store):
+    """1,000 generations on one model: none mixed, all as when run one after another."""
+    config = GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0)
+    encoded = [encode(tokenizer, [prompt]) for prompt in PROMPTS]
+
+    def run(knn, number):
+        inputs = encoded[number % len(encoded)]
+        output = model.generate(**inputs, generation_config=config, logits_processor=[knn])
+        trace = knn.trace(output, tokenizer, max_neighbors=1)
+        return output.tolist(), [token.p for token in trace[0].tokens]
+
+    with (
+        KNNLogitsProcessor(model, store, k=8, lmbda=0.6, temperature=1.0) as one,
+        KNNLogitsProcessor(model, store, k=32, lmbda=0.2, temperature=9.0) as other,
+    ):
+        expected = {
+            id(knn): [run(knn, number) for number in range(len(encoded))] for knn in (one, other)
+        }
+        wrong = []
+
+        def work(knn):
+            for number in range(500):
+                tokens, p = run(knn, number)
+                want, want_p = expected[id(knn)][number % len(encoded)]
+                if tokens != want or not np.allclose(p, want_p, rtol=1e-5):
+                    wrong.append(number)
+
+        threads = [threading.Thread(target=work, args=(knn,)) for knn in (one, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_one_processor_in_two_threads(model, tokenizer, knn):
+    config = GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0)
+    encoded = [encode(tokenizer, [prompt]) for prompt in PROMPTS]
+    expected = [
+        model.generate(**inputs, generation_config=config, logits_processor=[knn]).tolist()
+        for inputs in encoded
+    ]
+    wrong = []
+
+    def work(shift):
+        for number in range(80):
+            place = (number + shift) % len(encoded)
+            output = model.generate(
+                **encoded[place], generation_config=config, logits_processor=[knn]
+            )
+            if output.tolist() != expected[place] or not knn.trace(output, tokenizer)[0].tokens:
+                wrong.append(place)
+
+    threads = [threading.Thread(target=work, args=(shift,)) for shift in (0, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
