@@ -71,6 +71,7 @@ def model_record(model: nn.Module) -> ModelRecord:
         type=str(getattr(config, "model_type", type(model).__name__)),
         config_sha256=hashlib.sha256(text.encode()).hexdigest(),
         dtype=str(parameter.dtype if parameter is not None else torch.float32)[6:],
+        vocabulary=vocabulary_size(model),
     )
 
 
@@ -100,6 +101,17 @@ def vocabulary_size(model: nn.Module) -> int:
     return int((get_text() if callable(get_text) else config).vocab_size)
 
 
+def canary_tokens(tokenizer: Any, vocabulary: int) -> Array:
+    """The tokens of a fixed text; none of the corpus's, which may have to be forgotten.
+
+    Returns:
+        int32 [tokens], at least two.
+    """
+    ids = [one for text in _SAMPLE_TEXTS for one in tokenizer(text)["input_ids"]]
+    known = [one for one in ids if one < vocabulary][:CANARY_LENGTH]
+    return np.asarray(known if len(known) > 1 else [0, vocabulary - 1], np.int32)
+
+
 def canary_keys(model: nn.Module, location: KeyLocation, tokens: Array) -> Array:
     """The keys of a fixed text.
 
@@ -119,6 +131,13 @@ def canary_keys(model: nn.Module, location: KeyLocation, tokens: Array) -> Array
     with evaluating(model):
         states = key_states(model, location, inputs)[0]
     return states.float().cpu().numpy()
+
+
+def relative_error(found: Array, expected: Array) -> float:
+    """|found - expected| / |expected|, infinite where the shapes differ."""
+    if found.shape != expected.shape:
+        return float("inf")
+    return float(np.linalg.norm(found - expected) / max(float(np.linalg.norm(expected)), 1e-12))
 
 
 def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None:
@@ -192,7 +211,7 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
             f"the model's states have {found.shape[-1]} numbers, the keys of {store.folder} "
             f"{expected.shape[-1]}: load {manifest.model.id}, which built it"
         )
-    error = float(np.linalg.norm(found - expected) / max(np.linalg.norm(expected), 1e-12))
+    error = relative_error(found, expected)
     if not error <= SAME_WEIGHTS:
         raise MismatchError(
             f"{store.folder} was built by another model ({_difference(model, manifest)}; its keys "

@@ -104,6 +104,8 @@ class IndexConfig:
             recall wanted on a sample.
         train_size: Keys that the index is trained on, at most; None chooses by the index.
         seed: Seed of every random choice made while building.
+        native: Keep an index that has no plain form in FAISS's own format. Whoever opens the
+            datastore has to ask for it as well, since that format cannot be checked.
 
     Raises:
         ConfigError: when a value is out of its range.
@@ -114,6 +116,7 @@ class IndexConfig:
     nprobe: int | None = None
     train_size: int | None = None
     seed: int = 0
+    native: bool = False
 
     def __post_init__(self) -> None:
         if self.metric is not None:

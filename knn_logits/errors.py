@@ -7,7 +7,9 @@
     ├── DatastoreError        a folder that is no datastore, or not a whole one
     │   ├── IncompleteError   a build that did not finish
     │   ├── DamagedError      a file that is not what the manifest says
-    │   └── MismatchError     a datastore of another model, layer, dimension or tokenizer
+    │   ├── MismatchError     a datastore of another model, layer, dimension or tokenizer
+    │   ├── BusyError         a datastore that another process is writing
+    │   └── StorageError      a disk that is full or fails
     ├── SearchError           an index that cannot be built, opened or searched
     ├── TraceError            a trace that does not belong to the given output
     └── MissingDependencyError   an optional package that is not installed (also an ImportError)
@@ -46,6 +48,14 @@ class DamagedError(DatastoreError):
 
 class MismatchError(DatastoreError):
     """A datastore was built by another model, layer, precision or tokenizer."""
+
+
+class BusyError(DatastoreError):
+    """Another process is writing the datastore."""
+
+
+class StorageError(DatastoreError):
+    """A file cannot be written: the disk is full, fails, or is not writable."""
 
 
 class SearchError(KNNLogitsError):

@@ -65,22 +65,50 @@ def build_index(
 
 
 def open_index(
-    store: Datastore, *, device: torch.device | str = "cpu", threads: int | None = None
+    store: Datastore,
+    *,
+    device: torch.device | str = "cpu",
+    threads: int | None = None,
+    native: bool = False,
 ) -> Index:
     """Opens the index of a datastore: from its arrays, or from the keys where it has none.
+
+    Entries of removed documents are taken out of it.
 
     Args:
         store: The datastore.
         device: Where to search; FAISS moves there when faiss-gpu is installed.
         threads: OpenMP threads for searches.
+        native: Read an index in FAISS's own format, which cannot be checked: for a datastore
+            whose publisher is trusted.
 
     Raises:
         DamagedError: when the index's arrays do not belong to it.
         DatastoreError: when there is neither an index file nor keys.
     """
+    device = torch.device(device)
+    index = whole_index(store, device=device, threads=threads, native=native)
+    _check_probe(store, index)
+    if len(store.removed_entries):
+        index.remove(store.removed_entries)
+    if store.manifest.index.factory == "exact" or device.type != "cuda":
+        return index
+    from knn_logits.index.faiss_backend import FaissIndex, to_gpu
+
+    assert isinstance(index, FaissIndex)
+    return to_gpu(index, device)
+
+
+def whole_index(
+    store: Datastore,
+    *,
+    device: torch.device | str = "cpu",
+    threads: int | None = None,
+    native: bool = False,
+) -> Index:
+    """The index over every entry, removed ones too; see `open_index`."""
     record, size, dim = store.manifest.index, len(store), store.manifest.dim
     metric: Metric = store.manifest.metric
-    device = torch.device(device)
     if record.factory == "exact":
         batches = store.key_batches(_KEYS_AT_ONCE)
         return ExactIndex.from_batches(batches, size, dim, metric, device)
@@ -88,23 +116,27 @@ def open_index(
 
     saved = store.index_arrays()
     if saved is not None:
-        index = plain.from_arrays(
-            saved[0], record.factory, dim, metric, size, nprobe=record.nprobe, threads=threads
+        return plain.from_arrays(
+            saved, record.factory, dim, metric, size, nprobe=record.nprobe, threads=threads
         )
-        _check_probe(store, index)
-    elif store.has_keys:
-        logger.warning(
-            "the index %s has no form that can be stored; it is built from the keys at each "
-            "opening",
-            record.factory,
+    data = store.native_index() if native else None
+    if data is not None:
+        from knn_logits.index.native import from_bytes
+
+        return from_bytes(
+            data, record.factory, dim, metric, size, nprobe=record.nprobe, threads=threads
         )
-        config = IndexConfig(record.factory, train_size=record.train_size, seed=record.seed)
-        built = build_index(store, record.factory, config, threads=threads)
-        assert isinstance(built, faiss_backend.FaissIndex)
-        index = faiss_backend.FaissIndex(built.raw, metric, nprobe=record.nprobe, threads=threads)
-    else:
-        raise DatastoreError(f"{store.folder} has neither an index nor keys; build it again")
-    return faiss_backend.to_gpu(index, device) if device.type == "cuda" else index
+    if not store.has_keys:
+        advice = "pass --native-index if you trust its publisher" if record.native else "build it"
+        raise DatastoreError(f"{store.folder} has no index in a plain form and no keys; {advice}")
+    logger.warning(
+        "the index %s has no plain form; it is built from the keys at each opening",
+        record.factory,
+    )
+    config = IndexConfig(record.factory, train_size=record.train_size, seed=record.seed)
+    built = build_index(store, record.factory, config, threads=threads)
+    assert isinstance(built, faiss_backend.FaissIndex)
+    return faiss_backend.FaissIndex(built.raw, metric, nprobe=record.nprobe, threads=threads)
 
 
 def _check_probe(store: Datastore, index: Index) -> None:
@@ -112,7 +144,10 @@ def _check_probe(store: Datastore, index: Index) -> None:
     queries, expected = store.checks.get("probe.queries"), store.checks.get("probe.ids")
     if queries is None or expected is None or not expected.size:
         return
-    _, ids = index.search(torch.from_numpy(queries), expected.shape[1])
+    asked = np.ascontiguousarray(queries, np.float32)
+    if asked.shape != (len(expected), store.manifest.dim) or expected.ndim != 2:
+        raise DamagedError(f"the probe of {store.folder} has another shape; build it again")
+    _, ids = index.search(torch.from_numpy(asked), expected.shape[1])
     found = [
         len(set(row) & set(true)) / len(true)
         for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
@@ -120,8 +155,8 @@ def _check_probe(store: Datastore, index: Index) -> None:
     # Equal keys may come in another order, and push one another out at the end.
     if float(np.mean(found)) < _PROBE_FOUND:
         raise DamagedError(
-            f"the index of {store.folder} does not find what it found when it was built; make it "
-            "again with `knn-logits index`"
+            f"the index of {store.folder} does not find what it found when it was built (another "
+            "index, metric or keys): make it again with `knn-logits index`"
         )
 
 

@@ -35,6 +35,12 @@ def _few_threads():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """Keeps what the tests find out about their datastores out of the user's cache."""
+    os.environ["KNN_LOGITS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def tokenizer():
     """A byte-level BPE of 384 tokens, trained on the spot."""

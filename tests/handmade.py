@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from knn_logits.datastore import layout
 from knn_logits.datastore.documents import DocumentRecord
 from knn_logits.datastore.files import write_arrays
+from knn_logits.datastore.job import begin
 from knn_logits.datastore.manifest import (
     IndexRecord,
     KeyRecord,
@@ -15,13 +15,7 @@ from knn_logits.datastore.manifest import (
     WindowRecord,
 )
 from knn_logits.datastore.store import Datastore
-from knn_logits.datastore.writer import (
-    KeyWriter,
-    TokenWriter,
-    mark_finished,
-    prepare_folder,
-    record_files,
-)
+from knn_logits.datastore.writer import KeyWriter, TokenWriter
 
 
 def make_manifest(**settings):
@@ -44,8 +38,8 @@ def make_manifest(**settings):
     )
 
 
-def write_tokens(folder, documents, *, concatenate=False, vocabulary=100):
-    with TokenWriter(folder, concatenate=concatenate, vocabulary=vocabulary) as writer:
+def write_tokens(job, documents, *, concatenate=False, vocabulary=100):
+    with TokenWriter(job, concatenate=concatenate, vocabulary=vocabulary) as writer:
         for number, tokens in enumerate(documents):
             writer.add(tokens, id=str(number), title=f"title {number}")
     return writer
@@ -64,29 +58,31 @@ def make_store(
     with_keys=True,
 ):
     """A finished datastore of documents given as lists of tokens; keys are random unless given."""
-    prepare_folder(folder, overwrite=True)
-    writer = write_tokens(folder, documents, concatenate=concatenate)
-    entries = writer.contexts().entries
-    if keys is None:
-        keys = np.random.default_rng(0).standard_normal((entries, dim)).astype(dtype)
-    assert len(keys) == entries
-    if with_keys:
-        key_writer = KeyWriter(folder, keys.shape[1], dtype, entries, shard_bytes=shard_bytes)
-        for part in np.array_split(keys, 3):
-            key_writer.append(part)
-        key_writer.flush()
-    write_arrays(folder / layout.CHECKS, {"nothing": np.zeros(1, np.float32)}, {})
-    make_manifest(
-        entries=entries,
-        documents=writer.documents,
-        tokens=writer.tokens,
-        dim=keys.shape[1],
-        dtype=dtype,
-        metric=metric,
-        windows=WindowRecord(window=8, stride=4, concatenate=concatenate),
-        files=record_files(folder),
-    ).write(folder)
-    mark_finished(folder)
+    with begin(folder, "build", {}, overwrite=True) as job:
+        writer = write_tokens(job, documents, concatenate=concatenate)
+        entries = writer.contexts().entries
+        if keys is None:
+            keys = np.random.default_rng(0).standard_normal((entries, dim)).astype(dtype)
+        assert len(keys) == entries
+        if with_keys:
+            key_writer = KeyWriter(job, keys.shape[1], dtype, entries, shard_bytes=shard_bytes)
+            for part in np.array_split(keys, 3):
+                key_writer.append(part)
+            key_writer.flush()
+        write_arrays(job.path("checks"), {"nothing": np.zeros(1, np.float32)}, {})
+        job.note(job.path("checks"))
+        manifest = make_manifest(
+            generation=job.generation,
+            entries=entries,
+            documents=writer.documents,
+            tokens=writer.tokens,
+            dim=keys.shape[1],
+            dtype=dtype,
+            metric=metric,
+            windows=WindowRecord(window=8, stride=4, concatenate=concatenate),
+            files=job.files_with(()),
+        )
+        job.commit(manifest)
     return Datastore(folder)
 
 

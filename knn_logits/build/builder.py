@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from knn_logits._version import __version__
 from knn_logits.build.corpus import Document
-from knn_logits.build.indexing import index_arrays, like_temperature, make_index, probe_arrays
-from knn_logits.build.keys import compute_keys, default_batch_tokens
+from knn_logits.build.indexing import check_index, like_temperature, make_index, write_index
+from knn_logits.build.keys import default_batch_tokens
 from knn_logits.build.progress import Progress, no_progress
-from knn_logits.build.tokens import tokenize
+from knn_logits.build.steps import KeyPlan, write_canary, write_keys, write_text
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import DEFAULT_KEY, find_key, is_encoder_decoder
-from knn_logits.compatibility import (
-    CANARY_KEYS,
-    CANARY_LENGTH,
-    CANARY_TOKENS,
-    canary_keys,
-    check_causal,
-    model_record,
-    tokenizer_record,
-    vocabulary_size,
-)
+from knn_logits.compatibility import CANARY_KEYS, model_record, tokenizer_record
 from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
-from knn_logits.datastore import layout
-from knn_logits.datastore.files import map_array, write_arrays
+from knn_logits.datastore.job import begin
 from knn_logits.datastore.manifest import (
     IndexRecord,
     KeyRecord,
@@ -40,16 +28,9 @@ from knn_logits.datastore.manifest import (
     WindowRecord,
 )
 from knn_logits.datastore.store import Datastore
-from knn_logits.datastore.writer import (
-    KeyWriter,
-    TokenWriter,
-    building,
-    mark_finished,
-    record_files,
-)
+from knn_logits.datastore.writer import SHARD_BYTES
 from knn_logits.errors import ConfigError, ModelError
-from knn_logits.neighbors import Array
-from knn_logits.windows import plan, resolve
+from knn_logits.windows import resolve
 
 
 def build_datastore(
@@ -68,6 +49,7 @@ def build_datastore(
     keys_dtype: str = "float16",
     batch_tokens: int | None = None,
     threads: int | None = None,
+    shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
     license: str | None = None,
     source: str | None = None,
@@ -78,6 +60,9 @@ def build_datastore(
 
     The key is the model's state before the token, the value the token. Khandelwal et al. (2020),
     "Generalization through Memorization", section 2.
+
+    A build that was interrupted goes on when it is called again with the same arguments, and ends
+    with the same bytes.
 
     Args:
         model: The model that will use the datastore.
@@ -95,7 +80,9 @@ def build_datastore(
         keys_dtype: "float16", or "float32" for keys that do not fit it.
         batch_tokens: Tokens a forward pass; None chooses by the device.
         threads: OpenMP threads of the index; None leaves FAISS's own choice.
-        overwrite: Replace a datastore that is there.
+        shard_bytes: Size of a file of keys. An interrupted build loses less than one of them.
+        overwrite: Replace a datastore that is there, once the new one is whole; or begin an
+            unfinished build again that was made in another way.
         license: Licence of the text, kept in the manifest.
         source: Where the text comes from, kept in the manifest.
         skipped: Filled by the reader of the corpus while it is read; its length is kept.
@@ -109,6 +96,9 @@ def build_datastore(
         CorpusError: when no document holds two tokens.
         ModelError: when the model has no place for the key, or its keys are not finite.
         DatastoreError: when the folder cannot be used.
+        MismatchError: when the folder holds an unfinished build of another model, text or plan.
+        BusyError: when another process is writing the folder.
+        StorageError: when the disk is full.
     """
     if keys_dtype not in ("float16", "float32"):
         raise ConfigError(f"keys are kept in float16 or float32, not in {keys_dtype!r}")
@@ -123,87 +113,55 @@ def build_datastore(
     index = index or IndexConfig()
     location = find_key(model, key)
     window_size, stride = resolve(window or WindowConfig(), context_length(model))
-    device = input_device(model)
-    target = Path(folder)
-    with building(target, overwrite=overwrite) as folder, evaluating(model):
-        writer = _write_tokens(
-            folder, tokenizer, documents, vocabulary_size(model), concatenate, progress
-        )
-        contexts = writer.contexts()
-        tokens = map_array(folder / layout.TOKENS, "int32", (writer.tokens,))
-        canary = np.asarray(tokens[: min(CANARY_LENGTH, window_size)])
-        check_causal(model, location, canary)
-        parts = compute_keys(
-            model,
-            location,
-            tokens,
-            list(plan(contexts.first, contexts.length, window_size, stride)),
-            dtype=keys_dtype,
-            batch_tokens=batch_tokens or default_batch_tokens(device),
-        )
-        dim = _write_keys(folder, parts, contexts.entries, progress)
-        canary_arrays = {
-            CANARY_TOKENS: canary,
-            CANARY_KEYS: canary_keys(model, location, canary),
-        }
+    keys = KeyPlan(
+        location=location,
+        windows=WindowRecord(window=window_size, stride=stride, concatenate=concatenate),
+        dtype=keys_dtype,
+        batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
+    )
+    # Resolved, since the job outlives a change of the current folder.
+    target = Path(folder).resolve()
+    plan = keys.as_text(model, tokenizer)
+    with begin(target, "build", plan, overwrite=overwrite) as job, evaluating(model):
+        canary = write_canary(job, model, tokenizer, keys)
+        check_index(index, canary[CANARY_KEYS].shape[1], index.metric or "l2")
+        text = write_text(job, tokenizer, documents, model, concatenate, progress)
+        contexts = text.contexts()
+        write_keys(job, model, keys, text, contexts, shard_bytes=shard_bytes, progress=progress)
         manifest = Manifest(
             created_with=__version__,
+            generation=job.generation,
             model=model_record(model),
             tokenizer=tokenizer_record(tokenizer),
             key=KeyRecord(name=key, module=location.module, side=location.side),
             entries=contexts.entries,
-            documents=writer.documents,
-            tokens=writer.tokens,
-            dim=dim,
+            documents=text.documents,
+            tokens=text.tokens,
+            dim=canary[CANARY_KEYS].shape[1],
             dtype="float16" if keys_dtype == "float16" else "float32",
             metric=index.metric or "l2",
-            windows=WindowRecord(window=window_size, stride=stride, concatenate=concatenate),
+            windows=keys.windows,
+            skipped=len(skipped),
             index=IndexRecord(factory="exact", requested=index.factory),
             settings=SettingsRecord(
                 k=settings.k, lmbda=settings.lmbda, temperature=settings.temperature
             ),
             license=license,
             source=source,
-            files=record_files(folder),
+            files=job.files,
         )
-        # The index is built over a datastore that is whole but for it, and marked unfinished.
-        store = Datastore.unfinished(folder, manifest)
+        # The index is built over a datastore that is whole but for it and for the manifest.
+        store = Datastore.unfinished(target, manifest)
         if temperature is None:
             fitting = like_temperature(store, settings.temperature, "l2")
             manifest = manifest.model_copy(
                 update={"settings": manifest.settings.model_copy(update={"temperature": fitting})}
             )
         built, record = make_index(store, index, threads=threads, progress=progress)
-        arrays = index_arrays(built, record)
-        if arrays is not None:
-            write_arrays(folder / layout.INDEX, arrays, {"factory": record.factory})
-        write_arrays(folder / layout.CHECKS, canary_arrays | probe_arrays(store, built), {})
-        progress("checksums", 0, None)
-        manifest.model_copy(
-            update={
-                "index": record,
-                "skipped": len(skipped),
-                "files": record_files(folder, manifest.files),
-            }
-        ).write(folder)
-        mark_finished(folder)
-    return Datastore(target)
-
-
-def _write_keys(folder: Path, parts: Iterator[Array], entries: int, progress: Progress) -> int:
-    """Writes the keys in shards, and returns their length."""
-    progress("keys", 0, entries)
-    keys: KeyWriter | None = None
-    done = 0
-    for part in parts:
-        if keys is None:
-            keys = KeyWriter(folder, part.shape[1], str(part.dtype), entries)
-        keys.append(part)
-        done += len(part)
-        progress("keys", done, entries)
-    assert keys is not None
-    keys.flush()
-    return keys.dim
+        write_index(job, store, built, record, canary)
+        manifest = manifest.model_copy(update={"index": record})
+        job.commit(manifest.model_copy(update={"files": job.files_with(())}))
+    return Datastore(folder)
 
 
 def context_length(model: nn.Module) -> int | None:
@@ -215,33 +173,3 @@ def context_length(model: nn.Module) -> int | None:
         if isinstance(value, int) and value > 0:
             return value
     return None
-
-
-def _write_tokens(
-    folder: Path,
-    tokenizer: Any,
-    documents: Iterable[Document | str],
-    vocabulary: int,
-    concatenate: bool,
-    progress: Progress,
-) -> TokenWriter:
-    progress("tokens", 0, None)
-    with TokenWriter(folder, concatenate=concatenate, vocabulary=vocabulary) as writer:
-        for document, ids in tokenize(tokenizer, _as_documents(documents)):
-            if ids:
-                writer.add(
-                    ids,
-                    id=document.id,
-                    title=document.title,
-                    uri=document.uri,
-                    metadata=json.dumps(document.metadata, default=str)
-                    if document.metadata
-                    else None,
-                )
-            progress("tokens", writer.tokens, None)
-    return writer
-
-
-def _as_documents(documents: Iterable[Document | str]) -> Iterator[Document]:
-    for number, document in enumerate(documents):
-        yield Document(document, str(number)) if isinstance(document, str) else document

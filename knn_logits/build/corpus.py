@@ -228,7 +228,7 @@ def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
                 if (status.st_dev, status.st_ino) in seen:
                     continue
                 seen.add((status.st_dev, status.st_ino))
-                if any((path / name).exists() for name in (layout.MANIFEST, layout.BUILDING)):
+                if any((path / name).exists() for name in (layout.MANIFEST, layout.JOURNAL)):
                     continue  # a datastore among the documents, perhaps the one being built
                 children = [c.name for c in path.iterdir() if not c.name.startswith(".")]
                 for child in sorted(children, reverse=True):

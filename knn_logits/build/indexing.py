@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ import torch
 from knn_logits.build.progress import Progress, no_progress
 from knn_logits.config import IndexConfig, Metric
 from knn_logits.datastore import layout
-from knn_logits.datastore.files import put_in_place, stage_arrays
-from knn_logits.datastore.manifest import IndexRecord, Manifest, RecallRecord
+from knn_logits.datastore.files import write_arrays, write_bytes
+from knn_logits.datastore.job import Job, begin
+from knn_logits.datastore.manifest import IndexRecord, RecallRecord
 from knn_logits.datastore.store import Datastore
-from knn_logits.datastore.writer import record_file
 from knn_logits.distribution import equivalent_temperature
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import Index
@@ -53,43 +54,77 @@ def build_index(
     Raises:
         ConfigError: when FAISS cannot make such an index for these keys.
         DatastoreError: when the datastore has no keys.
+        BusyError: when another process is writing the datastore.
     """
     index = index or IndexConfig()
     if not store.has_keys:
         raise DatastoreError(f"{store.folder} has no keys: build the datastore again")
-    folder, old = store.folder, store.manifest
-    metric: Metric = index.metric or old.metric
-    # The index is written under the manifest's metric, so the manifest in memory changes first.
-    store = Datastore(folder)
-    store.manifest = old.model_copy(update={"metric": metric})
-    built, record = make_index(store, index, threads=threads, progress=progress)
-    settings = old.settings
-    if metric != old.metric:
-        settings = settings.model_copy(
-            update={"temperature": like_temperature(store, settings.temperature, old.metric)}
+    check_index(index, store.manifest.dim, index.metric or store.manifest.metric)
+    with begin(store.folder.resolve(), "index", {}) as job:
+        store = Datastore(store.folder)
+        old = store.manifest
+        metric: Metric = index.metric or old.metric
+        # The index is built under the manifest's metric, so the manifest in memory changes first.
+        store.manifest = old.model_copy(update={"metric": metric})
+        built, record = make_index(store, index, threads=threads, progress=progress)
+        settings = old.settings
+        if metric != old.metric:
+            fitting = like_temperature(store, settings.temperature, old.metric)
+            settings = settings.model_copy(update={"temperature": fitting, "stale": True})
+        write_index(job, store, built, record, store.checks)
+        others = [one for one in old.files if layout.kind_of(one.name) not in ("index", "native")]
+        job.commit(
+            store.manifest.model_copy(
+                update={
+                    "generation": job.generation,
+                    "index": record,
+                    "settings": settings,
+                    "files": job.files_with(others),
+                }
+            )
         )
-    checks = {name: value for name, value in store.checks.items() if not name.startswith("probe")}
-    checks |= probe_arrays(store, built)
-    staged = {layout.CHECKS: stage_arrays(folder / layout.CHECKS, checks, {})}
-    arrays = index_arrays(built, record)
-    if arrays is not None:
-        path = folder / layout.INDEX
-        staged[layout.INDEX] = stage_arrays(path, arrays, {"factory": record.factory})
-    files = [one for one in old.files if one.name not in (layout.INDEX, layout.CHECKS)]
-    files += [record_file(name, path) for name, path in staged.items()]
-    manifest = store.manifest.model_copy(
-        update={
-            "index": record,
-            "settings": settings,
-            "files": tuple(sorted(files, key=lambda one: one.name)),
-        }
-    )
-    # Nothing of the old index has been touched so far; what remains takes no time.
-    put_in_place(folder / name for name in staged)
-    Manifest.model_validate(manifest.model_dump()).write(folder)
-    if arrays is None:
-        (folder / layout.INDEX).unlink(missing_ok=True)
-    return Datastore(folder)
+    return Datastore(store.folder)
+
+
+def check_index(index: IndexConfig, dim: int, metric: Metric) -> None:
+    """Refuses an index that FAISS does not know, before any work is done for it.
+
+    Raises:
+        ConfigError: when FAISS cannot make it for keys of `dim` numbers.
+    """
+    if index.factory not in ("exact", "auto"):
+        from knn_logits.index.faiss_backend import make_empty
+
+        make_empty(index.factory, dim, metric)
+
+
+def write_index(
+    job: Job, store: Datastore, index: Index, record: IndexRecord, checks: dict[str, Array]
+) -> None:
+    """Writes an index and the probe that it must answer.
+
+    Args:
+        job: The job.
+        store: The datastore that the index is of.
+        index: The index.
+        record: What the manifest says of it.
+        checks: The canary's arrays, and perhaps an earlier probe.
+    """
+    if record.native:
+        from knn_logits.index import native
+        from knn_logits.index.faiss_backend import FaissIndex
+
+        assert isinstance(index, FaissIndex)
+        write_bytes(job.path("native"), native.to_bytes(index))
+        job.note(job.path("native"))
+    else:
+        arrays = index_arrays(index, record)
+        if arrays is not None:
+            write_arrays(job.path("index"), arrays, {"factory": record.factory})
+            job.note(job.path("index"))
+    kept = {name: value for name, value in checks.items() if not name.startswith("probe")}
+    write_arrays(job.path("checks"), kept | probe_arrays(store, index), {})
+    job.note(job.path("checks"))
 
 
 def like_temperature(store: Datastore, temperature: float, metric: Metric) -> float:
@@ -125,27 +160,58 @@ def make_index(
         factory = choose_factory(entries, dim)
     progress(f"index {factory}", 0, None)
     built = build_raw(store, factory, config, threads=threads)
-    if factory == "exact" or entries < 2:
-        return built, IndexRecord(factory=factory, requested=config.factory)
-    queries, truth = sample_queries(store, config.seed)
+    record = IndexRecord(
+        factory=factory,
+        requested=config.factory,
+        native=_is_native(built, config),
+        seed=config.seed,
+        train_size=config.train_size,
+    )
+    nprobes = (config.nprobe,) if config.nprobe else _NPROBES
+    return built, measured(store, built, record, nprobes, progress)
+
+
+def _is_native(index: Index, config: IndexConfig) -> bool:
+    """Whether an index goes into FAISS's own format: asked for, and without a plain form."""
+    if not config.native:
+        return False
+    from knn_logits.index import plain
+    from knn_logits.index.faiss_backend import FaissIndex
+
+    return isinstance(index, FaissIndex) and not plain.has_plain_form(index.raw)
+
+
+def measured(
+    store: Datastore,
+    index: Index,
+    record: IndexRecord,
+    nprobes: Sequence[int],
+    progress: Progress = no_progress,
+) -> IndexRecord:
+    """The record of an index with its recall, at the first nprobe that reaches what is wanted.
+
+    Args:
+        store: The datastore, with keys.
+        index: Its index; it keeps the nprobe found.
+        record: What is known so far.
+        nprobes: To try, ascending, where the index has inverted lists.
+        progress: Told that recall is measured.
+    """
+    if record.factory == "exact" or len(store) < 2:
+        return record
+    queries, truth = sample_queries(store, record.seed)
     progress("recall", 0, None)
-    searched: Any = built
+    searched: Any = index
     if searched.nprobe is not None:
-        for nprobe in (config.nprobe,) if config.nprobe else _NPROBES:
+        for nprobe in nprobes:
             searched.nprobe = nprobe
-            value = recall(built, queries, truth)
+            value = recall(index, queries, truth)
             if value >= RECALL_WANTED:
                 break
     else:
-        value = recall(built, queries, truth)
-    return built, IndexRecord(
-        factory=factory,
-        requested=config.factory,
-        seed=config.seed,
-        train_size=config.train_size,
-        nprobe=searched.nprobe,
-        recall=RecallRecord(at=truth.shape[1], value=round(value, 4), queries=len(queries)),
-    )
+        value = recall(index, queries, truth)
+    found = RecallRecord(at=truth.shape[1], value=round(value, 4), queries=len(queries))
+    return record.model_copy(update={"nprobe": searched.nprobe, "recall": found})
 
 
 def sample_queries(store: Datastore, seed: int) -> tuple[Array, Array]:
@@ -185,8 +251,8 @@ def index_arrays(index: Index, record: IndexRecord) -> dict[str, Array] | None:
     if isinstance(index, FaissIndex) and plain.has_plain_form(index.raw):
         return plain.to_arrays(index)
     logger.warning(
-        "the index %s has no form that can be stored; it will be built from the keys at each "
-        "opening",
+        "the index %s has no plain form; it will be built from the keys at each opening, unless "
+        "FAISS's own format is asked for with --native-index",
         record.factory,
     )
     return None

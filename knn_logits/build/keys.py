@@ -56,20 +56,25 @@ def compute_keys(
     tokens: Array,
     windows: Sequence[TextWindow],
     *,
+    dim: int,
     dtype: str,
     batch_tokens: int,
+    first_entry: int = 0,
 ) -> Iterator[Array]:
-    """Computes the keys of all entries.
+    """Computes the keys of all entries from one on.
 
-    Windows of like length share a batch; what comes out is in the entries' order again.
+    Windows of like length share a batch; what comes out is in the entries' order again. Which
+    windows share a batch does not depend on `first_entry`, and so no key does either.
 
     Args:
         model: In evaluation mode.
         location: Where the key is.
         tokens: int32, the corpus.
-        windows: From `windows.plan`.
+        windows: From `windows.plan`, in order.
+        dim: Length of a key.
         dtype: "float16" or "float32", the keys' precision.
         batch_tokens: Tokens a forward pass, padding included.
+        first_entry: Entries before it are left out.
 
     Yields:
         [rows, dim] in `dtype`: the keys of the next entries.
@@ -79,28 +84,33 @@ def compute_keys(
     """
     device = input_device(model)
     kind = getattr(torch, dtype)
-    group_entries, start = _BUFFER_BYTES // 4096, 0
-    while start < len(windows):
-        group: list[TextWindow] = []
-        entries = 0
-        while start < len(windows) and (not group or entries < group_entries):
-            group.append(windows[start])
-            entries += windows[start].entries
-            start += 1
-        keys: Array | None = None
+    buffer_entries = max(batch_tokens, _BUFFER_BYTES // (dim * np.dtype(dtype).itemsize))
+    for group in _groups(windows, buffer_entries):
+        start, end = group[0].first_entry, group[-1].first_entry + group[-1].entries
+        if end <= first_entry:
+            continue
+        keys = np.empty((end - start, dim), dtype)
         for batch in batches(group, batch_tokens):
             states = key_states(model, location, windows_batch(tokens, batch, device))
-            if keys is None:
-                dim = states.shape[-1]
-                keys = np.empty((entries, dim), dtype)
-                group_entries = max(batch_tokens, _BUFFER_BYTES // (dim * keys.itemsize))
             _check_finite(states, location, dtype)
             numbers = states.to(kind).cpu().numpy()
             for row, window in enumerate(batch):
-                first = window.first_entry - group[0].first_entry
+                first = window.first_entry - start
                 keys[first : first + window.entries] = numbers[row, window.skip : window.size]
-        assert keys is not None
-        yield keys
+        yield keys[max(0, first_entry - start) :]
+
+
+def _groups(windows: Sequence[TextWindow], entries: int) -> Iterator[list[TextWindow]]:
+    group: list[TextWindow] = []
+    held = 0
+    for window in windows:
+        group.append(window)
+        held += window.entries
+        if held >= entries:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
 
 
 def _check_finite(states: Tensor, location: KeyLocation, dtype: str) -> None:

@@ -32,6 +32,7 @@ _SCHEMA = pa.schema(
         ("metadata", pa.string()),
     ]
 )
+_TEXT = ["id", "title", "uri", "metadata"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,11 @@ class Documents:
         row = self._table.slice(number, 1).to_pylist()[0]
         return DocumentRecord(**row)
 
+    def numbers_of(self, id: str) -> list[int]:
+        """Numbers of the documents with an id, ascending."""
+        ids = self._table["id"].to_pylist()
+        return [number for number, one in enumerate(ids) if one == id]
+
     def at_token(self, position: int) -> int:
         """Number of the document that holds a token."""
         return int(np.searchsorted(self.first, position, side="right")) - 1
@@ -89,6 +95,29 @@ class Contexts:
         self.first_entry: Ints = first - np.arange(len(first), dtype=np.int64)
         self.entries = int(tokens - len(first))
 
+    @classmethod
+    def of(cls, first: Ints, tokens: int, concatenate: bool) -> Contexts:
+        """The contexts of documents that begin at `first`, joined into one or not."""
+        return cls(first[:1] if concatenate else first, tokens)
+
+    def entries_of(self, first: Ints, length: Ints) -> Ints:
+        """Entries of the tokens in some spans of tokens.
+
+        Args:
+            first: int64 [spans], ascending.
+            length: int64 [spans].
+
+        Returns:
+            int64 [entries], ascending; a context's first token is no entry.
+        """
+        tokens = np.concatenate(
+            [np.arange(a, a + n, dtype=np.int64) for a, n in zip(first, length, strict=True)]
+            or [np.empty(0, np.int64)]
+        )
+        context = np.searchsorted(self.first, tokens, side="right") - 1
+        entries: Ints = tokens - 1 - context
+        return entries[tokens != self.first[context]] if len(tokens) else tokens
+
     def token_of(self, entry: int) -> int:
         """Place in `tokens.npy` of an entry's token."""
         return entry + 1 + int(np.searchsorted(self.first_entry, entry, side="right")) - 1
@@ -101,15 +130,33 @@ def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
         pq.write_table(pa.table(columns, schema=_SCHEMA), file)
 
 
-def read_documents(path: Path, rows: int, tokens: int) -> Documents:
+def read_documents(path: Path, rows: int, tokens: int, *, mapped: Any = None) -> Documents:
     """Reads the table and checks that its documents follow one another without a gap.
+
+    Args:
+        path: The file.
+        rows: Documents that it must hold, at most `tokens`.
+        tokens: Tokens of all of them.
+        mapped: The file, open already.
 
     Raises:
         DamagedError: when they do not.
     """
     try:
-        table = pq.read_table(path, schema=_SCHEMA)
-    except (OSError, ValueError, pa.ArrowException) as error:
+        file = pq.ParquetFile(mapped if mapped is not None else path, read_dictionary=_TEXT)
+        # Before any memory is asked for: a few bytes can stand for billions of rows.
+        if file.metadata.num_rows != rows or rows > tokens:
+            raise ValueError(f"{file.metadata.num_rows} documents, the manifest says {rows}")
+        if not set(_SCHEMA.names) <= set(file.schema_arrow.names):
+            raise ValueError("columns are missing")
+        table = file.read(columns=_SCHEMA.names)
+        for field in _SCHEMA:
+            column = table[field.name].type
+            if pa.types.is_dictionary(column):
+                column = column.value_type
+            if column != field.type:
+                raise ValueError(f"{field.name} is of type {column}")
+    except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
         raise DamagedError(f"{path} cannot be read: {error}; build it again") from error
     if any(table[name].null_count for name in ("first", "length", "id")):
         raise DamagedError(f"{path} lacks places or ids of documents; build it again")
@@ -121,5 +168,5 @@ def read_documents(path: Path, rows: int, tokens: int) -> Documents:
     lengths = documents.length
     sane = bool(((lengths >= 1) & (lengths <= tokens)).all())
     if not whole or not sane or not np.array_equal(documents.first, starts):
-        raise DamagedError(f"{path} does not fit tokens.npy; build it again")
+        raise DamagedError(f"{path} does not fit the tokens; build it again")
     return documents

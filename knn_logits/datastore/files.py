@@ -1,26 +1,76 @@
-"""Files that appear whole or not at all, and the arrays in them. The only module that writes.
+"""Files that appear whole or not at all. The only module that writes, renames or deletes.
 
 A file is written under a partial name, synced, renamed, and its folder synced. Plain `write()`
-instead of a memory map, because a full disk answers it with an error instead of a signal.
+instead of a memory map, because a full disk answers it with an error instead of a signal. Each
+operation on the disk is a function of its own, so that tests can make any of them fail.
 """
 
 from __future__ import annotations
 
-import hashlib
+import errno
+import io
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from knn_logits.datastore.layout import partial_name
-from knn_logits.errors import DamagedError, DatastoreError
+from knn_logits.errors import StorageError
 from knn_logits.neighbors import Array
 
 _HEADER_BYTES = 128
-_HASH_CHUNK = 1 << 22
+
+
+def _write(file: IO[bytes], content: Any) -> int:
+    return file.write(content)
+
+
+def _sync(handle: int) -> None:
+    os.fsync(handle)
+
+
+def _rename(old: Path, new: Path) -> None:
+    old.replace(new)
+
+
+def _save_arrays(arrays: Mapping[str, Array], path: Path, metadata: dict[str, str]) -> None:
+    from safetensors.numpy import save_file
+
+    save_file(dict(arrays), path, metadata=metadata)
+
+
+class _Partial(io.RawIOBase):
+    """The file being written, every write of which goes through `_write`."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, content: Any) -> int:
+        return _write(self._file, content)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+def storage_error(path: Path, error: BaseException) -> StorageError:
+    """What to say when a file cannot be written."""
+    number = getattr(error, "errno", None)
+    reason = os.strerror(number) if number else str(error)
+    full = number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in reason
+    advice = "free some space" if full else "check the disk and its permissions"
+    return StorageError(f"cannot write {path}: {reason}; {advice}, then run the command again")
 
 
 @contextmanager
@@ -28,24 +78,66 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Opens a file for writing that takes `path`'s place once it is whole.
 
     Raises:
-        DatastoreError: when the disk is full or the folder cannot be written.
+        StorageError: when the disk is full or the folder cannot be written.
+    """
+    with staging(path) as file:
+        yield file
+    put_in_place(path)
+
+
+@contextmanager
+def staging(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file for writing under `path`'s partial name, for `put_in_place`.
+
+    Raises:
+        StorageError: when the disk is full or the folder cannot be written.
     """
     partial = path.with_name(partial_name(path.name))
+    ours = (None, str(partial), str(path), str(path.parent))
     try:
         with partial.open("wb") as file:
-            yield file
+            yield _Partial(file)  # type: ignore[misc]
             file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+            _sync(file.fileno())
+    except OSError as error:
+        discard(path)
+        if error.filename not in ours:
+            raise  # about a file of the caller's
+        raise storage_error(path, error) from error
+    except BaseException:
+        discard(path)
+        raise
+
+
+def put_in_place(path: Path) -> None:
+    """Renames a staged file to what it is called when whole.
+
+    Raises:
+        StorageError: when the folder cannot be written.
+    """
+    try:
+        _rename(path.with_name(partial_name(path.name)), path)
         sync_folder(path.parent)
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        if error.filename not in (None, str(partial), str(path), str(path.parent)):
-            raise  # about a file of the caller's
-        raise DatastoreError(
-            f"cannot write {path}: {error.strerror or error}; free some space or choose "
-            "another folder, then run the command again"
-        ) from error
+        raise storage_error(path, error) from error
+
+
+def discard(path: Path) -> None:
+    """Deletes a staged file."""
+    with suppress(OSError):
+        path.with_name(partial_name(path.name)).unlink(missing_ok=True)
+
+
+def delete(path: Path) -> None:
+    """Deletes a file, if it is there.
+
+    Raises:
+        StorageError: when the folder cannot be written.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error(path, error) from error
 
 
 def sync_folder(folder: Path) -> None:
@@ -54,7 +146,7 @@ def sync_folder(folder: Path) -> None:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        _sync(handle)
     finally:
         os.close(handle)
 
@@ -67,8 +159,11 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_array(path: Path, array: Array) -> None:
     """Writes one .npy file, whole or not at all."""
+    array = np.ascontiguousarray(array)
     with replacing(path) as file:
-        np.lib.format.write_array(file, np.ascontiguousarray(array), version=(1, 0))
+        file.write(array_header(array.dtype, array.shape))
+        if array.size:
+            file.write(array.reshape(-1).view(np.uint8).data)
 
 
 def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -80,94 +175,27 @@ def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Writes a .safetensors file, whole or not at all."""
-    stage_arrays(path, arrays, metadata)
-    put_in_place([path])
+    """Writes a .safetensors file, whole or not at all.
 
-
-def put_in_place(paths: Iterable[Path]) -> None:
-    """Renames staged files to what they are called when whole."""
-    for path in paths:
-        path.with_name(partial_name(path.name)).replace(path)
-        sync_folder(path.parent)
-
-
-def stage_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> Path:
-    """Writes a .safetensors file under its partial name, for `put_in_place`.
-
-    Returns:
-        The partial file.
+    Raises:
+        StorageError: when the disk is full or the folder cannot be written.
     """
     from safetensors import SafetensorError
-    from safetensors.numpy import save_file
 
     partial = path.with_name(partial_name(path.name))
     try:
         # safetensors writes for the owner alone; this file is as readable as its neighbors.
         partial.touch()
         mode = partial.stat().st_mode
-        save_file(
-            {name: np.ascontiguousarray(array) for name, array in arrays.items()},
-            partial,
-            metadata=dict(metadata),
-        )
+        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        _save_arrays(contiguous, partial, dict(metadata))
         partial.chmod(mode)
         with partial.open("rb+") as file:
-            os.fsync(file.fileno())
+            _sync(file.fileno())
     except (OSError, SafetensorError) as error:
-        partial.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or error
-        raise DatastoreError(
-            f"cannot write {path}: {reason}; free some space, then run again"
-        ) from error
-    return partial
-
-
-def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """Reads a .safetensors file: its arrays and its metadata.
-
-    Raises:
-        DamagedError: when it is none.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(  # noqa: SIM118
-                file.metadata() or {}
-            )
-    except (SafetensorError, OSError, ValueError) as error:
-        raise DamagedError(f"{path} cannot be read: {error}; build it again") from error
-
-
-def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Maps a .npy file into memory, read-only, once it is what it should be.
-
-    Raises:
-        DamagedError: when the file is missing or has another dtype, shape or size.
-    """
-    try:
-        with path.open("rb") as file:
-            if np.lib.format.read_magic(file) != (1, 0):
-                raise ValueError("not version 1.0 of the format")
-            found_shape, fortran, found_dtype = np.lib.format.read_array_header_1_0(file)
-            offset = file.tell()
-        if found_shape != shape or found_dtype != np.dtype(dtype) or fortran:
-            raise ValueError(f"holds {found_dtype} {found_shape}, expected {dtype} {shape}")
-        expected = offset + int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
-        if path.stat().st_size != expected:
-            raise ValueError(f"has {path.stat().st_size} bytes, expected {expected}")
-        if 0 in shape:
-            return np.empty(shape, dtype)
-        return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
-    except (OSError, ValueError) as error:
-        raise DamagedError(f"{path} is damaged: {error}; build it again") from error
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_HASH_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        discard(path)
+        raise storage_error(path, error) from error
+    except BaseException:
+        discard(path)
+        raise
+    put_in_place(path)

@@ -1,28 +1,62 @@
-"""Every file name of a datastore's folder, in one place."""
+"""Every file name of a datastore's folder, in one place.
+
+A job that changes a datastore writes its files beside the old ones, under names with a generation
+of their own (`tokens.npy`, then `tokens.1.npy`), and the manifest, replaced last, says which count.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Literal, get_args
+
+Kind = Literal["tokens", "documents", "keys", "index", "native", "checks"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MANIFEST = "datastore.json"
-TOKENS = "tokens.npy"
-DOCUMENTS = "documents.parquet"
-INDEX = "index.safetensors"
-CHECKS = "checks.safetensors"
-BUILDING = "building.json"
+JOURNAL = "building.json"
+LOCK = ".lock"
 
-_KEYS = re.compile(r"keys-[0-9]{5}\.npy")
+_PARTS: dict[Kind, tuple[str, str]] = {
+    "tokens": ("tokens", "npy"),
+    "documents": ("documents", "parquet"),
+    "keys": ("keys", "npy"),
+    "index": ("index", "safetensors"),
+    "native": ("index", "faiss"),
+    "checks": ("checks", "safetensors"),
+}
+_NAME = re.compile(r"([a-z]+)(?:\.[1-9][0-9]{0,8})?(-[0-9]{5})?\.([a-z]+)")
 _PARTIAL_SUFFIX = ".partial"
 
 
-def keys_name(shard: int) -> str:
-    """File name of a shard of keys, counted from 0."""
-    return f"keys-{shard:05d}.npy"
+def file_name(kind: Kind, generation: int = 0, shard: int | None = None) -> str:
+    """Name of a file.
+
+    Args:
+        kind: What it holds.
+        generation: Of the job that writes it, 0 for the first.
+        shard: Number of a shard of keys, from 0; None for other kinds.
+    """
+    stem, suffix = _PARTS[kind]
+    number = f".{generation}" if generation else ""
+    part = "" if shard is None else f"-{shard:05d}"
+    return f"{stem}{number}{part}.{suffix}"
 
 
-def is_keys_name(name: str) -> bool:
-    """Whether a file name is that of a shard of keys."""
-    return _KEYS.fullmatch(name) is not None
+def kind_of(name: str) -> Kind | None:
+    """What a file of this name holds, None when no datastore has such a file."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    for kind, parts in _PARTS.items():
+        if parts == (found[1], found[3]):
+            return kind if (found[2] is not None) == (kind == "keys") else None
+    return None
+
+
+TOKENS = file_name("tokens")
+DOCUMENTS = file_name("documents")
+INDEX = file_name("index")
+CHECKS = file_name("checks")
 
 
 def partial_name(name: str) -> str:
@@ -33,5 +67,4 @@ def partial_name(name: str) -> str:
 def is_ours(name: str) -> bool:
     """Whether a file name belongs to a datastore's folder, finished or not."""
     name = name.removesuffix(_PARTIAL_SUFFIX)
-    known = (MANIFEST, TOKENS, DOCUMENTS, INDEX, CHECKS, BUILDING)
-    return name in known or is_keys_name(name)
+    return name in (MANIFEST, JOURNAL, LOCK) or kind_of(name) is not None

@@ -1,10 +1,12 @@
 """`datastore.json`: everything needed to refuse a wrong model or a damaged file.
 
-It is the last file that a build writes: a folder without it is no datastore.
+It is the last file that a job writes: a folder without it is no datastore, and what it does not
+name does not count. A checksum of its own finds a manifest that was damaged or edited.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, Literal
@@ -14,19 +16,23 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from knn_logits.config import Metric
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import write_bytes
+from knn_logits.datastore.reading import regular_file
 from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
 
 FORMAT: Literal["knn-logits datastore"] = "knn-logits datastore"
 FORMAT_VERSION: Literal[1] = 1
-_LARGEST_MANIFEST = 64 << 20
+_LARGEST_MANIFEST = 16 << 20
+_CHECKSUM = "checksum"
 _LARGEST_NUMBER = 1 << 62
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """Plain values, checked strictly: nothing unknown, nothing converted."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class ModelRecord(_Record):
+class ModelRecord(Record):
     """The model whose states are the keys.
 
     Attributes:
@@ -35,6 +41,7 @@ class ModelRecord(_Record):
         type: `config.model_type`.
         config_sha256: Hash of the settings that shape the computation.
         dtype: Precision the keys were computed in.
+        vocabulary: Number of tokens the model knows; all values lie below it.
     """
 
     id: str
@@ -42,9 +49,10 @@ class ModelRecord(_Record):
     type: str
     config_sha256: str
     dtype: str
+    vocabulary: int | None = Field(default=None, ge=1)
 
 
-class TokenizerRecord(_Record):
+class TokenizerRecord(Record):
     """The tokenizer that cut the corpus: its hash covers vocabulary and behaviour."""
 
     id: str
@@ -52,7 +60,7 @@ class TokenizerRecord(_Record):
     vocabulary: int = Field(ge=1)
 
 
-class KeyRecord(_Record):
+class KeyRecord(Record):
     """Where the key is: the name given, and the module and side that it meant."""
 
     name: str
@@ -60,7 +68,7 @@ class KeyRecord(_Record):
     side: Literal["input", "output"]
 
 
-class WindowRecord(_Record):
+class WindowRecord(Record):
     """How the corpus was cut for the model."""
 
     window: int = Field(ge=1)
@@ -68,7 +76,7 @@ class WindowRecord(_Record):
     concatenate: bool = False
 
 
-class RecallRecord(_Record):
+class RecallRecord(Record):
     """Share of the true `at` nearest entries that the index finds, on sampled queries."""
 
     at: int = Field(ge=1)
@@ -76,27 +84,38 @@ class RecallRecord(_Record):
     queries: int = Field(ge=1)
 
 
-class IndexRecord(_Record):
-    """The index: "exact", or a FAISS factory string with what was measured on it."""
+class IndexRecord(Record):
+    """The index: "exact", or a FAISS factory string with what was measured on it.
+
+    Attributes:
+        native: Whether it is kept in FAISS's own format, which is read for those only who ask.
+    """
 
     factory: str
     requested: str
+    native: bool = False
     seed: int = Field(default=0, ge=0)
     train_size: int | None = Field(default=None, ge=1)
     nprobe: int | None = Field(default=None, ge=1)
     recall: RecallRecord | None = None
 
 
-class SettingsRecord(_Record):
-    """Settings that hold where a user gives none; `calibrated` once they were fitted to text."""
+class SettingsRecord(Record):
+    """Settings that hold where a user gives none.
+
+    Attributes:
+        calibrated: Whether they were fitted to text.
+        stale: Whether the datastore has changed since.
+    """
 
     k: int = Field(ge=1)
     lmbda: float = Field(ge=0, le=1)
     temperature: float = Field(gt=0)
     calibrated: bool = False
+    stale: bool = False
 
 
-class FileRecord(_Record):
+class FileRecord(Record):
     """A file of the folder: a bare name, what it holds, its length in bytes and its hash."""
 
     name: str
@@ -106,7 +125,7 @@ class FileRecord(_Record):
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
-class Manifest(_Record):
+class Manifest(Record):
     """The whole of `datastore.json`.
 
     Attributes:
@@ -116,6 +135,8 @@ class Manifest(_Record):
         dim: Length of a key.
         dtype: Precision of the stored keys.
         metric: How keys are compared.
+        generation: Number of the job that wrote the manifest; its files carry it in their names.
+        removed: Numbers of the documents that are never found any more, ascending.
         skipped: Documents of the corpus that could not be read.
         license: Licence of the text, as given by its publisher.
         source: Where the text comes from, as given by its publisher.
@@ -124,6 +145,7 @@ class Manifest(_Record):
     format: Literal["knn-logits datastore"] = FORMAT
     format_version: Literal[1] = FORMAT_VERSION
     created_with: str
+    generation: int = Field(default=0, ge=0, lt=1_000_000_000)
     model: ModelRecord
     tokenizer: TokenizerRecord
     key: KeyRecord
@@ -134,6 +156,7 @@ class Manifest(_Record):
     dtype: Literal["float16", "float32"] = "float16"
     metric: Metric = "l2"
     windows: WindowRecord
+    removed: tuple[int, ...] = Field(default=(), strict=False)
     skipped: int = Field(default=0, ge=0)
     index: IndexRecord
     settings: SettingsRecord
@@ -141,20 +164,30 @@ class Manifest(_Record):
     source: str | None = None
     files: tuple[FileRecord, ...] = Field(strict=False)
 
-    def file(self, name: str) -> FileRecord | None:
-        """The record of a file, None when the datastore has no such file."""
-        return next((record for record in self.files if record.name == name), None)
+    def file(self, kind: layout.Kind) -> FileRecord | None:
+        """The record of the file of a kind, None when the datastore has none."""
+        return next((one for one in self.files if layout.kind_of(one.name) == kind), None)
 
     @property
     def key_shards(self) -> list[FileRecord]:
-        """The shards of keys, in order."""
-        names = [record for record in self.files if layout.is_keys_name(record.name)]
-        return sorted(names, key=lambda record: record.name)
+        """The shards of keys, in the order of their entries."""
+        return [one for one in self.files if layout.kind_of(one.name) == "keys"]
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of everything in the manifest."""
+        return _checksum(self.model_dump(mode="json"))
 
     def write(self, folder: Path) -> None:
-        """Writes the manifest: from then on the folder is a datastore."""
-        text = json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False)
+        """Writes the manifest: from then on the folder is this datastore."""
+        content = Manifest.model_validate(self.model_dump()).model_dump(mode="json")
+        content[_CHECKSUM] = _checksum(content)
+        text = json.dumps(content, indent=1, ensure_ascii=False)
         write_bytes(folder / layout.MANIFEST, text.encode() + b"\n")
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -166,44 +199,83 @@ def read_manifest(folder: Path) -> Manifest:
         DamagedError: when the manifest is not one that this version can read.
     """
     path = folder / layout.MANIFEST
-    if not path.is_file():
+    if not path.exists():
         if not folder.exists():
             raise DatastoreError(f"{folder} does not exist; build it with `knn-logits build`")
-        if (folder / layout.BUILDING).exists():
+        if (folder / layout.JOURNAL).exists():
             raise IncompleteError(
                 f"{folder} holds a build that did not finish; run the same `knn-logits build` "
-                "again with --overwrite"
+                "again, and it goes on where it stopped"
             )
         raise DatastoreError(
             f"{folder} is no datastore: it has no {layout.MANIFEST}; give a folder that "
             "`knn-logits build` wrote"
         )
-    if path.stat().st_size > _LARGEST_MANIFEST:
-        raise DamagedError(f"{path} is too large for a manifest; build it again")
-    try:
-        content: Any = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} is not JSON ({error}); build it again") from error
-    version = content.get("format_version") if isinstance(content, dict) else None
+    content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DatastoreError(f"{path} is not the manifest of a {FORMAT}")
+    version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise DatastoreError(
             f"{path} has format version {version!r}, this release reads {FORMAT_VERSION}; "
             "install a newer knn-logits"
         )
+    checksum = content.pop(_CHECKSUM, None)
     try:
         manifest = Manifest.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise DamagedError(f"{path}: {place}: {first['msg']}; build it again") from error
-    _check_names(path, manifest)
+        whole = checksum == _checksum(content)
+    except (ValidationError, ValueError, RecursionError) as error:
+        raise DamagedError(f"{path}: {_first_problem(error)}; build it again") from error
+    if not whole:
+        raise DamagedError(
+            f"{path} was damaged, or edited by hand: its checksum does not fit; get it again, and "
+            "change settings with `knn-logits tune --write`"
+        )
+    _check_files(path, manifest)
     return manifest
 
 
-def _check_names(path: Path, manifest: Manifest) -> None:
+def read_json(path: Path) -> Any:
+    """Reads JSON of moderate size, in whose objects no name occurs twice.
+
+    Raises:
+        DamagedError: when the file is none.
+    """
+    size = regular_file(path).st_size
+    if size > _LARGEST_MANIFEST:
+        raise DamagedError(f"{path} is too large ({size} bytes); build it again")
+    try:
+        return json.loads(path.read_bytes(), object_pairs_hook=_unique)
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        raise DamagedError(f"{path} is not JSON ({error}); build it again") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return content
+
+
+def _first_problem(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+
+
+def _check_files(path: Path, manifest: Manifest) -> None:
     names = [record.name for record in manifest.files]
-    strange = [name for name in names if not layout.is_ours(name)]
-    if strange or len(set(names)) != len(names):
+    kinds = [layout.kind_of(name) for name in names]
+    strange = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
+    single = [kind for kind in kinds if kind not in (None, "keys")]
+    if strange or len(set(names)) != len(names) or len(set(single)) != len(single):
         raise DamagedError(f"{path} names files that no datastore has: {strange or names}")
+    missing = {"tokens", "documents", "checks"} - set(kinds)
+    if missing:
+        raise DamagedError(f"{path} names no file of {', '.join(sorted(missing))}")
+    removed = manifest.removed
+    if list(removed) != sorted(set(removed)) or any(
+        not 0 <= number < manifest.documents for number in removed
+    ):
+        raise DamagedError(f"{path} names documents as removed that are not there")

@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
-from knn_logits.datastore import layout
+from knn_logits.datastore import layout, verification
 from knn_logits.datastore.documents import (
     Contexts,
     DocumentRecord,
     Documents,
     read_documents,
 )
-from knn_logits.datastore.files import map_array, read_arrays
 from knn_logits.datastore.manifest import Manifest, read_manifest
+from knn_logits.datastore.reading import OpenArrays, map_array, read_arrays
 from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.neighbors import Array
 
@@ -46,45 +47,68 @@ class Passage:
 class Datastore:
     """A folder of (key, value) entries and of the text they come from.
 
-    Open one with `Datastore.from_pretrained(folder)`; `build_datastore` makes one.
+    Open one with `Datastore.from_pretrained(folder)`; `build_datastore` makes one. What is open
+    stays as it was, also when the folder changes: open it again to see the change.
 
     Attributes:
         folder: Where it is.
         manifest: What `datastore.json` says.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, full: bool = False) -> None:
         self.folder = Path(folder)
-        self.manifest: Manifest = read_manifest(self.folder)
-        for record in self.manifest.files:
-            path = self.folder / record.name
-            size = path.stat().st_size if path.is_file() else None
-            if size != record.bytes:
-                found = "is missing" if size is None else f"has {size} bytes"
-                raise DamagedError(
-                    f"{path} {found}, the manifest says {record.bytes}; build it again"
-                )
+        while True:
+            self.manifest: Manifest = read_manifest(self.folder)
+            try:
+                verification.check(self.folder, self.manifest, full=full)
+                self._open()
+                return
+            except DamagedError:
+                # A job that ended meanwhile has replaced files that the old manifest names.
+                if read_manifest(self.folder).checksum == self.manifest.checksum:
+                    raise
+
+    def _open(self) -> None:
+        """Opens every file, so that a later change of the folder does not reach this object."""
+        manifest = self.manifest
+        self._tokens = map_array(self._path("tokens"), "int32", (manifest.tokens,))
+        self._documents_file = pa.memory_map(str(self._path("documents")))
+        self._shards = [
+            map_array(self.folder / one.name, manifest.dtype, one.shape or ())
+            for one in manifest.key_shards
+        ]
+        self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
+        self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
+
+    def _path(self, kind: layout.Kind) -> Path:
+        record = self.manifest.file(kind)
+        return self.folder / (record.name if record else layout.file_name(kind))
 
     @classmethod
     def unfinished(cls, folder: Path, manifest: Manifest) -> Datastore:
-        """A datastore whose manifest is not written yet, for the build that writes it."""
+        """A datastore whose manifest is not written yet, for the job that writes it."""
         store = cls.__new__(cls)
         store.folder, store.manifest = folder, manifest
+        store._open()
         return store
 
     @classmethod
-    def from_pretrained(cls, folder: str | os.PathLike[str]) -> Datastore:
+    def from_pretrained(cls, folder: str | os.PathLike[str], *, full: bool = False) -> Datastore:
         """Opens a datastore.
+
+        The first opening on a machine reads every byte and compares it with the manifest; later
+        ones look whether the files were written to since.
 
         Args:
             folder: A folder that `build_datastore` or `knn-logits build` wrote.
+            full: Read every byte again.
 
         Raises:
             DatastoreError: when the folder is no datastore.
             IncompleteError: when its build did not finish.
             DamagedError: when a file is not what the manifest says.
         """
-        return cls(folder)
+        return cls(folder, full=full)
 
     def __len__(self) -> int:
         """Number of entries."""
@@ -98,30 +122,27 @@ class Datastore:
         """The folder's name, for people."""
         return self.folder.resolve().name
 
-    @cached_property
+    @property
     def tokens(self) -> Array:
         """int32 [tokens]: all documents' tokens, one document after another."""
-        return map_array(self.folder / layout.TOKENS, "int32", (self.manifest.tokens,))
+        return self._tokens
 
     @cached_property
     def documents(self) -> Documents:
         """The documents, in the order of their tokens."""
-        path = self.folder / layout.DOCUMENTS
-        return read_documents(path, self.manifest.documents, self.manifest.tokens)
+        manifest = self.manifest
+        return read_documents(
+            self._path("documents"),
+            manifest.documents,
+            manifest.tokens,
+            mapped=self._documents_file,
+        )
 
     @cached_property
     def contexts(self) -> Contexts:
         """The spans of tokens within which a context runs."""
-        first = self.documents.first
-        contexts = Contexts(
-            first[:1] if self.manifest.windows.concatenate else first, self.manifest.tokens
-        )
-        if contexts.entries != len(self):
-            raise DamagedError(
-                f"{self.folder}: {contexts.entries} entries in {layout.TOKENS}, the manifest "
-                f"says {len(self)}; build it again"
-            )
-        return contexts
+        first, manifest = self.documents.first, self.manifest
+        return Contexts.of(first, manifest.tokens, manifest.windows.concatenate)
 
     @cached_property
     def values(self) -> Tensor:
@@ -131,26 +152,25 @@ class Datastore:
         entries[first] = False
         return torch.from_numpy(tokens[entries])
 
+    @cached_property
+    def removed_entries(self) -> Array:
+        """int64 [removed], ascending: the entries of removed documents, which no search finds."""
+        removed = np.asarray(self.manifest.removed, np.int64)
+        return self.contexts.entries_of(
+            self.documents.first[removed], self.documents.length[removed]
+        )
+
     @property
     def has_keys(self) -> bool:
         """Whether the keys are in the folder; a published datastore may do without."""
-        return bool(self.manifest.key_shards) or len(self) == 0
+        return bool(self._shards) or len(self) == 0
 
-    @cached_property
-    def _shards(self) -> list[Array]:
+    def _all_shards(self) -> list[Array]:
         if not self.has_keys:
             raise DatastoreError(
                 f"{self.folder} has no keys, only an index; build it again to get them"
             )
-        shards = []
-        for record in self.manifest.key_shards:
-            if record.shape is None or record.shape[1:] != (self.manifest.dim,):
-                raise DamagedError(f"{record.name} has the shape {record.shape} in the manifest")
-            path = self.folder / record.name
-            shards.append(map_array(path, self.manifest.dtype, record.shape))
-        if sum(len(shard) for shard in shards) != len(self):
-            raise DamagedError(f"{self.folder}: the shards hold another number of keys")
-        return shards
+        return self._shards
 
     def keys(self, ids: Array) -> Array:
         """Keys by entry, in their stored precision.
@@ -161,7 +181,7 @@ class Datastore:
         Returns:
             [..., dim].
         """
-        shards, flat = self._shards, np.asarray(ids).reshape(-1)
+        shards, flat = self._all_shards(), np.asarray(ids).reshape(-1)
         out = np.empty((len(flat), self.manifest.dim), self.manifest.dtype)
         first = 0
         for shard in shards:
@@ -170,30 +190,31 @@ class Datastore:
             first += len(shard)
         return out.reshape(*np.shape(ids), self.manifest.dim)
 
-    def key_batches(self, size: int) -> Iterator[Array]:
-        """All keys in order, float32, `size` rows at a time.
+    def key_batches(self, size: int, first_entry: int = 0) -> Iterator[Array]:
+        """The keys in order from an entry on, float32, `size` rows at a time.
 
         Raises:
             DatastoreError: when there are none, at once.
-            DamagedError: when they do not fit the manifest, at once.
         """
-        shards = self._shards
-        return (
-            np.asarray(shard[first : first + size], dtype=np.float32)
-            for shard in shards
-            for first in range(0, len(shard), size)
-        )
+        shards = self._all_shards()
+        return self._batches(shards, size, first_entry)
 
-    @cached_property
-    def checks(self) -> dict[str, Array]:
-        """The canary and the probe, by name."""
-        return read_arrays(self.folder / layout.CHECKS)[0]
+    @staticmethod
+    def _batches(shards: list[Array], size: int, first_entry: int) -> Iterator[Array]:
+        start = 0
+        for shard in shards:
+            for first in range(max(0, first_entry - start), len(shard), size):
+                yield np.asarray(shard[first : first + size], dtype=np.float32)
+            start += len(shard)
 
-    def index_arrays(self) -> tuple[dict[str, Array], dict[str, str]] | None:
-        """The index's plain arrays and what names them, None when there is no such file."""
-        if self.manifest.file(layout.INDEX) is None:
-            return None
-        return read_arrays(self.folder / layout.INDEX)
+    def index_arrays(self) -> dict[str, Array] | None:
+        """The index's plain arrays by name, None when there is no such file."""
+        return self._index.read() if self._index is not None else None
+
+    def native_index(self) -> bytes | None:
+        """The index in FAISS's own format, None when there is no such file."""
+        record = self.manifest.file("native")
+        return (self.folder / record.name).read_bytes() if record else None
 
     def passage(self, entry: int, before: int = 24, after: int = 12) -> Passage:
         """The text around an entry.

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.config import Metric
+from knn_logits.neighbors import Array
 
 
 class Index(Protocol):
@@ -24,7 +25,7 @@ class Index(Protocol):
     Attributes:
         metric: How vectors are compared.
         dim: Their length.
-        size: Their number; ids run from 0 to size - 1.
+        size: Their number; ids run from 0 to size - 1 unless some were removed.
     """
 
     metric: Metric
@@ -43,6 +44,14 @@ class Index(Protocol):
             ids: int64 [rows, columns], -1 where nothing was found. Columns are at most k; their
                 order is not promised, but padding stands last, at an infinite distance. A query
                 that is not finite finds nothing.
+        """
+        ...
+
+    def remove(self, ids: Array) -> None:
+        """Takes vectors out; the others keep their numbers.
+
+        Args:
+            ids: int64 [removed].
         """
         ...
 

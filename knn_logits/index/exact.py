@@ -41,6 +41,7 @@ class ExactIndex:
             keys = normalised(keys)
         self._keys = keys
         self._norms = keys.square().sum(dim=-1) if metric == "l2" else None
+        self._ids: Tensor | None = None
 
     @classmethod
     def from_batches(
@@ -59,6 +60,16 @@ class ExactIndex:
             first += len(batch)
         return cls(torch.from_numpy(keys), metric, device)
 
+    def remove(self, ids: Array) -> None:
+        """See `Index.remove`."""
+        known = torch.arange(self.size) if self._ids is None else self._ids.cpu()
+        kept = ~torch.isin(known, torch.from_numpy(np.asarray(ids, np.int64)))
+        there = kept.to(self._keys.device)
+        self._keys = self._keys[there]
+        self._norms = None if self._norms is None else self._norms[there]
+        self._ids = known[kept].to(self._keys.device)
+        self.size = len(self._ids)
+
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """See `Index.search`. Neighbors come nearest first."""
         if queries.dim() != 2 or queries.shape[1] != self.dim:
@@ -74,6 +85,8 @@ class ExactIndex:
         parts = [self._search(part, k) for part in queries.split(rows)]
         distances = torch.cat([part[0] for part in parts])
         ids = torch.cat([part[1] for part in parts])
+        if self._ids is not None:
+            ids = self._ids[ids]
         broken = ~queries.isfinite().all(dim=-1, keepdim=True)
         distances = distances.masked_fill(broken, padding_distance(self.metric))
         return distances, ids.masked_fill(broken, -1)

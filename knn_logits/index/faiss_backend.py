@@ -132,6 +132,10 @@ class FaissIndex:
         )
         self._can_range = type(self._ivf) in ranged
         self._filled = max(1, int(np.count_nonzero(self.list_sizes()))) if self._ivf else 1
+        # Numbers of the vectors, where FAISS counts those that are left anew.
+        self._ids: Array | None = None
+        # Vectors that FAISS cannot take out: they are dropped from what it finds.
+        self._hidden: Array | None = None
         if nprobe is not None:
             self.nprobe = nprobe
 
@@ -159,6 +163,24 @@ class FaissIndex:
         elif self._ivf is not None:
             self._ivf.nprobe = min(value, int(self._ivf.nlist))
 
+    def add(self, keys: Array) -> None:
+        """Adds keys, float32 [rows, dim], behind those there are."""
+        self._index.add(_prepared(keys, self.metric))
+        self.size = int(self._index.ntotal)
+
+    def remove(self, ids: Array) -> None:
+        """See `Index.remove`; on the CPU only."""
+        ids = np.ascontiguousarray(ids, np.int64)
+        total = int(self._index.ntotal)
+        try:
+            self._index.remove_ids(self._faiss.IDSelectorBatch(ids))
+        except RuntimeError:
+            self._hidden = ids
+            return
+        self.size = int(self._index.ntotal)
+        if self._ivf is None:
+            self._ids = np.setdiff1d(np.arange(total), ids, assume_unique=True)
+
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """See `Index.search`."""
         if queries.dim() != 2 or queries.shape[1] != self.dim:
@@ -181,10 +203,25 @@ class FaissIndex:
         with openmp_threads(threads):
             if self._ranged(rows, k):
                 return self._search_range(array, k)
-            distances, ids = self._index.search(array, k)
+            distances, ids = self._index.search(array, self._asked(k))
+        if self._ids is not None:
+            ids = np.where(ids < 0, -1, self._ids[ids])
+        if self._hidden is not None:
+            distances, ids = self._shown(distances, ids, k)
         if ids[:, -1].min() < 0:
             distances[ids < 0] = padding_distance(self.metric)
         return torch.from_numpy(distances), torch.from_numpy(ids)
+
+    def _asked(self, k: int) -> int:
+        return k if self._hidden is None else min(k + len(self._hidden), self.size)
+
+    def _shown(self, distances: Array, ids: Array, k: int) -> tuple[Array, Array]:
+        """The k nearest that are not hidden, padding last."""
+        assert self._hidden is not None
+        gone = np.isin(ids, self._hidden) | (ids < 0)
+        order = np.argsort(gone, axis=1, kind="stable")[:, :k]
+        ids = np.take_along_axis(np.where(gone, -1, ids), order, axis=1)
+        return np.ascontiguousarray(np.take_along_axis(distances, order, axis=1)), ids
 
     def _search_gpu(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         import faiss.contrib.torch_utils  # type: ignore[import-untyped,unused-ignore]  # noqa: F401

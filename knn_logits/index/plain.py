@@ -126,6 +126,28 @@ def from_arrays(
     return FaissIndex(index, metric, nprobe=nprobe, threads=threads)
 
 
+def select(arrays: dict[str, Array], kept: Array) -> dict[str, Array]:
+    """The arrays of an index without some of its keys; the others are numbered anew.
+
+    Args:
+        arrays: From `to_arrays`.
+        kept: bool [keys].
+    """
+    if "sizes" not in arrays:
+        codes = arrays["codes"].reshape(len(kept), -1)[kept]
+        return {**arrays, "codes": np.ascontiguousarray(codes).reshape(-1)}
+    ids, sizes = arrays["ids"], arrays["sizes"]
+    there = kept[ids]
+    lists = np.repeat(np.arange(len(sizes)), sizes)
+    numbers = np.cumsum(kept, dtype=np.int64) - 1
+    return {
+        **arrays,
+        "sizes": np.bincount(lists[there], minlength=len(sizes)).astype(np.int64),
+        "ids": numbers[ids[there]],
+        "codes": arrays["codes"][there],
+    }
+
+
 def _expect(holds: bool, what: str) -> None:
     if not holds:
         raise ValueError(what)

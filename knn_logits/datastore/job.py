@@ -1,0 +1,293 @@
+"""A job that changes a datastore: it can be killed at any moment, and goes on where it stopped.
+
+A job writes its files beside those of the datastore, under names of its own, and notes each one in
+a journal once it is whole. The manifest comes last and decides at one stroke: until then readers
+see the old datastore, from then on the new one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from knn_logits.datastore import layout
+from knn_logits.datastore.files import delete, write_bytes
+from knn_logits.datastore.lock import locked
+from knn_logits.datastore.manifest import FileRecord, Manifest, Record, read_json, read_manifest
+from knn_logits.datastore.reading import array_facts, sha256
+from knn_logits.errors import DamagedError, DatastoreError, MismatchError
+
+logger = logging.getLogger(__name__)
+
+JobKind = Literal["build", "add", "compact", "index"]
+
+
+class Journal(Record):
+    """What a job has done so far.
+
+    Attributes:
+        kind: What the job does.
+        base: Checksum of the manifest that it replaces, None for a new datastore.
+        generation: In the names of its files.
+        plan: What shapes the keys: a job goes on only under the same plan.
+        text: Identity of the tokens it is about, once they are written.
+        files: What is written, in order.
+    """
+
+    format: Literal["knn-logits job"] = "knn-logits job"
+    kind: JobKind
+    base: str | None
+    generation: int = Field(ge=0, lt=1_000_000_000)
+    plan: dict[str, str]
+    text: str | None = None
+    files: tuple[FileRecord, ...] = Field(default=(), strict=False)
+
+
+class Job:
+    """A job under way; `begin` makes one.
+
+    Attributes:
+        folder: The datastore's folder.
+        resumed: Whether an earlier run had begun it.
+    """
+
+    def __init__(self, folder: Path, journal: Journal, *, resumed: bool) -> None:
+        self.folder = folder
+        self.resumed = resumed
+        self._journal = journal
+
+    @property
+    def generation(self) -> int:
+        """In the names of the job's files."""
+        return self._journal.generation
+
+    @property
+    def files(self) -> tuple[FileRecord, ...]:
+        """What is written, in order."""
+        return self._journal.files
+
+    @property
+    def shards(self) -> list[FileRecord]:
+        """The shards of keys that are written, in order."""
+        return [one for one in self.files if layout.kind_of(one.name) == "keys"]
+
+    def path(self, kind: layout.Kind, shard: int | None = None) -> Path:
+        """Where the job writes a file."""
+        return self.folder / layout.file_name(kind, self.generation, shard)
+
+    def file(self, kind: layout.Kind) -> FileRecord | None:
+        """The record of the file of a kind, None while it is not written."""
+        return next((one for one in self.files if layout.kind_of(one.name) == kind), None)
+
+    def files_with(self, old: Iterable[FileRecord]) -> tuple[FileRecord, ...]:
+        """The job's files and those of another state, as a manifest lists them.
+
+        A file of the job takes the place of one of its kind; shards of keys come after the old.
+        """
+        kinds = {layout.kind_of(one.name) for one in self.files} - {"keys"}
+        kept = [one for one in old if layout.kind_of(one.name) not in kinds]
+        order = {kind: place for place, kind in enumerate(layout.KINDS)}
+        listed = [*kept, *self.files]
+        return tuple(sorted(listed, key=lambda one: order[layout.kind_of(one.name) or "checks"]))
+
+    def note_text(self, text: str) -> None:
+        """Notes which tokens the job is about.
+
+        Raises:
+            MismatchError: when an earlier run of the job was about others.
+        """
+        if self._journal.text not in (None, text):
+            raise MismatchError(
+                f"the corpus is not the one that the unfinished job in {self.folder} was made of; "
+                "give the same documents in the same order, or begin again with --overwrite"
+            )
+        self._save(self._journal.model_copy(update={"text": text}))
+
+    def note(self, path: Path) -> FileRecord:
+        """Notes a file that is whole, in place of an earlier one of its name."""
+        record = record_file(path)
+        others = [one for one in self.files if one.name != path.name]
+        self._save(self._journal.model_copy(update={"files": (*others, record)}))
+        return record
+
+    def _save(self, journal: Journal) -> None:
+        text = journal.model_dump_json(indent=1)
+        write_bytes(self.folder / layout.JOURNAL, text.encode())
+        self._journal = journal
+
+    def commit(self, manifest: Manifest) -> None:
+        """Writes the manifest, and clears away what it does not name."""
+        manifest.write(self.folder)
+        _clear(self.folder, {one.name for one in manifest.files} | {layout.MANIFEST})
+
+    def give_up(self) -> None:
+        """Clears away what the job has written."""
+        kept: set[str] = set()
+        with suppress(DatastoreError):
+            manifest = read_manifest(self.folder)
+            kept = {one.name for one in manifest.files} | {layout.MANIFEST}
+        with suppress(OSError, DatastoreError):
+            _clear(self.folder, kept)
+
+
+@contextmanager
+def begin(
+    folder: Path, kind: JobKind, plan: Mapping[str, str], *, overwrite: bool = False
+) -> Iterator[Job]:
+    """Begins a job, or goes on with it where an earlier run stopped.
+
+    Args:
+        folder: The datastore's folder; for a build one that is empty, new, or to be overwritten.
+        kind: What the job does.
+        plan: What shapes the keys.
+        overwrite: A build may replace what is there.
+
+    Yields:
+        The job. What it has written is kept when it fails, if it holds keys.
+
+    Raises:
+        BusyError: when another process is writing the folder.
+        DatastoreError: when the folder holds something else, or a datastore that a build may not
+            overwrite.
+        MismatchError: when it holds an unfinished build under another plan.
+    """
+    is_new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            raise NotADirectoryError(20, "not a folder")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DatastoreError(f"cannot use {folder}: {reason}; choose another") from error
+    job: Job | None = None
+    try:
+        with locked(folder):
+            job = _open(folder, kind, dict(plan), overwrite=overwrite)
+            try:
+                yield job
+            except BaseException as error:
+                if isinstance(error, Exception) and not job.shards:
+                    job.give_up()
+                raise
+    finally:
+        if is_new and (job is None or not (folder / layout.JOURNAL).exists()):
+            _remove_if_empty(folder)
+
+
+def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool) -> Job:
+    names = _refuse_foreign(folder)
+    manifest = None
+    if layout.MANIFEST in names:
+        if kind == "build" and not overwrite:
+            raise DatastoreError(
+                f"{folder} already holds a datastore; pass --overwrite to replace it, or add to it "
+                "with `knn-logits add`"
+            )
+        try:
+            manifest = read_manifest(folder)
+        except DamagedError:
+            if kind != "build":
+                raise
+    base = manifest.checksum if manifest else None
+    journal = _unfinished(folder, base)
+    wanted = Journal(
+        kind=kind, base=base, generation=manifest.generation + 1 if manifest else 0, plan=plan
+    )
+    same = journal is not None and (journal.kind, journal.plan) == (kind, plan)
+    if journal is not None and not same:
+        if kind == "build" and not overwrite:
+            raise MismatchError(_difference(folder, journal, plan))
+        logger.warning("the unfinished %s in %s is given up", journal.kind, folder)
+    kept = _whole_files(folder, journal) if same and journal else ()
+    if same and journal and kept:
+        wanted = journal.model_copy(update={"files": kept})
+        rows = sum(one.shape[0] for one in kept if one.shape and len(one.shape) == 2)
+        logger.warning(
+            "going on with the unfinished %s in %s: %d keys are there", kind, folder, rows
+        )
+    known = {one.name for one in (*kept, *(manifest.files if manifest else ()))}
+    _clear(folder, known | ({layout.MANIFEST} if manifest else set()))
+    job = Job(folder, wanted, resumed=bool(kept))
+    job._save(wanted)
+    return job
+
+
+def _unfinished(folder: Path, base: str | None) -> Journal | None:
+    """The journal of an unfinished job, None when there is none that matters any more."""
+    path = folder / layout.JOURNAL
+    if not path.exists():
+        return None
+    try:
+        journal = Journal.model_validate(read_json(path))
+    except (ValidationError, DamagedError):
+        return Journal(kind="build", base=base, generation=0, plan={"format": "unknown"})
+    # A job that was killed after its last step has done all it had to.
+    return journal if journal.base == base else None
+
+
+def _difference(folder: Path, journal: Journal, plan: dict[str, str]) -> str:
+    for name in {**plan, **journal.plan}:
+        there, here = journal.plan.get(name), plan.get(name)
+        if there != here:
+            return (
+                f"{folder} holds an unfinished build of another configuration: {name} is {there} "
+                f"there, {here} here; give the same to go on, or --overwrite to begin again"
+            )
+    return f"{folder} holds an unfinished {journal.kind}; pass --overwrite to begin again"
+
+
+def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
+    """The files of an earlier run up to the first that is not what the journal says."""
+    kept = []
+    for record in journal.files:
+        path = folder / record.name
+        try:
+            if path.is_symlink() or record_file(path) != record:
+                break
+        except (OSError, ValueError):
+            break
+        kept.append(record)
+    return tuple(kept)
+
+
+def _refuse_foreign(folder: Path) -> set[str]:
+    names = {entry.name for entry in folder.iterdir()}
+    foreign = sorted(name for name in names if not layout.is_ours(name))
+    if foreign:
+        raise DatastoreError(
+            f"{folder} holds other files ({', '.join(foreign[:3])}); choose an empty folder"
+        )
+    return names
+
+
+def _clear(folder: Path, kept: set[str]) -> None:
+    """Deletes the files of a datastore's folder that are not `kept`, the journal last."""
+    for path in sorted(folder.iterdir(), key=lambda one: one.name == layout.JOURNAL):
+        if layout.is_ours(path.name) and path.name not in kept | {layout.LOCK}:
+            delete(path)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        if {entry.name for entry in folder.iterdir()} <= {layout.LOCK}:
+            (folder / layout.LOCK).unlink(missing_ok=True)
+            folder.rmdir()
+
+
+def leftovers(folder: Path, manifest: Manifest) -> list[str]:
+    """Files of earlier states or unfinished jobs, which the manifest does not name."""
+    known = {one.name for one in manifest.files} | {layout.MANIFEST, layout.LOCK}
+    found = (entry.name for entry in folder.iterdir())
+    return sorted(name for name in found if layout.is_ours(name) and name not in known)
+
+
+def record_file(path: Path) -> FileRecord:
+    """Size, shape and hash of a file, as read back from the disk."""
+    dtype, shape = array_facts(path)[:2] if path.suffix == ".npy" else (None, None)
+    size = path.stat().st_size
+    return FileRecord(name=path.name, dtype=dtype, shape=shape, bytes=size, sha256=sha256(path))

@@ -1,0 +1,39 @@
+"""One writer at a time: a lock that the system lets go of when its holder dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from knn_logits.datastore import layout
+from knn_logits.datastore.files import storage_error
+from knn_logits.errors import BusyError
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other writers out of a folder.
+
+    Args:
+        folder: One that exists.
+
+    Raises:
+        BusyError: when another process, or another thread, is writing it, at once.
+        StorageError: when the folder cannot be written.
+    """
+    lock = FileLock(folder / layout.LOCK, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise BusyError(
+            f"another process is writing {folder}: wait until it is done, or stop it"
+        ) from error
+    except OSError as error:
+        raise storage_error(folder / layout.LOCK, error) from error
+    try:
+        yield
+    finally:
+        lock.release()

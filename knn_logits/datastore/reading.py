@@ -1,0 +1,143 @@
+"""Reading a file of a datastore, with nothing taken on trust: links, sizes, shapes, headers."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from knn_logits.errors import DamagedError
+from knn_logits.neighbors import Array
+
+HASH_CHUNK = 1 << 22
+_MAGIC = b"\x93NUMPY\x01\x00"
+_LARGEST_HEADER = 4096
+
+
+def regular_file(path: Path) -> os.stat_result:
+    """The state of a file that is one: no folder, pipe or link to a place outside.
+
+    Hub downloads are links into the `blobs` folder of the same repository; those are followed.
+
+    Raises:
+        DamagedError: when the file is missing, or something else.
+    """
+    try:
+        state = path.lstat()
+        if stat.S_ISLNK(state.st_mode):
+            snapshot = path.parent.resolve()
+            blobs = snapshot.parent.parent / "blobs"
+            if snapshot.parent.name != "snapshots" or path.resolve().parent != blobs:
+                raise DamagedError(f"{path} is a link, which is not followed; copy the file here")
+            state = path.stat()
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DamagedError(f"{path} is missing ({reason}); build the datastore again") from error
+    if not stat.S_ISREG(state.st_mode):
+        raise DamagedError(f"{path} is no file; build the datastore again")
+    return state
+
+
+class OpenArrays:
+    """A .safetensors file that is open: its arrays are read when they are asked for.
+
+    Raises:
+        DamagedError: when it is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self._path = path
+        self._errors = (SafetensorError, OSError, ValueError, TypeError, MemoryError)
+        try:
+            self._file: Any = safe_open(path, framework="numpy")
+        except self._errors as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: BaseException) -> DamagedError:
+        return DamagedError(f"{self._path} cannot be read: {error}; build it again")
+
+    def read(self) -> dict[str, Array]:
+        """Every array by name."""
+        try:
+            return {name: self._file.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
+        except self._errors as error:
+            raise self._damaged(error) from error
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the writer noted beside the arrays."""
+        return dict(self._file.metadata() or {})
+
+
+def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+    """Reads a .safetensors file: its arrays and its metadata.
+
+    Raises:
+        DamagedError: when it is none.
+    """
+    file = OpenArrays(path)
+    return file.read(), file.metadata
+
+
+def array_facts(path: Path) -> tuple[str, tuple[int, ...], int]:
+    """What the header of a .npy file says.
+
+    Returns:
+        The dtype's name, the shape, and the offset of the data in bytes.
+
+    Raises:
+        ValueError: when it is no such header, or not one that this package writes.
+    """
+    with path.open("rb") as file:
+        start = file.read(len(_MAGIC) + 2)
+        length = int.from_bytes(start[len(_MAGIC) :], "little")
+        if start[: len(_MAGIC)] != _MAGIC or length > _LARGEST_HEADER:
+            raise ValueError("not version 1.0 of the .npy format")
+        text = file.read(length).decode("latin1")
+    try:
+        content: Any = ast.literal_eval(text.strip())
+        shape = content["shape"]
+        dtype = np.dtype(content["descr"])
+        sane = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
+        if not sane or content["fortran_order"] is not False or dtype.hasobject:
+            raise ValueError("an array of another kind")
+    except (SyntaxError, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError(f"its header cannot be read ({error})") from error
+    return str(dtype), shape, len(start) + length
+
+
+def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Maps a .npy file into memory, read-only, once it is what it should be.
+
+    Raises:
+        DamagedError: when the file is missing or has another dtype, shape or size.
+    """
+    size = regular_file(path).st_size
+    try:
+        found_dtype, found_shape, offset = array_facts(path)
+        if found_shape != shape or found_dtype != dtype:
+            raise ValueError(f"holds {found_dtype} {found_shape}, expected {dtype} {shape}")
+        expected = offset + int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+        if size != expected:
+            raise ValueError(f"has {size} bytes, expected {expected}")
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
+    except (OSError, ValueError, OverflowError) as error:
+        raise DamagedError(f"{path} is damaged: {error}; build it again") from error
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(HASH_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,181 @@
+"""Whether a datastore's files are what its manifest says: hashes, shapes, ranges.
+
+Hashes find damage, not malice: who can publish a datastore can publish fitting hashes. So what a
+file holds is checked as well, and nothing is read before its size is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from knn_logits.datastore import layout, stamps
+from knn_logits.datastore.documents import Contexts, read_documents
+from knn_logits.datastore.manifest import FileRecord, Manifest
+from knn_logits.datastore.reading import HASH_CHUNK, array_facts, regular_file
+from knn_logits.errors import DamagedError
+
+OnBytes = Callable[[int], None]
+# A power of two and a multiple of every dtype's size.
+_CHUNK = HASH_CHUNK // 4
+_THREADS = 4
+_ADVICE = "get the datastore again, or build it again"
+
+
+def check(folder: Path, manifest: Manifest, *, full: bool = False) -> None:
+    """Refuses a datastore with damaged files; quick once it was found whole on this machine.
+
+    Args:
+        folder: The datastore's folder.
+        manifest: Its manifest.
+        full: Read every byte, whatever was found before.
+
+    Raises:
+        DamagedError: naming the first file that is damaged.
+    """
+    since = stamps.now()
+    for record in manifest.files:
+        problem = _size_problem(folder, record)
+        if problem:
+            raise DamagedError(problem)
+    states = {one.name: stamps.state_of(folder / one.name) for one in manifest.files}
+    checksum = manifest.checksum
+    if not full and stamps.is_stamped(folder, checksum, states):
+        return
+    found = damage(folder, manifest)
+    if found:
+        raise DamagedError(found[0])
+    stamps.write_stamp(folder, checksum, states, since)
+
+
+def damage(folder: Path, manifest: Manifest, on_bytes: OnBytes = lambda _: None) -> list[str]:
+    """Everything that is wrong with a datastore's files, a line each.
+
+    Args:
+        folder: The datastore's folder.
+        manifest: Its manifest.
+        on_bytes: Told how many more bytes were read, from several threads.
+    """
+
+    def problem(record: FileRecord) -> str | None:
+        try:
+            return _size_problem(folder, record) or _content_problem(
+                folder / record.name, record, manifest, on_bytes
+            )
+        except OSError as error:
+            return f"{folder / record.name} cannot be read ({error.strerror}); {_ADVICE}"
+
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+        found = [one for one in pool.map(problem, manifest.files) if one]
+    if not found:
+        try:
+            _check_together(folder, manifest)
+        except DamagedError as error:
+            found.append(str(error))
+    return found
+
+
+def _size_problem(folder: Path, record: FileRecord) -> str | None:
+    path = folder / record.name
+    try:
+        size = regular_file(path).st_size
+    except DamagedError as error:
+        return str(error)
+    if size != record.bytes:
+        return f"{path} has {size} bytes, the manifest says {record.bytes}; {_ADVICE}"
+    return None
+
+
+def _content_problem(
+    path: Path, record: FileRecord, manifest: Manifest, on_bytes: OnBytes
+) -> str | None:
+    kind, offset, look = layout.kind_of(record.name), 0, None
+    if kind in ("tokens", "keys"):
+        expected = "int32" if kind == "tokens" else manifest.dtype
+        try:
+            dtype, shape, offset = array_facts(path)
+        except ValueError as error:
+            return f"{path} is damaged: {error}; {_ADVICE}"
+        if (dtype, shape) != (record.dtype, record.shape) or dtype != expected:
+            return (
+                f"{path} holds {dtype} {shape}, the manifest says {record.dtype} {record.shape} "
+                f"of {expected}; {_ADVICE}"
+            )
+        largest = (manifest.model.vocabulary or 1 << 31) - 1
+        look = _finite(dtype) if kind == "keys" else _within(largest)
+    return _stream(path, record, offset, look, on_bytes)
+
+
+def _stream(
+    path: Path,
+    record: FileRecord,
+    offset: int,
+    look: Callable[[Any], str | None] | None,
+    on_bytes: OnBytes,
+) -> str | None:
+    """Hashes a file, and looks at its numbers on the way."""
+    digest = hashlib.sha256()
+    buffer = bytearray(_CHUNK)
+    problem = None
+    with path.open("rb") as file:
+        digest.update(file.read(offset))
+        while size := file.readinto(buffer):
+            part = memoryview(buffer)[:size]
+            digest.update(part)
+            on_bytes(size)
+            if look is not None and problem is None:
+                problem = look(part)
+    if digest.hexdigest() != record.sha256:
+        return f"{path} is damaged: its SHA-256 is not the manifest's; {_ADVICE}"
+    return f"{path} {problem}; {_ADVICE}" if problem else None
+
+
+def _numbers(part: Any, kind: Any) -> Any:
+    # Bytes beyond the last whole number are found by the size.
+    return np.frombuffer(part, kind, count=len(part) // np.dtype(kind).itemsize)
+
+
+def _finite(dtype: str) -> Callable[[Any], str | None]:
+    kind, exponent = (np.uint16, 0x7C00) if dtype == "float16" else (np.uint32, 0x7F800000)
+
+    def look(part: Any) -> str | None:
+        bits = _numbers(part, kind) & kind(exponent)
+        return "holds keys that are not finite" if exponent in bits else None
+
+    return look
+
+
+def _within(largest: int) -> Callable[[Any], str | None]:
+    def look(part: Any) -> str | None:
+        tokens = _numbers(part, np.int32)
+        if not len(tokens):
+            return None
+        low, high = int(tokens.min()), int(tokens.max())
+        if low >= 0 and high <= largest:
+            return None
+        return f"holds the token {low if low < 0 else high}, the model knows {largest + 1}"
+
+    return look
+
+
+def _check_together(folder: Path, manifest: Manifest) -> None:
+    """Whether the files fit one another."""
+    record = manifest.file("documents")
+    assert record is not None
+    documents = read_documents(folder / record.name, manifest.documents, manifest.tokens)
+    contexts = Contexts.of(documents.first, manifest.tokens, manifest.windows.concatenate)
+    keys = sum(one.shape[0] for one in manifest.key_shards if one.shape)
+    if contexts.entries != manifest.entries or (manifest.key_shards and keys != manifest.entries):
+        raise DamagedError(
+            f"{folder}: {contexts.entries} entries in the text and {keys} keys, the manifest says "
+            f"{manifest.entries}; {_ADVICE}"
+        )
+    for one in manifest.key_shards:
+        if one.shape is None or len(one.shape) != 2 or one.shape[1] != manifest.dim:
+            raise DamagedError(f"{folder / one.name} holds {one.shape}, not rows of {manifest.dim}")

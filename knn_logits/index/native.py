@@ -1,0 +1,66 @@
+"""FAISS's own format, for kinds of index without a plain form: the one place that reads it.
+
+Of damaged files in this format many load and answer wrongly, and one may name other files on the
+disk. It is therefore written only when it is asked for by name, and read only when it is asked for
+by name again, by a user who trusts the publisher of the datastore.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from knn_logits.config import Metric
+from knn_logits.errors import DamagedError
+from knn_logits.index.faiss_backend import (
+    FaissIndex,
+    faiss_module,
+    faiss_reason,
+    inverted_file,
+    make_empty,
+)
+
+_LARGEST_LOOP = 1 << 24
+
+
+def to_bytes(index: FaissIndex) -> bytes:
+    """An index as FAISS writes it."""
+    data: bytes = faiss_module().serialize_index(index.raw).tobytes()
+    return data
+
+
+def from_bytes(
+    data: bytes,
+    factory: str,
+    dim: int,
+    metric: Metric,
+    size: int,
+    *,
+    nprobe: int | None = None,
+    threads: int | None = None,
+) -> FaissIndex:
+    """Reads an index that `to_bytes` wrote. Only for data whose publisher the user trusts.
+
+    Raises:
+        DamagedError: when it is no such index.
+    """
+    faiss = faiss_module()
+    faiss.set_deserialization_loop_limit(_LARGEST_LOOP)
+    faiss.set_deserialization_vector_byte_limit(max(1 << 20, 4 * len(data)))
+    try:
+        index = faiss.downcast_index(faiss.deserialize_index(np.frombuffer(data, np.uint8)))
+        like = faiss.downcast_index(make_empty(factory, dim, metric))
+        ivf: Any = inverted_file(index)
+        on_disk = ivf is not None and isinstance(
+            faiss.downcast_InvertedLists(ivf.invlists), faiss.OnDiskInvertedLists
+        )
+        same = (index.d, index.ntotal, index.metric_type) == (dim, size, like.metric_type)
+        if on_disk or not same or type(index) is not type(like):
+            raise ValueError("another index")
+    except (RuntimeError, ValueError, AssertionError, AttributeError, MemoryError) as error:
+        raise DamagedError(
+            f"the index in FAISS's format does not hold {factory!r} over {size} keys "
+            f"({faiss_reason(error)}); make it again with `knn-logits index`"
+        ) from error
+    return FaissIndex(index, metric, nprobe=nprobe, threads=threads)
