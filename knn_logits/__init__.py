@@ -15,6 +15,9 @@ _HOME = {
     "Datastore": "knn_logits.datastore.store",
     "build_datastore": "knn_logits.build.builder",
     "build_index": "knn_logits.build.indexing",
+    "add_documents": "knn_logits.build.adding",
+    "remove_documents": "knn_logits.build.removing",
+    "compact": "knn_logits.build.removing",
     "explain": "knn_logits.explanation",
     "Document": "knn_logits.build.corpus",
     "read_corpus": "knn_logits.build.corpus",
@@ -35,6 +38,8 @@ _HOME = {
     "IncompleteError": "knn_logits.errors",
     "DamagedError": "knn_logits.errors",
     "MismatchError": "knn_logits.errors",
+    "BusyError": "knn_logits.errors",
+    "StorageError": "knn_logits.errors",
     "SearchError": "knn_logits.errors",
     "TraceError": "knn_logits.errors",
     "MissingDependencyError": "knn_logits.errors",
@@ -45,6 +50,9 @@ __all__ = [  # noqa: RUF022
     "Datastore",
     "build_datastore",
     "build_index",
+    "add_documents",
+    "remove_documents",
+    "compact",
     "explain",
     "Document",
     "read_corpus",
@@ -65,18 +73,23 @@ __all__ = [  # noqa: RUF022
     "IncompleteError",
     "DamagedError",
     "MismatchError",
+    "BusyError",
+    "StorageError",
     "SearchError",
     "TraceError",
     "MissingDependencyError",
 ]
 
 if TYPE_CHECKING:
+    from knn_logits.build.adding import add_documents
     from knn_logits.build.builder import build_datastore
     from knn_logits.build.corpus import Document, read_corpus
     from knn_logits.build.indexing import build_index
+    from knn_logits.build.removing import compact, remove_documents
     from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
     from knn_logits.datastore.store import Datastore
     from knn_logits.errors import (
+        BusyError,
         ConfigError,
         CorpusError,
         DamagedError,
@@ -87,6 +100,7 @@ if TYPE_CHECKING:
         MissingDependencyError,
         ModelError,
         SearchError,
+        StorageError,
         TraceError,
     )
     from knn_logits.explanation import explain

@@ -14,6 +14,7 @@ the temperature: Khandelwal et al. (2021), "Nearest Neighbor Machine Translation
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -62,6 +63,22 @@ def _normalise(logits: Tensor) -> Tensor:
     total = torch.logsumexp(logits, dim=-1, keepdim=True)
     # A row without neighbors has the total -inf, and -inf - -inf would be NaN.
     return logits - total.masked_fill(total == _NOTHING, 0.0)
+
+
+def shared_weights(parts: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    """log w_i where several sets of neighbors have fixed shares of the vote.
+
+    Args:
+        parts: log w_i of each set, [rows, k], each row summing to 1 or empty.
+        shares: Of each set, at least 0, summing to 1.
+
+    Returns:
+        [rows, k of all sets]. Where a set has no neighbor, the others share its part.
+    """
+    log_shares = [math.log(share) if share > 0.0 else _NOTHING for share in shares]
+    return _normalise(
+        torch.cat([part + share for part, share in zip(parts, log_shares, strict=True)], dim=-1)
+    )
 
 
 def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor:

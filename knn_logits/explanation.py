@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from knn_logits.capture.forward import evaluating, input_device, key_states_and_logits
 from knn_logits.capture.location import is_encoder_decoder
+from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key
-from knn_logits.datastore.store import Datastore
-from knn_logits.distribution import log_weights
 from knn_logits.errors import CorpusError, ModelError
 from knn_logits.neighbors import Neighbors
 from knn_logits.processor import resolve_config
@@ -27,9 +26,10 @@ _QUERIES_AT_ONCE = 256
 def explain(
     model: nn.Module,
     tokenizer: Any,
-    datastore: Datastore | str | os.PathLike[str],
+    datastore: Stores,
     text: str,
     *,
+    weights: Sequence[float] | None = None,
     k: int | None = None,
     lmbda: float | None = None,
     temperature: float | None = None,
@@ -37,6 +37,7 @@ def explain(
     nprobe: int | None = None,
     device: torch.device | str = "cpu",
     threads: int | None = None,
+    native_index: bool = False,
     max_neighbors: int = MAX_NEIGHBORS,
     check: bool = True,
 ) -> Trace:
@@ -48,8 +49,9 @@ def explain(
     Args:
         model: The model that built the datastore.
         tokenizer: Its tokenizer.
-        datastore: A datastore, or its folder.
+        datastore: A datastore, or its folder; or several, searched as one.
         text: Any text of at least two tokens.
+        weights: Share of each of several datastores in the vote; None merges by distance.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
         lmbda: Weight of the neighbors, in [0, 1].
         temperature: Of the softmax over the neighbors, above 0.
@@ -57,6 +59,7 @@ def explain(
         nprobe: Inverted lists visited a query; None keeps the index's.
         device: Where to search.
         threads: OpenMP threads for searches; None takes one for small batches.
+        native_index: Read an index in FAISS's own format, which cannot be checked.
         max_neighbors: Passages kept a token.
         check: Compare the model with the datastore first.
 
@@ -69,25 +72,28 @@ def explain(
     """
     if is_encoder_decoder(model):
         raise ModelError("explain reads one text; an encoder-decoder model needs a source as well")
-    datastore = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
-    check_tokenizer(tokenizer, datastore)
-    location = locate_key(model, datastore)
+    stores = open_stores(datastore)
+    check_tokenizer(tokenizer, stores[0])
+    location = locate_key(model, stores[0])
     if check:
-        check_model(model, datastore, location)
+        for store in stores:
+            check_model(model, store, location)
     config = resolve_config(
-        datastore.manifest.settings,
+        stores[0].manifest.settings,
         k=k,
         lmbda=lmbda,
         temperature=temperature,
         refine=refine,
         nprobe=nprobe,
     )
-    retriever = Retriever(datastore, config, device=device, threads=threads)
+    retriever = open_retriever(
+        stores, config, weights=weights, device=device, threads=threads, native=native_index
+    )
     ids = tokenizer(text, verbose=False)["input_ids"]
     if len(ids) < 2:
         raise CorpusError("the text is shorter than two tokens, so nothing predicts it")
     words = token_texts(tokenizer, ids)
-    windows = datastore.manifest.windows
+    windows = stores[0].manifest.windows
     where = input_device(model)
     all_ids = torch.tensor([ids], device=where)
     tokens: list[TokenTrace] = []
@@ -124,7 +130,7 @@ def _traced(
     config = retriever.config
     for start in range(0, len(states), _QUERIES_AT_ONCE):
         neighbors: Neighbors = retriever.search(states[start : start + _QUERIES_AT_ONCE]).to("cpu")
-        weights = log_weights(neighbors, retriever.metric, config.temperature)
+        weights = retriever.log_weights(neighbors)
         for row in range(neighbors.rows):
             place, one = start + row, slice(row, row + 1)
             tokens.append(
@@ -136,7 +142,7 @@ def _traced(
                     config.lmbda,
                     float(log_p_lm[place]),
                     tokenizer,
-                    retriever.store,
+                    retriever.locate,
                     max_neighbors,
                 )
             )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -13,14 +13,13 @@ from transformers import LogitsProcessor
 
 from knn_logits.capture.forward import input_device
 from knn_logits.capture.hooks import StateCapture, Window
+from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key
 from knn_logits.config import KNNConfig
 from knn_logits.datastore.manifest import SettingsRecord
-from knn_logits.datastore.store import Datastore
-from knn_logits.distribution import drop_impossible, log_weights, mix
+from knn_logits.distribution import drop_impossible, mix
 from knn_logits.errors import ModelError, TraceError
 from knn_logits.neighbors import Neighbors
-from knn_logits.retrieval import Retriever
 from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
 from knn_logits.trace.recording import Recording, Step
 from knn_logits.trace.trace import Trace
@@ -65,7 +64,9 @@ class KNNLogitsProcessor(LogitsProcessor):
 
     Args:
         model: A causal or encoder-decoder language model of transformers.
-        datastore: A datastore, or its folder. It must have been built by this model.
+        datastore: A datastore, or its folder; or several, searched as one. Each must have been
+            built by this model. Settings that are not given are those of the first.
+        weights: Share of each of several datastores in the vote; None merges by distance.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
         lmbda: Weight of the neighbors, in [0, 1].
         temperature: Of the softmax over the neighbors, above 0.
@@ -74,6 +75,8 @@ class KNNLogitsProcessor(LogitsProcessor):
         key: Where the key is; None takes the datastore's. Another one is refused.
         device: Where to search; None searches on the model's device where the index can.
         threads: OpenMP threads for searches; None takes one for small batches.
+        native_index: Read an index in FAISS's own format, which cannot be checked: for datastores
+            whose publisher is trusted.
         record: Keep what `trace` needs: about 24 * k bytes a generated token.
         check: Compute the keys of a short text and compare them with the datastore's.
 
@@ -89,8 +92,9 @@ class KNNLogitsProcessor(LogitsProcessor):
     def __init__(
         self,
         model: nn.Module,
-        datastore: Datastore | str | os.PathLike[str],
+        datastore: Stores,
         *,
+        weights: Sequence[float] | None = None,
         k: int | None = None,
         lmbda: float | None = None,
         temperature: float | None = None,
@@ -99,11 +103,13 @@ class KNNLogitsProcessor(LogitsProcessor):
         key: str | None = None,
         device: torch.device | str | None = None,
         threads: int | None = None,
+        native_index: bool = False,
         record: bool = True,
         check: bool = True,
     ) -> None:
-        store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
-        self.datastore = store
+        stores = open_stores(datastore)
+        store = stores[0]
+        self.datastores = stores
         self.config = resolve_config(
             store.manifest.settings,
             k=k,
@@ -114,11 +120,19 @@ class KNNLogitsProcessor(LogitsProcessor):
         )
         self.location = locate_key(model, store, key)
         if check:
-            check_model(model, store, self.location)
+            for one in stores:
+                check_model(model, one, self.location)
         if device is None:
             device = input_device(model.get_submodule(self.location.module))
             device = device if device.type == "cuda" else "cpu"
-        self.retriever = Retriever(store, self.config, device=device, threads=threads)
+        self.retriever = open_retriever(
+            stores,
+            self.config,
+            weights=weights,
+            device=device,
+            threads=threads,
+            native=native_index,
+        )
         self._record = record
         self._recordings: list[Recording] = []
         self._current = threading.local()
@@ -168,7 +182,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         whole = position + 1 == input_ids.shape[1]
         neighbors = self._neighbors(window, position).to(scores.device)
         log_p_lm = torch.log_softmax(scores.float(), dim=-1)
-        weights = log_weights(neighbors, self.retriever.metric, self.config.temperature)
+        weights = self.retriever.log_weights(neighbors)
         votes = drop_impossible(weights, neighbors.values, log_p_lm)
         every_row = neighbors.every_row and votes is weights
         mixed = mix(log_p_lm, votes, neighbors.values, self.config.lmbda, every_row=every_row)
@@ -254,7 +268,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                 latest one is kept, and earlier ones up to 32 in 32 MB.
             MismatchError: when the tokenizer is not the datastore's.
         """
-        check_tokenizer(tokenizer, self.datastore)
+        check_tokenizer(tokenizer, self.datastores[0])
         sequences = getattr(output, "sequences", output)
         beam_indices = getattr(output, "beam_indices", None)
         if not isinstance(sequences, Tensor) or sequences.dim() != 2:
@@ -275,7 +289,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                     sequences.to(there),
                     beams,
                     tokenizer,
-                    self.datastore,
+                    self.retriever.locate,
                     max_neighbors=max_neighbors,
                     pad=pad_token_id,
                 )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from knn_logits.config import IndexConfig, KNNConfig, Metric
 from knn_logits.datastore.store import Datastore
+from knn_logits.distribution import log_weights
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError
 from knn_logits.index.base import Index, padding_distance, pairwise
 from knn_logits.index.exact import ExactIndex
@@ -169,6 +170,7 @@ class Retriever:
         device: Where to search.
         threads: OpenMP threads for searches; None takes one for small batches.
         index: An index over the store's keys that is open already.
+        native: Read an index in FAISS's own format; see `open_index`.
 
     Raises:
         DatastoreError: when `refine` is wanted and the datastore has no keys.
@@ -182,17 +184,33 @@ class Retriever:
         device: torch.device | str = "cpu",
         threads: int | None = None,
         index: Index | None = None,
+        native: bool = False,
     ) -> None:
         if config.refine and not store.has_keys:
             raise DatastoreError(f"{store.folder} has no keys, so refine is not possible")
         self.store = store
         self.config = config
         self.metric: Metric = store.manifest.metric
-        self.index = open_index(store, device=device, threads=threads) if index is None else index
+        if index is None:
+            index = open_index(store, device=device, threads=threads, native=native)
+        self.index = index
         if config.nprobe is not None and getattr(self.index, "nprobe", None) is not None:
             self.index.nprobe = config.nprobe  # type: ignore[attr-defined]
         self._values = store.values.long()
         self._array: Array = self._values.numpy()
+
+    @property
+    def stores(self) -> list[Datastore]:
+        """What is searched."""
+        return [self.store]
+
+    def locate(self, entry: int) -> tuple[Datastore, int]:
+        """The datastore of an entry that a search found, and its number there."""
+        return self.store, entry
+
+    def log_weights(self, neighbors: Neighbors) -> Tensor:
+        """log w_i of the neighbors that `search` found, [rows, k]."""
+        return log_weights(neighbors, self.metric, self.config.temperature)
 
     def search(self, queries: Tensor) -> Neighbors:
         """The neighbors of a batch of queries, in one search.

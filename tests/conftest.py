@@ -1,7 +1,9 @@
 """Small models, a tokenizer and datastores that tests share. Nothing here needs a network."""
 
 import copy
+import json
 import os
+import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -159,3 +161,30 @@ def development_data():
     if not folder:
         pytest.skip("KNN_LOGITS_DEV_DATA names no folder of development data")
     return folder
+
+
+class CommandResult:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self):
+        return json.loads(self.out.splitlines()[-1])
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command line in this process."""
+    from knn_logits.cli import main
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["knn-logits", *map(str, args)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return CommandResult(code, captured.out, captured.err)
+
+    return call

@@ -8,11 +8,12 @@ import pytest
 import knn_logits
 
 PUBLIC = [
-    "ConfigError", "CorpusError", "DamagedError", "Datastore", "DatastoreError", "Document",
-    "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError", "KNNLogitsProcessor",
-    "MismatchError", "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors",
-    "Retriever", "SearchError", "SequenceTrace", "TokenTrace", "Trace", "TraceError",
-    "WindowConfig", "build_datastore", "build_index", "explain", "read_corpus",
+    "BusyError", "ConfigError", "CorpusError", "DamagedError", "Datastore", "DatastoreError",
+    "Document", "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError",
+    "KNNLogitsProcessor", "MismatchError", "MissingDependencyError", "ModelError", "NeighborTrace",
+    "Neighbors", "Retriever", "SearchError", "SequenceTrace", "StorageError", "TokenTrace",
+    "Trace", "TraceError", "WindowConfig", "add_documents", "build_datastore", "build_index",
+    "compact", "explain", "read_corpus", "remove_documents",
 ]  # fmt: skip
 
 

@@ -19,14 +19,7 @@ from knn_logits.config import (
 
 def build(
     model: options.Model,
-    corpus: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CORPUS...",
-            help="Text files, JSON lines (text; id, title, uri), gzip of either, parquet, folders "
-            "of these, or hf:DATASET[:CONFIG[:SPLIT]].",
-        ),
-    ],
+    corpus: options.Corpus,
     out: Annotated[str, typer.Option("--out", metavar="STORE", help="Folder to write.")],
     k: options.K = None,
     lmbda: options.Lmbda = None,
@@ -47,24 +40,25 @@ def build(
     keys_dtype: Annotated[
         str, typer.Option("--keys-dtype", help="Precision of stored keys: float16 or float32.")
     ] = "float16",
-    batch_tokens: Annotated[
-        int | None, typer.Option("--batch-tokens", help="Tokens a forward pass.")
-    ] = None,
+    batch_tokens: options.BatchTokens = None,
     license: Annotated[
         str | None, typer.Option("--license", help="Licence of the text, for the manifest.")
     ] = None,
     source: Annotated[
         str | None, typer.Option("--source", help="Where the text is from, for the manifest.")
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Stop at a document that cannot be read.")
-    ] = False,
+    strict: options.Strict = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a datastore that is there.")
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace a datastore that is there, or begin an unfinished build again.",
+        ),
     ] = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
+    native_index: options.NativeIndex = False,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
@@ -76,7 +70,11 @@ def build(
     # Refused before the model is loaded.
     KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
     index_config = IndexConfig(
-        index, check_metric(metric) if metric is not None else None, nprobe=nprobe, seed=seed
+        index,
+        check_metric(metric) if metric is not None else None,
+        nprobe=nprobe,
+        seed=seed,
+        native=native_index,
     )
     window_config = WindowConfig(window, stride)
     from knn_logits.build.builder import build_datastore
@@ -89,7 +87,7 @@ def build(
         skipped.append((name, reason))
         stderr.print(f"knn-logits: skipped {name}: {reason}", style="yellow", markup=False)
 
-    with Bars() as bars, interruptible("the build is unfinished: run it again with --overwrite"):
+    with Bars() as bars, interruptible("run the same command again, and it goes on here"):
         total = corpus_bytes(corpus)
         documents = read_corpus(
             corpus,

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -22,6 +22,9 @@ from rich.progress import (
 )
 
 from knn_logits.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from knn_logits.datastore.store import Datastore
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -118,6 +121,18 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
         ) from error
 
 
+def open_datastore(folder: str) -> Datastore:
+    """Opens a datastore, with a progress bar when all of it has to be read.
+
+    Raises:
+        DatastoreError: when the folder is no datastore, or a damaged one.
+    """
+    from knn_logits.datastore.store import Datastore
+
+    with Bars(quiet=True) as bars, interruptible("nothing was changed"):
+        return Datastore(folder, progress=bars)
+
+
 def print_json(content: dict[str, Any]) -> None:
     """One JSON object on one line of stdout."""
     sys.stdout.write(json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
@@ -135,9 +150,14 @@ def interruptible(advice: str) -> Iterator[None]:
 
 
 class Bars:
-    """A progress bar for each phase of a long job, on stderr."""
+    """A progress bar for each phase of a long job, on stderr.
 
-    def __init__(self) -> None:
+    Args:
+        quiet: Where stderr is no terminal, do not name the phases either.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -164,7 +184,7 @@ class Bars:
             self._finish()
             self._tasks[phase] = self._progress.add_task(phase, total=total)
             self._last = phase
-            if not stderr.is_terminal and (total or done):
+            if not stderr.is_terminal and not self._quiet and (total or done):
                 stderr.print(phase + (f": {total}" if total else ""), markup=False)
         self._progress.update(self._tasks[phase], completed=done, total=total)
 

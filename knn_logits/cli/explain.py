@@ -1,4 +1,4 @@
-"""`knn-logits explain MODEL STORE TEXT`."""
+"""`knn-logits explain MODEL STORE... TEXT`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from typing import Annotated
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import interruptible, load_model, prepare, print_json, read_text
+from knn_logits.cli.common import (
+    interruptible,
+    load_model,
+    open_datastore,
+    prepare,
+    print_json,
+    read_text,
+)
 
 
 def explain(
     model: options.Model,
-    store: options.Store,
+    stores: options.Stores,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A text; - reads standard input.")],
     sources: Annotated[int, typer.Option("--sources", min=0, help="Sources listed.")] = 12,
     k: options.K = None,
@@ -20,6 +27,8 @@ def explain(
     temperature: options.Temperature = None,
     nprobe: options.Nprobe = None,
     refine: options.Refine = False,
+    weights: options.Weights = None,
+    native_index: options.NativeIndex = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
@@ -27,10 +36,10 @@ def explain(
 ) -> None:
     """Show which passages speak for each word of a text that exists already."""
     text = read_text(text)
-    from knn_logits.datastore.store import Datastore
     from knn_logits.trace.trace import token_dict
 
-    datastore = Datastore(store)
+    shares = options.parse_weights(weights)
+    datastores = [open_datastore(store) for store in stores]
     prepare(threads)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.explanation import explain as explain_text
@@ -39,13 +48,15 @@ def explain(
         trace = explain_text(
             loaded,
             tokenizer,
-            datastore,
+            datastores,
             text,
             k=k,
             lmbda=lmbda,
             temperature=temperature,
             nprobe=nprobe,
             refine=refine,
+            weights=shares,
+            native_index=native_index,
             threads=threads,
         )
     if json:

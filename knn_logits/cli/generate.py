@@ -1,4 +1,4 @@
-"""`knn-logits generate MODEL STORE --prompt TEXT`."""
+"""`knn-logits generate MODEL STORE... --prompt TEXT`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from knn_logits.cli import options
 from knn_logits.cli.common import (
     interruptible,
     load_model,
+    open_datastore,
     prepare,
     print_json,
     read_text,
@@ -42,7 +43,7 @@ def decoding_settings(
 
 def generate(
     model: options.Model,
-    store: options.Store,
+    stores: options.Stores,
     prompt: Annotated[
         str, typer.Option("--prompt", help="Text to continue; - reads it from standard input.")
     ],
@@ -61,6 +62,8 @@ def generate(
     temperature: options.Temperature = None,
     nprobe: options.Nprobe = None,
     refine: options.Refine = False,
+    weights: options.Weights = None,
+    native_index: options.NativeIndex = False,
     num_beams: Annotated[int, typer.Option("--num-beams", min=1, help="Beams, 1 for greedy.")] = 1,
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample instead of taking the likeliest.")
@@ -80,17 +83,17 @@ def generate(
     if not prompt:
         raise ConfigError("the prompt is empty: give --prompt some text to continue")
     settings = decoding_settings(num_beams, sample, top_p, sampling_temperature)
-    from knn_logits.datastore.store import Datastore
     from knn_logits.trace.trace import token_dict
 
-    datastore = Datastore(store)
+    shares = options.parse_weights(weights)
+    datastores = [open_datastore(store) for store in stores]
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.build.builder import context_length
     from knn_logits.compatibility import check_tokenizer
     from knn_logits.processor import KNNLogitsProcessor
 
-    check_tokenizer(tokenizer, datastore)
+    check_tokenizer(tokenizer, datastores[0])
     inputs = tokenizer(prompt, return_tensors="pt", verbose=False).to(loaded.device)
     length = 1 if loaded.config.is_encoder_decoder else inputs["input_ids"].shape[1]
     room = context_length(loaded)
@@ -116,12 +119,14 @@ def generate(
         without = write()[1] if compare else None
         with KNNLogitsProcessor(
             loaded,
-            datastore,
+            datastores,
             k=k,
             lmbda=lmbda,
             temperature=temperature,
             nprobe=nprobe,
             refine=refine,
+            weights=shares,
+            native_index=native_index,
             threads=threads,
         ) as knn:
             output, text = write(logits_processor=[knn])

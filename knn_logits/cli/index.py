@@ -7,7 +7,7 @@ import time
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, prepare, print_json
+from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, print_json
 from knn_logits.config import IndexConfig, check_metric
 
 
@@ -17,20 +17,24 @@ def index(
     metric: options.Metric = None,
     nprobe: options.Nprobe = None,
     threads: options.Threads = None,
+    native_index: options.NativeIndex = False,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
     """Build the index of a datastore anew, of another kind or metric."""
     config = IndexConfig(
-        index, check_metric(metric) if metric is not None else None, nprobe=nprobe, seed=seed
+        index,
+        check_metric(metric) if metric is not None else None,
+        nprobe=nprobe,
+        seed=seed,
+        native=native_index,
     )
     from knn_logits.build.indexing import build_index
-    from knn_logits.datastore.store import Datastore
 
     prepare(threads, seed)
     started = time.monotonic()
     with Bars() as bars, interruptible("the datastore keeps its old index"):
-        done = build_index(Datastore(store), config, threads=threads, progress=bars)
+        done = build_index(open_datastore(store), config, threads=threads, progress=bars)
     seconds = time.monotonic() - started
     record = done.manifest.index
     if json:

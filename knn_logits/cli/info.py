@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import print_json
+from knn_logits.cli.common import open_datastore, print_json
+
+if TYPE_CHECKING:
+    from knn_logits.datastore.manifest import SettingsRecord
 
 
 def info(store: options.Store, json: options.Json = False) -> None:
     """Say what a datastore holds and which model it belongs to."""
-    from knn_logits.datastore.store import Datastore
-
-    datastore = Datastore(store)
+    datastore = open_datastore(store)
     manifest = datastore.manifest
     size = sum(record.bytes for record in manifest.files)
     if json:
@@ -31,6 +32,13 @@ def info(store: options.Store, json: options.Json = False) -> None:
     for name, value in (
         ("datastore", f"{datastore.folder} ({size / 1e6:,.1f} MB)"),
         ("entries", f"{manifest.entries:,} of {manifest.documents:,} documents"),
+        (
+            "removed",
+            f"{len(manifest.removed)} documents, {len(datastore.removed_entries):,} entries; "
+            "`knn-logits compact` deletes them from the disk"
+            if manifest.removed
+            else None,
+        ),
         ("skipped", f"{manifest.skipped} documents" if manifest.skipped else None),
         ("model", f"{manifest.model.id} ({manifest.model.type}, {manifest.model.dtype})"),
         ("key", f"{manifest.key.module}:{manifest.key.side} ({manifest.key.name})"),
@@ -40,10 +48,16 @@ def info(store: options.Store, json: options.Json = False) -> None:
         (
             "settings",
             f"k {settings.k}, lmbda {settings.lmbda:g}, temperature {settings.temperature:g}"
-            + ("" if settings.calibrated else " (not calibrated)"),
+            + _state(settings),
         ),
         ("source", manifest.source),
         ("license", manifest.license),
     ):
         if value is not None:
             typer.echo(f"{name:10} {value}")
+
+
+def _state(settings: SettingsRecord) -> str:
+    if not settings.calibrated:
+        return " (not calibrated)"
+    return " (calibrated before the datastore changed)" if settings.stale else " (calibrated)"

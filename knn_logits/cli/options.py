@@ -6,8 +6,39 @@ from typing import Annotated
 
 import typer
 
+from knn_logits.errors import ConfigError
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or folder of the model.")]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Folder of the datastore.")]
+Corpus = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CORPUS...",
+        help="Text files, JSON lines (text; id, title, uri), gzip of either, parquet, folders "
+        "of these, or hf:DATASET[:CONFIG[:SPLIT]].",
+    ),
+]
+BatchTokens = Annotated[int | None, typer.Option("--batch-tokens", help="Tokens a forward pass.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at a document that cannot be read.")]
+Stores = Annotated[
+    list[str],
+    typer.Argument(metavar="STORE...", help="Folder of the datastore; several are one memory."),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="W,W,...",
+        help="Share of each of several datastores; without it their neighbors merge by distance.",
+    ),
+]
+NativeIndex = Annotated[
+    bool,
+    typer.Option(
+        "--native-index",
+        help="Use FAISS's own format for an index without a plain form; it cannot be checked.",
+    ),
+]
 
 K = Annotated[int | None, typer.Option("--k", help="Neighbors a query.")]
 Lmbda = Annotated[
@@ -36,3 +67,17 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random c
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
 ]
+
+
+def parse_weights(text: str | None) -> list[float] | None:
+    """The shares that --weights gives.
+
+    Raises:
+        ConfigError: when they are no numbers.
+    """
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--weights takes numbers like 0.7,0.3, not {text!r}") from error

@@ -207,9 +207,8 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
     if same and journal and kept:
         wanted = journal.model_copy(update={"files": kept})
         rows = sum(one.shape[0] for one in kept if one.shape and len(one.shape) == 2)
-        logger.warning(
-            "going on with the unfinished %s in %s: %d keys are there", kind, folder, rows
-        )
+        if rows:
+            logger.warning("going on with the unfinished %s: %d keys are there", kind, rows)
     known = {one.name for one in (*kept, *(manifest.files if manifest else ()))}
     _clear(folder, known | ({layout.MANIFEST} if manifest else set()))
     job = Job(folder, wanted, resumed=bool(kept))

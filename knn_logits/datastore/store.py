@@ -55,12 +55,18 @@ class Datastore:
         manifest: What `datastore.json` says.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, full: bool = False) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        full: bool = False,
+        progress: verification.Progress = verification.no_progress,
+    ) -> None:
         self.folder = Path(folder)
         while True:
             self.manifest: Manifest = read_manifest(self.folder)
             try:
-                verification.check(self.folder, self.manifest, full=full)
+                verification.check(self.folder, self.manifest, full=full, progress=progress)
                 self._open()
                 return
             except DamagedError:
@@ -93,7 +99,13 @@ class Datastore:
         return store
 
     @classmethod
-    def from_pretrained(cls, folder: str | os.PathLike[str], *, full: bool = False) -> Datastore:
+    def from_pretrained(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        full: bool = False,
+        progress: verification.Progress = verification.no_progress,
+    ) -> Datastore:
         """Opens a datastore.
 
         The first opening on a machine reads every byte and compares it with the manifest; later
@@ -102,13 +114,14 @@ class Datastore:
         Args:
             folder: A folder that `build_datastore` or `knn-logits build` wrote.
             full: Read every byte again.
+            progress: Told how far the reading is.
 
         Raises:
             DatastoreError: when the folder is no datastore.
             IncompleteError: when its build did not finish.
             DamagedError: when a file is not what the manifest says.
         """
-        return cls(folder, full=full)
+        return cls(folder, full=full, progress=progress)
 
     def __len__(self) -> int:
         """Number of entries."""

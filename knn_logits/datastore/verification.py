@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,20 +22,27 @@ from knn_logits.datastore.manifest import FileRecord, Manifest
 from knn_logits.datastore.reading import HASH_CHUNK, array_facts, regular_file
 from knn_logits.errors import DamagedError
 
-OnBytes = Callable[[int], None]
+Progress = Callable[[str, int, int | None], None]
 # A power of two and a multiple of every dtype's size.
 _CHUNK = HASH_CHUNK // 4
 _THREADS = 4
 _ADVICE = "get the datastore again, or build it again"
 
 
-def check(folder: Path, manifest: Manifest, *, full: bool = False) -> None:
+def no_progress(phase: str, done: int, total: int | None) -> None:
+    """Ignores what it is told."""
+
+
+def check(
+    folder: Path, manifest: Manifest, *, full: bool = False, progress: Progress = no_progress
+) -> None:
     """Refuses a datastore with damaged files; quick once it was found whole on this machine.
 
     Args:
         folder: The datastore's folder.
         manifest: Its manifest.
         full: Read every byte, whatever was found before.
+        progress: Told the bytes read, and all of them.
 
     Raises:
         DamagedError: naming the first file that is damaged.
@@ -48,20 +56,28 @@ def check(folder: Path, manifest: Manifest, *, full: bool = False) -> None:
     checksum = manifest.checksum
     if not full and stamps.is_stamped(folder, checksum, states):
         return
-    found = damage(folder, manifest)
+    found = damage(folder, manifest, progress)
     if found:
         raise DamagedError(found[0])
     stamps.write_stamp(folder, checksum, states, since)
 
 
-def damage(folder: Path, manifest: Manifest, on_bytes: OnBytes = lambda _: None) -> list[str]:
+def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -> list[str]:
     """Everything that is wrong with a datastore's files, a line each.
 
     Args:
         folder: The datastore's folder.
         manifest: Its manifest.
-        on_bytes: Told how many more bytes were read, from several threads.
+        progress: Told the bytes read, and all of them.
     """
+    total = sum(record.bytes for record in manifest.files)
+    lock, done = threading.Lock(), 0
+
+    def on_bytes(size: int) -> None:
+        nonlocal done
+        with lock:
+            done += size
+            progress("verifying", done, total)
 
     def problem(record: FileRecord) -> str | None:
         try:
@@ -93,7 +109,7 @@ def _size_problem(folder: Path, record: FileRecord) -> str | None:
 
 
 def _content_problem(
-    path: Path, record: FileRecord, manifest: Manifest, on_bytes: OnBytes
+    path: Path, record: FileRecord, manifest: Manifest, on_bytes: Callable[[int], None]
 ) -> str | None:
     kind, offset, look = layout.kind_of(record.name), 0, None
     if kind in ("tokens", "keys"):
@@ -117,7 +133,7 @@ def _stream(
     record: FileRecord,
     offset: int,
     look: Callable[[Any], str | None] | None,
-    on_bytes: OnBytes,
+    on_bytes: Callable[[int], None],
 ) -> str | None:
     """Hashes a file, and looks at its numbers on the way."""
     digest = hashlib.sha256()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from knn_logits.neighbors import Neighbors
 from knn_logits.trace.recording import Recording, Step
 from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
 
+Locate: TypeAlias = Callable[[int], tuple[Datastore, int]]
+
 MAX_NEIGHBORS = 5
 _CONTEXT = 8
 
@@ -24,7 +26,7 @@ def trace_recording(
     sequences: Tensor,
     beam_indices: Tensor | None,
     tokenizer: Any,
-    store: Datastore,
+    locate: Locate,
     *,
     max_neighbors: int = MAX_NEIGHBORS,
     pad: int | None = None,
@@ -36,7 +38,7 @@ def trace_recording(
         sequences: int64 [sequences, length], as it returned them.
         beam_indices: int64 [sequences, new tokens], for beams; -1 where a sequence has ended.
         tokenizer: To turn tokens into text.
-        store: The datastore searched.
+        locate: The datastore of an entry found, and its number there.
         max_neighbors: Passages kept a token.
         pad: Fills up the rows of a batch before they begin and after they have ended.
     """
@@ -60,7 +62,7 @@ def trace_recording(
             chosen.append((ids[position], step, row, log_p_lm))
         start = next((place for place, one in enumerate(ids[:first]) if one != pad), 0)
         traced.append(
-            _sequence(ids[start:], first - start, chosen, tokenizer, store, max_neighbors)
+            _sequence(ids[start:], first - start, chosen, tokenizer, locate, max_neighbors)
         )
     return Trace(traced)
 
@@ -78,7 +80,7 @@ def _sequence(
     first: int,
     chosen: list[tuple[int, Step, int, float | None]],
     tokenizer: Any,
-    store: Datastore,
+    locate: Locate,
     max_neighbors: int,
 ) -> SequenceTrace:
     words = token_texts(tokenizer, ids[: first + len(chosen)])
@@ -94,7 +96,7 @@ def _sequence(
                 step.lmbda,
                 log_p_lm,
                 tokenizer,
-                store,
+                locate,
                 max_neighbors,
             )
         )
@@ -109,7 +111,7 @@ def trace_token(
     lmbda: float,
     log_p_lm: float | None,
     tokenizer: Any,
-    store: Datastore,
+    locate: Locate,
     max_neighbors: int,
 ) -> TokenTrace:
     """One token's shares and its main neighbors.
@@ -122,7 +124,7 @@ def trace_token(
         lmbda: The weight of the neighbors, where there are any.
         log_p_lm: The model's log-probability of the token, None when it is not known.
         tokenizer: To turn tokens into text.
-        store: The datastore searched.
+        locate: The datastore of an entry found, and its number there.
         max_neighbors: Passages kept.
     """
     if not bool((weights > float("-inf")).any()):
@@ -140,7 +142,7 @@ def trace_token(
         top = torch.topk(shares, min(max_neighbors, len(shares)))
         for share, column in zip(top.values.tolist(), top.indices.tolist(), strict=True):
             if share > 0.0:
-                found.append(_neighbor(neighbors, weights, column, share, tokenizer, store))
+                found.append(_neighbor(neighbors, weights, column, share, tokenizer, locate))
     return TokenTrace(
         token=word,
         token_id=token,
@@ -159,9 +161,9 @@ def _neighbor(
     column: int,
     influence: float,
     tokenizer: Any,
-    store: Datastore,
+    locate: Locate,
 ) -> NeighborTrace:
-    entry = int(neighbors.ids[0, column])
+    store, entry = locate(int(neighbors.ids[0, column]))
     passage = store.passage(entry)
     tokens = [*passage.before, passage.token, *passage.after]
     words = token_texts(tokenizer, tokens)

@@ -151,8 +151,9 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
         listed = main_sources(sequence, sources)
         if listed:
             console.print(legend())
+        several = len({one.neighbor.store for one in listed}) > 1
         for source in listed:
-            console.print(_heading(source), soft_wrap=True)
+            console.print(_heading(source, named=several), soft_wrap=True)
             before, same, after = _passage(source)
             passage = Text("    … ", style="dim")
             passage.append(one_line(before)[-120:].lstrip())
@@ -162,13 +163,19 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
         console.print()
 
 
-def _heading(source: Source) -> Text:
+def _title(neighbor: NeighborTrace, *, named: bool) -> str:
+    """A document's title, or its id; with the datastore where there are several."""
+    title = neighbor.title or neighbor.document
+    return f"{title} ({neighbor.store})" if named else title
+
+
+def _heading(source: Source, *, named: bool) -> Text:
     from rich.text import Text
 
     line = Text()
     line.append(one_line(source.words).strip(), style=_terminal_style(source.total))
     line.append(f"  {source.total:.0%} by the neighbors, {source.influence:.0%} by ", style="dim")
-    line.append(one_line(source.neighbor.title or source.neighbor.document), style="bold")
+    line.append(one_line(_title(source.neighbor, named=named)), style="bold")
     known = [
         (one.p_lm, one.p) for one in source.tokens if one.p is not None and one.p_lm is not None
     ]
@@ -201,13 +208,15 @@ def to_html(trace: Trace) -> str:
         parts.append(f'<span style="opacity:.6">{escape(sequence.prompt)}</span>')
         parts += [_token_html(token) for token in sequence.tokens]
         parts.append("</p>")
-        for source in main_sources(sequence, 8):
+        listed = main_sources(sequence, 8)
+        several = len({one.neighbor.store for one in listed}) > 1
+        for source in listed:
             before, same, after = _passage(source)
-            neighbor = source.neighbor
+            title = _title(source.neighbor, named=several)
             parts.append(
                 f'<div style="margin:.2em 1em;font-size:.9em"><b>{escape(source.words)}</b> '
                 f"{source.total:.0%}, {source.influence:.0%} by "
-                f"<i>{escape(neighbor.title or neighbor.document)}</i>: "
+                f"<i>{escape(title)}</i>: "
                 f"{escape(before)}<mark>{escape(same)}</mark>{escape(after)}</div>"
             )
     parts.append("</div>")

@@ -7,8 +7,6 @@ import sys
 import pytest
 from conftest import TEXTS, make_gpt2
 
-from knn_logits.cli import main
-
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
@@ -19,30 +17,6 @@ def corpus(tmp_path_factory):
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
-
-
-class Result:
-    def __init__(self, code, out, err):
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self):
-        return json.loads(self.out.splitlines()[-1])
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["knn-logits", *map(str, args)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        captured = capsys.readouterr()
-        return Result(code, captured.out, captured.err)
-
-    return call
 
 
 @pytest.fixture

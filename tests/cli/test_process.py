@@ -30,6 +30,6 @@ def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path):
             if line.startswith("keys") and sum(one.startswith("keys") for one in heard) == 1:
                 build.send_signal(signal.SIGINT)
         assert build.wait() == 130
-    assert "--overwrite" in heard[-1]
+    assert "run the same command again" in heard[-1]
     assert "Traceback" not in "".join(heard)
     assert not (tmp_path / "store" / "datastore.json").exists()

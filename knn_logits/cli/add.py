@@ -1,0 +1,86 @@
+"""`knn-logits add MODEL STORE CORPUS...`."""
+
+from __future__ import annotations
+
+import time
+
+import typer
+
+from knn_logits.cli import options
+from knn_logits.cli.common import (
+    Bars,
+    interruptible,
+    load_model,
+    open_datastore,
+    prepare,
+    print_json,
+    stderr,
+)
+
+
+def add(
+    model: options.Model,
+    store: options.Store,
+    corpus: options.Corpus,
+    batch_tokens: options.BatchTokens = None,
+    strict: options.Strict = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
+    json: options.Json = False,
+) -> None:
+    """Add documents to a datastore; its old keys are not computed again."""
+    from knn_logits.build.adding import add_documents
+    from knn_logits.build.corpus import corpus_bytes, read_corpus
+
+    started = time.monotonic()
+    skipped = 0
+
+    def on_skip(name: str, reason: str) -> None:
+        nonlocal skipped
+        skipped += 1
+        stderr.print(f"knn-logits: skipped {name}: {reason}", style="yellow", markup=False)
+
+    datastore = open_datastore(store)
+    before = datastore.manifest
+    with Bars() as bars, interruptible("run the same command again, and it goes on here"):
+        total = corpus_bytes(corpus)
+        documents = read_corpus(
+            corpus,
+            strict=strict,
+            on_skip=on_skip,
+            on_bytes=lambda done: bars("bytes read", done, total),
+        )
+        prepare(threads)
+        loaded, tokenizer = load_model(model, device, dtype)
+        done = add_documents(
+            loaded,
+            tokenizer,
+            datastore,
+            documents,
+            batch_tokens=batch_tokens,
+            threads=threads,
+            progress=bars,
+        )
+    seconds = time.monotonic() - started
+    manifest = done.manifest
+    recall = manifest.index.recall
+    if json:
+        print_json(
+            {
+                "entries": manifest.entries,
+                "documents": manifest.documents,
+                "added_entries": manifest.entries - before.entries,
+                "added_documents": manifest.documents - before.documents,
+                "skipped": skipped,
+                "recall": recall.value if recall else 1.0,
+                "seconds": round(seconds, 3),
+            }
+        )
+        return
+    found = f", recall@{recall.at} {recall.value:.3f}" if recall else ""
+    typer.echo(
+        f"{done.folder}: {manifest.documents - before.documents:,} documents and "
+        f"{manifest.entries - before.entries:,} entries added in {seconds:.0f} s, now "
+        f"{manifest.entries:,} entries{found}" + (f"; {skipped} skipped" if skipped else "")
+    )

@@ -1,0 +1,55 @@
+"""`knn-logits remove STORE --document ID` and `knn-logits compact STORE`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from knn_logits.cli import options
+from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, print_json
+
+
+def remove(
+    store: options.Store,
+    document: Annotated[
+        list[str], typer.Option("--document", metavar="ID", help="Id of a document; repeatable.")
+    ],
+    json: options.Json = False,
+) -> None:
+    """Remove documents: from now on no search finds them."""
+    from knn_logits.build.removing import remove_documents
+
+    prepare(None)
+    done = remove_documents(open_datastore(store), document)
+    manifest = done.manifest
+    entries = manifest.entries - len(done.removed_entries)
+    documents = manifest.documents - len(manifest.removed)
+    if json:
+        print_json({"entries": entries, "documents": documents, "removed": len(manifest.removed)})
+        return
+    typer.echo(
+        f"{done.folder}: {entries:,} entries of {documents:,} documents are left; `knn-logits "
+        f"compact {store}` deletes the rest from the disk"
+    )
+
+
+def compact(
+    store: options.Store, threads: options.Threads = None, json: options.Json = False
+) -> None:
+    """Write a datastore anew without its removed documents, and delete the old files."""
+    from knn_logits.build.removing import compact as compact_store
+
+    prepare(threads)
+    datastore = open_datastore(store)
+    with Bars() as bars, interruptible("the datastore is as it was; run the same command again"):
+        done = compact_store(datastore, threads=threads, progress=bars)
+    manifest = done.manifest
+    size = sum(record.bytes for record in manifest.files)
+    if json:
+        print_json({"entries": manifest.entries, "documents": manifest.documents, "bytes": size})
+        return
+    typer.echo(
+        f"{done.folder}: {manifest.entries:,} entries of {manifest.documents:,} documents, "
+        f"{size / 1e6:,.1f} MB"
+    )

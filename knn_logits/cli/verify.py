@@ -1,0 +1,69 @@
+"""`knn-logits verify STORE`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from knn_logits.cli import options
+from knn_logits.cli.common import Bars, interruptible, prepare, print_json, stderr
+
+
+def verify(
+    store: options.Store,
+    full: Annotated[
+        bool, typer.Option("--full", help="Read every byte, also of what was verified before.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Check a datastore: hashes, shapes, ranges, and that its index finds what it should."""
+    from knn_logits.datastore import verification
+    from knn_logits.datastore.job import leftovers
+    from knn_logits.datastore.manifest import read_manifest
+    from knn_logits.datastore.store import Datastore
+    from knn_logits.errors import KNNLogitsError
+    from knn_logits.retrieval import open_index
+
+    prepare(None)
+    folder = Path(store)
+    manifest = read_manifest(folder)
+    size = sum(record.bytes for record in manifest.files)
+    started = time.monotonic()
+    with Bars() as bars, interruptible("nothing was changed"):
+        damaged = verification.damage(folder, manifest, bars) if full else []
+        if not damaged:
+            try:
+                open_index(Datastore(folder, progress=bars))
+            except KNNLogitsError as error:
+                damaged = verification.damage(folder, manifest, bars) or [str(error)]
+    seconds = time.monotonic() - started
+    left = leftovers(folder, manifest)
+    if json:
+        print_json(
+            {
+                "ok": not damaged,
+                "damaged": damaged,
+                "leftovers": left,
+                "entries": manifest.entries,
+                "documents": manifest.documents,
+                "bytes": size,
+                "seconds": round(seconds, 3),
+            }
+        )
+    elif not damaged:
+        typer.echo(f"{folder}: whole, {size / 1e6:,.1f} MB in {seconds:.1f} s")
+    if left:
+        names = ", ".join(left[:3])
+        stderr.print(
+            f"knn-logits: {folder} also holds files of an earlier state or an unfinished job "
+            f"({names}); the next change of the datastore deletes them",
+            style="yellow",
+            markup=False,
+        )
+    for line in damaged:
+        stderr.print(f"knn-logits: {line}", markup=False)
+    if damaged:
+        raise typer.Exit(1)

@@ -1,0 +1,195 @@
+"""Several datastores searched as one: their neighbors merged by distance, or given shares."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from knn_logits.config import KNNConfig, Metric
+from knn_logits.datastore.store import Datastore
+from knn_logits.distribution import log_weights, shared_weights
+from knn_logits.errors import ConfigError, MismatchError
+from knn_logits.index.base import padding_distance
+from knn_logits.neighbors import Neighbors
+from knn_logits.retrieval import Retriever
+
+OneStore: TypeAlias = "Datastore | str | os.PathLike[str]"
+Stores: TypeAlias = "OneStore | Sequence[OneStore]"
+
+
+def open_stores(datastores: Stores) -> list[Datastore]:
+    """One datastore or several, opened where a folder is given.
+
+    Raises:
+        ConfigError: when there is none.
+        MismatchError: when they cannot be searched by the same queries.
+        DatastoreError: when a folder is no datastore.
+    """
+    single = isinstance(datastores, (Datastore, str, os.PathLike))
+    given: Sequence[OneStore] = [datastores] if single else list(datastores)  # type: ignore[list-item, arg-type]
+    if not given:
+        raise ConfigError("no datastore was given: give one or several")
+    stores = [one if isinstance(one, Datastore) else Datastore(one) for one in given]
+    first = stores[0].manifest
+    for store in stores[1:]:
+        other = store.manifest
+        for name, mine, theirs in (
+            ("metric", first.metric, other.metric),
+            (
+                "key",
+                first.key.module + ":" + first.key.side,
+                other.key.module + ":" + other.key.side,
+            ),
+            ("length of keys", first.dim, other.dim),
+            ("tokenizer", first.tokenizer.sha256[:12], other.tokenizer.sha256[:12]),
+        ):
+            if mine != theirs:
+                raise MismatchError(
+                    f"{stores[0].folder} and {store.folder} cannot be searched together: their "
+                    f"{name} differs ({mine}, {theirs})"
+                )
+    return stores
+
+
+def open_retriever(
+    stores: Sequence[Datastore],
+    config: KNNConfig,
+    *,
+    weights: Sequence[float] | None = None,
+    device: torch.device | str = "cpu",
+    threads: int | None = None,
+    native: bool = False,
+) -> Retriever:
+    """What searches one datastore, or several as one.
+
+    Args:
+        stores: From `open_stores`.
+        config: k, refine, nprobe and temperature.
+        weights: Share of each datastore in the vote; None merges by distance.
+        device: Where to search.
+        threads: OpenMP threads for searches; None takes one for small batches.
+        native: Read indexes in FAISS's own format; see `open_index`.
+
+    Raises:
+        ConfigError: when the weights do not fit the datastores.
+    """
+    if weights is not None:
+        whole = len(weights) == len(stores) and all(math.isfinite(one) for one in weights)
+        if not whole or min(weights) < 0 or sum(weights) <= 0:
+            raise ConfigError(
+                f"give {len(stores)} weights, one for each datastore, none below 0 and one above "
+                f"it; not {list(weights)}"
+            )
+    opened = [
+        Retriever(store, config, device=device, threads=threads, native=native) for store in stores
+    ]
+    return opened[0] if len(opened) == 1 else CombinedRetriever(opened, weights)
+
+
+class CombinedRetriever(Retriever):
+    """Searches several datastores as one.
+
+    By distance, the k nearest entries of all of them vote, as if they were one datastore. With
+    weights, each datastore votes for itself with k entries, and gets its share of p_kNN; where one
+    finds nothing, the others share its part.
+
+    Args:
+        retrievers: One for each datastore, with the same settings.
+        weights: Share of each; None merges by distance.
+    """
+
+    def __init__(
+        self, retrievers: Sequence[Retriever], weights: Sequence[float] | None = None
+    ) -> None:
+        self.retrievers = list(retrievers)
+        first = retrievers[0]
+        self.store = first.store
+        self.config = first.config
+        self.metric: Metric = first.metric
+        total = sum(weights) if weights is not None else 1.0
+        self.weights = [one / total for one in weights] if weights is not None else None
+        sizes = [len(one.store) for one in retrievers]
+        self._first = [0, *itertools.accumulate(sizes)]
+
+    @property
+    def stores(self) -> list[Datastore]:
+        """The datastores, in order."""
+        return [one.store for one in self.retrievers]
+
+    def locate(self, entry: int) -> tuple[Datastore, int]:
+        """The datastore of an entry that a search found, and its number there."""
+        number = next(
+            place for place in range(len(self.retrievers)) if entry < self._first[place + 1]
+        )
+        return self.retrievers[number].store, entry - self._first[number]
+
+    def search(self, queries: Tensor) -> Neighbors:
+        """The neighbors of a batch of queries; ids count through all datastores.
+
+        Args:
+            queries: [rows, dim], any floating type and device.
+
+        Returns:
+            Neighbors with at most k columns by distance, k for each datastore with weights.
+        """
+        found = [one.search(queries) for one in self.retrievers]
+        found = [one.to(found[0].ids.device) for one in found]
+        if self.weights is not None:
+            found = [_padded(one, self.config.k, self.metric) for one in found]
+        ids = [
+            torch.where(one.ids >= 0, one.ids + first, one.ids)
+            for one, first in zip(found, self._first, strict=False)
+        ]
+        merged = Neighbors(
+            torch.cat(ids, dim=-1),
+            torch.cat([one.distances for one in found], dim=-1),
+            torch.cat([one.values for one in found], dim=-1),
+            every_row=any(one.every_row for one in found),
+        )
+        if self.weights is not None:
+            return merged
+        nearest, order = torch.topk(
+            merged.distances, min(self.config.k, merged.k), dim=-1, largest=self.metric != "l2"
+        )
+        return Neighbors(
+            merged.ids.gather(-1, order),
+            nearest,
+            merged.values.gather(-1, order),
+            every_row=merged.every_row,
+        )
+
+    def log_weights(self, neighbors: Neighbors) -> Tensor:
+        """log w_i of the neighbors that `search` found, [rows, k]."""
+        if self.weights is None:
+            return super().log_weights(neighbors)
+        k = self.config.k
+        parts = [
+            log_weights(Neighbors(ids, distances, values), self.metric, self.config.temperature)
+            for ids, distances, values in zip(
+                neighbors.ids.split(k, dim=-1),
+                neighbors.distances.split(k, dim=-1),
+                neighbors.values.split(k, dim=-1),
+                strict=True,
+            )
+        ]
+        return shared_weights(parts, self.weights)
+
+
+def _padded(neighbors: Neighbors, k: int, metric: Metric) -> Neighbors:
+    """The same neighbors in exactly k columns."""
+    missing = k - neighbors.k
+    if not missing:
+        return neighbors
+    pad = torch.nn.functional.pad
+    return Neighbors(
+        pad(neighbors.ids, (0, missing), value=-1),
+        pad(neighbors.distances, (0, missing), value=padding_distance(metric)),
+        pad(neighbors.values, (0, missing), value=0),
+        every_row=neighbors.every_row,
+    )

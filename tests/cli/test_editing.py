@@ -1,0 +1,115 @@
+"""add, remove, compact, verify, and several datastores, from the command line."""
+
+import json
+
+import pytest
+from conftest import TEXTS
+
+from knn_logits import Datastore
+
+
+@pytest.fixture
+def store(run, model_folder, tmp_path):
+    (tmp_path / "old").mkdir()
+    for number, text in enumerate(TEXTS[:5]):
+        (tmp_path / "old" / f"d{number}.txt").write_text(text)
+    result = run(
+        "build", model_folder, tmp_path / "old", "--out", tmp_path / "store", "--k", 16,
+        "--lmbda", 0.9, "--temperature", 0.5, "--window", 64, "--stride", 32,
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    return tmp_path / "store"
+
+
+def test_add(run, store, model_folder, tmp_path):
+    (tmp_path / "new.txt").write_text("A windmill stands on the hill above Oldenport.")
+    before = Datastore(store).manifest
+    result = run("add", model_folder, store, tmp_path / "new.txt", "--json")
+    assert result.code == 0, result.err
+    content = result.json
+    assert content["documents"] == 6 == before.documents + content["added_documents"]
+    assert content["entries"] == before.entries + content["added_entries"]
+    text = run("generate", model_folder, store, "--prompt", "A windmill stands", "--json").json[
+        "text"
+    ]
+    assert text.startswith(" on the hill above Oldenport.")
+
+
+def test_remove_and_compact(run, store, model_folder):
+    whole = Datastore(store).manifest
+    result = run("remove", store, "--document", "d0.txt", "--document", "d1.txt", "--json")
+    assert result.code == 0, result.err
+    assert result.json["documents"] == 3
+    assert result.json["entries"] < whole.entries
+    shown = run("info", store).out
+    assert "2 documents" in shown
+    assert "compact" in shown
+    tokens = run("generate", model_folder, store, "--prompt", "The harbour crane", "--json").json[
+        "tokens"
+    ]
+    assert not {n["document"] for one in tokens for n in one["neighbors"]} & {"d0.txt", "d1.txt"}
+    done = run("compact", store, "--json")
+    assert done.code == 0, done.err
+    assert done.json["entries"] == result.json["entries"]
+    assert "removed" not in run("info", store).out
+    assert run("verify", store, "--full").code == 0
+
+
+def test_an_id_that_is_not_there(run, store):
+    result = run("remove", store, "--document", "nope")
+    assert result.code == 1
+    assert "no document 'nope'" in result.err
+    assert len(result.err.splitlines()) == 1
+    assert Datastore(store).manifest.removed == ()
+
+
+def test_verify_names_what_is_damaged(run, store):
+    assert run("verify", store, "--json").json["ok"]
+    path = store / "keys-00000.npy"
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+    result = run("verify", store, "--json")
+    assert result.code == 1
+    content = json.loads(result.out.splitlines()[-1])
+    assert not content["ok"]
+    assert len(content["damaged"]) == 1
+    assert "keys-00000.npy" in content["damaged"][0]
+    opened = run("info", store)
+    assert opened.code == 1
+    assert "keys-00000.npy" in opened.err
+    assert len(opened.err.splitlines()) == 1
+
+
+def test_verify_speaks_of_leftovers(run, store):
+    (store / "keys.7-00000.npy").write_bytes(b"x")
+    result = run("verify", store, "--json")
+    assert result.code == 0
+    assert result.json["leftovers"] == ["keys.7-00000.npy"]
+    assert "keys.7-00000.npy" in result.err
+
+
+def test_several_datastores(run, store, model_folder, tmp_path):
+    (tmp_path / "other.txt").write_text(TEXTS[6])
+    other = tmp_path / "other"
+    assert run("build", model_folder, tmp_path / "other.txt", "--out", other).code == 0
+    settings = ["--prompt", "The harbour", "--json", "--max-new-tokens", 12]
+    result = run("generate", model_folder, store, other, *settings)
+    assert result.code == 0, result.err
+    assert {n["store"] for one in result.json["tokens"] for n in one["neighbors"]} <= {
+        "store",
+        "other",
+    }
+    one_side = run("generate", model_folder, store, other, *settings, "--weights", "0,1").json
+    assert {n["store"] for one in one_side["tokens"] for n in one["neighbors"]} == {"other"}
+    explained = run("explain", model_folder, store, other, TEXTS[6], "--json").json
+    named = {n["store"] for one in explained["tokens"] for n in one["neighbors"]}
+    assert "other" in named
+
+
+@pytest.mark.parametrize("weights", ["a", "0.5", "1,-1", ""])
+def test_wrong_weights(run, store, model_folder, weights):
+    result = run("generate", model_folder, store, store, "--prompt", "The", "--weights", weights)
+    assert result.code == 1
+    assert "weights" in result.err
+    assert len(result.err.splitlines()) == 1
