@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,12 @@ _SAMPLE_TEXTS = (
 )
 
 
+def _public_name(name: object) -> str:
+    """A Hub id as it is, of a folder its name: where it lies is nobody's business."""
+    text = str(name or "")
+    return Path(text).resolve().name if text and Path(text).is_dir() else text
+
+
 def model_record(model: nn.Module) -> ModelRecord:
     """What the manifest keeps of a model."""
     config: Any = getattr(model, "config", None)
@@ -66,7 +73,7 @@ def model_record(model: nn.Module) -> ModelRecord:
     text = json.dumps(stable, sort_keys=True, default=str)
     parameter = next(model.parameters(), None)
     return ModelRecord(
-        id=str(getattr(config, "_name_or_path", "") or type(model).__name__),
+        id=_public_name(getattr(config, "_name_or_path", "")) or type(model).__name__,
         revision=getattr(config, "_commit_hash", None),
         type=str(getattr(config, "model_type", type(model).__name__)),
         config_sha256=hashlib.sha256(text.encode()).hexdigest(),
@@ -84,7 +91,7 @@ def tokenizer_record(tokenizer: Any) -> TokenizerRecord:
     cuts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in _SAMPLE_TEXTS]
     text = json.dumps([words, cuts], ensure_ascii=True)
     return TokenizerRecord(
-        id=str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__),
+        id=_public_name(getattr(tokenizer, "name_or_path", "")) or type(tokenizer).__name__,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         vocabulary=max(1, len(words)),
     )
