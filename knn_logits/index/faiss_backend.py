@@ -20,8 +20,8 @@ from torch import Tensor
 
 from knn_logits.config import Metric
 from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
-from knn_logits.index.base import normalised, padding_distance
-from knn_logits.neighbors import Array
+from knn_logits.index.base import normalised
+from knn_logits.neighbors import Array, padding_distance
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +136,7 @@ class FaissIndex:
         self._ids: Array | None = None
         # Vectors that FAISS cannot take out: they are dropped from what it finds.
         self._hidden: Array | None = None
+        self._removed = False
         if nprobe is not None:
             self.nprobe = nprobe
 
@@ -168,8 +169,30 @@ class FaissIndex:
         self._index.add(_prepared(keys, self.metric))
         self.size = int(self._index.ntotal)
 
+    def reconstruct(self, ids: Array) -> Tensor:
+        """See `Index.reconstruct`; on the CPU only.
+
+        Raises:
+            SearchError: for a kind of index that cannot.
+        """
+        ids = np.ascontiguousarray(ids, np.int64)
+        if self._ids is not None:
+            ids = np.searchsorted(self._ids, ids)
+        try:
+            if self._ivf is not None and self._ivf.direct_map.type == self._faiss.DirectMap.NoMap:
+                # An array of places needs numbers without gaps.
+                maps = self._faiss.DirectMap
+                self._ivf.set_direct_map_type(maps.Hashtable if self._removed else maps.Array)
+            return torch.from_numpy(self._index.reconstruct_batch(ids))
+        except RuntimeError as error:
+            raise SearchError(
+                f"this kind of index keeps no vectors to compare ({faiss_reason(error)}); take the "
+                "stored keys instead"
+            ) from error
+
     def remove(self, ids: Array) -> None:
         """See `Index.remove`; on the CPU only."""
+        self._removed = True
         ids = np.ascontiguousarray(ids, np.int64)
         total = int(self._index.ntotal)
         try:
