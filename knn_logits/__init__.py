@@ -23,6 +23,11 @@ _HOME = {
     "WindowConfig": "knn_logits.config",
     "Neighbors": "knn_logits.neighbors",
     "Retriever": "knn_logits.retrieval",
+    "Gate": "knn_logits.gating.gate",
+    "DistanceGate": "knn_logits.gating.distance",
+    "fit_distance_gate": "knn_logits.gating.fitting",
+    "load_gate": "knn_logits.gating.stored",
+    "save_gate": "knn_logits.gating.stored",
     "Trace": "knn_logits.trace.trace",
     "SequenceTrace": "knn_logits.trace.trace",
     "TokenTrace": "knn_logits.trace.trace",
@@ -53,6 +58,11 @@ __all__ = [  # noqa: RUF022
     "WindowConfig",
     "Neighbors",
     "Retriever",
+    "Gate",
+    "DistanceGate",
+    "fit_distance_gate",
+    "load_gate",
+    "save_gate",
     "Trace",
     "SequenceTrace",
     "TokenTrace",
@@ -90,6 +100,10 @@ if TYPE_CHECKING:
         TraceError,
     )
     from knn_logits.explanation import explain
+    from knn_logits.gating.distance import DistanceGate
+    from knn_logits.gating.fitting import fit_distance_gate
+    from knn_logits.gating.gate import Gate
+    from knn_logits.gating.stored import load_gate, save_gate
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever

@@ -14,6 +14,7 @@ from knn_logits.compatibility import check_model, check_tokenizer, locate_key
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights
 from knn_logits.errors import CorpusError, ModelError
+from knn_logits.gating.gate import Gate, lmbda_of_rows, split_lmbda
 from knn_logits.neighbors import Neighbors
 from knn_logits.processor import resolve_config
 from knn_logits.retrieval import Retriever
@@ -31,7 +32,7 @@ def explain(
     text: str,
     *,
     k: int | None = None,
-    lmbda: float | None = None,
+    lmbda: float | Gate | None = None,
     temperature: float | None = None,
     refine: bool = False,
     nprobe: int | None = None,
@@ -51,7 +52,7 @@ def explain(
         datastore: A datastore, or its folder.
         text: Any text of at least two tokens.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
-        lmbda: Weight of the neighbors, in [0, 1].
+        lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token.
         temperature: Of the softmax over the neighbors, above 0.
         refine: Recompute distances from the stored keys.
         nprobe: Inverted lists visited a query; None keeps the index's.
@@ -74,10 +75,11 @@ def explain(
     location = locate_key(model, datastore)
     if check:
         check_model(model, datastore, location)
+    number, gate = split_lmbda(lmbda, datastore.manifest.metric)
     config = resolve_config(
         datastore.manifest.settings,
         k=k,
-        lmbda=lmbda,
+        lmbda=number,
         temperature=temperature,
         refine=refine,
         nprobe=nprobe,
@@ -98,7 +100,7 @@ def explain(
             first = window.start + window.skip + 1
             scores = logits[0, window.skip :].float()
             targets = torch.tensor(ids[first : first + window.entries], device=scores.device)
-            log_p_lm = torch.log_softmax(scores, dim=-1).gather(-1, targets[:, None])[:, 0]
+            log_p_lm = torch.log_softmax(scores, dim=-1)
             tokens += _traced(
                 states[0, window.skip :],
                 log_p_lm,
@@ -106,6 +108,7 @@ def explain(
                 words[first : first + window.entries],
                 tokenizer,
                 retriever,
+                gate,
                 max_neighbors,
             )
     return Trace([SequenceTrace(words[0], tokens)])
@@ -118,13 +121,20 @@ def _traced(
     words: list[str],
     tokenizer: Any,
     retriever: Retriever,
+    gate: Gate | None,
     max_neighbors: int,
 ) -> list[TokenTrace]:
     tokens = []
     config = retriever.config
+    chosen = log_p_lm.gather(-1, targets[:, None])[:, 0]
     for start in range(0, len(states), _QUERIES_AT_ONCE):
-        neighbors: Neighbors = retriever.search(states[start : start + _QUERIES_AT_ONCE]).to("cpu")
+        part = slice(start, start + _QUERIES_AT_ONCE)
+        neighbors: Neighbors = retriever.search(states[part]).to("cpu")
         weights = log_weights(neighbors, retriever.metric, config.temperature)
+        lmbdas = [config.lmbda] * neighbors.rows
+        if gate is not None:
+            by_model = log_p_lm[part].to("cpu")
+            lmbdas = lmbda_of_rows(gate, neighbors, retriever.metric, by_model).tolist()
         for row in range(neighbors.rows):
             place, one = start + row, slice(row, row + 1)
             tokens.append(
@@ -133,8 +143,8 @@ def _traced(
                     int(targets[place]),
                     neighbors[one],
                     weights[one],
-                    config.lmbda,
-                    float(log_p_lm[place]),
+                    lmbdas[row],
+                    float(chosen[place]),
                     tokenizer,
                     retriever.store,
                     max_neighbors,

@@ -19,6 +19,7 @@ from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import drop_impossible, log_weights, mix
 from knn_logits.errors import ModelError, TraceError
+from knn_logits.gating.gate import Gate, lmbda_of_rows, split_lmbda
 from knn_logits.neighbors import Neighbors
 from knn_logits.retrieval import Retriever
 from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
@@ -67,7 +68,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         model: A causal or encoder-decoder language model of transformers.
         datastore: A datastore, or its folder. It must have been built by this model.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
-        lmbda: Weight of the neighbors, in [0, 1].
+        lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each step.
         temperature: Of the softmax over the neighbors, above 0.
         refine: Recompute distances from the stored keys.
         nprobe: Inverted lists visited a query; None keeps the index's.
@@ -78,7 +79,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         check: Compute the keys of a short text and compare them with the datastore's.
 
     Raises:
-        ConfigError: when a setting is out of its range.
+        ConfigError: when a setting is out of its range, or a gate was fitted for another metric.
         MismatchError: when the datastore was built by another model.
         ModelError: when the model has no place for the key.
         DatastoreError: when the folder is no datastore.
@@ -92,7 +93,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         datastore: Datastore | str | os.PathLike[str],
         *,
         k: int | None = None,
-        lmbda: float | None = None,
+        lmbda: float | Gate | None = None,
         temperature: float | None = None,
         refine: bool = False,
         nprobe: int | None = None,
@@ -104,10 +105,11 @@ class KNNLogitsProcessor(LogitsProcessor):
     ) -> None:
         store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
         self.datastore = store
+        number, self.gate = split_lmbda(lmbda, store.manifest.metric)
         self.config = resolve_config(
             store.manifest.settings,
             k=k,
-            lmbda=lmbda,
+            lmbda=number,
             temperature=temperature,
             refine=refine,
             nprobe=nprobe,
@@ -171,10 +173,13 @@ class KNNLogitsProcessor(LogitsProcessor):
         weights = log_weights(neighbors, self.retriever.metric, self.config.temperature)
         votes = drop_impossible(weights, neighbors.values, log_p_lm)
         every_row = neighbors.every_row and votes is weights
-        mixed = mix(log_p_lm, votes, neighbors.values, self.config.lmbda, every_row=every_row)
+        lmbda: float | Tensor = self.config.lmbda
+        if self.gate is not None:
+            lmbda = lmbda_of_rows(self.gate, neighbors, self.retriever.metric, log_p_lm)
+        mixed = mix(log_p_lm, votes, neighbors.values, lmbda, every_row=every_row)
         if self._record:
             recording = self._recording(input_ids, is_first=is_first, whole=whole)
-            self._note(recording, input_ids, neighbors, votes, log_p_lm)
+            self._note(recording, input_ids, neighbors, votes, lmbda, log_p_lm)
         return mixed
 
     def _neighbors(self, window: Window, position: int) -> Neighbors:
@@ -212,6 +217,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         input_ids: Tensor,
         neighbors: Neighbors,
         weights: Tensor,
+        lmbda: float | Tensor,
         log_p_lm: Tensor,
     ) -> None:
         recording.add(
@@ -220,7 +226,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                 ids=input_ids,
                 neighbors=neighbors,
                 weights=weights,
-                lmbda=self.config.lmbda,
+                lmbda=lmbda,
                 log_p_lm=log_p_lm,
                 end_log_p_lm=log_p_lm.index_select(-1, self._end_index.to(log_p_lm.device)),
             )

@@ -8,11 +8,12 @@ import pytest
 import knn_logits
 
 PUBLIC = [
-    "ConfigError", "CorpusError", "DamagedError", "Datastore", "DatastoreError", "Document",
-    "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError", "KNNLogitsProcessor",
-    "MismatchError", "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors",
-    "Retriever", "SearchError", "SequenceTrace", "TokenTrace", "Trace", "TraceError",
-    "WindowConfig", "build_datastore", "build_index", "explain", "read_corpus",
+    "ConfigError", "CorpusError", "DamagedError", "Datastore", "DatastoreError", "DistanceGate",
+    "Document", "Gate", "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError",
+    "KNNLogitsProcessor", "MismatchError", "MissingDependencyError", "ModelError",
+    "NeighborTrace", "Neighbors", "Retriever", "SearchError", "SequenceTrace", "TokenTrace",
+    "Trace", "TraceError", "WindowConfig", "build_datastore", "build_index", "explain",
+    "fit_distance_gate", "load_gate", "read_corpus", "save_gate",
 ]  # fmt: skip
 
 
