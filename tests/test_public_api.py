@@ -10,10 +10,11 @@ import knn_logits
 PUBLIC = [
     "ConfigError", "CorpusError", "DamagedError", "Datastore", "DatastoreError", "DistanceGate",
     "Document", "Gate", "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError",
-    "KNNLogitsProcessor", "MismatchError", "MissingDependencyError", "ModelError",
+    "KNNLogitsProcessor", "LearnedGate", "MismatchError", "MissingDependencyError", "ModelError",
     "NeighborTrace", "Neighbors", "Retriever", "SearchError", "SequenceTrace", "TokenTrace",
     "Trace", "TraceError", "WindowConfig", "build_datastore", "build_index", "explain",
-    "fit_distance_gate", "load_gate", "read_corpus", "save_gate",
+    "fit_distance_gate", "fit_learned_gate", "gate_features", "load_gate", "read_corpus",
+    "save_gate",
 ]  # fmt: skip
 
 

@@ -45,6 +45,7 @@ KINDS = {
 # processor without a gate.
 SETTINGS = KNNConfig(k=1024, lmbda=0.6, temperature=0.03)
 METRIC = "cosine"
+GATE = "learned"
 
 
 def load_model(folder: Path = MODEL) -> tuple[Any, Any]:
@@ -95,6 +96,11 @@ def open_store(kind: str, model: Any, tokenizer: Any, stores: Path, console: Con
         for task in tasks.values():
             bars.update(task, total=1, completed=1)
     return store
+
+
+def gate_file(kind: str, gate: str = GATE, folder: Path = GATES) -> Path:
+    """Where `gates.py` puts the gate of a corpus's datastore."""
+    return folder / f"{kind}-{gate}.safetensors"
 
 
 def write(model: Any, tokenizer: Any, prompt: str, **extra: Any) -> Any:
@@ -155,7 +161,7 @@ def main() -> None:
     console.print(f"A language model of {weights / 1e6:.1f} million weights.\n")
     for kind, what in KINDS.items():
         store = open_store(kind, model, tokenizer, options.stores, console)
-        gate = load_gate(GATES / f"{kind}.safetensors")
+        gate = load_gate(gate_file(kind))
         manifest = store.manifest
         console.rule(f"[bold]{kind}[/]: {what}")
         console.print(

@@ -80,7 +80,7 @@ def count(
     store: Datastore,
     rows: list[dict[str, str]],
     config: KNNConfig | None,
-    gate: Gate | None = None,
+    lmbda: float | Gate = 0.0,
 ) -> dict[str, float]:
     """Shares of right answers, and of right answers whose named source holds the fact."""
     result: dict[str, float] = {}
@@ -90,7 +90,6 @@ def count(
         if config is None:
             found = answers(model, tokenizer, prompts, None)
         else:
-            lmbda = config.lmbda if gate is None else gate
             knn = KNNLogitsProcessor(
                 model, store, k=config.k, lmbda=lmbda, temperature=config.temperature
             )
@@ -119,7 +118,7 @@ def perplexity(
     store: Datastore,
     texts: list[str],
     config: KNNConfig,
-    gate: Gate | None = None,
+    lmbda: float | Gate,
 ) -> dict[str, float]:
     """Of texts, by the model alone and with the datastore."""
     lm = mixed = 0.0
@@ -131,7 +130,7 @@ def perplexity(
             store,
             one,
             k=config.k,
-            lmbda=config.lmbda if gate is None else gate,
+            lmbda=lmbda,
             temperature=config.temperature,
             max_neighbors=1,
             check=False,
@@ -166,7 +165,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=demo.MODEL)
     parser.add_argument("--stores", type=Path, default=demo.STORES)
     parser.add_argument("--gates", type=Path, default=demo.GATES)
-    parser.add_argument("--lmbda", type=float, nargs="*", default=[], help="numbers, no gate")
+    parser.add_argument("--lmbda", type=float, nargs="*", default=[], help="constant weights")
+    parser.add_argument("--gate", nargs="*", default=[], choices=("distance", "learned"))
     parser.add_argument("--temperature", type=float, nargs="*", default=[])
     parser.add_argument("--k", type=int, nargs="*", default=[])
     parser.add_argument("--texts", type=int, default=200)
@@ -176,26 +176,27 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     model, tokenizer = demo.load_model(options.model)
     console = Console(stderr=True)
+    gates = options.gate or ([] if options.lmbda else [demo.GATE])
     grid = [
-        KNNConfig(k=k, lmbda=lmbda, temperature=temperature)
+        (KNNConfig(k=k, temperature=temperature), lmbda)
         for k in options.k or [demo.SETTINGS.k]
         for temperature in options.temperature or [demo.SETTINGS.temperature]
-        for lmbda in options.lmbda or [demo.SETTINGS.lmbda]
+        for lmbda in (*options.lmbda, *gates)
     ]
     results: list[dict[str, Any]] = []
     for kind in demo.KINDS:
         store = demo.open_store(kind, model, tokenizer, options.stores, console)
-        gate = None if options.lmbda else load_gate(options.gates / f"{kind}.safetensors")
         rows = demo.questions_of(kind, options.half)
         texts = ordinary_texts(kind, options.texts, SEEDS[options.half]) if options.texts else {}
         common = {"corpus": kind, "half": options.half, "questions": len(rows)}
         results.append(common | {"without": count(model, tokenizer, store, rows, None)})
         print(json.dumps(results[-1]), flush=True)
-        for config in grid:
+        for config, lmbda in grid:
             begin = time.perf_counter()
-            row: dict[str, Any] = common | {"settings": asdict(config)}
-            if gate is not None:
-                row["settings"]["lmbda"] = f"gates/{kind}.safetensors"
+            gate: float | Gate = lmbda
+            if isinstance(lmbda, str):
+                gate = load_gate(demo.gate_file(kind, lmbda, options.gates))
+            row: dict[str, Any] = common | {"settings": asdict(config) | {"lmbda": lmbda}}
             row["with"] = count(model, tokenizer, store, rows, config, gate)
             row["perplexity"] = {
                 name: perplexity(model, tokenizer, store, of, config, gate)

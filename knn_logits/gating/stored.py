@@ -13,13 +13,18 @@ from knn_logits.config import check_metric
 from knn_logits.datastore.files import read_arrays, write_arrays
 from knn_logits.errors import DamagedError
 from knn_logits.gating.distance import DistanceGate
+from knn_logits.gating.learned import LearnedGate
 from knn_logits.neighbors import Array
 
 _VERSION = "1"
-_KINDS = {"distance": DistanceGate}
+StoredGate = DistanceGate | LearnedGate
+_KINDS: dict[str | None, type[DistanceGate] | type[LearnedGate]] = {
+    DistanceGate.kind: DistanceGate,
+    LearnedGate.kind: LearnedGate,
+}
 
 
-def gate_arrays(gate: DistanceGate) -> tuple[dict[str, Array], dict[str, str]]:
+def gate_arrays(gate: StoredGate) -> tuple[dict[str, Array], dict[str, str]]:
     """A gate as the arrays and the metadata of a .safetensors file."""
     metadata = {"gate": gate.kind, "version": _VERSION, "metric": gate.metric}
     return gate.to_arrays(), metadata
@@ -27,7 +32,7 @@ def gate_arrays(gate: DistanceGate) -> tuple[dict[str, Array], dict[str, str]]:
 
 def gate_from_arrays(
     arrays: Mapping[str, Array], metadata: Mapping[str, str], *, name: str = "the file"
-) -> DistanceGate:
+) -> StoredGate:
     """A gate from what `gate_arrays` gave.
 
     Args:
@@ -49,7 +54,7 @@ def gate_from_arrays(
         ) from error
 
 
-def save_gate(gate: DistanceGate, path: str | os.PathLike[str]) -> None:
+def save_gate(gate: StoredGate, path: str | os.PathLike[str]) -> None:
     """Writes a gate as one .safetensors file, whole or not at all.
 
     Raises:
@@ -59,7 +64,7 @@ def save_gate(gate: DistanceGate, path: str | os.PathLike[str]) -> None:
     write_arrays(Path(path), arrays, metadata)
 
 
-def load_gate(path: str | os.PathLike[str]) -> DistanceGate:
+def load_gate(path: str | os.PathLike[str]) -> StoredGate:
     """Reads a gate that `save_gate` wrote.
 
     Raises:
