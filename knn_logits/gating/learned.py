@@ -151,7 +151,9 @@ class LearnedGate:
 
 
 def _numbers(name: str, arrays: Mapping[str, Any]) -> Tensor:
-    array = np.array(arrays[name], dtype=np.float32)
+    one = arrays[name]
+    one = one.detach().cpu().numpy() if isinstance(one, Tensor) else one
+    array = np.array(one, dtype=np.float32)
     if not array.size or not np.isfinite(array).all():
         raise ConfigError(f"{name} of a LearnedGate must be finite numbers")
     return torch.from_numpy(array)
