@@ -66,7 +66,11 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
             dim=-1,
         )
         found = found.masked_fill(~there[:, :1], 0.0)
-    model = torch.stack([log_p_lm.amax(-1), torch.special.entr(log_p_lm.exp()).sum(-1)], dim=-1)
+    p_lm = log_p_lm.exp()
+    entropy = -(p_lm * log_p_lm).sum(-1)
+    if bool(entropy.isnan().any()):  # a forbidden token has -inf, and 0 * -inf is NaN
+        entropy = torch.special.entr(p_lm).sum(-1)
+    model = torch.stack([log_p_lm.amax(-1), entropy], dim=-1)
     limit = torch.finfo(torch.float32).max
     return torch.cat([found.float(), model.float()], dim=-1).clamp(-limit, limit)
 
