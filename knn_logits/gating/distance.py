@@ -1,8 +1,8 @@
 """`DistanceGate`: λ by the distance of the nearest neighbor.
 
 A near neighbor has seen this context; a far one has seen something else. Drozdov et al. (2022),
-"You can't pick your neighbors, or can you?", sections 4 and 5, give each bin of retrieval quality
-a coefficient of its own. Here the coefficients stand at the bins' middles and λ runs straight from
+"You can't pick your neighbors, or can you?", put that similarity into buckets and give each a
+coefficient of its own. Here the coefficients stand at the bins' middles and λ runs straight from
 one to the next, since two distances on either side of an edge differ by nothing.
 """
 
@@ -72,17 +72,14 @@ class DistanceGate:
         Returns:
             float32 [n], in [0, 1].
         """
-        if self.middles.device != nearest.device:
-            self.middles = self.middles.to(nearest.device)
-            self.lmbdas = self.lmbdas.to(nearest.device)
-        if len(self.middles) == 1:
-            return self.lmbdas.expand(len(nearest))
-        middles = self.middles
+        middles, lmbdas = self.middles.to(nearest.device), self.lmbdas.to(nearest.device)
+        if len(middles) == 1:
+            return lmbdas.expand(len(nearest))
         inside = nearest.float().clamp(middles[0], middles[-1])
         above = torch.searchsorted(middles, inside).clamp_(1, len(middles) - 1)
         left, right = middles[above - 1], middles[above]
         part = (inside - left) / (right - left)
-        return torch.lerp(self.lmbdas[above - 1], self.lmbdas[above], part)
+        return torch.lerp(lmbdas[above - 1], lmbdas[above], part)
 
     def to_arrays(self) -> dict[str, Array]:
         """The gate as arrays, float32 [bins] each."""

@@ -39,8 +39,8 @@ def fit_distance_gate(
     The bins hold equally many tokens. Their coefficients come from expectation and maximisation:
     λ at a distance is a weighted mean of the two nearest middles' coefficients, so that the
     mixture is one over pairs (middle, model or neighbors), and every round has a closed form. The
-    likelihood is concave in the coefficients: there is one maximum. Drozdov et al. (2022),
-    section 5, maximise the same likelihood bin by bin.
+    likelihood is concave in the coefficients: there is one maximum. (Drozdov et al., 2022, tune a
+    coefficient for each bin by itself.)
 
     Args:
         nearest: [n], the nearest neighbor's distance (similarity for "ip" and "cosine"), not

@@ -2,7 +2,7 @@
 
 He et al. (2021), "Efficient Nearest Neighbor Language Models", section 4.1, let a network on the
 model's confidence and entropy decide; Zheng et al. (2021), "Adaptive Nearest Neighbor Machine
-Translation", section 3.2, one on distances and on how many values the neighbors have. Here it is
+Translation", section 3, one on distances and on how many values the neighbors have. Here it is
 both, and whether the model would have said what the nearest neighbor says. No feature depends on
 the temperature.
 """
@@ -133,9 +133,8 @@ class LearnedGate:
         Returns:
             float32 [n], in [0, 1].
         """
-        if self._weights["mean"].device != features.device:
-            self._weights = {name: one.to(features.device) for name, one in self._weights.items()}
-        mean, scale, hidden, hidden_bias, out, out_bias = self._weights.values()
+        weights = (one.to(features.device) for one in self._weights.values())
+        mean, scale, hidden, hidden_bias, out, out_bias = weights
         inside = torch.tanh((features - mean) / scale @ hidden.T + hidden_bias)
         return torch.sigmoid(inside @ out + out_bias)
 
