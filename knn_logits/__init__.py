@@ -26,6 +26,14 @@ _HOME = {
     "WindowConfig": "knn_logits.config",
     "Neighbors": "knn_logits.neighbors",
     "Retriever": "knn_logits.retrieval",
+    "Gate": "knn_logits.gating.gate",
+    "DistanceGate": "knn_logits.gating.distance",
+    "fit_distance_gate": "knn_logits.gating.fitting",
+    "LearnedGate": "knn_logits.gating.learned",
+    "fit_learned_gate": "knn_logits.gating.fitting",
+    "gate_features": "knn_logits.gating.learned",
+    "load_gate": "knn_logits.gating.stored",
+    "save_gate": "knn_logits.gating.stored",
     "Trace": "knn_logits.trace.trace",
     "SequenceTrace": "knn_logits.trace.trace",
     "TokenTrace": "knn_logits.trace.trace",
@@ -61,6 +69,14 @@ __all__ = [  # noqa: RUF022
     "WindowConfig",
     "Neighbors",
     "Retriever",
+    "Gate",
+    "DistanceGate",
+    "fit_distance_gate",
+    "LearnedGate",
+    "fit_learned_gate",
+    "gate_features",
+    "load_gate",
+    "save_gate",
     "Trace",
     "SequenceTrace",
     "TokenTrace",
@@ -104,6 +120,11 @@ if TYPE_CHECKING:
         TraceError,
     )
     from knn_logits.explanation import explain
+    from knn_logits.gating.distance import DistanceGate
+    from knn_logits.gating.fitting import fit_distance_gate, fit_learned_gate
+    from knn_logits.gating.gate import Gate
+    from knn_logits.gating.learned import LearnedGate, gate_features
+    from knn_logits.gating.stored import load_gate, save_gate
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever

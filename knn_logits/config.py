@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from knn_logits.errors import ConfigError
 
@@ -107,6 +107,26 @@ class KNNConfig:
             ConfigError: when a given value is out of its range.
         """
         return replace(self, **{name: value for name, value in given.items() if value is not None})
+
+
+class SearchSettings(TypedDict, total=False):
+    """How neighbors are found, for those who give it by name; see `KNNConfig` for the meaning.
+
+    Attributes:
+        refine: Recompute distances from the stored keys.
+        nprobe: Inverted lists visited a query.
+        retomaton: Follow pointers, and search only when too few are left.
+        min_knns: Search when fewer pointers than this are left.
+        max_knns: Pointers and members of their clusters that vote, at most.
+        pointer_distances: "keys" or "index".
+    """
+
+    refine: bool
+    nprobe: int | None
+    retomaton: bool
+    min_knns: int | None
+    max_knns: int | None
+    pointer_distances: str | None
 
 
 @dataclass(frozen=True)

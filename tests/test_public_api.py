@@ -9,11 +9,13 @@ import knn_logits
 
 PUBLIC = [
     "BusyError", "ConfigError", "CorpusError", "DamagedError", "Datastore", "DatastoreError",
-    "Document", "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError",
-    "KNNLogitsProcessor", "MismatchError", "MissingDependencyError", "ModelError", "NeighborTrace",
-    "Neighbors", "Retriever", "SearchError", "SequenceTrace", "StorageError", "TokenTrace",
-    "Trace", "TraceError", "WindowConfig", "add_documents", "build_datastore", "build_index",
-    "compact", "explain", "read_corpus", "remove_documents",
+    "DistanceGate", "Document", "Gate", "IncompleteError", "IndexConfig", "KNNConfig",
+    "KNNLogitsError", "KNNLogitsProcessor", "LearnedGate", "MismatchError",
+    "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors", "Retriever",
+    "SearchError", "SequenceTrace", "StorageError", "TokenTrace", "Trace", "TraceError",
+    "WindowConfig", "add_documents", "build_datastore", "build_index", "compact", "explain",
+    "fit_distance_gate", "fit_learned_gate", "gate_features", "load_gate", "read_corpus",
+    "remove_documents", "save_gate",
 ]  # fmt: skip
 
 
