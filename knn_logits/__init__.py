@@ -18,6 +18,7 @@ _HOME = {
     "add_documents": "knn_logits.build.adding",
     "remove_documents": "knn_logits.build.removing",
     "compact": "knn_logits.build.removing",
+    "cluster": "knn_logits.build.clustering",
     "explain": "knn_logits.explanation",
     "Document": "knn_logits.build.corpus",
     "read_corpus": "knn_logits.build.corpus",
@@ -61,6 +62,7 @@ __all__ = [  # noqa: RUF022
     "add_documents",
     "remove_documents",
     "compact",
+    "cluster",
     "explain",
     "Document",
     "read_corpus",
@@ -99,6 +101,7 @@ __all__ = [  # noqa: RUF022
 if TYPE_CHECKING:
     from knn_logits.build.adding import add_documents
     from knn_logits.build.builder import build_datastore
+    from knn_logits.build.clustering import cluster
     from knn_logits.build.corpus import Document, read_corpus
     from knn_logits.build.indexing import build_index
     from knn_logits.build.removing import compact, remove_documents

@@ -13,7 +13,8 @@ PUBLIC = [
     "KNNLogitsError", "KNNLogitsProcessor", "LearnedGate", "MismatchError",
     "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors", "Retriever",
     "SearchError", "SequenceTrace", "StorageError", "TokenTrace", "Trace", "TraceError",
-    "WindowConfig", "add_documents", "build_datastore", "build_index", "compact", "explain",
+    "WindowConfig", "add_documents", "build_datastore", "build_index", "cluster",
+    "compact", "explain",
     "fit_distance_gate", "fit_learned_gate", "gate_features", "load_gate", "read_corpus",
     "remove_documents", "save_gate",
 ]  # fmt: skip

@@ -50,6 +50,20 @@ Temperature = Annotated[
 ]
 Nprobe = Annotated[int | None, typer.Option("--nprobe", help="Inverted lists visited a query.")]
 Refine = Annotated[bool, typer.Option("--refine", help="Recompute distances from the stored keys.")]
+Retomaton = Annotated[
+    bool,
+    typer.Option("--retomaton", help="Follow the corpus onward; search when that leads nowhere."),
+]
+MinKnns = Annotated[
+    int | None, typer.Option("--min-knns", help="Search when fewer pointers than this are left.")
+]
+MaxKnns = Annotated[
+    int | None, typer.Option("--max-knns", help="Pointers and cluster members that vote, at most.")
+]
+PointerDistances = Annotated[
+    str | None,
+    typer.Option("--pointer-distances", help="Compare pointers by the stored keys, or the index."),
+]
 Key = Annotated[
     str,
     typer.Option("--key", help="ffn_input, layer_output, or a module's path with :input/:output."),

@@ -323,6 +323,43 @@ def build_faiss(
     return FaissIndex(index, metric, threads=threads)
 
 
+def train_centroids(
+    keys: Array, clusters: int, *, normal: bool, seed: int, threads: int | None = None
+) -> Array:
+    """Centroids of k-means.
+
+    Args:
+        keys: float32 [rows, dim], to learn from.
+        clusters: How many.
+        normal: Whether keys count by their direction alone.
+        seed: Of where k-means begins.
+        threads: OpenMP threads; None leaves FAISS's own choice.
+
+    Returns:
+        float32 [clusters, dim].
+    """
+    faiss = faiss_module()
+    keys = _prepared(keys, "cosine" if normal else "l2")
+    with openmp_threads(threads):
+        kmeans = faiss.Kmeans(
+            keys.shape[1], clusters, niter=20, seed=seed + 1, min_points_per_centroid=1
+        )
+        kmeans.train(keys)
+    centroids: Array = kmeans.centroids
+    return centroids
+
+
+def assign(centroids: Array, keys: Array, *, normal: bool, threads: int | None = None) -> Array:
+    """The nearest centroid of each key, int64 [rows]."""
+    faiss = faiss_module()
+    index = faiss.IndexFlatL2(centroids.shape[1])
+    index.add(np.ascontiguousarray(centroids))
+    with openmp_threads(threads):
+        _, found = index.search(_prepared(keys, "cosine" if normal else "l2"), 1)
+    labels: Array = found[:, 0]
+    return labels
+
+
 def _prepared(vectors: Array, metric: Metric) -> Array:
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if metric != "cosine":

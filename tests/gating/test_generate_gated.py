@@ -189,7 +189,7 @@ def test_explain(model, tokenizer, memory, gated):
         model, tokenizer, knn.datastores, text, k=K, lmbda=knn.gate, temperature=TEMPERATURE
     )
     ids = torch.tensor(tokenizer(text)["input_ids"])
-    window = knn.datastore.manifest.windows.window
+    window = knn.datastores[0].manifest.windows.window
     assert len(ids) <= window
     lmbdas, log_p = reference(model, memory, gate, ids)
     assert [token.lmbda for token in trace[0].tokens] == pytest.approx(list(lmbdas), abs=1e-4)
