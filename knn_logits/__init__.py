@@ -16,6 +16,8 @@ _HOME = {
     "build_datastore": "knn_logits.build.builder",
     "build_index": "knn_logits.build.indexing",
     "explain": "knn_logits.explanation",
+    "evaluate": "knn_logits.evaluation.perplexity",
+    "Evaluation": "knn_logits.evaluation.results",
     "Document": "knn_logits.build.corpus",
     "read_corpus": "knn_logits.build.corpus",
     "KNNConfig": "knn_logits.config",
@@ -46,6 +48,8 @@ __all__ = [  # noqa: RUF022
     "build_datastore",
     "build_index",
     "explain",
+    "evaluate",
+    "Evaluation",
     "Document",
     "read_corpus",
     "KNNConfig",
@@ -89,6 +93,8 @@ if TYPE_CHECKING:
         SearchError,
         TraceError,
     )
+    from knn_logits.evaluation.perplexity import evaluate
+    from knn_logits.evaluation.results import Evaluation
     from knn_logits.explanation import explain
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor

@@ -9,10 +9,11 @@ import knn_logits
 
 PUBLIC = [
     "ConfigError", "CorpusError", "DamagedError", "Datastore", "DatastoreError", "Document",
-    "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError", "KNNLogitsProcessor",
-    "MismatchError", "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors",
-    "Retriever", "SearchError", "SequenceTrace", "TokenTrace", "Trace", "TraceError",
-    "WindowConfig", "build_datastore", "build_index", "explain", "read_corpus",
+    "Evaluation", "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError",
+    "KNNLogitsProcessor", "MismatchError", "MissingDependencyError", "ModelError",
+    "NeighborTrace", "Neighbors", "Retriever", "SearchError", "SequenceTrace", "TokenTrace",
+    "Trace", "TraceError", "WindowConfig", "build_datastore", "build_index", "evaluate",
+    "explain", "read_corpus",
 ]  # fmt: skip
 
 
