@@ -18,6 +18,8 @@ _HOME = {
     "explain": "knn_logits.explanation",
     "evaluate": "knn_logits.evaluation.perplexity",
     "Evaluation": "knn_logits.evaluation.results",
+    "tune": "knn_logits.tuning.tuner",
+    "Tuning": "knn_logits.tuning.tuner",
     "Document": "knn_logits.build.corpus",
     "read_corpus": "knn_logits.build.corpus",
     "KNNConfig": "knn_logits.config",
@@ -50,6 +52,8 @@ __all__ = [  # noqa: RUF022
     "explain",
     "evaluate",
     "Evaluation",
+    "tune",
+    "Tuning",
     "Document",
     "read_corpus",
     "KNNConfig",
@@ -100,6 +104,7 @@ if TYPE_CHECKING:
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
     from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
+    from knn_logits.tuning.tuner import Tuning, tune
 
 
 def __getattr__(name: str) -> Any:

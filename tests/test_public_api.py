@@ -12,8 +12,8 @@ PUBLIC = [
     "Evaluation", "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError",
     "KNNLogitsProcessor", "MismatchError", "MissingDependencyError", "ModelError",
     "NeighborTrace", "Neighbors", "Retriever", "SearchError", "SequenceTrace", "TokenTrace",
-    "Trace", "TraceError", "WindowConfig", "build_datastore", "build_index", "evaluate",
-    "explain", "read_corpus",
+    "Trace", "TraceError", "Tuning", "WindowConfig", "build_datastore", "build_index", "evaluate",
+    "explain", "read_corpus", "tune",
 ]  # fmt: skip
 
 

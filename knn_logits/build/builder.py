@@ -12,6 +12,7 @@ import numpy as np
 from torch import nn
 
 from knn_logits._version import __version__
+from knn_logits.build.calibration import calibrate as calibrated_settings
 from knn_logits.build.corpus import Document
 from knn_logits.build.indexing import index_arrays, like_temperature, make_index, probe_arrays
 from knn_logits.build.keys import compute_keys, default_batch_tokens
@@ -65,6 +66,7 @@ def build_datastore(
     k: int | None = None,
     lmbda: float | None = None,
     temperature: float | None = None,
+    calibrate: bool = True,
     keys_dtype: str = "float16",
     batch_tokens: int | None = None,
     threads: int | None = None,
@@ -91,7 +93,9 @@ def build_datastore(
         k: Neighbors a query, for users who give none; so the next two.
         lmbda: Weight of the neighbors, in [0, 1].
         temperature: Of the softmax over the neighbors, above 0; None takes 10 for the metric
-            "l2" and what corresponds to it for another.
+            "l2" and what corresponds to it for another, where it is not calibrated.
+        calibrate: Choose those of the three that are not given by the likelihood of a sample of
+            the corpus.
         keys_dtype: "float16", or "float32" for keys that do not fit it.
         batch_tokens: Tokens a forward pass; None chooses by the device.
         threads: OpenMP threads of the index; None leaves FAISS's own choice.
@@ -174,6 +178,20 @@ def build_datastore(
                 update={"settings": manifest.settings.model_copy(update={"temperature": fitting})}
             )
         built, record = make_index(store, index, threads=threads, progress=progress)
+        settings_record = manifest.settings
+        if calibrate:
+            store.manifest = manifest
+            settings_record = calibrated_settings(
+                model,
+                location,
+                store,
+                built,
+                k=k,
+                lmbda=lmbda,
+                temperature=temperature,
+                seed=index.seed,
+                progress=progress,
+            )
         arrays = index_arrays(built, record)
         if arrays is not None:
             write_arrays(folder / layout.INDEX, arrays, {"factory": record.factory})
@@ -182,6 +200,7 @@ def build_datastore(
         manifest.model_copy(
             update={
                 "index": record,
+                "settings": settings_record,
                 "skipped": len(skipped),
                 "files": record_files(folder, manifest.files),
             }

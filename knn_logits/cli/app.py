@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from knn_logits._version import __version__
-from knn_logits.cli import build, evaluate, explain, generate, index, info
+from knn_logits.cli import build, evaluate, explain, generate, index, info, tune
 
 app = typer.Typer(
     name="knn-logits",
@@ -21,6 +21,7 @@ app.command("index")(index.index)
 app.command("generate")(generate.generate)
 app.command("explain")(explain.explain)
 app.command("eval")(evaluate.evaluate)
+app.command("tune")(tune.tune)
 app.command("info")(info.info)
 
 

@@ -38,7 +38,8 @@ def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
     Raises:
         ConfigError: when no text is left.
     """
-    stores, texts = paths[:1], []
+    stores = paths[:1]
+    texts: list[str] = []
     for path in paths[1:]:
         (stores if (Path(path) / layout.MANIFEST).is_file() else texts).append(path)
     if not texts:

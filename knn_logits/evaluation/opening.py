@@ -103,7 +103,7 @@ def open_bench(
         )
     if batch_tokens is not None and batch_tokens < 1:
         raise ConfigError(f"batch_tokens must be at least 1, not {batch_tokens}")
-    stores = _opened(datastore)
+    stores = opened(datastore)
     retriever = None
     windows = (window or WindowConfig(), False)
     if not stores:
@@ -138,7 +138,8 @@ def open_bench(
     )
 
 
-def _opened(datastore: Store | Sequence[Store] | None) -> list[Datastore]:
+def opened(datastore: Store | Sequence[Store] | None) -> list[Datastore]:
+    """Datastores, given as such or as their folders."""
     if datastore is None:
         return []
     if isinstance(datastore, (Datastore, str, os.PathLike)):

@@ -40,6 +40,7 @@ class Text:
         tokens: Tokens read so far.
         words: Words of the text that follows a document's first, unscored token.
         bytes: Bytes of that text in UTF-8.
+        starts: Place of the first token of each document read so far.
     """
 
     def __init__(
@@ -56,17 +57,17 @@ class Text:
         self.tokens = 0
         self.words = 0
         self.bytes = 0
+        self.starts: list[int] = []
         self._documents = documents
         self._tokenizer = tokenizer
         self._around = special_tokens(tokenizer)
         self._window, self._stride = window, stride
         self._concatenate = concatenate
-        self._starts: list[int] = []
 
     @property
     def documents(self) -> int:
         """Documents read so far."""
-        return len(self._starts)
+        return len(self.starts)
 
     def pieces(self) -> Iterator[Piece]:
         """The windows of all documents, in order."""
@@ -79,12 +80,12 @@ class Text:
 
     def documents_at(self, places: Ints) -> Ints:
         """int64 [rows], the number of the document in which each token stands."""
-        return np.searchsorted(np.array(self._starts), places, side="right") - 1
+        return np.searchsorted(np.array(self.starts), places, side="right") - 1
 
     def _blocks(self, document: Document | str) -> Iterator[Array]:
         text = document if isinstance(document, str) else document.text
         scored = self._concatenate and self.tokens > 0
-        self._starts.append(self.tokens)
+        self.starts.append(self.tokens)
         unscored = ""
         for number, block in enumerate(token_blocks(self._tokenizer, text, self._around)):
             if number == 0 and len(block) and not scored:
