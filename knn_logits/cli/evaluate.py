@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,6 +76,10 @@ def evaluate(
     stride: options.Stride = None,
     concatenate: options.Concatenate = None,
     batch_tokens: options.BatchTokens = None,
+    report: Annotated[
+        str | None,
+        typer.Option("--report", metavar="FOLDER", help="Write a page with table and plot there."),
+    ] = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -94,6 +100,10 @@ def evaluate(
 
     datastores = [Datastore(store) for store in stores]
     texts = read_texts(names, strict)
+    if report is not None:
+        from knn_logits.evaluation.figures import new_figure
+
+        new_figure(1, 1)  # refused here when matplotlib is missing
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.evaluation.perplexity import evaluate as evaluate_texts
@@ -117,9 +127,16 @@ def evaluate(
             seed=seed,
             progress=bars,
         )
+    files = []
+    if report is not None:
+        from knn_logits.evaluation.report import write_report
+
+        files = write_report(result, report, shlex.join(["knn-logits", *sys.argv[1:]]))
     if json:
-        print_json(result.to_dict())
+        print_json({**result.to_dict(), "files": [str(path) for path in files]})
         return
     from knn_logits.evaluation.table import plain_table
 
     typer.echo(plain_table(result))
+    for path in files:
+        typer.echo(f"written: {path}")

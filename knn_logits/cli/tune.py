@@ -55,7 +55,7 @@ def tune(
     if plots is not None:
         from knn_logits.evaluation.figures import new_figure
 
-        new_figure(1, 1)
+        new_figure(1, 1)  # refused here when matplotlib is missing
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.tuning.tuner import tune as tune_settings
