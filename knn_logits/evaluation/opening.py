@@ -152,6 +152,5 @@ def _like_the_store(window: WindowConfig | None, store: Datastore) -> tuple[Wind
     record = store.manifest.windows
     window = window or WindowConfig()
     if window.window is None:
-        stride = window.stride or record.stride
-        return WindowConfig(record.window, min(stride, record.window)), record.concatenate
+        return WindowConfig(record.window, window.stride or record.stride), record.concatenate
     return window, record.concatenate

@@ -273,8 +273,9 @@ def _pass(
             assert neighbors is not None
             if not parts:
                 metric = bench.retriever.metric
+                largest = bench.retriever.config.k
                 grid = Grid(
-                    tuple(sorted({*powers_up_to(bench.retriever.config.k), own.k})),
+                    tuple(sorted({*powers_up_to(largest), min(largest, own.k)})),
                     temperatures_around(spread(neighbors, metric), own.temperature),
                     tuple(sorted({*LMBDAS, own.lmbda})),
                 )

@@ -229,6 +229,8 @@ def test_a_text_without_two_tokens_is_refused(model, tokenizer, store, texts):
 def test_what_does_not_belong_together_is_refused(model, tokenizer, store):
     with pytest.raises(ConfigError, match="window 1000"):
         knn_logits.evaluate(model, tokenizer, store, OTHER, window=WindowConfig(1000))
+    with pytest.raises(ConfigError, match="stride 65"):
+        knn_logits.evaluate(model, tokenizer, store, OTHER, window=WindowConfig(stride=65))
     with pytest.raises(ConfigError, match="batch_tokens"):
         knn_logits.evaluate(model, tokenizer, store, OTHER, batch_tokens=0)
     with pytest.raises(MismatchError):

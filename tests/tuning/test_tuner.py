@@ -89,6 +89,14 @@ def test_batches_change_nothing(model, tokenizer, store, result):
     assert small.held_out.lm == pytest.approx(result.held_out.lm, rel=1e-6)
 
 
+def test_no_k_is_claimed_that_was_not_searched(model, tokenizer, store):
+    found = knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=6)
+    assert found.grid.ks == (1, 2, 4, 6)  # the datastore's own is 16
+    same = knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=24)
+    assert found.grid.ks[-1] == 6
+    assert 16 in same.grid.ks
+
+
 def test_a_single_document_is_cut_in_the_middle(model, tokenizer, store):
     found = knn_logits.tune(model, tokenizer, store, [" ".join(DOCUMENTS)], k=16)
     assert (found.chosen_on.documents, found.held_out.documents) == (1, 1)
