@@ -20,6 +20,10 @@ _HOME = {
     "compact": "knn_logits.build.removing",
     "cluster": "knn_logits.build.clustering",
     "explain": "knn_logits.explanation",
+    "evaluate": "knn_logits.evaluation.perplexity",
+    "Evaluation": "knn_logits.evaluation.results",
+    "tune": "knn_logits.tuning.tuner",
+    "Tuning": "knn_logits.tuning.tuner",
     "Document": "knn_logits.build.corpus",
     "read_corpus": "knn_logits.build.corpus",
     "KNNConfig": "knn_logits.config",
@@ -64,6 +68,10 @@ __all__ = [  # noqa: RUF022
     "compact",
     "cluster",
     "explain",
+    "evaluate",
+    "Evaluation",
+    "tune",
+    "Tuning",
     "Document",
     "read_corpus",
     "KNNConfig",
@@ -122,6 +130,8 @@ if TYPE_CHECKING:
         StorageError,
         TraceError,
     )
+    from knn_logits.evaluation.perplexity import evaluate
+    from knn_logits.evaluation.results import Evaluation
     from knn_logits.explanation import explain
     from knn_logits.gating.distance import DistanceGate
     from knn_logits.gating.fitting import fit_distance_gate, fit_learned_gate
@@ -132,6 +142,7 @@ if TYPE_CHECKING:
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
     from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
+    from knn_logits.tuning.tuner import Tuning, tune
 
 
 def __getattr__(name: str) -> Any:

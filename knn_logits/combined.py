@@ -120,6 +120,11 @@ class CombinedRetriever(Retriever):
         self._first = [0, *itertools.accumulate(sizes)]
 
     @property
+    def follows_text(self) -> bool:
+        """See `Retriever.follows_text`."""
+        return any(one.follows_text for one in self.retrievers)
+
+    @property
     def stores(self) -> list[Datastore]:
         """The datastores, in order."""
         return [one.store for one in self.retrievers]

@@ -132,6 +132,11 @@ class RetomatonRetriever(Retriever):
         self._pointers = Pointers(store, config.max_knns)
         self._thread = threading.local()
 
+    @property
+    def follows_text(self) -> bool:
+        """See `Retriever.follows_text`."""
+        return True
+
     def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
         """See `Retriever.search_steps`. A text's pointers are those of its own last step.
 

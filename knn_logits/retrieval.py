@@ -200,6 +200,11 @@ class Retriever:
         self._array: Array = self._values.numpy()
 
     @property
+    def follows_text(self) -> bool:
+        """Whether what is found depends on the tokens before, and not on the state alone."""
+        return False
+
+    @property
     def stores(self) -> list[Datastore]:
         """What is searched."""
         return [self.store]
