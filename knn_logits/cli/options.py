@@ -77,9 +77,7 @@ Concatenate = Annotated[
         help="Join the documents into one stream; as the datastore did where not given.",
     ),
 ]
-BatchTokens = Annotated[
-    int | None, typer.Option("--batch-tokens", min=1, help="Tokens a forward pass.")
-]
+BatchTokens = Annotated[int | None, typer.Option("--batch-tokens", help="Tokens a forward pass.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at a document that cannot be read.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps or auto.")]
 Dtype = Annotated[

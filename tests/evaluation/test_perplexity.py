@@ -197,8 +197,9 @@ def test_without_a_datastore_the_model_alone_is_measured(model, tokenizer, store
 
 
 def test_no_neighbor_leaves_the_models_probability(model, tokenizer, store):
-    class Nobody:
-        metric, config, store = "l2", knn_logits.KNNConfig(), None
+    class Nobody(knn_logits.Retriever):
+        def __init__(self):
+            self.metric, self.config = "l2", knn_logits.KNNConfig()
 
         def search(self, queries):
             return knn_logits.Neighbors.nothing(len(queries))
@@ -235,8 +236,8 @@ def test_what_does_not_belong_together_is_refused(model, tokenizer, store):
         knn_logits.evaluate(model, tokenizer, store, OTHER, batch_tokens=0)
     with pytest.raises(MismatchError):
         knn_logits.evaluate(make_gpt2(seed=5), tokenizer, store, OTHER)
-    with pytest.raises(ConfigError, match="datastores"):
-        knn_logits.evaluate(model, tokenizer, [store, store], OTHER)
+    with pytest.raises(ConfigError, match="weights"):
+        knn_logits.evaluate(model, tokenizer, [store, store], OTHER, weights=[1.0])
     model.config.is_encoder_decoder = True
     try:
         with pytest.raises(ModelError, match="causal"):

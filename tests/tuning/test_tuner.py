@@ -123,9 +123,8 @@ def test_the_choice_can_be_written(model, tokenizer, store, tmp_path):
     )
     again = knn_logits.tune(model, tokenizer, copy, DOCUMENTS, k=32)
     assert again.held_out.before == pytest.approx(found.held_out.perplexity, rel=1e-4)
-    opened = knn_logits.Datastore(copy)
-    write_settings(opened, 3, 0.5, 2.0)
-    assert opened.manifest.settings.k == 3
+    write_settings(knn_logits.Datastore(copy), 3, 0.5, 2.0)
+    assert knn_logits.Datastore(copy).manifest.settings.k == 3
 
 
 def test_what_cannot_be_tuned_is_refused(model, tokenizer, store):
