@@ -102,13 +102,17 @@ class TokenWriter:
         self._job.note(path)
 
     def _identity(self) -> str:
-        """Of the tokens and of where documents begin: all that the keys depend on."""
+        """Of the new tokens and of where documents begin: all that their keys depend on."""
+        before, documents = (0, 0)
+        if self._before is not None:
+            before, documents = len(self._before[0]), len(self._before[1])
         digest = hashlib.sha256()
         with self._path.with_name(partial_name(self._path.name)).open("rb") as file:
+            file.seek(len(array_header(np.dtype(np.int32), (0,))) + 4 * before)
             while part := file.read(HASH_CHUNK):
                 digest.update(part)
-        first = np.array([document.first for document in self._documents], dtype=np.int64)
-        digest.update(first.tobytes())
+        first = [document.first - before for document in self._documents[documents:]]
+        digest.update(np.array(first, dtype=np.int64).tobytes())
         return digest.hexdigest()
 
     @property
