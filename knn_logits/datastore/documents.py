@@ -171,7 +171,7 @@ def read_documents(path: Path, rows: int, tokens: int, *, mapped: Any = None) ->
         # Before any memory is asked for: a few bytes can stand for billions of rows.
         if file.metadata.num_rows != rows or rows > tokens:
             raise ValueError(f"{file.metadata.num_rows} documents, the manifest says {rows}")
-        _check_columns(file.metadata, path.stat().st_size)
+        _check_columns(file.metadata, mapped.size() if mapped else path.stat().st_size)
         if not set(_SCHEMA.names) <= set(file.schema_arrow.names):
             raise ValueError("columns are missing")
         table = file.read(columns=_SCHEMA.names)

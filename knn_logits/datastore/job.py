@@ -329,7 +329,8 @@ def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
     for record in journal.files:
         path = folder / record.name
         try:
-            if path.is_symlink() or record_file(path) != record:
+            known = layout.kind_of(record.name) is not None and not path.is_symlink()
+            if not known or record_file(path) != record:
                 break
         except (OSError, ValueError):
             break
