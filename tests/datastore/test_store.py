@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from folders import change, one_line, refit
-from handmade import document_records, make_manifest, make_store, naive_entries
+from handmade import document_records, make_store, naive_entries
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -328,5 +328,3 @@ def test_an_unfinished_store_reads_what_is_there(tmp_path):
     again = Datastore.unfinished(tmp_path / "s", store.manifest)
     assert again.values.tolist() == store.values.tolist()
     np.testing.assert_array_equal(again.keys(np.arange(6)), store.keys(np.arange(6)))
-
-
