@@ -16,22 +16,22 @@ _MOST_CODE_BITS = 16
 _LARGEST_CODEBOOKS = 1 << 26
 
 
-def check_demand(factory: str, dim: int, size: int) -> None:
-    """Refuses a factory string that asks for more than an index of so many keys can need.
+def check_demand(factory: str, dim: int, lists: int) -> None:
+    """Refuses a factory string that asks for more than an index of its kind can need.
 
     Args:
         factory: As a manifest names it.
         dim: Length of a key.
-        size: Number of keys.
+        lists: Inverted lists that there can be, at most.
 
     Raises:
         ValueError: saying what is too much.
     """
     if len(factory) > _LONGEST or not factory.isascii():
         raise ValueError("a factory string that is too long")
-    lists = [int(number) for number in re.findall(r"IVF(\d+)", factory)]
-    if math.prod(lists) > min(max(size, 1), _MOST_LISTS):
-        raise ValueError("more lists than keys")
+    asked = [int(number) for number in re.findall(r"IVF(\d+)", factory)]
+    if math.prod(asked) > min(max(lists, 1), _MOST_LISTS):
+        raise ValueError("more lists than there can be")
     others = [int(number) for number in re.findall(r"\d+", re.sub(r"IVF\d+", "", factory))]
     if "IMI" in factory or max(others, default=0) > _LARGEST_NUMBER:
         raise ValueError("numbers that are too large")

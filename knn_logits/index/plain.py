@@ -159,7 +159,8 @@ def _fill(vector: Any, array: Array, dtype: type, count: int | None = None) -> N
 
 def _assemble(arrays: dict[str, Array], factory: str, dim: int, metric: Metric, size: int) -> Any:
     faiss = faiss_module()
-    check_demand(factory, dim, size)
+    # Keys may have been taken out since, so that there are fewer of them than lists.
+    check_demand(factory, dim, arrays["centroids"].nbytes // 4 if "IVF" in factory else 0)
     index = make_empty(factory, dim, metric)
     _expect(has_plain_form(index), "no plain form")
     transforms, inner = _parts(index)

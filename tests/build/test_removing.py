@@ -201,6 +201,17 @@ def test_the_centroids_stay(tmp_path):
         np.testing.assert_array_equal(before[name], after[name])
 
 
+@pytest.mark.parametrize("factory", ["IVF64,SQ8", "IVF16,Flat", "PCA4,IVF32,Flat"])
+def test_fewer_entries_than_lists_can_be_left(tmp_path, factory):
+    store = make(tmp_path / "s", factory)
+    small = compact(remove_documents(store, [str(n) for n in range(12) if n not in (1, 5)]))
+    assert len(small) == 1
+    assert (
+        search(small, keys_of(store, np.arange(3)), 5, nprobe=64).values.tolist()
+        == [small.values.tolist()] * 3
+    )
+
+
 def test_without_anything_removed_the_content_stays(tmp_path):
     store = make(tmp_path / "s", "IVF4,SQ8")
     again = compact(store, shard_bytes=10**6)

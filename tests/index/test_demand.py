@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from knn_logits.errors import DamagedError
@@ -50,6 +51,7 @@ ABSURD = [
 def test_what_no_index_of_this_size_can_need(factory):
     with pytest.raises(ValueError, match=r"."):
         check_demand(factory, 1024, 1000)
+    arrays = {"centroids": np.zeros(1000, np.float32)}
     with pytest.raises(DamagedError, match="does not hold") as caught:
-        plain.from_arrays({}, factory, 1024, "l2", 1000)
+        plain.from_arrays(arrays, factory, 1024, "l2", 1000)
     assert "\n" not in str(caught.value)
