@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from knn_logits.config import IndexConfig, KNNConfig, Metric
+from knn_logits.datastore.layout import PROBE_IDS, PROBE_QUERIES
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError
 from knn_logits.index.base import Index, pairwise
+from knn_logits.index.demand import check_demand
 from knn_logits.index.exact import ExactIndex
 from knn_logits.neighbors import Array, Neighbors, padding_distance
 
@@ -130,6 +132,13 @@ def whole_index(
     if not store.has_keys:
         advice = "pass --native-index if you trust its publisher" if record.native else "build it"
         raise DatastoreError(f"{store.folder} has no index in a plain form and no keys; {advice}")
+    try:
+        check_demand(record.factory, dim, size)
+    except ValueError as error:
+        raise DamagedError(
+            f"{store.folder} names the index {record.factory[:40]!r}, which asks for too much "
+            f"({error}): make another with `knn-logits index`"
+        ) from error
     logger.warning(
         "the index %s has no plain form; it is built from the keys at each opening",
         record.factory,
@@ -142,11 +151,11 @@ def whole_index(
 
 def _check_probe(store: Datastore, index: Index) -> None:
     """Refuses an index that does not find what it found when it was built."""
-    queries, expected = store.checks.get("probe.queries"), store.checks.get("probe.ids")
+    queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
     if queries is None or expected is None or not expected.size:
         return
     asked = np.ascontiguousarray(queries, np.float32)
-    if asked.shape != (len(expected), store.manifest.dim) or expected.ndim != 2:
+    if expected.ndim != 2 or asked.shape != (len(expected), store.manifest.dim):
         raise DamagedError(f"the probe of {store.folder} has another shape; build it again")
     _, ids = index.search(torch.from_numpy(asked), expected.shape[1])
     found = [

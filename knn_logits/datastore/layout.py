@@ -12,6 +12,12 @@ from typing import Literal, get_args
 Kind = Literal["tokens", "documents", "keys", "index", "native", "clusters", "checks"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+# Arrays in the file of checks: the keys of a fixed text, and queries with what they find.
+CANARY_TOKENS = "canary.tokens"
+CANARY_KEYS = "canary.keys"
+PROBE_QUERIES = "probe.queries"
+PROBE_IDS = "probe.ids"
+
 MANIFEST = "datastore.json"
 JOURNAL = "building.json"
 LOCK = ".lock"
