@@ -9,6 +9,8 @@ Retrieval", sections 3 and 4.
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,9 @@ from knn_logits.errors import DatastoreError
 from knn_logits.index.base import pairwise
 from knn_logits.neighbors import Array, Neighbors, padding_distance
 from knn_logits.retrieval import Retriever
+
+# Drafts of assisted decoding are rejected, and an assistant's steps come between those of a text.
+_STEPS_KEPT = 64
 
 
 @dataclass(frozen=True)
@@ -144,23 +149,23 @@ class RetomatonRetriever(Retriever):
         goes on from the row whose text it continues. What continues no text searches.
         """
         positions = states.shape[1]
-        steps: list[_Step] = []
-        last: list[_Step] = getattr(self._thread, "steps", [])
+        if not hasattr(self._thread, "steps"):
+            self._thread.steps = deque(maxlen=_STEPS_KEPT)
+        steps: deque[_Step] = self._thread.steps
         found = []
         for position in range(positions):
             length = ids.shape[1] - positions + 1 + position
             here = ids[:, :length]
-            pointers = self._pointers_of(here, [*steps[-1:], *last])
+            pointers = self._pointers_of(here, steps)
             neighbors, candidates = self._step(states[:, position], pointers)
             steps.append(_Step(here, candidates))
             found.append(neighbors)
-        self._thread.steps = steps
         return _stacked(found, self.metric)
 
-    def _pointers_of(self, ids: Tensor, steps: list[_Step]) -> list[Array]:
-        """For each row the pointers that its own text left."""
+    def _pointers_of(self, ids: Tensor, steps: Sequence[_Step]) -> list[Array]:
+        """For each row the pointers that its own text left; the latest step counts."""
         before, nothing = ids[:, :-1], np.empty(0, np.int64)
-        for step in steps:
+        for step in reversed(steps):
             if step.ids.shape[1] != before.shape[1]:
                 continue
             chosen = ids[:, -1].tolist()
