@@ -29,8 +29,8 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     return [], []
 
 
-def _parts(text: str, size: int) -> Iterator[str]:
-    start = 0
+def _parts(text: str, size: int | None = None) -> Iterator[str]:
+    start, size = 0, size or _PART
     while len(text) - start > size:
         found = _BREAK.search(text, start + size)
         if found is None:
@@ -99,7 +99,7 @@ def _groups(documents: Iterable[Document]) -> Iterator[list[tuple[Document, list
     group: list[tuple[Document, list[str]]] = []
     size = 0
     for document in documents:
-        parts = list(_parts(document.text, _PART))
+        parts = list(_parts(document.text))
         group.append((document, parts))
         size += len(document.text)
         if len(group) >= _PARTS_AT_ONCE or size >= _CHARACTERS_AT_ONCE:
