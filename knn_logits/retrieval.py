@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.config import IndexConfig, KNNConfig, Metric
-from knn_logits.datastore.layout import PROBE_IDS, PROBE_QUERIES
+from knn_logits.datastore.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError
@@ -157,7 +157,7 @@ def _check_probe(store: Datastore, index: Index) -> None:
     asked = np.ascontiguousarray(queries, np.float32)
     if expected.ndim != 2 or asked.shape != (len(expected), store.manifest.dim):
         raise DamagedError(f"the probe of {store.folder} has another shape; build it again")
-    _, ids = index.search(torch.from_numpy(asked), expected.shape[1])
+    distances, ids = index.search(torch.from_numpy(asked), expected.shape[1])
     found = [
         len(set(row) & set(true)) / len(true)
         for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
@@ -167,6 +167,22 @@ def _check_probe(store: Datastore, index: Index) -> None:
         raise DamagedError(
             f"the index of {store.folder} does not find what it found when it was built (another "
             "index, metric or keys): make it again with `knn-logits index`"
+        )
+    _check_distances(store, asked, distances.cpu().numpy())
+
+
+def _check_distances(store: Datastore, asked: Array, found: Array) -> None:
+    """Refuses an index that compares keys in another way than when it was built."""
+    expected, metric = store.checks.get(PROBE_DISTANCES), store.manifest.metric
+    if expected is None or expected.shape != found.shape:
+        return
+    # Lengths and angles can have the same neighbors, never the same distances.
+    scale = 1.0 if metric == "cosine" else float(np.square(asked).sum(axis=-1).mean())
+    close = np.isclose(np.sort(found), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
+    if float(close.mean()) < _PROBE_FOUND:
+        raise DamagedError(
+            f"the index of {store.folder} is not at the distances it was at when it was built "
+            f"(another metric than {metric}, or other keys): make it again with `knn-logits index`"
         )
 
 

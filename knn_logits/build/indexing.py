@@ -262,7 +262,7 @@ def index_arrays(index: Index, record: IndexRecord) -> dict[str, Array] | None:
 
 
 def probe_arrays(store: Datastore, index: Index, queries: int = 8, k: int = 8) -> dict[str, Array]:
-    """A few stored queries with the ids that the index returns for them."""
+    """A few stored queries with the ids and distances that the index returns for them."""
     ids = np.linspace(0, len(store) - 1, min(queries, len(store))).astype(np.int64)
     asked = store.keys(ids).astype(np.float32)
     distances, found = index.search(torch.from_numpy(asked), k)
@@ -270,4 +270,5 @@ def probe_arrays(store: Datastore, index: Index, queries: int = 8, k: int = 8) -
     return {
         layout.PROBE_QUERIES: asked,
         layout.PROBE_IDS: found.gather(-1, order).cpu().numpy(),
+        layout.PROBE_DISTANCES: distances.gather(-1, order).cpu().numpy(),
     }

@@ -17,6 +17,7 @@ CANARY_TOKENS = "canary.tokens"
 CANARY_KEYS = "canary.keys"
 PROBE_QUERIES = "probe.queries"
 PROBE_IDS = "probe.ids"
+PROBE_DISTANCES = "probe.distances"
 
 MANIFEST = "datastore.json"
 JOURNAL = "building.json"

@@ -222,8 +222,12 @@ def _check_checks(folder: Path, manifest: Manifest) -> None:
             and _are_keys(keys, len(tokens), manifest.dim)
         )
     if sane and asked is not None and ids is not None:
-        sane = _are_numbers(ids, np.int64, 2, manifest.entries, least=-1) and _are_keys(
-            asked, len(ids), manifest.dim
+        distances = arrays.get(layout.PROBE_DISTANCES, np.zeros(ids.shape, np.float32))
+        sane = (
+            _are_numbers(ids, np.int64, 2, manifest.entries, least=-1)
+            and _are_keys(asked, len(ids), manifest.dim)
+            and distances.dtype == np.float32
+            and distances.shape == ids.shape
         )
     if not sane:
         raise DamagedError(f"{folder / record.name} holds no canary or probe that fits; {_ADVICE}")
