@@ -147,6 +147,7 @@ def _stream(
     problem = None
     with path.open("rb") as file:
         digest.update(file.read(offset))
+        on_bytes(offset)
         while size := file.readinto(buffer):
             part = memoryview(buffer)[:size]
             digest.update(part)

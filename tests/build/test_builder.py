@@ -200,9 +200,11 @@ def test_the_canary_and_the_probe(model, tokenizer, store):
     # Of a fixed text, so that none of the corpus's has to be forgotten.
     assert tokens.tolist() == canary_tokens(tokenizer, 384).tolist()
     assert len(tokens) == 32
-    assert not set(zip(tokens, tokens[1:], tokens[2:], strict=False)) & set(
-        zip(store.tokens, store.tokens[1:], store.tokens[2:], strict=False)
-    )
+    runs = [
+        {tuple(one[place : place + 6]) for place in range(len(one) - 5)}
+        for one in (tokens.tolist(), store.tokens.tolist())
+    ]
+    assert not runs[0] & runs[1]
     keys, _ = naive_keys(model, [[*tokens.tolist(), 0]], 256, 256, "transformer.h.1.mlp", "input")
     np.testing.assert_allclose(checks[CANARY_KEYS], keys, rtol=1e-4, atol=1e-4)
     asked, ids = checks["probe.queries"], checks["probe.ids"]
