@@ -76,6 +76,11 @@ class Job:
         self._ended = ended
 
     @property
+    def ended(self) -> bool:
+        """Whether such a job made the datastore, and was stopped before it could clear up."""
+        return self._ended is not None
+
+    @property
     def generation(self) -> int:
         """In the names of the job's files."""
         return self._journal.generation

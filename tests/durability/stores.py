@@ -72,11 +72,11 @@ class Jobs:
         self._shard_bytes = shard_bytes
         self._index = IndexConfig(index)
 
-    def build(self, folder, last=None):
+    def build(self, folder, last=None, step=1):
         return build_datastore(
             model(),
             tokenizer(),
-            self._documents[:last],
+            self._documents[:last:step],
             folder,
             window=WINDOW,
             index=self._index,
