@@ -219,6 +219,7 @@ def train(options: argparse.Namespace) -> None:
                     "memory_right": round(right, 4),
                     "tokens_a_step": round(count),
                     "seconds": round(time.perf_counter() - begin, 1),
+                    "cpu_seconds": round(time.process_time(), 1),
                 }
             )
             print(log[-1], flush=True)
