@@ -26,6 +26,8 @@ _HOME = {
     "WindowConfig": "knn_logits.config",
     "Neighbors": "knn_logits.neighbors",
     "Retriever": "knn_logits.retrieval",
+    "Limits": "knn_logits.limits",
+    "Deadline": "knn_logits.limits",
     "Trace": "knn_logits.trace.trace",
     "SequenceTrace": "knn_logits.trace.trace",
     "TokenTrace": "knn_logits.trace.trace",
@@ -42,6 +44,7 @@ _HOME = {
     "StorageError": "knn_logits.errors",
     "SearchError": "knn_logits.errors",
     "TraceError": "knn_logits.errors",
+    "LimitError": "knn_logits.errors",
     "MissingDependencyError": "knn_logits.errors",
 }
 
@@ -61,6 +64,8 @@ __all__ = [  # noqa: RUF022
     "WindowConfig",
     "Neighbors",
     "Retriever",
+    "Limits",
+    "Deadline",
     "Trace",
     "SequenceTrace",
     "TokenTrace",
@@ -77,6 +82,7 @@ __all__ = [  # noqa: RUF022
     "StorageError",
     "SearchError",
     "TraceError",
+    "LimitError",
     "MissingDependencyError",
 ]
 
@@ -96,6 +102,7 @@ if TYPE_CHECKING:
         DatastoreError,
         IncompleteError,
         KNNLogitsError,
+        LimitError,
         MismatchError,
         MissingDependencyError,
         ModelError,
@@ -104,6 +111,7 @@ if TYPE_CHECKING:
         TraceError,
     )
     from knn_logits.explanation import explain
+    from knn_logits.limits import Deadline, Limits
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
