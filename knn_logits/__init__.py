@@ -18,7 +18,12 @@ _HOME = {
     "add_documents": "knn_logits.build.adding",
     "remove_documents": "knn_logits.build.removing",
     "compact": "knn_logits.build.removing",
+    "cluster": "knn_logits.build.clustering",
     "explain": "knn_logits.explanation",
+    "evaluate": "knn_logits.evaluation.perplexity",
+    "Evaluation": "knn_logits.evaluation.results",
+    "tune": "knn_logits.tuning.tuner",
+    "Tuning": "knn_logits.tuning.tuner",
     "Document": "knn_logits.build.corpus",
     "read_corpus": "knn_logits.build.corpus",
     "KNNConfig": "knn_logits.config",
@@ -28,6 +33,14 @@ _HOME = {
     "Retriever": "knn_logits.retrieval",
     "Limits": "knn_logits.limits",
     "Deadline": "knn_logits.limits",
+    "Gate": "knn_logits.gating.gate",
+    "DistanceGate": "knn_logits.gating.distance",
+    "fit_distance_gate": "knn_logits.gating.fitting",
+    "LearnedGate": "knn_logits.gating.learned",
+    "fit_learned_gate": "knn_logits.gating.fitting",
+    "gate_features": "knn_logits.gating.learned",
+    "load_gate": "knn_logits.gating.stored",
+    "save_gate": "knn_logits.gating.stored",
     "Trace": "knn_logits.trace.trace",
     "SequenceTrace": "knn_logits.trace.trace",
     "TokenTrace": "knn_logits.trace.trace",
@@ -56,7 +69,12 @@ __all__ = [  # noqa: RUF022
     "add_documents",
     "remove_documents",
     "compact",
+    "cluster",
     "explain",
+    "evaluate",
+    "Evaluation",
+    "tune",
+    "Tuning",
     "Document",
     "read_corpus",
     "KNNConfig",
@@ -66,6 +84,14 @@ __all__ = [  # noqa: RUF022
     "Retriever",
     "Limits",
     "Deadline",
+    "Gate",
+    "DistanceGate",
+    "fit_distance_gate",
+    "LearnedGate",
+    "fit_learned_gate",
+    "gate_features",
+    "load_gate",
+    "save_gate",
     "Trace",
     "SequenceTrace",
     "TokenTrace",
@@ -89,6 +115,7 @@ __all__ = [  # noqa: RUF022
 if TYPE_CHECKING:
     from knn_logits.build.adding import add_documents
     from knn_logits.build.builder import build_datastore
+    from knn_logits.build.clustering import cluster
     from knn_logits.build.corpus import Document, read_corpus
     from knn_logits.build.indexing import build_index
     from knn_logits.build.removing import compact, remove_documents
@@ -110,12 +137,20 @@ if TYPE_CHECKING:
         StorageError,
         TraceError,
     )
+    from knn_logits.evaluation.perplexity import evaluate
+    from knn_logits.evaluation.results import Evaluation
     from knn_logits.explanation import explain
     from knn_logits.limits import Deadline, Limits
+    from knn_logits.gating.distance import DistanceGate
+    from knn_logits.gating.fitting import fit_distance_gate, fit_learned_gate
+    from knn_logits.gating.gate import Gate
+    from knn_logits.gating.learned import LearnedGate, gate_features
+    from knn_logits.gating.stored import load_gate, save_gate
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
     from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
+    from knn_logits.tuning.tuner import Tuning, tune
 
 
 def __getattr__(name: str) -> Any:

@@ -13,9 +13,9 @@ from knn_logits.config import IndexConfig, KNNConfig, Metric
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError
-from knn_logits.index.base import Index, padding_distance, pairwise
+from knn_logits.index.base import Index, pairwise
 from knn_logits.index.exact import ExactIndex
-from knn_logits.neighbors import Array, Neighbors
+from knn_logits.neighbors import Array, Neighbors, padding_distance
 
 logger = logging.getLogger(__name__)
 
@@ -200,6 +200,11 @@ class Retriever:
         self._array: Array = self._values.numpy()
 
     @property
+    def follows_text(self) -> bool:
+        """Whether what is found depends on the tokens before, and not on the state alone."""
+        return False
+
+    @property
     def stores(self) -> list[Datastore]:
         """What is searched."""
         return [self.store]
@@ -211,6 +216,19 @@ class Retriever:
     def log_weights(self, neighbors: Neighbors) -> Tensor:
         """log w_i of the neighbors that `search` found, [rows, k]."""
         return log_weights(neighbors, self.metric, self.config.temperature)
+
+    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
+        """The neighbors of one step, or of several in a row, of a batch of texts.
+
+        Args:
+            states: [rows, positions, dim], the states at the last positions of the texts.
+            ids: int64 [rows, length], the texts up to the last of those positions.
+
+        Returns:
+            Neighbors of `rows * positions` queries, all rows of a position after another.
+        """
+        del ids  # of no interest to a search, which knows no text
+        return self.search(states.transpose(0, 1).reshape(-1, states.shape[-1]))
 
     def search(self, queries: Tensor) -> Neighbors:
         """The neighbors of a batch of queries, in one search.

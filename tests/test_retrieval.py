@@ -10,9 +10,9 @@ from knn_logits.config import IndexConfig, KNNConfig
 from knn_logits.datastore import layout
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
-from knn_logits.index.base import padding_distance
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import FaissIndex
+from knn_logits.neighbors import padding_distance
 from knn_logits.retrieval import (
     Retriever,
     exact_neighbors,

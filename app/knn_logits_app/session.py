@@ -261,7 +261,7 @@ class Session:
                 wanted.prompt, tuple(words), knn=bool(watched), stopped=stopped,
                 tokens=len(words), seconds=seconds,
             )  # fmt: skip
-            if watched is None:
+            if watched is None or wanted.lookup is None:
                 tell(_done(answer))
                 return
             # The words are there; the passages take a moment more.

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from knn_logits._version import __version__
+from knn_logits.build.calibration import calibrate as calibrated_settings
 from knn_logits.build.corpus import Document
 from knn_logits.build.indexing import check_index, like_temperature, make_index, write_index
 from knn_logits.build.keys import default_batch_tokens
@@ -46,6 +47,7 @@ def build_datastore(
     k: int | None = None,
     lmbda: float | None = None,
     temperature: float | None = None,
+    calibrate: bool = True,
     keys_dtype: str = "float16",
     batch_tokens: int | None = None,
     threads: int | None = None,
@@ -76,7 +78,9 @@ def build_datastore(
         k: Neighbors a query, for users who give none; so the next two.
         lmbda: Weight of the neighbors, in [0, 1].
         temperature: Of the softmax over the neighbors, above 0; None takes 10 for the metric
-            "l2" and what corresponds to it for another.
+            "l2" and what corresponds to it for another, where it is not calibrated.
+        calibrate: Choose those of the three that are not given by the likelihood of a sample of
+            the corpus.
         keys_dtype: "float16", or "float32" for keys that do not fit it.
         batch_tokens: Tokens a forward pass; None chooses by the device.
         threads: OpenMP threads of the index; None leaves FAISS's own choice.
@@ -158,8 +162,22 @@ def build_datastore(
                 update={"settings": manifest.settings.model_copy(update={"temperature": fitting})}
             )
         built, record = make_index(store, index, threads=threads, progress=progress)
+        settings_record = manifest.settings
+        if calibrate:
+            store.manifest = manifest
+            settings_record = calibrated_settings(
+                model,
+                location,
+                store,
+                built,
+                k=k,
+                lmbda=lmbda,
+                temperature=temperature,
+                seed=index.seed,
+                progress=progress,
+            )
         write_index(job, store, built, record, canary)
-        manifest = manifest.model_copy(update={"index": record})
+        manifest = manifest.model_copy(update={"index": record, "settings": settings_record})
         job.commit(manifest.model_copy(update={"files": job.files_with(())}))
     return Datastore(folder)
 

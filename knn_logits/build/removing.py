@@ -12,7 +12,7 @@ from knn_logits.build.indexing import make_index, measured, write_index
 from knn_logits.build.progress import Progress, no_progress
 from knn_logits.config import IndexConfig
 from knn_logits.datastore.documents import write_documents
-from knn_logits.datastore.files import array_header, replacing
+from knn_logits.datastore.files import array_header, replacing, write_array
 from knn_logits.datastore.job import Job, begin
 from knn_logits.datastore.lock import locked
 from knn_logits.datastore.manifest import IndexRecord
@@ -104,6 +104,9 @@ def compact(
             raise CorpusError(f"nothing would be left of {folder}; delete the folder instead")
         tokens = _write_text(job, store, kept_documents)
         _write_keys(job, store, entries, shard_bytes, progress)
+        if store.clusters is not None:
+            write_array(job.path("clusters"), np.asarray(store.clusters)[entries])
+            job.note(job.path("clusters"))
         manifest = old.model_copy(
             update={
                 "generation": job.generation,

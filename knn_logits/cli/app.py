@@ -5,7 +5,19 @@ from __future__ import annotations
 import typer
 
 from knn_logits._version import __version__
-from knn_logits.cli import add, build, explain, generate, index, info, remove, verify
+from knn_logits.cli import (
+    add,
+    build,
+    cluster,
+    evaluate,
+    explain,
+    generate,
+    index,
+    info,
+    remove,
+    tune,
+    verify,
+)
 
 app = typer.Typer(
     name="knn-logits",
@@ -21,9 +33,12 @@ app.command("add")(add.add)
 app.command("remove")(remove.remove)
 app.command("compact")(remove.compact)
 app.command("index")(index.index)
+app.command("cluster")(cluster.cluster)
 app.command("verify")(verify.verify)
 app.command("generate")(generate.generate)
 app.command("explain")(explain.explain)
+app.command("eval")(evaluate.evaluate)
+app.command("tune")(tune.tune)
 app.command("info")(info.info)
 
 

@@ -24,7 +24,7 @@ from knn_logits.errors import DamagedError, DatastoreError, MismatchError
 
 logger = logging.getLogger(__name__)
 
-JobKind = Literal["build", "add", "compact", "index"]
+JobKind = Literal["build", "add", "compact", "index", "cluster"]
 
 
 class Journal(Record):

@@ -173,6 +173,22 @@ class Datastore:
             self.documents.first[removed], self.documents.length[removed]
         )
 
+    @cached_property
+    def goes_on(self) -> Array:
+        """bool [entries]: whether the next entry follows in the same document."""
+        document = np.repeat(np.arange(len(self.documents)), self.documents.length)
+        document = np.delete(document, self.contexts.first)
+        on = np.zeros(len(self), dtype=bool)
+        on[:-1] = document[1:] == document[:-1]
+        return on
+
+    @cached_property
+    def clusters(self) -> Array | None:
+        """int32 [entries], the cluster of each entry; None when none were made."""
+        if self.manifest.file("clusters") is None:
+            return None
+        return map_array(self._path("clusters"), "int32", (len(self),))
+
     @property
     def has_keys(self) -> bool:
         """Whether the keys are in the folder; a published datastore may do without."""

@@ -112,8 +112,8 @@ def _content_problem(
     path: Path, record: FileRecord, manifest: Manifest, on_bytes: Callable[[int], None]
 ) -> str | None:
     kind, offset, look = layout.kind_of(record.name), 0, None
-    if kind in ("tokens", "keys"):
-        expected = "int32" if kind == "tokens" else manifest.dtype
+    if kind in ("tokens", "keys", "clusters"):
+        expected = manifest.dtype if kind == "keys" else "int32"
         try:
             dtype, shape, offset = array_facts(path)
         except ValueError as error:
@@ -123,8 +123,9 @@ def _content_problem(
                 f"{path} holds {dtype} {shape}, the manifest says {record.dtype} {record.shape} "
                 f"of {expected}; {_ADVICE}"
             )
-        largest = (manifest.model.vocabulary or 1 << 31) - 1
-        look = _finite(dtype) if kind == "keys" else _within(largest)
+        limit = manifest.model.vocabulary or 1 << 31
+        limit = manifest.entries if kind == "clusters" else limit
+        look = _finite(dtype) if kind == "keys" else _below(limit)
     return _stream(path, record, offset, look, on_bytes)
 
 
@@ -167,15 +168,15 @@ def _finite(dtype: str) -> Callable[[Any], str | None]:
     return look
 
 
-def _within(largest: int) -> Callable[[Any], str | None]:
+def _below(limit: int) -> Callable[[Any], str | None]:
     def look(part: Any) -> str | None:
         tokens = _numbers(part, np.int32)
         if not len(tokens):
             return None
         low, high = int(tokens.min()), int(tokens.max())
-        if low >= 0 and high <= largest:
+        if low >= 0 and high < limit:
             return None
-        return f"holds the token {low if low < 0 else high}, the model knows {largest + 1}"
+        return f"holds the number {low if low < 0 else high}, not one from 0 to {limit - 1}"
 
     return look
 
@@ -192,6 +193,9 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
             f"{folder}: {contexts.entries} entries in the text and {keys} keys, the manifest says "
             f"{manifest.entries}; {_ADVICE}"
         )
+    clusters = manifest.file("clusters")
+    if clusters is not None and clusters.shape != (manifest.entries,):
+        raise DamagedError(f"{folder / clusters.name} holds {clusters.shape}, not one an entry")
     for one in manifest.key_shards:
         if one.shape is None or len(one.shape) != 2 or one.shape[1] != manifest.dim:
             raise DamagedError(f"{folder / one.name} holds {one.shape}, not rows of {manifest.dim}")

@@ -93,7 +93,7 @@ def _sequence(
                 token,
                 step.neighbors[one],
                 step.weights[one],
-                step.lmbda,
+                step.lmbda_of(row),
                 log_p_lm,
                 tokenizer,
                 locate,
