@@ -25,6 +25,7 @@ if os.environ.get("SPACE_ID"):
 
 from rich.console import Console
 
+from knn_logits import load_gate
 from knn_logits_app import Example, Memory, launch
 
 ABOUT = (
@@ -36,7 +37,7 @@ EXAMPLES = (
     ("remedy", "manual"),
     ("work", "chronicle"),
     ("cause", "manual"),
-    ("founder", "chronicle"),
+    ("charter", "chronicle"),
     ("place", "manual"),
 )
 
@@ -65,14 +66,22 @@ def demo_memory(stores: Path | None = None) -> Memory:
         rows = demo.questions_of(kind, "final")
         row = next(row for row in rows if row["relation"] == relation)
         examples.append(Example(row["new"], (kind,)))
+    # Sentences of the corpora's kind, with their facts, in words that stand nowhere in them.
+    told = [
+        f"{row['new']} {row['answer']}."
+        for row in demo.questions_of("manual", "final")[:40]
+        if not row["new"].startswith("Question")
+    ]
     return Memory(
         "demo (2.2 million weights)",
         model,
         tokenizer,
         opened,
+        gates={kind: load_gate(demo.gate_file(kind)) for kind in demo.KINDS},
         examples=tuple(examples),
         about=ABOUT,
         one_sentence=True,
+        sample_text=" ".join(told[:12]),
     )
 
 

@@ -140,12 +140,12 @@ if TYPE_CHECKING:
     from knn_logits.evaluation.perplexity import evaluate
     from knn_logits.evaluation.results import Evaluation
     from knn_logits.explanation import explain
-    from knn_logits.limits import Deadline, Limits
     from knn_logits.gating.distance import DistanceGate
     from knn_logits.gating.fitting import fit_distance_gate, fit_learned_gate
     from knn_logits.gating.gate import Gate
     from knn_logits.gating.learned import LearnedGate, gate_features
     from knn_logits.gating.stored import load_gate, save_gate
+    from knn_logits.limits import Deadline, Limits
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever

@@ -30,6 +30,7 @@ class Memory:
             slider alone: a gate of `knn_logits` in place of a number.
         examples: Prompts to begin with.
         about: One sentence for the top of the page.
+        sample_text: A text like those of the datastores that they do not hold, to measure.
         one_sentence: Whether an answer ends with its first sentence unless a visitor wants more.
     """
 
@@ -41,6 +42,7 @@ class Memory:
     examples: tuple[Example, ...] = ()
     about: str = ""
     one_sentence: bool = False
+    sample_text: str = ""
 
     @classmethod
     def of(cls, name: str, model: Any, tokenizer: Any, stores: Iterable[Datastore]) -> Memory:

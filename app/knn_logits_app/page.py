@@ -6,7 +6,8 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits_app import tab_about, tab_explain, tab_generate, views
+from knn_logits_app import tab_about, tab_evaluate, tab_explain, tab_generate, tab_own, views
+from knn_logits_app.api import add_api
 from knn_logits_app.layout import LIGHT, Controls, Server
 from knn_logits_app.requests import MOST_NEIGHBORS
 
@@ -28,6 +29,8 @@ def build_page(server: Server) -> Any:
                     for name, module in (
                         ("Generate", tab_generate),
                         ("Explain", tab_explain),
+                        ("Your text", tab_own),
+                        ("Evaluate", tab_evaluate),
                         ("About", tab_about),
                     )
                 ]
@@ -37,6 +40,7 @@ def build_page(server: Server) -> Any:
             with tab:
                 module.build(server, controls)
         page.unload(forget)
+        add_api(page, server)
     return page
 
 
@@ -76,28 +80,37 @@ def _controls(server: Server) -> Controls:
         settings.temperature, label="τ, temperature", minimum=1e-6,
         info="Small: the nearest neighbor decides. Large: all count alike.",
     )  # fmt: skip
+    gate = gr.Checkbox(
+        bool(memory.gates),
+        label="Let a gate choose λ at each word",
+        info="It was fitted for one datastore alone; with several, the slider holds.",
+        visible=any(one.gates for one in memories.values()),
+        elem_id="gate",
+    )
     reset = gr.Button("Back to the datastore’s own settings", size="sm")
-    controls = Controls(model, stores, lmbda, k, temperature)
+    controls = Controls(model, stores, lmbda, k, temperature, gate)
 
-    def own_settings(name: Any, chosen: Any, request: gr.Request) -> list[Any]:
+    def own_settings(request: gr.Request, name: Any, chosen: Any) -> list[Any]:
         found = server.session.memories.get(name, memory)
         mine = server.visitors.stores(request.session_hash)
         known = {**found.stores, **mine}
         names = [one for one in chosen or [] if isinstance(one, str) and one in known]
         one = known[names[0]] if names else next(iter(found.stores.values()))
         own = one.manifest.settings
-        return [own.lmbda, own.k, own.temperature]
+        return [own.lmbda, own.k, own.temperature, bool(found.gates)]
 
-    def choose_model(name: Any, request: gr.Request) -> list[Any]:
+    def choose_model(request: gr.Request, name: Any) -> list[Any]:
         found = server.session.memories.get(name, memory)
         chosen = [next(iter(found.stores))]
         return [
             gr.CheckboxGroup(choices=list(found.stores), value=chosen),
-            *own_settings(name, chosen, request),
+            *own_settings(request, name, chosen),
         ]
 
-    knobs = [lmbda, k, temperature]
+    knobs = [lmbda, k, temperature, gate]
     reset.click(own_settings, [model, stores], knobs, **LIGHT)
     stores.input(own_settings, [model, stores], knobs, **LIGHT)
     model.input(choose_model, [model], [stores, *knobs], **LIGHT)
+    # Who moves the slider wants to see what it does.
+    lmbda.input(lambda: False, None, [gate], **LIGHT)
     return controls

@@ -21,12 +21,16 @@ class RequestError(KNNLogitsError):
 
 @dataclass(frozen=True)
 class Lookup:
-    """Which datastores to ask, and how. None takes the datastore's own setting."""
+    """Which datastores to ask, and how. None takes the datastore's own setting.
+
+    `gate` lets the datastore's gate choose λ at each word, where it has one.
+    """
 
     stores: tuple[str, ...]
     k: int | None = None
     lmbda: float | None = None
     temperature: float | None = None
+    gate: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,9 @@ def real(value: Any, name: str, least: float, most: float) -> float:
     return number
 
 
-def lookup_of(stores: Any, k: Any = None, lmbda: Any = None, temperature: Any = None) -> Lookup:
+def lookup_of(
+    stores: Any, k: Any = None, lmbda: Any = None, temperature: Any = None, gate: Any = False
+) -> Lookup:
     """The datastores to ask, and with which settings."""
     if isinstance(stores, str):
         stores = [stores]
@@ -107,6 +113,7 @@ def lookup_of(stores: Any, k: Any = None, lmbda: Any = None, temperature: Any = 
         None if k is None else whole(k, "k", 1, MOST_NEIGHBORS),
         None if lmbda is None else real(lmbda, "λ", 0.0, 1.0),
         None if temperature is None else real(temperature, "The temperature", 1e-6, 1e6),
+        gate is True,
     )
 
 

@@ -18,6 +18,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from knn_logits import Neighbors
+
 CANDIDATES = 5
 
 
@@ -67,6 +69,26 @@ class _Step:
     p_lm: Tensor
 
 
+class NotedGate:
+    """A gate whose latest λ is noted, so that a word can be coloured while the text is written.
+
+    Args:
+        gate: The gate to ask.
+    """
+
+    def __init__(self, gate: Any) -> None:
+        self._gate = gate
+        self.last = 0.0
+        if hasattr(gate, "metric"):
+            self.metric = gate.metric
+
+    def lmbda(self, neighbors: Neighbors, metric: Any, log_p_lm: Tensor) -> Tensor:
+        """λ of each row; see `knn_logits.Gate`."""
+        found: Tensor = self._gate.lmbda(neighbors, metric, log_p_lm)
+        self.last = float(found[-1])
+        return found
+
+
 class Watched(LogitsProcessor):
     """A `KNNLogitsProcessor` whose likeliest tokens are noted at each step.
 
@@ -92,10 +114,12 @@ class Watched(LogitsProcessor):
         self._last = (log_p, log_p_lm)
         return mixed
 
-    def influence(self, token: int, lmbda: float) -> float:
+    def influence(self, token: int) -> float:
         """The neighbors' share in the probability of the token just chosen, for the live view."""
         if self._last is None:
             return 0.0
+        gate = self.knn.gate
+        lmbda = gate.last if isinstance(gate, NotedGate) else self.knn.config.lmbda
         log_p, log_p_lm = (float(one[token]) for one in self._last)
         if log_p == log_p_lm:
             return 0.0

@@ -28,7 +28,7 @@ from knn_logits import (
 )
 from knn_logits_app.memory import Memory
 from knn_logits_app.requests import Lookup, RequestError, Writing
-from knn_logits_app.sampling import Candidate, Watched, samplers
+from knn_logits_app.sampling import Candidate, NotedGate, Watched, samplers
 from knn_logits_app.streaming import Pieces, SentenceEnd, TokenStream
 
 # Passages shown for a token.
@@ -124,7 +124,7 @@ class Session:
         gate = memory.gates.get(lookup.stores[0]) if len(lookup.stores) == 1 else None
         return {
             "k": lookup.k,
-            "lmbda": gate if lookup.lmbda is None else lookup.lmbda,
+            "lmbda": NotedGate(gate) if gate is not None and lookup.gate else lookup.lmbda,
             "temperature": lookup.temperature,
             "threads": self.threads,
             "check": False,
@@ -231,7 +231,7 @@ class Session:
                 nonlocal last
                 if token in ends:
                     return
-                share = watched.influence(token, watched.knn.config.lmbda) if watched else 0.0
+                share = watched.influence(token) if watched else 0.0
                 words.append((pieces.add(token), share))
                 now = time.monotonic()
                 if now - last >= _FRAME_SECONDS:

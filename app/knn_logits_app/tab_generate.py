@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from knn_logits_app import layout, views
-from knn_logits_app.requests import Lookup, Writing, writing_of
+from knn_logits_app.requests import MOST_CHARACTERS, Lookup, Writing, writing_of
 from knn_logits_app.session import Answer, Session, friendly
 
 if TYPE_CHECKING:
@@ -22,7 +22,11 @@ def first_answer(session: Session) -> str:
         return ""
     example = memory.examples[0]
     wanted = Writing(
-        example.prompt, Lookup(example.stores), compare=True, new_tokens=40, one_sentence=True
+        example.prompt,
+        Lookup(example.stores, gate=True),
+        compare=True,
+        new_tokens=40,
+        one_sentence=True,
     )
     answers: dict[str, Answer] = {}
     for frame in session.write(memory, wanted, session.limits.deadline()):
@@ -38,13 +42,13 @@ def build(server: Server, controls: Controls) -> None:
     examples = memory.examples
     prompt = gr.Textbox(
         examples[0].prompt if examples else "",
-        label="Begin a text; the model goes on",
+        label="Begin a text, or take one below; the model goes on",
         lines=2,
         max_lines=8,
+        max_length=MOST_CHARACTERS,
         elem_id="prompt",
     )
     with gr.Row(elem_classes="kl-chips"):
-        gr.HTML('<span class="kl-label">Try:</span>', apply_default_css=False, min_width=40)
         chips = [gr.Button(one.prompt, size="sm") for one in examples]
     with gr.Row(elem_classes="kl-run"):
         write = gr.Button("Write", variant="primary", size="md", min_width=110, elem_id="write")
@@ -69,20 +73,25 @@ def build(server: Server, controls: Controls) -> None:
         top_p = gr.Slider(0.05, 1, 0.95, step=0.01, label="top-p")
         seed = gr.Number(0, label="Seed", precision=0, minimum=0)
 
-    def on_write(
-        model: Any, stores: Any, lmbda: Any, k: Any, temperature: Any,
-        prompt: Any, use: Any, both: Any,
-        length: Any, sentence: Any, sample: Any, heat: Any, top_p: Any, seed: Any,
-        request: gr.Request,
-    ) -> Iterator[str]:  # fmt: skip
+    names = ("new_tokens", "one_sentence", "sample", "sampling_temperature", "top_p", "seed")
+
+    def on_write(request: gr.Request, *values: Any) -> Iterator[str]:
         try:
-            lookup = (
-                layout.lookup(server, model, stores, lmbda, k, temperature) if use is True else None
+            model, wanted_lookup, (text, use, both, *how) = layout.split(server, values)
+            names = (
+                "new_tokens",
+                "one_sentence",
+                "sample",
+                "sampling_temperature",
+                "top_p",
+                "seed",
             )
             wanted = writing_of(
-                prompt, lookup, compare=both, new_tokens=length, one_sentence=sentence,
-                sample=sample, sampling_temperature=heat, top_p=top_p, seed=seed,
-            )  # fmt: skip
+                text,
+                wanted_lookup() if use is True else None,
+                compare=both,
+                **dict(zip(names, how, strict=True)),
+            )
             yield from write_html(server, model, wanted, request.session_hash)
         except Exception as error:
             yield views.notice(friendly(error), kind="error")
@@ -90,7 +99,21 @@ def build(server: Server, controls: Controls) -> None:
     inputs = [
         *controls.lookup, prompt, knn, compare, length, sentence, sample, heat, top_p, seed,
     ]  # fmt: skip
-    run: dict[str, Any] = {"fn": on_write, "inputs": inputs, "outputs": [output], **layout.MODEL}
+
+    def check(*values: Any) -> None:
+        _, _, (text, _, _, *how) = layout.split(server, values)
+        given = {name: one for name, one in zip(names, how, strict=True) if one is not None}
+        layout.check(server, values, text)
+        wanted = writing_of("text", None, **given)
+        session.limits.check(new_tokens=wanted.new_tokens)
+
+    run: dict[str, Any] = {
+        "fn": on_write,
+        "inputs": inputs,
+        "outputs": [output],
+        "validator": layout.validator(check),
+        **layout.MODEL,
+    }
     write.click(**run)
     prompt.submit(**run)
     for chip, example in zip(chips, examples, strict=True):

@@ -20,9 +20,15 @@ from knn_logits_app.sampling import Candidate
 from knn_logits_app.session import Answer
 
 # Least share, and what the legend says. Colour and the thickness of the line both tell it.
-LEVELS = ((0.75, "75% and more"), (0.5, "50%"), (0.25, "25%"), (0.05, "5%"))
+LEVELS = (
+    (0.75, "75% and more"),
+    (0.5, "50% to 75%"),
+    (0.25, "25% to 50%"),
+    (0.05, "5% to 25%"),
+)
 _BEFORE, _AFTER = 140, 80
 _SOURCES = 3
+_LEAST = 0.01
 _PUNCTUATION = ".,;:!?)]}»”"
 _CHARTS = 8
 
@@ -299,26 +305,43 @@ def main_passages(chosen: Sequence[TokenTrace]) -> list[Passage]:
         rest = "".join(token.token for token in chosen[first:])
         same = following.startswith(rest) and len(rest) > len(neighbor.word)
         passages.append(Passage(neighbor, share, rest if same else neighbor.word))
-    return sorted(passages, key=lambda one: -one.share)[:_SOURCES]
+    passages.sort(key=lambda one: -one.share)
+    # The first one always; others only where they matter.
+    return passages[:1] + [one for one in passages[1:_SOURCES] if one.share >= _LEAST]
 
 
 def _source(passage: Passage, metric: str) -> str:
     neighbor = passage.neighbor
-    before = neighbor.before[-_BEFORE:]
-    after = (neighbor.word + neighbor.after)[len(passage.marked) :][:_AFTER]
-    lead = "… " if len(neighbor.before) > _BEFORE else ""
+    before = _from_a_word(neighbor.before)
+    after = _to_a_word((neighbor.word + neighbor.after)[len(passage.marked) :])
     marked = passage.marked
     space = marked[: len(marked) - len(marked.lstrip())]
     name = "distance" if metric == "l2" else "similarity"
     return (
         f'<li><div class="kl-doc"><b>{text(neighbor.title or neighbor.document)}</b> '
         f'<span class="kl-store">{text(neighbor.store)}</span>{link(neighbor.uri)}</div>'
-        f'<blockquote dir="auto">{lead}{text(before + space)}'
+        f'<blockquote dir="auto">{text(before + space)}'
         f"<mark>{text(marked.lstrip())}</mark>{text(after)}</blockquote>"
         f'<div class="kl-nums"><span>{percent(passage.share)} of the word</span>'
         f"<span>weight {percent(neighbor.weight)} of the vote</span>"
         f"<span>{name} {number(neighbor.distance)}</span></div></li>"
     )
+
+
+def _from_a_word(before: str) -> str:
+    """The text before a word, from the beginning of a word on; the passage may begin within one."""
+    part = before[-_BEFORE:]
+    _, space, rest = part.partition(" ")
+    opens = len(before) <= _BEFORE and (not part or part[:1].isupper())
+    return part if opens or not space else f"… {rest}"
+
+
+def _to_a_word(after: str) -> str:
+    """The text after a word, to the end of a word."""
+    part = after[:_AFTER]
+    rest, space, _ = part.rpartition(" ")
+    closes = len(after) <= _AFTER and part.rstrip().endswith((".", "!", "?"))
+    return part if closes or not space else f"{rest} …"
 
 
 def _chart(token: TokenTrace, candidates: Sequence[Candidate]) -> str:
