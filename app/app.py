@@ -73,7 +73,7 @@ def demo_memory(stores: Path | None = None) -> Memory:
         if not row["new"].startswith("Question")
     ]
     return Memory(
-        "demo (2.2 million weights)",
+        "demo",
         model,
         tokenizer,
         opened,

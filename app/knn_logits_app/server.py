@@ -26,16 +26,27 @@ QUEUE = 64
 UPLOAD_BYTES = 1_000_000
 
 
+_GREEN = gr.themes.Color(
+    "#eef8f1", "#d8efde", "#b5e1c1", "#8cd0a0", "#55b377", "#2f8f56",
+    "#1d7a41", "#176235", "#134e2b", "#0f3d22", "#0a2817",
+)  # fmt: skip
+
+
 def theme() -> Any:
     """Plain, with fonts that the visitor's machine has: nothing is loaded from elsewhere."""
     return gr.themes.Base(
-        primary_hue="emerald",
+        primary_hue=_GREEN,
         neutral_hue="slate",
         font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
         font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"],
         radius_size="md",
     ).set(
         button_primary_background_fill="#1d7a41",
+        slider_color="#1d7a41",
+        slider_color_dark="#2f8f56",
+        checkbox_background_color_selected="#1d7a41",
+        checkbox_background_color_selected_dark="#2f8f56",
+        checkbox_border_color_selected="#1d7a41",
         button_primary_background_fill_hover="#176235",
         button_primary_background_fill_dark="#1d7a41",
         button_primary_text_color="#ffffff",

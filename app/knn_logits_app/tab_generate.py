@@ -63,7 +63,6 @@ def build(server: Server, controls: Controls) -> None:
             min_width=220,
             elem_id="compare",
         )
-    output = layout.words_html(first_answer(session), elem_id="answers")
     with gr.Accordion("Length and sampling", open=False), gr.Row():
         most = session.limits.new_tokens
         length = gr.Slider(1, most, min(60, most), step=1, label="New tokens, at most")
@@ -72,6 +71,7 @@ def build(server: Server, controls: Controls) -> None:
         heat = gr.Slider(0.05, 3, 1, step=0.05, label="Sampling temperature")
         top_p = gr.Slider(0.05, 1, 0.95, step=0.01, label="top-p")
         seed = gr.Number(0, label="Seed", precision=0, minimum=0)
+    output = layout.words_html(first_answer(session), elem_id="answers")
 
     names = ("new_tokens", "one_sentence", "sample", "sampling_temperature", "top_p", "seed")
 

@@ -79,9 +79,9 @@ def build(server: Server, controls: Controls) -> None:
                         yield views.progress_html(phase, step.done, step.total), gr.skip()
                     else:
                         done = (
-                            f"{step.manifest.documents:,} documents, {step.manifest.entries:,} "
-                            f"entries. “{OWN_TEXT}” is chosen as the datastore: write with it "
-                            "in the other tabs."
+                            f"{views.count(step.manifest.documents, 'document')}, "
+                            f"{views.count(step.manifest.entries, 'word piece')}. “{OWN_TEXT}” is "
+                            "chosen as the datastore: write with it in the other tabs."
                         )
                         if skipped:
                             done += f" {skipped} parts could not be read."

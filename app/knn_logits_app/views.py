@@ -66,6 +66,11 @@ def percent(share: float) -> str:
     return f"{share:.0%}"
 
 
+def count(number: int, of: str) -> str:
+    """How many there are of something."""
+    return f"{number:,} {of}" + ("" if number == 1 else "s")
+
+
 def number(value: float) -> str:
     """A probability or a distance, short."""
     if value == 0 or 0.001 <= abs(value) < 10_000:
@@ -200,7 +205,7 @@ def _word(
 def _footer(answer: Answer, *, traced: bool) -> str:
     parts = []
     if answer.done or answer.seconds:
-        speed = f"{answer.tokens} tokens"
+        speed = count(answer.tokens, "token")
         if answer.seconds > 0 and answer.tokens:
             speed += f", {answer.tokens / answer.seconds:.0f} a second"
         parts.append(f"<span>{speed}</span>")
@@ -370,8 +375,13 @@ def _bar(share: float | None, kind: str) -> str:
     width = f"{max(0.0, min(1.0, share)):.1%}"
     return (
         f'<td><span class="kl-bar kl-{kind}"><i style="width:{width}"></i></span>'
-        f"<span>{number(share) if share >= 0.0005 else '0'}</span></td>"
+        f"<span>{_three(share)}</span></td>"
     )
+
+
+def _three(share: float) -> str:
+    """A probability with three decimals."""
+    return "&lt;.001" if 1e-9 < share < 0.0005 else f"{share:.3f}"
 
 
 def notice(message: str, *, kind: str = "note") -> str:
