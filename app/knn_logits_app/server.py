@@ -62,7 +62,10 @@ def gpu(seconds: int) -> Any:
 
 
 def prepare(
-    memories: Sequence[Memory], limits: Limits | None = None, at_once: int = 2
+    memories: Sequence[Memory],
+    limits: Limits | None = None,
+    at_once: int = 2,
+    waiting: int = QUEUE,
 ) -> tuple[Any, Server]:
     """The page and what it works with; nothing listens yet.
 
@@ -70,6 +73,7 @@ def prepare(
         memories: Models with their datastores, the first one shown first.
         limits: Of every request; None takes those that fit the first model.
         at_once: Requests that run the model at a time; the others wait.
+        waiting: Requests that may wait; others are told to come back.
     """
     cores = os.cpu_count() or 1
     threads = max(1, cores // at_once)
@@ -82,7 +86,7 @@ def prepare(
     server = Server(session, Visitors(), gpu(int(limits.seconds) + 5))
     page = build_page(server)
     # `/run/`, which passes the queue by, is closed.
-    page.queue(max_size=QUEUE, default_concurrency_limit=at_once, api_open=False)
+    page.queue(max_size=waiting, default_concurrency_limit=at_once, api_open=False)
     return page, server
 
 
@@ -91,6 +95,7 @@ def launch(
     *,
     limits: Limits | None = None,
     at_once: int = 2,
+    waiting: int = QUEUE,
     host: str | None = None,
     port: int | None = None,
     block: bool = True,
@@ -102,6 +107,7 @@ def launch(
         memories: Models with their datastores, the first one shown first.
         limits: Of every request; None takes those that fit the first model.
         at_once: Requests that run the model at a time; the others wait.
+        waiting: Requests that may wait; others are told to come back.
         host: Where to listen; None takes this machine only, or what GRADIO_SERVER_NAME says.
         port: Where to listen; None takes the first free one from 7860.
         block: Wait until the server ends.
@@ -110,7 +116,7 @@ def launch(
     Returns:
         The page and what it works with.
     """
-    page, server = prepare(memories, limits, at_once)
+    page, server = prepare(memories, limits, at_once, waiting)
     page.launch(
         server_name=host,
         server_port=port,

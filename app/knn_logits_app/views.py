@@ -27,6 +27,8 @@ LEVELS = (
     (0.05, "5% to 25%"),
 )
 _BEFORE, _AFTER = 140, 80
+# White space, and what joins letters and signs in many scripts.
+_KEPT = "\n\t \u200c\u200d"
 _SOURCES = 3
 _LEAST = 0.01
 _PUNCTUATION = ".,;:!?)]}»”"
@@ -35,7 +37,7 @@ _CHARTS = 8
 
 def text(value: object) -> str:
     """Anything as text in HTML, also in an attribute; control characters are left out."""
-    shown = "".join(one for one in str(value) if one.isprintable() or one in "\n\t ")
+    shown = "".join(one for one in str(value) if one.isprintable() or one in _KEPT)
     return escape(shown, quote=True)
 
 
