@@ -11,7 +11,7 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
 Message = MutableMapping[str, Any]
@@ -24,6 +24,7 @@ UPLOAD_BYTES = 2_000_000
 UPLOADED_BYTES, UPLOADED_SECONDS = 200_000_000, 1800.0
 _BODY_SECONDS = 30.0
 _MOST_VALUES, _DEEPEST = 32, 8
+_CALL = re.compile(r"/gradio_api/call/(v2/)?(?P<name>[^/]*)")
 _SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 # Routes of gradio that this page has no use for.
@@ -77,10 +78,12 @@ class Guard:
 
     Args:
         app: What it protects.
+        names: The endpoints that may be called by name.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, names: Collection[str]) -> None:
         self._app = app
+        self._names = frozenset(names)
         self._uploads: deque[tuple[float, int]] = deque()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -93,6 +96,10 @@ class Guard:
             path = str(scope["path"])
             if path.startswith(_CLOSED):
                 raise Refused(404, "there is no such page")
+            called = _CALL.match(path)
+            if called and called["name"] not in self._names:
+                # The page's own events have names as well, and no business being called by them.
+                raise Refused(404, "there is no such endpoint")
             if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
                 upload = path.rstrip("/").endswith("/upload")
                 body = await _read(scope, receive, UPLOAD_BYTES if upload else JSON_BYTES)
@@ -230,8 +237,12 @@ def _depth(value: Any) -> int:
     return depth
 
 
-def middleware() -> list[Any]:
-    """What a FastAPI app is given."""
+def middleware(names: Collection[str]) -> list[Any]:
+    """What a FastAPI app is given.
+
+    Args:
+        names: The endpoints that may be called by name.
+    """
     from starlette.middleware import Middleware
 
-    return [Middleware(Guard)]
+    return [Middleware(Guard, names=names)]

@@ -27,8 +27,8 @@ UPLOAD_BYTES = 1_000_000
 
 
 _GREEN = gr.themes.Color(
-    "#eef8f1", "#d8efde", "#b5e1c1", "#8cd0a0", "#55b377", "#2f8f56",
-    "#1d7a41", "#176235", "#134e2b", "#0f3d22", "#0a2817",
+    "#eef8f1", "#d8efde", "#b5e1c1", "#8cd0a0", "#55b377", "#1d7a41",
+    "#1a6e3b", "#176235", "#134e2b", "#0f3d22", "#0a2817",
 )  # fmt: skip
 
 
@@ -42,6 +42,10 @@ def theme() -> Any:
         radius_size="md",
     ).set(
         button_primary_background_fill="#1d7a41",
+        block_info_text_color="#5b6670",
+        block_info_text_color_dark="#a9b5c2",
+        body_text_color_subdued="#5b6670",
+        body_text_color_subdued_dark="#a9b5c2",
         slider_color="#1d7a41",
         slider_color_dark="#2f8f56",
         checkbox_background_color_selected="#1d7a41",
@@ -117,6 +121,7 @@ def launch(
         The page and what it works with.
     """
     page, server = prepare(memories, limits, at_once, waiting)
+    public = [str(one.api_name) for one in page.fns.values() if one.api_visibility == "public"]
     page.launch(
         server_name=host,
         server_port=port,
@@ -129,10 +134,9 @@ def launch(
         run_history=False,
         enable_monitoring=False,
         max_file_size=UPLOAD_BYTES,
-        blocked_paths=["/"],
         mcp_server=find_spec("mcp") is not None,
         ssr_mode=False,
         share=False,
-        app_kwargs={"middleware": middleware()},
+        app_kwargs={"middleware": middleware(public)},
     )
     return page, server
