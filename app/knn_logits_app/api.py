@@ -14,7 +14,7 @@ import gradio as gr
 from gradio.events import api as add_endpoint
 
 from knn_logits_app import layout
-from knn_logits_app.measuring import MOST_CHARACTERS, measure
+from knn_logits_app.measuring import MOST_CHARACTERS
 from knn_logits_app.requests import Lookup, Writing, lookup_of, text_of, writing_of
 from knn_logits_app.session import Answer, friendly
 
@@ -90,7 +90,7 @@ def add_api(page: Any, server: Server) -> None:
             sampling_temperature, top_p, seed,
         )  # fmt: skip
         answers: dict[str, Answer] = {}
-        for frame in server.gpu(session.write)(memory, wanted, session.limits.deadline()):
+        for frame in server.work.write(memory, wanted, session.limits.deadline(), {}):
             answers = frame
         whole = answers.get("knn") or answers["lm"]
         content: dict[str, Any] = {"prompt": prompt, "text": whole.text}
@@ -116,7 +116,7 @@ def add_api(page: Any, server: Server) -> None:
             temperature: Of the softmax over the neighbors, above 0.
         """
         lookup = asked(stores, k, lmbda, temperature)
-        answer = server.gpu(session.explain)(memory, text_of(text), lookup)
+        answer = server.work.explain(memory, text_of(text), lookup, {})
         return {"text": text, "tokens": tokens_of(answer)}
 
     def evaluate(
@@ -136,7 +136,7 @@ def add_api(page: Any, server: Server) -> None:
             temperature: Of the softmax over the neighbors, above 0.
         """
         lookup = asked(stores, k, lmbda, temperature)
-        found = server.gpu(measure)(session, memory, text, lookup, session.limits.deadline())
+        found = server.work.measure(memory, text, lookup, session.limits.deadline(), {})
         return asdict(found)
 
     def datastores() -> list[dict[str, Any]]:

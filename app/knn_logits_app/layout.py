@@ -14,6 +14,7 @@ from knn_logits_app.memory import Memory
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, lookup_of
 from knn_logits_app.session import Session, friendly
 from knn_logits_app.visitors import Visitors
+from knn_logits_app.work import Work
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -40,12 +41,12 @@ class Server:
     Attributes:
         session: The models.
         visitors: What belongs to whom.
-        gpu: Put around what needs a GPU.
+        work: What runs the models.
     """
 
     session: Session
     visitors: Visitors
-    gpu: Callable[[Any], Any] = lambda function: function
+    work: Work
 
 
 @dataclass

@@ -6,6 +6,7 @@ import queue
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,53 +94,49 @@ def _web(uri: str | None) -> str | None:
     return uri if uri and uri.lower().startswith(("http://", "https://")) else None
 
 
-def build_own(
+def build_steps(
     session: Session,
-    visitors: Visitors,
     memory: Memory,
     documents: Sequence[Document],
-    visitor: str,
+    room: Path,
     deadline: Deadline,
-) -> Iterator[Progress | Datastore]:
-    """Builds a visitor's datastore, with the settings of the model's first one.
+) -> Iterator[Progress | Path]:
+    """Builds a datastore with the settings of the model's first one.
 
     Args:
         session: Whose limits hold.
-        visitors: Keeps the datastore.
         memory: The model.
         documents: From `documents_of`.
-        visitor: Whose it is.
-        deadline: Ends the build; what there was of it is deleted.
+        room: An empty folder; what there is of a build that ends early is deleted.
+        deadline: Ends the build.
 
     Yields:
-        How far it is, and at last what was built.
+        How far it is, and at last the datastore's folder.
     """
     like = next(iter(memory.stores.values())).manifest
-    room = visitors.new_folder(visitor)
-    news: queue.Queue[Progress | Datastore | BaseException] = queue.Queue()
+    news: queue.Queue[Progress | Path | BaseException] = queue.Queue()
 
     def progress(phase: str, done: int, total: int | None) -> None:
         news.put(Progress(phase, done, total))
 
     def run() -> None:
         try:
-            news.put(
-                build_datastore(
-                    memory.model,
-                    memory.tokenizer,
-                    documents,
-                    room / OWN_TEXT,
-                    key=like.key.name,
-                    index=IndexConfig("auto", metric=like.metric),
-                    k=like.settings.k,
-                    lmbda=like.settings.lmbda,
-                    temperature=like.settings.temperature,
-                    batch_tokens=1024,
-                    threads=session.threads,
-                    source="a visitor's own text",
-                    progress=deadline.watch(progress),
-                )
+            store = build_datastore(
+                memory.model,
+                memory.tokenizer,
+                documents,
+                room / OWN_TEXT,
+                key=like.key.name,
+                index=IndexConfig("auto", metric=like.metric),
+                k=like.settings.k,
+                lmbda=like.settings.lmbda,
+                temperature=like.settings.temperature,
+                batch_tokens=1024,
+                threads=session.threads,
+                source="a visitor's own text",
+                progress=deadline.watch(progress),
             )
+            news.put(store.folder)
         except BaseException as error:
             news.put(error)
 
@@ -151,20 +148,38 @@ def build_own(
             what = news.get()
             while isinstance(what, Progress) and not news.empty():
                 what = news.get()
-            if isinstance(what, Progress):
-                yield what
-                continue
             if isinstance(what, BaseException):
                 raise what
-            deadline.check()
-            visitors.keep(visitor, what)
-            kept = True
+            if isinstance(what, Path):
+                deadline.check()
+                kept = True
+                yield what
+                return
             yield what
-            return
     finally:
         deadline.cancel()
         if not kept:
             _delete_when_done(room, worker)
+
+
+def build_own(
+    steps: Iterator[Progress | Path], visitors: Visitors, visitor: str
+) -> Iterator[Progress | Datastore]:
+    """Makes what is built the visitor's own.
+
+    Args:
+        steps: From `build_steps`.
+        visitors: Keeps the datastore.
+        visitor: Whose it is.
+    """
+    with closing(steps):  # type: ignore[type-var]
+        for step in steps:
+            if isinstance(step, Progress):
+                yield step
+            else:
+                store = Datastore(step)
+                visitors.keep(visitor, store)
+                yield store
 
 
 def _delete_when_done(room: Path, worker: threading.Thread) -> None:

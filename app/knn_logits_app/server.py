@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,6 +20,7 @@ from knn_logits_app.memory import Memory
 from knn_logits_app.page import build_page
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import Visitors
+from knn_logits_app.work import work_for
 
 QUEUE = 64
 UPLOAD_BYTES = 1_000_000
@@ -58,13 +58,6 @@ def theme() -> Any:
     )
 
 
-def gpu(seconds: int) -> Any:
-    """What a Space of the kind that lends GPUs by the call wants around such calls."""
-    if find_spec("spaces") is None:
-        return lambda function: function
-    return import_module("spaces").GPU(duration=seconds)
-
-
 def prepare(
     memories: Sequence[Memory],
     limits: Limits | None = None,
@@ -87,7 +80,7 @@ def prepare(
         limits = Limits(prompt_tokens=min(512, context), new_tokens=min(256, context // 2))
     # One thread a search: FAISS's threads would hang in a fork, which a Space's processes are.
     session = Session({one.name: one for one in memories}, limits, threads=1)
-    server = Server(session, Visitors(), gpu(int(limits.seconds) + 5))
+    server = Server(session, Visitors(), work_for(session))
     page = build_page(server)
     # `/run/`, which passes the queue by, is closed.
     page.queue(max_size=waiting, default_concurrency_limit=at_once, api_open=False)

@@ -8,7 +8,7 @@ import gradio as gr
 
 from knn_logits_app import layout, views
 from knn_logits_app.figures import measured_html
-from knn_logits_app.measuring import MOST_CHARACTERS, measure
+from knn_logits_app.measuring import MOST_CHARACTERS
 from knn_logits_app.session import friendly
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def build(server: Server, controls: Controls) -> None:
             own = server.visitors.stores(visitor)
             with server.visitors.running(visitor, session.limits.deadline()) as deadline:
                 wanted = lookup()
-                found = server.gpu(measure)(session, memory, given, wanted, deadline, own)
+                found = server.work.measure(memory, given, wanted, deadline, own)
             return measured_html(found)
         except Exception as error:
             return views.notice(friendly(error), kind="error")

@@ -54,5 +54,5 @@ def explain_html(server: Server, model: Any, text: str, lookup: Any, visitor: st
     memory = session.memory(model)
     own = server.visitors.stores(visitor)
     metric = session.stores(memory, lookup, own)[0].manifest.metric
-    answer = server.gpu(session.explain)(memory, text, lookup, own)
+    answer = server.work.explain(memory, text, lookup, own)
     return views.answers_html({"text": answer}, metric=metric, name="explain")

@@ -139,5 +139,5 @@ def write_html(server: Server, model: Any, wanted: Writing, visitor: str | None)
     if wanted.lookup:
         metric = session.stores(memory, wanted.lookup, own)[0].manifest.metric
     with server.visitors.running(visitor, session.limits.deadline()) as deadline:
-        for answers in server.gpu(session.write)(memory, wanted, deadline, own):
+        for answers in server.work.write(memory, wanted, deadline, own):
             yield views.answers_html(answers, metric=metric, name="write")

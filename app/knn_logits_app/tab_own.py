@@ -70,8 +70,9 @@ def build(server: Server, controls: Controls) -> None:
             memory = server.session.memory(model)
             documents, skipped = documents_of(server.session, paths, text)
             with server.visitors.running(visitor, server.session.limits.deadline()) as deadline:
-                steps = server.gpu(build_own)(
-                    server.session, server.visitors, memory, documents, visitor, deadline
+                room = server.visitors.new_folder(visitor)
+                steps = build_own(
+                    server.work.build(memory, documents, room, deadline), server.visitors, visitor
                 )
                 for step in steps:
                     if isinstance(step, Progress):

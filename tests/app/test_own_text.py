@@ -8,7 +8,7 @@ import pytest
 from knn_logits import Deadline, LimitError
 from knn_logits_app import figures
 from knn_logits_app.measuring import measure
-from knn_logits_app.own_text import Progress, build_own, documents_of
+from knn_logits_app.own_text import Progress, build_own, build_steps, documents_of
 from knn_logits_app.requests import Lookup, RequestError, writing_of
 from knn_logits_app.session import friendly
 from knn_logits_app.visitors import OWN_TEXT, Visitors
@@ -25,10 +25,14 @@ def visitors():
 
 def build(session, visitors, visitor="one", text=TEXT, deadline=None, files=()):
     documents, _ = documents_of(session, list(files), text)
-    steps = build_own(
-        session, visitors, session.first, documents, visitor, deadline or Deadline(60)
+    return list(steps_of(session, visitors, visitor, documents, deadline or Deadline(60)))
+
+
+def steps_of(session, visitors, visitor, documents, deadline):
+    room = visitors.new_folder(visitor)
+    return build_own(
+        build_steps(session, session.first, documents, room, deadline), visitors, visitor
     )
-    return list(steps)
 
 
 def eventually(condition):
@@ -93,7 +97,7 @@ def test_who_was_away_for_long_is_forgotten(session, visitors):
 def test_a_cancelled_build_leaves_nothing(session, visitors):
     deadline = Deadline(60)
     documents, _ = documents_of(session, [], TEXT * 100)
-    steps = build_own(session, visitors, session.first, documents, "one", deadline)
+    steps = steps_of(session, visitors, "one", documents, deadline)
     next(steps)
     deadline.cancel()
     with pytest.raises(LimitError, match="stopped"):
@@ -105,7 +109,7 @@ def test_a_cancelled_build_leaves_nothing(session, visitors):
 def test_a_build_nobody_waits_for_ends(session, visitors):
     deadline = Deadline(60)
     documents, _ = documents_of(session, [], TEXT * 100)
-    steps = build_own(session, visitors, session.first, documents, "one", deadline)
+    steps = steps_of(session, visitors, "one", documents, deadline)
     next(steps)
     steps.close()
     assert deadline.cancelled
