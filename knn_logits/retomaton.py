@@ -9,6 +9,8 @@ Retrieval", sections 3 and 4.
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,22 +21,27 @@ from torch import Tensor
 from knn_logits.config import KNNConfig
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import DatastoreError
-from knn_logits.index.base import pairwise
+from knn_logits.index.base import normalised
 from knn_logits.neighbors import Array, Neighbors, padding_distance
 from knn_logits.retrieval import Retriever
+
+# Drafts of assisted decoding are rejected, and an assistant's steps come between those of a text.
+_STEPS_KEPT = 64
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The entries that voted in one row's step, the nearest first.
+    """The entries that voted in one row's step, in no order.
 
     Attributes:
         ids: int64 [entries].
         values: int64 [entries].
+        far: float32 [entries], the smaller the nearer.
     """
 
     ids: Array
     values: Array
+    far: Array
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,9 @@ class Pointers:
         Returns:
             int64 [pointers].
         """
-        ids = candidates.ids[candidates.values == token]
+        chosen = np.flatnonzero(candidates.values == token)
+        nearest = chosen[np.argsort(candidates.far[chosen], kind="stable")]
+        ids = candidates.ids[nearest]
         following: Array = ids[self._goes_on[ids]] + 1
         return following
 
@@ -144,23 +153,23 @@ class RetomatonRetriever(Retriever):
         goes on from the row whose text it continues. What continues no text searches.
         """
         positions = states.shape[1]
-        steps: list[_Step] = []
-        last: list[_Step] = getattr(self._thread, "steps", [])
+        if not hasattr(self._thread, "steps"):
+            self._thread.steps = deque(maxlen=_STEPS_KEPT)
+        steps: deque[_Step] = self._thread.steps
         found = []
         for position in range(positions):
             length = ids.shape[1] - positions + 1 + position
             here = ids[:, :length]
-            pointers = self._pointers_of(here, [*steps[-1:], *last])
+            pointers = self._pointers_of(here, steps)
             neighbors, candidates = self._step(states[:, position], pointers)
             steps.append(_Step(here, candidates))
             found.append(neighbors)
-        self._thread.steps = steps
         return _stacked(found, self.metric)
 
-    def _pointers_of(self, ids: Tensor, steps: list[_Step]) -> list[Array]:
-        """For each row the pointers that its own text left."""
+    def _pointers_of(self, ids: Tensor, steps: Sequence[_Step]) -> list[Array]:
+        """For each row the pointers that its own text left; the latest step counts."""
         before, nothing = ids[:, :-1], np.empty(0, np.int64)
-        for step in steps:
+        for step in reversed(steps):
             if step.ids.shape[1] != before.shape[1]:
                 continue
             chosen = ids[:, -1].tolist()
@@ -210,13 +219,13 @@ class RetomatonRetriever(Retriever):
         all_distances = np.full((rows, width), padding_distance(self.metric), np.float32)
         candidates = []
         for row, (own, far) in enumerate(zip(ids, distances, strict=True)):
-            order = np.argsort(far if self.metric == "l2" else -far, kind="stable")
-            nearest = own[order]
-            all_ids[row, : len(own)], all_distances[row, : len(own)] = nearest, far[order]
-            candidates.append(Candidates(nearest, self._array[nearest]))
+            all_ids[row, : len(own)], all_distances[row, : len(own)] = own, far
         searched = torch.zeros(rows, dtype=torch.bool)
         searched[searching] = True
         values = np.take(self._array, all_ids, mode="clip") if len(self.store) else all_ids
+        for row, (own, far) in enumerate(zip(ids, distances, strict=True)):
+            nearness = far if self.metric == "l2" else -far
+            candidates.append(Candidates(own, values[row, : len(own)], nearness))
         neighbors = Neighbors(
             torch.from_numpy(all_ids),
             torch.from_numpy(all_distances),
@@ -227,15 +236,26 @@ class RetomatonRetriever(Retriever):
         return neighbors, candidates
 
     def _distances(self, queries: Tensor, ids: list[Array]) -> list[Array]:
-        """Each row's distances to its own entries, in float32."""
+        """Each row's distances to its own entries, in float32.
+
+        Row by row, since a thousand keys fit a core's cache and those of a batch do not.
+        """
         queries = queries.detach().float().cpu()
-        distances = []
-        for row, own in enumerate(ids):
-            if not len(own):
-                distances.append(np.empty(0, np.float32))
-                continue
-            keys = self._vectors(own)
-            distances.append(pairwise(queries[row : row + 1], keys[None], self.metric)[0].numpy())
+        if self.metric == "cosine":
+            queries = normalised(queries)
+        return [
+            self._distances_of(query, own) if len(own) else np.empty(0, np.float32)
+            for query, own in zip(queries, ids, strict=True)
+        ]
+
+    def _distances_of(self, query: Tensor, ids: Array) -> Array:
+        keys = self._vectors(ids)
+        if self.metric == "l2":
+            keys = keys.sub_(query)
+            found: Tensor = torch.linalg.vecdot(keys, keys)
+        else:
+            found = torch.mv(normalised(keys) if self.metric == "cosine" else keys, query)
+        distances: Array = found.numpy()
         return distances
 
     def _vectors(self, ids: Array) -> Tensor:

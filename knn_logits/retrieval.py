@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from knn_logits.config import IndexConfig, KNNConfig, Metric
+from knn_logits.datastore.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError
 from knn_logits.index.base import Index, pairwise
+from knn_logits.index.demand import check_demand
 from knn_logits.index.exact import ExactIndex
 from knn_logits.neighbors import Array, Neighbors, padding_distance
 
@@ -130,6 +132,13 @@ def whole_index(
     if not store.has_keys:
         advice = "pass --native-index if you trust its publisher" if record.native else "build it"
         raise DatastoreError(f"{store.folder} has no index in a plain form and no keys; {advice}")
+    try:
+        check_demand(record.factory, dim, size)
+    except ValueError as error:
+        raise DamagedError(
+            f"{store.folder} names the index {record.factory[:40]!r}, which asks for too much "
+            f"({error}): make another with `knn-logits index`"
+        ) from error
     logger.warning(
         "the index %s has no plain form; it is built from the keys at each opening",
         record.factory,
@@ -142,13 +151,13 @@ def whole_index(
 
 def _check_probe(store: Datastore, index: Index) -> None:
     """Refuses an index that does not find what it found when it was built."""
-    queries, expected = store.checks.get("probe.queries"), store.checks.get("probe.ids")
+    queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
     if queries is None or expected is None or not expected.size:
         return
     asked = np.ascontiguousarray(queries, np.float32)
-    if asked.shape != (len(expected), store.manifest.dim) or expected.ndim != 2:
+    if expected.ndim != 2 or asked.shape != (len(expected), store.manifest.dim):
         raise DamagedError(f"the probe of {store.folder} has another shape; build it again")
-    _, ids = index.search(torch.from_numpy(asked), expected.shape[1])
+    distances, ids = index.search(torch.from_numpy(asked), expected.shape[1])
     found = [
         len(set(row) & set(true)) / len(true)
         for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
@@ -158,6 +167,22 @@ def _check_probe(store: Datastore, index: Index) -> None:
         raise DamagedError(
             f"the index of {store.folder} does not find what it found when it was built (another "
             "index, metric or keys): make it again with `knn-logits index`"
+        )
+    _check_distances(store, asked, distances.cpu().numpy())
+
+
+def _check_distances(store: Datastore, asked: Array, found: Array) -> None:
+    """Refuses an index that compares keys in another way than when it was built."""
+    expected, metric = store.checks.get(PROBE_DISTANCES), store.manifest.metric
+    if expected is None or expected.shape != found.shape:
+        return
+    # Lengths and angles can have the same neighbors, never the same distances.
+    scale = 1.0 if metric == "cosine" else float(np.square(asked).sum(axis=-1).mean())
+    close = np.isclose(np.sort(found), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
+    if float(close.mean()) < _PROBE_FOUND:
+        raise DamagedError(
+            f"the index of {store.folder} is not at the distances it was at when it was built "
+            f"(another metric than {metric}, or other keys): make it again with `knn-logits index`"
         )
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from automaton import ByTheBook
 from handmade import make_store, naive_entries
 
 from knn_logits import ConfigError, DatastoreError, IndexConfig, KNNConfig, build_index, cluster
@@ -37,64 +38,6 @@ def walk(store, steps, seed):
     return torch.from_numpy(states), [int(values[place]) for place in places]
 
 
-class ByTheBook:
-    """The automaton as the paper has it: sets of entries, one text, one token at a time."""
-
-    def __init__(self, store, config, concatenate):
-        entries = naive_entries(DOCUMENTS, concatenate=concatenate)
-        self.document = [document for _, document, _ in entries]
-        self.value = [value for _, _, value in entries]
-        self.keys = store.keys(np.arange(len(store))).astype(np.float64)
-        self.metric, self.config = store.manifest.metric, config
-        self.clusters = None if store.clusters is None else store.clusters.tolist()
-        self.removed = set(store.removed_entries.tolist())
-        self.last, self.searches = {}, 0
-
-    def distance(self, state, entry):
-        key = self.keys[entry]
-        if self.metric == "l2":
-            return float(((state - key) ** 2).sum())
-        if self.metric == "cosine":
-            return -float(state @ key / np.linalg.norm(state) / np.linalg.norm(key))
-        return -float(state @ key)
-
-    def step(self, state, token):
-        """The candidates of a state, reached by a token from the state before."""
-        state = state.double().numpy()
-        right = sorted((far, i) for i, far in self.last.items() if self.value[i] == token)
-        pointers = [
-            i + 1
-            for _, i in right
-            if i + 1 < len(self.value)
-            and self.document[i + 1] == self.document[i]
-            and i + 1 not in self.removed
-        ]
-        candidates = set(pointers[: self.config.max_knns])
-        if self.clusters is not None and pointers:
-            named = [self.clusters[i] for i in pointers]
-            for number in sorted(set(named), key=lambda one: (-named.count(one), one)):
-                for i in range(len(self.value)):
-                    room = len(candidates) < self.config.max_knns
-                    if room and self.clusters[i] == number and i not in self.removed:
-                        candidates.add(i)
-        if len(pointers) < self.config.min_knns:
-            self.searches += 1
-            everything = sorted(
-                (self.distance(state, i), i)
-                for i in range(len(self.value))
-                if i not in self.removed
-            )
-            candidates |= {i for _, i in everything[: self.config.k]}
-        self.last = {i: self.distance(state, i) for i in candidates}
-        return self.last
-
-    def p_knn(self, token):
-        far = np.array(list(self.last.values())) / self.config.temperature
-        weights = np.exp(-(far - far.min()))
-        right = [self.value[i] == token for i in self.last]
-        return float(weights[right].sum() / weights.sum())
-
-
 @pytest.mark.parametrize("clusters", [None, 9])
 @pytest.mark.parametrize(
     ("metric", "concatenate", "settings"),
@@ -109,7 +52,7 @@ def test_steps_are_those_of_the_paper(tmp_path, metric, concatenate, settings, c
     store = make(tmp_path / "s", concatenate=concatenate, metric=metric, clusters=clusters)
     config = KNNConfig(k=20, retomaton=True, **{"temperature": 2.0, **settings})
     retriever = RetomatonRetriever(store, config)
-    book = ByTheBook(store, config, concatenate)
+    book = ByTheBook(store, config)
     states, tokens = walk(store, 250, seed=1)
     ids = torch.tensor([[0, *tokens]])
     searches = 0
@@ -218,7 +161,7 @@ def test_removed_entries_are_not_pointed_to(tmp_path):
 
     store = remove_documents(make(tmp_path / "s", clusters=9), [str(n) for n in range(0, 40, 2)])
     config = KNNConfig(k=20, retomaton=True, temperature=2.0)
-    retriever, book = RetomatonRetriever(store, config), ByTheBook(store, config, False)
+    retriever, book = RetomatonRetriever(store, config), ByTheBook(store, config)
     states, tokens = walk(store, 100, seed=5)
     ids = torch.tensor([[0, *tokens]])
     gone = set(store.removed_entries.tolist())

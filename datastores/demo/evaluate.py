@@ -202,6 +202,7 @@ def main() -> None:
                 name: perplexity(model, tokenizer, store, of, config, gate)
                 for name, of in texts.items()
             }
+            row["texts"] = options.texts
             row["seconds"] = round(time.perf_counter() - begin, 1)
             results.append(row)
             print(json.dumps(row), flush=True)

@@ -17,10 +17,10 @@ from knn_logits.build.keys import default_batch_tokens
 from knn_logits.build.progress import Progress, no_progress
 from knn_logits.build.steps import KeyPlan, write_canary, write_keys, write_text
 from knn_logits.capture.forward import evaluating, input_device
-from knn_logits.capture.location import DEFAULT_KEY, find_key, is_encoder_decoder
-from knn_logits.compatibility import CANARY_KEYS, model_record, tokenizer_record
+from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
+from knn_logits.compatibility import CANARY_KEYS, check_model, model_record, tokenizer_record
 from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
-from knn_logits.datastore.job import begin
+from knn_logits.datastore.job import Job, begin
 from knn_logits.datastore.manifest import (
     IndexRecord,
     KeyRecord,
@@ -130,6 +130,8 @@ def build_datastore(
         canary = write_canary(job, model, tokenizer, keys)
         check_index(index, canary[CANARY_KEYS].shape[1], index.metric or "l2")
         text = write_text(job, tokenizer, documents, model, concatenate, progress)
+        if job.repeated:
+            return _as_it_is(job, model, location)
         contexts = text.contexts()
         write_keys(job, model, keys, text, contexts, shard_bytes=shard_bytes, progress=progress)
         manifest = Manifest(
@@ -180,6 +182,14 @@ def build_datastore(
         manifest = manifest.model_copy(update={"index": record, "settings": settings_record})
         job.commit(manifest.model_copy(update={"files": job.files_with(())}))
     return Datastore(folder)
+
+
+def _as_it_is(job: Job, model: nn.Module, location: KeyLocation) -> Datastore:
+    """The datastore that an earlier run finished, stopped before it could clear up."""
+    store = Datastore(job.folder)
+    check_model(model, store, location)
+    job.give_up()
+    return store
 
 
 def context_length(model: nn.Module) -> int | None:

@@ -43,8 +43,8 @@ _FEWEST, _SMALL, _MOST = 256, 1024, 8192
 _SHARE = 25
 # Neighbors asked for each that is wanted: many stand in the query's own document.
 _OVER_ASK = 4
-# A document with more of all tokens than this is treated as so many documents of that size.
-_LARGEST_SHARE, _PARTS = 0.2, 20
+# A document with more of all tokens than this is treated as so many parts of that size.
+_LARGEST_SHARE, _PARTS = 0.5, 20
 _SMALLEST_K = 64
 # A smaller k searches faster; so much perplexity is what that is worth.
 _K_TOLERANCE = 0.002
@@ -162,7 +162,7 @@ def sample_pieces(store: Datastore, seed: int) -> list[Piece]:
 def part_of_entries(store: Datastore) -> npt.NDArray[np.int32]:
     """int32 [entries], the part of the text in which each entry stands.
 
-    A part is a document. A document that holds more than a fifth of all tokens is cut into parts
+    A part is a document. A document that holds more than half of all tokens is cut into parts
     of a twentieth of all: without it too little would be left to search.
     """
     tokens = store.manifest.tokens

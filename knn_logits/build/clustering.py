@@ -18,8 +18,8 @@ from knn_logits.neighbors import Array
 from knn_logits.retrieval import training_sample
 
 _KEYS_AT_ONCE = 65_536
-# FAISS's own limit of what k-means learns from, a centroid.
-_SAMPLE_PER_CLUSTER = 256
+# More change the centroids little, and take longer.
+_SAMPLE_PER_CLUSTER = 64
 
 
 def cluster(
@@ -40,7 +40,7 @@ def cluster(
     Args:
         datastore: A datastore with its keys, or its folder.
         clusters: Number of clusters, at least 1; the paper has about 100 entries in one.
-        sample: Keys that the centroids are learnt from; None takes 256 a cluster at most.
+        sample: Keys that the centroids are learnt from; None takes 64 a cluster at most.
         seed: Of the sample.
         threads: OpenMP threads; None leaves FAISS's own choice.
         progress: Told how far the work is.

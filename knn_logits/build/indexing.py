@@ -110,6 +110,9 @@ def write_index(
         record: What the manifest says of it.
         checks: The canary's arrays, and perhaps an earlier probe.
     """
+    # Of an earlier run that was asked for another index.
+    job.drop("index")
+    job.drop("native")
     if record.native:
         from knn_logits.index import native
         from knn_logits.index.faiss_backend import FaissIndex
@@ -259,9 +262,13 @@ def index_arrays(index: Index, record: IndexRecord) -> dict[str, Array] | None:
 
 
 def probe_arrays(store: Datastore, index: Index, queries: int = 8, k: int = 8) -> dict[str, Array]:
-    """A few stored queries with the ids that the index returns for them."""
+    """A few stored queries with the ids and distances that the index returns for them."""
     ids = np.linspace(0, len(store) - 1, min(queries, len(store))).astype(np.int64)
     asked = store.keys(ids).astype(np.float32)
     distances, found = index.search(torch.from_numpy(asked), k)
     order = distances.argsort(dim=-1, descending=store.manifest.metric != "l2", stable=True)
-    return {"probe.queries": asked, "probe.ids": found.gather(-1, order).cpu().numpy()}
+    return {
+        layout.PROBE_QUERIES: asked,
+        layout.PROBE_IDS: found.gather(-1, order).cpu().numpy(),
+        layout.PROBE_DISTANCES: distances.gather(-1, order).cpu().numpy(),
+    }

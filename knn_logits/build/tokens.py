@@ -13,6 +13,7 @@ from knn_logits.neighbors import Array
 
 # A tokenizer holds several times a text's size in memory, so a huge text goes in parts.
 _PART = 1 << 20
+_BLOCK = 1 << 17
 _PARTS_AT_ONCE = 64
 _CHARACTERS_AT_ONCE = 4 << 20
 _BREAK = re.compile(r"\n(?=\S)")
@@ -28,10 +29,10 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     return [], []
 
 
-def _parts(text: str) -> Iterator[str]:
-    start = 0
-    while len(text) - start > _PART:
-        found = _BREAK.search(text, start + _PART)
+def _parts(text: str, size: int | None = None) -> Iterator[str]:
+    start, size = 0, size or _PART
+    while len(text) - start > size:
+        found = _BREAK.search(text, start + size)
         if found is None:
             break
         yield text[start : found.end()]
@@ -70,9 +71,9 @@ def tokenize(tokenizer: Any, documents: Iterable[Document]) -> Iterator[tuple[Do
 
 
 def token_blocks(tokenizer: Any, text: str, around: tuple[list[int], list[int]]) -> Iterator[Array]:
-    """The tokens that `tokenize` gives one document, part by part.
+    """The tokens of one document, part by part, cut at the ends of lines.
 
-    Memory holds one part's tokens, however long the document is.
+    Memory holds what a tokenizer makes of one part, however long the document is.
 
     Args:
         tokenizer: A tokenizer of transformers.
@@ -85,7 +86,7 @@ def token_blocks(tokenizer: Any, text: str, around: tuple[list[int], list[int]])
     before, after = around
     if before:
         yield np.array(before, np.int32)
-    for part in _parts(text):
+    for part in _parts(text, _BLOCK):
         cut = tokenizer(part, add_special_tokens=False, return_attention_mask=False, verbose=False)[
             "input_ids"
         ]

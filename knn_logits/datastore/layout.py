@@ -12,6 +12,13 @@ from typing import Literal, get_args
 Kind = Literal["tokens", "documents", "keys", "index", "native", "clusters", "checks"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+# Arrays in the file of checks: the keys of a fixed text, and queries with what they find.
+CANARY_TOKENS = "canary.tokens"
+CANARY_KEYS = "canary.keys"
+PROBE_QUERIES = "probe.queries"
+PROBE_IDS = "probe.ids"
+PROBE_DISTANCES = "probe.distances"
+
 MANIFEST = "datastore.json"
 JOURNAL = "building.json"
 LOCK = ".lock"

@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import storage_error
-from knn_logits.errors import BusyError
+from knn_logits.errors import BusyError, DatastoreError
 
 
 @contextmanager
@@ -22,8 +22,11 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         BusyError: when another process, or another thread, is writing it, at once.
+        DatastoreError: when the lock is a link to another place.
         StorageError: when the folder cannot be written.
     """
+    if (folder / layout.LOCK).is_symlink():
+        raise DatastoreError(f"{folder / layout.LOCK} is a link, which is not followed; delete it")
     lock = FileLock(folder / layout.LOCK, timeout=0, thread_local=False)
     try:
         lock.acquire()

@@ -69,10 +69,16 @@ class Datastore:
                 verification.check(self.folder, self.manifest, full=full, progress=progress)
                 self._open()
                 return
-            except DamagedError:
+            except (DamagedError, OSError) as error:
                 # A job that ended meanwhile has replaced files that the old manifest names.
-                if read_manifest(self.folder).checksum == self.manifest.checksum:
+                if read_manifest(self.folder).checksum != self.manifest.checksum:
+                    continue
+                if isinstance(error, DamagedError):
                     raise
+                raise DamagedError(
+                    f"{self.folder} cannot be read ({error.strerror or error}); check the disk and "
+                    "its permissions"
+                ) from error
 
     def _open(self) -> None:
         """Opens every file, so that a later change of the folder does not reach this object."""
@@ -85,6 +91,10 @@ class Datastore:
         ]
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
+        native = manifest.file("native")
+        self._native = (
+            np.memmap(self.folder / native.name, mode="r") if native and native.bytes else None
+        )
 
     def _path(self, kind: layout.Kind) -> Path:
         record = self.manifest.file(kind)
@@ -211,6 +221,10 @@ class Datastore:
             [..., dim].
         """
         shards, flat = self._all_shards(), np.asarray(ids).reshape(-1)
+        if len(shards) == 1:
+            # A view without the memory map's own, slower way of indexing.
+            only: Array = np.asarray(shards[0])[flat]
+            return only.reshape(*np.shape(ids), self.manifest.dim)
         out = np.empty((len(flat), self.manifest.dim), self.manifest.dtype)
         first = 0
         for shard in shards:
@@ -242,8 +256,7 @@ class Datastore:
 
     def native_index(self) -> bytes | None:
         """The index in FAISS's own format, None when there is no such file."""
-        record = self.manifest.file("native")
-        return (self.folder / record.name).read_bytes() if record else None
+        return self._native.tobytes() if self._native is not None else None
 
     def passage(self, entry: int, before: int = 24, after: int = 12) -> Passage:
         """The text around an entry.

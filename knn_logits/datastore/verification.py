@@ -19,13 +19,16 @@ import numpy as np
 from knn_logits.datastore import layout, stamps
 from knn_logits.datastore.documents import Contexts, read_documents
 from knn_logits.datastore.manifest import FileRecord, Manifest
-from knn_logits.datastore.reading import HASH_CHUNK, array_facts, regular_file
+from knn_logits.datastore.reading import HASH_CHUNK, array_facts, read_arrays, regular_file
 from knn_logits.errors import DamagedError
+from knn_logits.neighbors import Array
 
 Progress = Callable[[str, int, int | None], None]
 # A power of two and a multiple of every dtype's size.
 _CHUNK = HASH_CHUNK // 4
 _THREADS = 4
+_LARGEST_CHECKS = 64 << 20
+_LONGEST_CANARY = 4096
 _ADVICE = "get the datastore again, or build it again"
 
 
@@ -105,6 +108,8 @@ def _size_problem(folder: Path, record: FileRecord) -> str | None:
         return str(error)
     if size != record.bytes:
         return f"{path} has {size} bytes, the manifest says {record.bytes}; {_ADVICE}"
+    if layout.kind_of(record.name) == "checks" and size > _LARGEST_CHECKS:
+        return f"{path} is too large ({size} bytes); {_ADVICE}"
     return None
 
 
@@ -142,6 +147,7 @@ def _stream(
     problem = None
     with path.open("rb") as file:
         digest.update(file.read(offset))
+        on_bytes(offset)
         while size := file.readinto(buffer):
             part = memoryview(buffer)[:size]
             digest.update(part)
@@ -199,3 +205,42 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
     for one in manifest.key_shards:
         if one.shape is None or len(one.shape) != 2 or one.shape[1] != manifest.dim:
             raise DamagedError(f"{folder / one.name} holds {one.shape}, not rows of {manifest.dim}")
+    _check_checks(folder, manifest)
+
+
+def _check_checks(folder: Path, manifest: Manifest) -> None:
+    """Whether canary and probe are such that a model and an index can be asked."""
+    record = manifest.file("checks")
+    assert record is not None
+    arrays = read_arrays(folder / record.name)[0]
+    tokens, keys = arrays.get(layout.CANARY_TOKENS), arrays.get(layout.CANARY_KEYS)
+    asked, ids = arrays.get(layout.PROBE_QUERIES), arrays.get(layout.PROBE_IDS)
+    sane = (tokens is None) == (keys is None) and (asked is None) == (ids is None)
+    if sane and tokens is not None and keys is not None:
+        sane = (
+            _are_numbers(tokens, np.int32, 1, manifest.model.vocabulary or 1 << 31)
+            and len(tokens) <= _LONGEST_CANARY
+            and _are_keys(keys, len(tokens), manifest.dim)
+        )
+    if sane and asked is not None and ids is not None:
+        distances = arrays.get(layout.PROBE_DISTANCES, np.zeros(ids.shape, np.float32))
+        sane = (
+            _are_numbers(ids, np.int64, 2, manifest.entries, least=-1)
+            and _are_keys(asked, len(ids), manifest.dim)
+            and distances.dtype == np.float32
+            and distances.shape == ids.shape
+        )
+    if not sane:
+        raise DamagedError(f"{folder / record.name} holds no canary or probe that fits; {_ADVICE}")
+
+
+def _are_numbers(array: Array, kind: type, dimensions: int, end: int, least: int = 0) -> bool:
+    if array.dtype != kind or array.ndim != dimensions:
+        return False
+    return not array.size or (int(array.min()) >= least and int(array.max()) < end)
+
+
+def _are_keys(array: Array, rows: int, dim: int) -> bool:
+    if array.dtype != np.float32 or array.shape != (rows, dim):
+        return False
+    return bool(np.isfinite(array).all())

@@ -32,8 +32,8 @@ from knn_logits.neighbors import Neighbors
 from knn_logits.scoring.text_pass import Ints, TokenScores, score_pieces
 from knn_logits.windows import Piece
 
-# Queries of one search: their neighbors with k 1024 are 40 MB.
-_QUERIES_AT_ONCE = 2048
+# Queries of one search: their neighbors with k 1024 are 20 MB.
+_QUERIES_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)

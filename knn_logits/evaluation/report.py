@@ -107,16 +107,18 @@ def _plot(result: Evaluation) -> Any:
         places = [place + (number - (len(bars) - 1) / 2) * width for place in range(len(texts))]
         axes.bar(places, values, width, label=label, color=color)
         for place, value, text in zip(places, values, texts, strict=True):
+            top = value
             limits = (text.interval or {}).get(name)
             if limits is not None:
-                # The mean of resamples may lie beside the value in a skewed case.
-                error = [[max(0.0, value - limits[0])], [max(0.0, limits[1] - value)]]
+                # A value may lie outside the interval of a very skewed sample.
+                top = max(value, limits[1])
+                error = [[max(0.0, value - limits[0])], [top - value]]
                 axes.errorbar(place, value, error, color="#5f6368", linewidth=1, capsize=2)
             if value:
-                axes.annotate(f"{value:.3g}", (place, value), ha="center", va="bottom", fontsize=7)
+                axes.annotate(f"{value:.3g}", (place, top), ha="center", va="bottom", fontsize=7)
     names = [Path(text.name).name[:24] or text.name for text in texts]
     axes.set_xticks(range(len(texts)), names)
-    axes.set_yscale("log")
+    axes.margins(y=0.15)
     axes.set_ylabel("perplexity per token")
-    axes.legend()
+    axes.legend(ncols=len(bars), loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
     return figure

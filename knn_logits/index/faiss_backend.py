@@ -250,6 +250,9 @@ class FaissIndex:
         import faiss.contrib.torch_utils  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
 
         distances, ids = self._index.search(queries, min(k, 2048))
+        if self._ids is not None:
+            known = torch.from_numpy(self._ids).to(ids.device)
+            ids = torch.where(ids < 0, ids, known[ids.clamp(min=0)])
         return distances.masked_fill(ids < 0, padding_distance(self.metric)), ids
 
     def _ranged(self, rows: int, k: int) -> bool:
@@ -372,10 +375,14 @@ def to_gpu(index: FaissIndex, device: torch.device) -> FaissIndex:
     faiss = faiss_module()
     if not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() == 0:
         return index
+    if index._hidden is not None:
+        return index
     try:
         moved = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), device.index or 0, index.raw)
     except RuntimeError as error:
         reason = faiss_reason(error)
         logger.warning("the index stays on the CPU, FAISS has no GPU form of it: %s", reason)
         return index
-    return FaissIndex(moved, index.metric, nprobe=index.nprobe, threads=index.threads)
+    there = FaissIndex(moved, index.metric, nprobe=index.nprobe, threads=index.threads)
+    there._ids = index._ids
+    return there

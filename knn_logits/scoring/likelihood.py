@@ -23,14 +23,14 @@ from torch import Tensor
 from knn_logits.config import Metric
 from knn_logits.neighbors import Neighbors
 
-# Rows whose distances, [rows, k] float32, fit a core's cache.
-_ROWS_AT_ONCE = 128
+# Rows at once: with fewer, calls cost more than sums; with many more, distances leave the cache.
+_ROWS_AT_ONCE = 512
 # p_LM counts as at least e^-80 here, so that p_kNN / p_LM is a float32.
 _LOWEST = -80.0
 
 LMBDAS = (0.0, 0.02, *(round(0.05 * step, 2) for step in range(1, 20)), 0.98)
 # From nearly the nearest neighbor alone to nearly equal weights, in the unit of `spread`.
-_COLDEST, _HOTTEST = 0.02, 1.5
+_COLDEST, _HOTTEST = 0.02, 1.0
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,21 @@ def test_the_gates_are_fitted_on_the_tuning_half(scripts, loaded, stores, monkey
 
 
 @pytest.mark.parametrize(
-    "prompt", ["The", "The chronicle of", "Service note for the", "Wear", "Part"]
+    "prompt",
+    [
+        "The",
+        "The chronicle of",
+        "Service note for the",
+        "Wear",
+        "Part",
+        "In spring",
+        "A",
+        "Few names",
+        "Nobody",
+        "One day",
+        "Among",
+        "Never",
+    ],
 )
 def test_greedy_text_has_no_loop(loaded, prompt):
     model, tokenizer = loaded

@@ -75,6 +75,7 @@ def test_a_beginning_token_leaves_all_words_to_be_scored(tokenizer):
 
 def test_blocks_are_what_tokenize_gives(tokenizer, monkeypatch):
     monkeypatch.setattr(build_tokens, "_PART", 40)
+    monkeypatch.setattr(build_tokens, "_BLOCK", 40)
     text = "The harbour crane lifts twelve crates\nan hour. " * 9 + "\nEnd"
     ((_, whole),) = tokenize(tokenizer, [Document(text, "d")])
     blocks = list(token_blocks(tokenizer, text, special_tokens(tokenizer)))
