@@ -31,6 +31,8 @@ _HOME = {
     "WindowConfig": "knn_logits.config",
     "Neighbors": "knn_logits.neighbors",
     "Retriever": "knn_logits.retrieval",
+    "Limits": "knn_logits.limits",
+    "Deadline": "knn_logits.limits",
     "Gate": "knn_logits.gating.gate",
     "DistanceGate": "knn_logits.gating.distance",
     "fit_distance_gate": "knn_logits.gating.fitting",
@@ -55,6 +57,7 @@ _HOME = {
     "StorageError": "knn_logits.errors",
     "SearchError": "knn_logits.errors",
     "TraceError": "knn_logits.errors",
+    "LimitError": "knn_logits.errors",
     "MissingDependencyError": "knn_logits.errors",
 }
 
@@ -79,6 +82,8 @@ __all__ = [  # noqa: RUF022
     "WindowConfig",
     "Neighbors",
     "Retriever",
+    "Limits",
+    "Deadline",
     "Gate",
     "DistanceGate",
     "fit_distance_gate",
@@ -103,6 +108,7 @@ __all__ = [  # noqa: RUF022
     "StorageError",
     "SearchError",
     "TraceError",
+    "LimitError",
     "MissingDependencyError",
 ]
 
@@ -123,6 +129,7 @@ if TYPE_CHECKING:
         DatastoreError,
         IncompleteError,
         KNNLogitsError,
+        LimitError,
         MismatchError,
         MissingDependencyError,
         ModelError,
@@ -138,6 +145,7 @@ if TYPE_CHECKING:
     from knn_logits.gating.gate import Gate
     from knn_logits.gating.learned import LearnedGate, gate_features
     from knn_logits.gating.stored import load_gate, save_gate
+    from knn_logits.limits import Deadline, Limits
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever

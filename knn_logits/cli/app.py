@@ -7,6 +7,7 @@ import typer
 from knn_logits._version import __version__
 from knn_logits.cli import (
     add,
+    app_command,
     build,
     cluster,
     evaluate,
@@ -40,6 +41,7 @@ app.command("explain")(explain.explain)
 app.command("eval")(evaluate.evaluate)
 app.command("tune")(tune.tune)
 app.command("info")(info.info)
+app.command("app")(app_command.serve)
 
 
 def _version(wanted: bool) -> None:
