@@ -227,7 +227,7 @@ def table(folder, chance, _):
 
 def long_table(folder, chance, _):
     """Few bytes that stand for very many rows."""
-    rows = chance.choice([10**5, 10**6, 2 * 10**7])
+    rows = chance.choice([10**5, 10**6, 10**6, 3 * 10**6])
     path = folder / file_of(folder, "documents")
     ones = pa.array(np.ones(rows, np.int64))
     first = ones if chance.random() < 0.5 else pa.array(np.arange(rows))
