@@ -18,6 +18,8 @@ _HOME = {
     "add_documents": "knn_logits.build.adding",
     "remove_documents": "knn_logits.build.removing",
     "compact": "knn_logits.build.removing",
+    "push_to_hub": "knn_logits.hub.push",
+    "pull": "knn_logits.hub.pull",
     "explain": "knn_logits.explanation",
     "Document": "knn_logits.build.corpus",
     "read_corpus": "knn_logits.build.corpus",
@@ -39,6 +41,7 @@ _HOME = {
     "DamagedError": "knn_logits.errors",
     "MismatchError": "knn_logits.errors",
     "BusyError": "knn_logits.errors",
+    "HubError": "knn_logits.errors",
     "StorageError": "knn_logits.errors",
     "SearchError": "knn_logits.errors",
     "TraceError": "knn_logits.errors",
@@ -53,6 +56,8 @@ __all__ = [  # noqa: RUF022
     "add_documents",
     "remove_documents",
     "compact",
+    "push_to_hub",
+    "pull",
     "explain",
     "Document",
     "read_corpus",
@@ -74,6 +79,7 @@ __all__ = [  # noqa: RUF022
     "DamagedError",
     "MismatchError",
     "BusyError",
+    "HubError",
     "StorageError",
     "SearchError",
     "TraceError",
@@ -94,6 +100,7 @@ if TYPE_CHECKING:
         CorpusError,
         DamagedError,
         DatastoreError,
+        HubError,
         IncompleteError,
         KNNLogitsError,
         MismatchError,
@@ -104,6 +111,8 @@ if TYPE_CHECKING:
         TraceError,
     )
     from knn_logits.explanation import explain
+    from knn_logits.hub.pull import pull
+    from knn_logits.hub.push import push_to_hub
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever

@@ -9,11 +9,11 @@ import knn_logits
 
 PUBLIC = [
     "BusyError", "ConfigError", "CorpusError", "DamagedError", "Datastore", "DatastoreError",
-    "Document", "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError",
+    "Document", "HubError", "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError",
     "KNNLogitsProcessor", "MismatchError", "MissingDependencyError", "ModelError", "NeighborTrace",
     "Neighbors", "Retriever", "SearchError", "SequenceTrace", "StorageError", "TokenTrace",
     "Trace", "TraceError", "WindowConfig", "add_documents", "build_datastore", "build_index",
-    "compact", "explain", "read_corpus", "remove_documents",
+    "compact", "explain", "pull", "push_to_hub", "read_corpus", "remove_documents",
 ]  # fmt: skip
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 import typer
 
 from knn_logits._version import __version__
-from knn_logits.cli import add, build, explain, generate, index, info, remove, verify
+from knn_logits.cli import (
+    add,
+    build,
+    catalog,
+    explain,
+    generate,
+    index,
+    info,
+    pull,
+    push,
+    remove,
+    verify,
+)
 
 app = typer.Typer(
     name="knn-logits",
@@ -25,6 +37,9 @@ app.command("verify")(verify.verify)
 app.command("generate")(generate.generate)
 app.command("explain")(explain.explain)
 app.command("info")(info.info)
+app.command("pull")(pull.pull)
+app.command("push")(push.push)
+app.command("catalog")(catalog.catalog)
 
 
 def _version(wanted: bool) -> None:

@@ -12,6 +12,9 @@ from typing import Literal, get_args
 Kind = Literal["tokens", "documents", "keys", "index", "native", "checks"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+# What a reader of a published datastore fetches only when something asks for it.
+LATER: frozenset[Kind] = frozenset(("keys", "native"))
+
 MANIFEST = "datastore.json"
 JOURNAL = "building.json"
 LOCK = ".lock"

@@ -10,7 +10,8 @@ from filelock import FileLock, Timeout
 
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import storage_error
-from knn_logits.errors import BusyError
+from knn_logits.datastore.reading import hub_repo_of
+from knn_logits.errors import BusyError, DatastoreError
 
 
 @contextmanager
@@ -22,8 +23,15 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         BusyError: when another process, or another thread, is writing it, at once.
+        DatastoreError: when the folder is a download in the Hub's cache.
         StorageError: when the folder cannot be written.
     """
+    repo = hub_repo_of(folder)
+    if repo is not None:
+        raise DatastoreError(
+            f"{folder} is a download of {repo}, which is not changed: copy it to a folder of its "
+            f"own with `knn-logits pull {repo} --out FOLDER`"
+        )
     lock = FileLock(folder / layout.LOCK, timeout=0, thread_local=False)
     try:
         lock.acquire()
