@@ -18,6 +18,7 @@ _HOME = {
     "add_documents": "knn_logits.build.adding",
     "remove_documents": "knn_logits.build.removing",
     "compact": "knn_logits.build.removing",
+    "import_datastore": "knn_logits.build.importing",
     "push_to_hub": "knn_logits.hub.push",
     "pull": "knn_logits.hub.pull",
     "explain": "knn_logits.explanation",
@@ -56,6 +57,7 @@ __all__ = [  # noqa: RUF022
     "add_documents",
     "remove_documents",
     "compact",
+    "import_datastore",
     "push_to_hub",
     "pull",
     "explain",
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from knn_logits.build.adding import add_documents
     from knn_logits.build.builder import build_datastore
     from knn_logits.build.corpus import Document, read_corpus
+    from knn_logits.build.importing import import_datastore
     from knn_logits.build.indexing import build_index
     from knn_logits.build.removing import compact, remove_documents
     from knn_logits.config import IndexConfig, KNNConfig, WindowConfig

@@ -13,7 +13,8 @@ PUBLIC = [
     "KNNLogitsProcessor", "MismatchError", "MissingDependencyError", "ModelError", "NeighborTrace",
     "Neighbors", "Retriever", "SearchError", "SequenceTrace", "StorageError", "TokenTrace",
     "Trace", "TraceError", "WindowConfig", "add_documents", "build_datastore", "build_index",
-    "compact", "explain", "pull", "push_to_hub", "read_corpus", "remove_documents",
+    "compact", "explain", "import_datastore", "pull", "push_to_hub", "read_corpus",
+    "remove_documents",
 ]  # fmt: skip
 
 

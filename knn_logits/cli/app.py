@@ -11,6 +11,7 @@ from knn_logits.cli import (
     catalog,
     explain,
     generate,
+    import_,
     index,
     info,
     pull,
@@ -37,6 +38,7 @@ app.command("verify")(verify.verify)
 app.command("generate")(generate.generate)
 app.command("explain")(explain.explain)
 app.command("info")(info.info)
+app.command("import")(import_.import_store)
 app.command("pull")(pull.pull)
 app.command("push")(push.push)
 app.command("catalog")(catalog.catalog)

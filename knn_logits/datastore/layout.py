@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal, get_args
 
-Kind = Literal["tokens", "documents", "keys", "index", "native", "checks"]
+Kind = Literal["tokens", "documents", "keys", "index", "native", "clusters", "checks"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # What a reader of a published datastore fetches only when something asks for it.
@@ -25,6 +25,7 @@ _PARTS: dict[Kind, tuple[str, str]] = {
     "keys": ("keys", "npy"),
     "index": ("index", "safetensors"),
     "native": ("index", "faiss"),
+    "clusters": ("clusters", "npy"),
     "checks": ("checks", "safetensors"),
 }
 _NAME = re.compile(r"([a-z]+)(?:\.[1-9][0-9]{0,8})?(-[0-9]{5})?\.([a-z]+)")

@@ -287,12 +287,19 @@ class Datastore:
         start = 0
         for shard in shards:
             for first in range(max(0, first_entry - start), len(shard), size):
-                yield np.asarray(shard[first : first + size], dtype=np.float32)
+                yield np.array(shard[first : first + size], dtype=np.float32)
             start += len(shard)
 
     def index_arrays(self) -> dict[str, Array] | None:
         """The index's plain arrays by name, None when there is no such file."""
         return self._index.read() if self._index is not None else None
+
+    def clusters(self) -> Array | None:
+        """int32 [entries], the cluster of each entry, None when none were made."""
+        record = self.manifest.file("clusters")
+        if record is None:
+            return None
+        return map_array(self.folder / record.name, "int32", (self.manifest.entries,))
 
     def native_index(self) -> bytes | None:
         """The index in FAISS's own format, None when there is no such file."""

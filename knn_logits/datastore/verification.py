@@ -125,8 +125,8 @@ def _content_problem(
     path: Path, record: FileRecord, manifest: Manifest, on_bytes: Callable[[int], None]
 ) -> str | None:
     kind, offset, look = layout.kind_of(record.name), 0, None
-    if kind in ("tokens", "keys"):
-        expected = "int32" if kind == "tokens" else manifest.dtype
+    if kind in ("tokens", "keys", "clusters"):
+        expected = manifest.dtype if kind == "keys" else "int32"
         try:
             dtype, shape, offset = array_facts(path)
         except ValueError as error:
@@ -136,8 +136,12 @@ def _content_problem(
                 f"{path} holds {dtype} {shape}, the manifest says {record.dtype} {record.shape} "
                 f"of {expected}; {_ADVICE}"
             )
-        largest = (manifest.model.vocabulary or 1 << 31) - 1
-        look = _finite(dtype) if kind == "keys" else _within(largest)
+        if kind == "keys":
+            look = _finite(dtype)
+        elif kind == "tokens":
+            look = _within((manifest.model.vocabulary or 1 << 31) - 1, "token", "the model knows")
+        else:
+            look = _within(max(1, manifest.entries) - 1, "cluster", "there can be")
     return _stream(path, record, offset, look, on_bytes)
 
 
@@ -180,7 +184,7 @@ def _finite(dtype: str) -> Callable[[Any], str | None]:
     return look
 
 
-def _within(largest: int) -> Callable[[Any], str | None]:
+def _within(largest: int, what: str, limit: str) -> Callable[[Any], str | None]:
     def look(part: Any) -> str | None:
         tokens = _numbers(part, np.int32)
         if not len(tokens):
@@ -188,7 +192,7 @@ def _within(largest: int) -> Callable[[Any], str | None]:
         low, high = int(tokens.min()), int(tokens.max())
         if low >= 0 and high <= largest:
             return None
-        return f"holds the token {low if low < 0 else high}, the model knows {largest + 1}"
+        return f"holds the {what} {low if low < 0 else high}, {limit} {largest + 1}"
 
     return look
 
@@ -204,6 +208,12 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
         raise DamagedError(
             f"{folder}: {contexts.entries} entries in the text and {keys} keys, the manifest says "
             f"{manifest.entries}; {_ADVICE}"
+        )
+    clusters = manifest.file("clusters")
+    if clusters is not None and clusters.shape != (manifest.entries,):
+        raise DamagedError(
+            f"{folder / clusters.name} holds {clusters.shape}, not a cluster for each of "
+            f"{manifest.entries} entries; {_ADVICE}"
         )
     for one in manifest.key_shards:
         if one.shape is None or len(one.shape) != 2 or one.shape[1] != manifest.dim:

@@ -45,7 +45,8 @@ def front_matter(manifest: Manifest) -> dict[str, Any]:
         # The files are arrays, which the Hub's viewer of tables cannot show.
         "viewer": False,
     }
-    if "/" in manifest.model.id or re.fullmatch(r"[\w.-]+", manifest.model.id):
+    # Any other name is that of a folder on somebody's disk.
+    if "/" in manifest.model.id or manifest.model.revision is not None:
         found["base_model"] = manifest.model.id
     if manifest.license:
         known = license_id(manifest.license)
