@@ -54,7 +54,7 @@ def test_the_same_neighbors_and_values(model, tokenizer, old, index, tmp_path):
     assert store.manifest.index.nprobe == 4
     assert store.manifest.index.recall.value > 0.3
     assert (store.manifest.settings.temperature, store.manifest.license) == (1.0, "CC0-1.0")
-    assert (done.unwritten, done.model_error < 0.9) == (0, True)
+    assert (done.unwritten, done.model_error < 0.95) == (0, True)
     queries = stored_keys(old)[::9].astype(np.float32)
     distances, ids = index.search(queries, 20)
     found = Retriever(store, KNNConfig(k=20)).search(torch.from_numpy(queries))
