@@ -30,7 +30,7 @@ from knn_logits.datastore.verification import Progress, no_progress
 from knn_logits.errors import DamagedError, DatastoreError, HubError, StorageError
 
 # What nobody has written to for so long was left by a process that was killed.
-_ABANDONED_SECONDS = 3600
+_ABANDONED_SECONDS = 300
 
 
 class Remote:

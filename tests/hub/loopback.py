@@ -74,6 +74,8 @@ class Hub:
         Handler.hub = hub
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        # A client that is killed is no news here.
+        self.server.handle_error = lambda *_: None
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 

@@ -1,5 +1,6 @@
 """What goes wrong on the way: one clear line each, and a cache that works afterwards."""
 
+import os
 import random
 from pathlib import Path
 
@@ -183,6 +184,18 @@ def test_a_full_disk(published, worker, cache, indexed):
         "    shutil.disk_usage = real\n"
     )
     fails(worker, r"StorageError: org/texts needs", small, name=NAME, cache=cache / "other")
+
+
+def test_what_a_killed_download_left_is_swept_away(published, worker, cache):
+    blobs = cache / "datasets--org--texts" / "blobs"
+    blobs.mkdir(parents=True)
+    old, new = blobs / "aa.1.incomplete", blobs / "bb.2.incomplete"
+    old.write_bytes(b"x")
+    new.write_bytes(b"x")
+    os.utime(old, (1, 1))
+    worker(WHOLE, name=NAME, cache=cache)
+    # The other may be another process's, under way.
+    assert partials(cache) == [new]
 
 
 @pytest.mark.slow
