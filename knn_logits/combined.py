@@ -25,18 +25,21 @@ Stores: TypeAlias = "OneStore | Sequence[OneStore]"
 
 
 def open_stores(datastores: Stores) -> list[Datastore]:
-    """One datastore or several, opened where a folder is given.
+    """One datastore or several, opened where a folder or a name on the Hub is given.
 
     Raises:
         ConfigError: when there is none.
         MismatchError: when they cannot be searched by the same queries.
         DatastoreError: when a folder is no datastore.
+        HubError: when one cannot be fetched.
     """
     single = isinstance(datastores, (Datastore, str, os.PathLike))
     given: Sequence[OneStore] = [datastores] if single else list(datastores)  # type: ignore[list-item, arg-type]
     if not given:
         raise ConfigError("no datastore was given: give one or several")
-    stores = [one if isinstance(one, Datastore) else Datastore(one) for one in given]
+    stores = [
+        one if isinstance(one, Datastore) else Datastore.from_pretrained(one) for one in given
+    ]
     first = stores[0].manifest
     for store in stores[1:]:
         other = store.manifest

@@ -129,7 +129,7 @@ def whole_index(
         return from_bytes(
             data, record.factory, dim, metric, size, nprobe=record.nprobe, threads=threads
         )
-    if not store.has_keys:
+    if not store.offers_keys:
         advice = "pass --native-index if you trust its publisher" if record.native else "build it"
         raise DatastoreError(f"{store.folder} has no index in a plain form and no keys; {advice}")
     if not native:
@@ -219,8 +219,10 @@ class Retriever:
         index: Index | None = None,
         native: bool = False,
     ) -> None:
-        if config.refine and not store.has_keys:
+        if config.refine and not store.offers_keys:
             raise DatastoreError(f"{store.folder} has no keys, so refine is not possible")
+        if config.refine:
+            store.fetch_keys()
         self.store = store
         self.config = config
         self.metric: Metric = store.manifest.metric

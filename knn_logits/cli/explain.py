@@ -43,7 +43,7 @@ def explain(
     from knn_logits.trace.trace import token_dict
 
     shares = options.parse_weights(weights)
-    datastores = [open_datastore(store) for store in stores]
+    datastores = [open_datastore(store, keys=refine) for store in stores]
     prepare(threads)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.explanation import explain as explain_text

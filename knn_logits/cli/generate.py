@@ -90,7 +90,7 @@ def generate(
     from knn_logits.trace.trace import token_dict
 
     shares = options.parse_weights(weights)
-    datastores = [open_datastore(store) for store in stores]
+    datastores = [open_datastore(store, keys=refine) for store in stores]
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.build.builder import context_length

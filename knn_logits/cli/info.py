@@ -20,7 +20,13 @@ def info(store: options.Store, json: options.Json = False) -> None:
     size = sum(record.bytes for record in manifest.files)
     if json:
         content: dict[str, Any] = manifest.model_dump(mode="json")
-        content = {"ok": True, "store": str(datastore.folder), "bytes": size, **content}
+        content = {
+            "ok": True,
+            "store": str(datastore.folder),
+            "revision": datastore.revision,
+            "bytes": size,
+            **content,
+        }
         print_json(content)
         return
     recall = manifest.index.recall
@@ -31,6 +37,7 @@ def info(store: options.Store, json: options.Json = False) -> None:
     joined = ", documents joined" if windows.concatenate else ""
     for name, value in (
         ("datastore", f"{datastore.folder} ({size / 1e6:,.1f} MB)"),
+        ("revision", datastore.revision),
         ("entries", f"{manifest.entries:,} of {manifest.documents:,} documents"),
         (
             "removed",

@@ -8,8 +8,10 @@ import typer
 
 from knn_logits.errors import ConfigError
 
+STORE_HELP = "Folder of the datastore, or org/name[@revision] on the Hub."
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or folder of the model.")]
-Store = Annotated[str, typer.Argument(metavar="STORE", help="Folder of the datastore.")]
+Store = Annotated[str, typer.Argument(metavar="STORE", help=STORE_HELP)]
 Corpus = Annotated[
     list[str],
     typer.Argument(
@@ -20,7 +22,7 @@ Corpus = Annotated[
 ]
 Stores = Annotated[
     list[str],
-    typer.Argument(metavar="STORE...", help="Folder of the datastore; several are one memory."),
+    typer.Argument(metavar="STORE...", help=f"{STORE_HELP} Several are one memory."),
 ]
 Weights = Annotated[
     str | None,
@@ -36,6 +38,13 @@ NativeIndex = Annotated[
         "--native-index",
         help="Use FAISS's own format for an index without a plain form; it cannot be checked.",
     ),
+]
+
+Revision = Annotated[
+    str | None, typer.Option("--revision", help="Branch, tag or commit on the Hub.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done, with files and sizes.")
 ]
 
 K = Annotated[int | None, typer.Option("--k", help="Neighbors a query.")]

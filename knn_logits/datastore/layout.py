@@ -18,6 +18,8 @@ CANARY_KEYS = "canary.keys"
 PROBE_QUERIES = "probe.queries"
 PROBE_IDS = "probe.ids"
 PROBE_DISTANCES = "probe.distances"
+# What a reader of a published datastore fetches only when something asks for it.
+LATER: frozenset[Kind] = frozenset(("keys", "native"))
 
 MANIFEST = "datastore.json"
 JOURNAL = "building.json"

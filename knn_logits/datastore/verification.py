@@ -19,7 +19,13 @@ import numpy as np
 from knn_logits.datastore import layout, stamps
 from knn_logits.datastore.documents import Contexts, read_documents
 from knn_logits.datastore.manifest import FileRecord, Manifest
-from knn_logits.datastore.reading import HASH_CHUNK, array_facts, read_arrays, regular_file
+from knn_logits.datastore.reading import (
+    HASH_CHUNK,
+    array_facts,
+    hub_repo_of,
+    read_arrays,
+    regular_file,
+)
 from knn_logits.errors import DamagedError
 from knn_logits.neighbors import Array
 
@@ -51,11 +57,12 @@ def check(
         DamagedError: naming the first file that is damaged.
     """
     since = stamps.now()
-    for record in manifest.files:
+    records = files_here(folder, manifest)
+    for record in records:
         problem = _size_problem(folder, record)
         if problem:
             raise DamagedError(problem)
-    states = {one.name: stamps.state_of(folder / one.name) for one in manifest.files}
+    states = {one.name: stamps.state_of(folder / one.name) for one in records}
     checksum = manifest.checksum
     if not full and stamps.is_stamped(folder, checksum, states):
         return
@@ -63,6 +70,17 @@ def check(
     if found:
         raise DamagedError(found[0])
     stamps.write_stamp(folder, checksum, states, since)
+
+
+def files_here(folder: Path, manifest: Manifest) -> list[FileRecord]:
+    """The files that have to be in a folder; in a download, keys may still be to come."""
+    if hub_repo_of(folder) is None:
+        return list(manifest.files)
+    return [
+        one
+        for one in manifest.files
+        if layout.kind_of(one.name) not in layout.LATER or (folder / one.name).exists()
+    ]
 
 
 def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -> list[str]:
@@ -73,7 +91,8 @@ def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -
         manifest: Its manifest.
         progress: Told the bytes read, and all of them.
     """
-    total = sum(record.bytes for record in manifest.files)
+    records = files_here(folder, manifest)
+    total = sum(record.bytes for record in records)
     lock, done = threading.Lock(), 0
 
     def on_bytes(size: int) -> None:
@@ -91,7 +110,7 @@ def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -
             return f"{folder / record.name} cannot be read ({error.strerror}); {_ADVICE}"
 
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        found = [one for one in pool.map(problem, manifest.files) if one]
+        found = [one for one in pool.map(problem, records) if one]
     if not found:
         try:
             _check_together(folder, manifest)
