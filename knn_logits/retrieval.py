@@ -132,13 +132,8 @@ def whole_index(
     if not store.has_keys:
         advice = "pass --native-index if you trust its publisher" if record.native else "build it"
         raise DatastoreError(f"{store.folder} has no index in a plain form and no keys; {advice}")
-    try:
-        check_demand(record.factory, dim, size)
-    except ValueError as error:
-        raise DamagedError(
-            f"{store.folder} names the index {record.factory[:40]!r}, which asks for too much "
-            f"({error}): make another with `knn-logits index`"
-        ) from error
+    if not native:
+        _check_factory(store)
     logger.warning(
         "the index %s has no plain form; it is built from the keys at each opening",
         record.factory,
@@ -147,6 +142,19 @@ def whole_index(
     built = build_index(store, record.factory, config, threads=threads)
     assert isinstance(built, faiss_backend.FaissIndex)
     return faiss_backend.FaissIndex(built.raw, metric, nprobe=record.nprobe, threads=threads)
+
+
+def _check_factory(store: Datastore) -> None:
+    """Refuses a factory string that might take all memory, or end the process."""
+    factory = store.manifest.index.factory
+    try:
+        check_demand(factory, store.manifest.dim, len(store))
+    except ValueError as error:
+        raise DamagedError(
+            f"{store.folder} names the index {factory[:40]!r}, which is not built on a stranger's "
+            f"word ({error}): pass --native-index if you trust its publisher, or make another with "
+            "`knn-logits index`"
+        ) from error
 
 
 def _check_probe(store: Datastore, index: Index) -> None:

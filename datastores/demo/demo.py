@@ -168,8 +168,10 @@ def main() -> None:
             f"{manifest.documents} documents, {manifest.entries:,} entries. The model never saw "
             "a word about it.\n"
         )
-        rows = questions_of(kind, "final")
-        for number, row in enumerate(rows[: options.questions]):
+        firsts: dict[str, dict[str, str]] = {}
+        for row in questions_of(kind, "final"):
+            firsts.setdefault(row["relation"], row)
+        for number, row in enumerate(list(firsts.values())[: options.questions]):
             wording = "seen" if number == 0 else "new"
             words = "in the corpus's words" if wording == "seen" else "in words of its own"
             console.print(f"[bold cyan]A fact asked {words}[/] (right: {row['answer']})")

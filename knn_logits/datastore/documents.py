@@ -182,7 +182,8 @@ def read_documents(path: Path, rows: int, tokens: int, *, mapped: Any = None) ->
             if column != field.type:
                 raise ValueError(f"{field.name} is of type {column}")
     except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
-        raise DamagedError(f"{path} cannot be read: {error}; build it again") from error
+        reason = " ".join(str(error).split())
+        raise DamagedError(f"{path} cannot be read: {reason}; build it again") from error
     if any(table[name].null_count for name in ("first", "length", "id")):
         raise DamagedError(f"{path} lacks places or ids of documents; build it again")
     documents = Documents(table)

@@ -66,7 +66,8 @@ class OpenArrays:
             raise self._damaged(error) from error
 
     def _damaged(self, error: BaseException) -> DamagedError:
-        return DamagedError(f"{self._path} cannot be read: {error}; build it again")
+        reason = " ".join(str(error).split())
+        return DamagedError(f"{self._path} cannot be read: {reason}; build it again")
 
     def read(self) -> dict[str, Array]:
         """Every array by name."""

@@ -5,11 +5,18 @@ import resource
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
+# The scripts run without pytest, which puts the tests' folder on the path.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import knn_logits
 from knn_logits.errors import KNNLogitsError
 
 SECONDS = 60
+# Where modules are loaded from.
+CODE = (sys.prefix, sys.base_prefix, str(Path(knn_logits.__file__).parent))
 _OUTCOMES = ["refused", "the same", "accepted", "wrong", "exception", "outside"]
 
 
@@ -18,26 +25,25 @@ def virtual_size():
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def mapped_files():
+def files_in_use():
+    """Files that this process has open or mapped."""
     lines = Path("/proc/self/maps").read_text().splitlines()
-    return {part[5] for line in lines if len(part := line.split(maxsplit=5)) == 6}
+    found = {part[5] for line in lines if len(part := line.split(maxsplit=5)) == 6}
+    for handle in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.add(str(handle.readlink()))
+    return found
 
 
 def outside(folder, before):
-    """Files that are open or mapped now, were not before, and lie in no datastore."""
-    opened = set()
-    for handle in Path("/proc/self/fd").iterdir():
-        try:
-            opened.add(str(handle.readlink()))
-        except OSError:
-            continue
-    new = (mapped_files() | opened) - before
+    """Files that are in use now, were not before, and lie in no datastore."""
+    new = files_in_use() - before
     return {one for one in new if one.startswith("/") and not allowed(one, folder)}
 
 
 def allowed(name, folder):
     inside = str(folder.resolve())
-    return name.startswith((inside, "/proc/", "/dev/", "/sys/", sys.prefix, sys.base_prefix))
+    return name.startswith((inside, *CODE, "/proc/", "/dev/", "/sys/"))
 
 
 def watch(folder, found):
@@ -87,19 +93,22 @@ def _in_child(work, folder, memory):
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(SECONDS)
     if memory is not None:
-        before = mapped_files()
+        before = files_in_use()
         watch(folder, found)
         limit = virtual_size() + memory
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    error = None
     try:
         result, text = work(folder), ""
-    except KNNLogitsError as error:
-        text = str(error)
+    except KNNLogitsError as problem:
+        text = str(problem)
         result = "refused" if "\n" not in text else "exception"
-    except BaseException:
-        result, text = "exception", traceback.format_exc()
+    except BaseException as problem:
+        result, error = "exception", problem
     if memory is not None:
-        found += outside(folder, before)
-        if found:
-            return "outside", ", ".join(sorted(set(found)))
+        found = sorted({*found, *outside(folder, before)})
+    if error is not None:
+        text = "".join(traceback.format_exception(error))
+    elif found:
+        result, text = "outside", ", ".join(found)
     return result, text

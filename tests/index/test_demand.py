@@ -15,7 +15,14 @@ def test_what_the_package_chooses_is_never_too_much(entries, dim, memory):
 
 
 USED = ["Flat", "IVF4096,PQ64", "OPQ64_256,IVF1024,PQ64x4fs", "PCA64,IVF16,SQ8", "HNSW32,SQ8"]
-USED += ["IVF1024_HNSW32,RaBitQ", "PQ16x12", "IVF1048576,Flat"]
+USED += [
+    "IVF1024_HNSW32,RaBitQ",
+    "PQ16x12",
+    "HNSW32_SQ8",
+    "ITQ64,LSH",
+    "L2norm,IVF4,Flat,RFlat",
+    "IVF1048576,Flat",
+]
 
 
 @pytest.mark.parametrize("factory", USED)
@@ -40,6 +47,17 @@ ABSURD = [
     "HNSW100000000,Flat",
     "NSG1000000",
     "LSQ8x30",
+    "HNSW0",
+    "HNSW1,Flat",
+    "HNSW03",
+    "PQ0",
+    "IVF0,Flat",
+    "IVF4,Flat\n",
+    "",
+    ",",
+    "Flat;",
+    "RQ4x8",
+    "IDMap,Flat",
     "RQ99999999x8",
     "Residual8x31",
     "Flat," * 40,
