@@ -54,6 +54,9 @@ def documents_of(session: Session, files: Sequence[str], pasted: Any) -> tuple[l
     """
     if len(files) > MOST_FILES:
         raise LimitError(f"{len(files)} files at once; {MOST_FILES} are allowed")
+    # Files of the same content share a place, and the first to use one deletes it.
+    if not all(Path(file).is_file() for file in files):
+        raise RequestError("A file is gone from the server; upload it again.")
     size = sum(Path(file).stat().st_size for file in files)
     if isinstance(pasted, str):
         size += len(pasted.encode("utf-8", "replace"))

@@ -174,6 +174,8 @@ def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
     (tmp_path / "small.txt").write_text("word")
     with pytest.raises(LimitError, match="files"):
         documents_of(session, [str(tmp_path / "small.txt")] * 30, "")
+    with pytest.raises(RequestError, match="upload it again"):
+        documents_of(session, [str(tmp_path / "gone.txt")], "")
     with pytest.raises(RequestError, match="no text yet"):
         documents_of(session, [], " ")
 
