@@ -8,14 +8,15 @@ import pytest
 import knn_logits
 
 PUBLIC = [
-    "BusyError", "ConfigError", "CorpusError", "DamagedError", "Datastore", "DatastoreError",
-    "DistanceGate", "Document", "Evaluation", "Gate", "IncompleteError", "IndexConfig",
-    "KNNConfig", "KNNLogitsError", "KNNLogitsProcessor", "LearnedGate", "MismatchError",
-    "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors", "Retriever",
-    "SearchError", "SequenceTrace", "StorageError", "TokenTrace", "Trace", "TraceError", "Tuning",
-    "WindowConfig", "add_documents", "build_datastore", "build_index", "cluster", "compact",
-    "evaluate", "explain", "fit_distance_gate", "fit_learned_gate", "gate_features", "load_gate",
-    "read_corpus", "remove_documents", "save_gate", "tune",
+    "BusyError", "ConfidenceSkip", "ConfigError", "CorpusError", "DamagedError", "Datastore",
+    "DatastoreError", "DistanceGate", "Document", "Evaluation", "Gate", "IncompleteError",
+    "IndexConfig", "KNNConfig", "KNNLogitsError", "KNNLogitsProcessor", "LearnedGate",
+    "LearnedSkip", "MismatchError", "MissingDependencyError", "ModelError", "NeighborTrace",
+    "Neighbors", "Retriever", "SearchError", "SequenceTrace", "StorageError", "TokenTrace",
+    "Trace", "TraceError", "Tuning", "WindowConfig", "add_documents", "build_datastore",
+    "build_index", "cluster", "compact", "evaluate", "explain", "fit_confidence_skip",
+    "fit_distance_gate", "fit_learned_gate", "fit_learned_skip", "gate_features", "load_gate",
+    "read_corpus", "remove_documents", "save_gate", "skip_features", "tune",
 ]  # fmt: skip
 
 

@@ -91,6 +91,7 @@ class Datastore:
         ]
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
+        self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
         native = manifest.file("native")
         self._native = (
             np.memmap(self.folder / native.name, mode="r") if native and native.bytes else None
@@ -253,6 +254,10 @@ class Datastore:
     def index_arrays(self) -> dict[str, Array] | None:
         """The index's plain arrays by name, None when there is no such file."""
         return self._index.read() if self._index is not None else None
+
+    def gate_arrays(self) -> tuple[dict[str, Array], dict[str, str]] | None:
+        """The arrays and the metadata of the gate, None when there is no such file."""
+        return (self._gate.read(), self._gate.metadata) if self._gate is not None else None
 
     def native_index(self) -> bytes | None:
         """The index in FAISS's own format, None when there is no such file."""
