@@ -120,7 +120,9 @@ def add_documents(
                 "settings": base.settings.model_copy(update={"stale": True}),
             }
         )
-        others = [one for one in base.files if one not in (base.file("index"), base.file("native"))]
+        # Those that are about all entries, and no longer are.
+        gone = [base.file("index"), base.file("native"), base.file("clusters")]
+        others = [one for one in base.files if one not in gone]
         grown = Datastore.unfinished(
             folder, manifest.model_copy(update={"files": job.files_with(others)})
         )

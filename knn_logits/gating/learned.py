@@ -30,7 +30,7 @@ FEATURES = (
     "log p_LM of the likeliest token",
     "entropy of p_LM",
 )
-_FEW = 16
+FEW = 16
 _LEAST_LOG_P = -20.0
 
 
@@ -49,7 +49,7 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
     rows = neighbors.rows
     found = torch.zeros(rows, 4, device=log_p_lm.device)
     if neighbors.k:
-        few = min(_FEW, neighbors.k)
+        few = min(FEW, neighbors.k)
         near, columns = neighbors.distances.topk(few, dim=-1, largest=metric != "l2")
         values = neighbors.values.gather(-1, columns)
         there = neighbors.ids.gather(-1, columns) >= 0

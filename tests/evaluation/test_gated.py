@@ -1,4 +1,4 @@
-"""Evaluation under a gate: token by token what `explain` and `generate()` give, and what it saves."""
+"""Evaluation under a gate: token by token what `explain` and `generate()` give."""
 
 import math
 import shutil
