@@ -33,7 +33,7 @@ class Recorder:
         self.features.append(skip_features(log_p_lm))
         return torch.zeros(len(log_p_lm), dtype=torch.bool)
 
-    def lmbda(self, neighbors, metric, log_p_lm):
+    def lmbda(self, neighbors, metric, log_p_lm):  # noqa: ARG002
         return torch.zeros(neighbors.rows)
 
 

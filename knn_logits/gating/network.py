@@ -115,7 +115,7 @@ def trained(
             some = torch.randint(len(read), (min(len(read), _BATCH),), generator=random)
             said = torch.tanh(read[some] @ hidden.T + hidden_bias) @ out + out_bias
             optimizer.zero_grad()
-            loss(said, some).backward()  # type: ignore[no-untyped-call]
+            loss(said, some).backward()
             optimizer.step()
             schedule.step()
     found = {name: one.detach() for name, one in zip(ARRAYS[2:], weights, strict=True)}

@@ -270,9 +270,8 @@ def _weight(
     if kind == "distance":
         return fit_distance_gate(tokens.nearest, tokens.lm, tokens.knn, metric)
     features = tokens.features.copy()
-    features[:, 0] = (
-        tokens.nearest
-    )  # not finite where there is no neighbor: such tokens are left out
+    # Not finite where there is no neighbor: such tokens are left out.
+    features[:, 0] = tokens.nearest
     return fit_learned_gate(features, tokens.lm, tokens.knn, metric, seed=seed)
 
 

@@ -50,6 +50,12 @@ class Halves:
         held_out = sum(self._seconds)
         return (1, 1) if self._middle is not None else (len(self._seconds) - held_out, held_out)
 
+    def held_out(self) -> tuple[int, ...]:
+        """Numbers of the documents in the second half; empty where it is part of one."""
+        if self._middle is not None:
+            return ()
+        return tuple(number for number, second in enumerate(self._seconds) if second)
+
     def _assign(self) -> None:
         """A document's half follows from the sizes of those before it, which are known."""
         starts = self._text.starts

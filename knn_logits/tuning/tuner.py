@@ -80,6 +80,8 @@ class Tuning:
         settings: Model, datastore, windows: what the numbers hold for.
         seconds: Of the pass over the texts, loading left out.
         gate: The gate that was fitted, if one was asked for, and what it is worth.
+        held_out_documents: Numbers of the documents held out, in the order they were read; empty
+            for halves of a single one.
     """
 
     k: int
@@ -95,6 +97,7 @@ class Tuning:
     settings: dict[str, Any]
     seconds: float
     gate: GateTuning | None = None
+    held_out_documents: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """What was chosen and what it is worth, as JSON."""
@@ -230,7 +233,7 @@ def tune(
     )
     started = time.monotonic()
     gathered = (Gathered(wanted), Gathered(wanted)) if wanted is not None else None
-    one, other, documents = _pass(bench, own, texts, progress, gathered)
+    one, other, halves = _pass(bench, own, texts, progress, gathered)
     assert bench.retriever is not None
     metric = bench.retriever.metric
     # A gate reads so many of the nearest; with fewer it would read others than it was fitted on.
@@ -243,7 +246,7 @@ def tune(
     before = _place(one.grid, own)
     chosen_on, held_out = (
         Part(number, part.tokens, *_perplexities(part, before, best.place))
-        for part, number in zip((one, other), documents, strict=True)
+        for part, number in zip((one, other), halves.counts(), strict=True)
     )
     settings = describe(bench)
     for name in ("k", "lmbda", "temperature"):
@@ -262,6 +265,7 @@ def tune(
         settings=settings,
         seconds=seconds,
         gate=fitted,
+        held_out_documents=halves.held_out(),
     )
     if write:
         found = fitted.gate if fitted is not None else None
@@ -275,7 +279,7 @@ def _pass(
     texts: Texts | Iterable[Document | str],
     progress: Progress,
     gathered: tuple[Gathered, Gathered] | None = None,
-) -> tuple[GridLikelihood, GridLikelihood, tuple[int, int]]:
+) -> tuple[GridLikelihood, GridLikelihood, Halves]:
     documents, middle = whole_or_middle(bench, texts)
     text = Text(
         "tuning",
@@ -321,7 +325,7 @@ def _pass(
             "the texts are too short to choose on one part and report on another: give more, at "
             "best dozens of documents"
         )
-    return parts[0], parts[1], halves.counts()
+    return parts[0], parts[1], halves
 
 
 def _rows(scored: TokenScores, neighbors: Neighbors, rows: Bools) -> tuple[TokenScores, Neighbors]:
