@@ -8,8 +8,10 @@ with them and, with its clusters left out, without.
 """
 
 import argparse
+import json
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from common import RESULTS, load, record
 import knn_logits
 from knn_logits import ConfidenceSkip, LearnedSkip, skip_features
 
-SHARES = (0.2, 0.4, 0.6, 0.8, 0.9)
+SHARES = (0.2, 0.4, 0.6, 0.8)
 LEAST = (1, 8, 64, 512, 10**9)
 TITLE = re.compile(r"^ = [^=].* = $", re.MULTILINE)
 
@@ -58,8 +60,8 @@ def without_clusters(store):
     return store
 
 
-def measure(model, tokenizer, folder, documents, window):
-    """All figures of one text."""
+def measure(model, tokenizer, folder, documents, window, keep):
+    """All figures of one text; `keep` is given what there is after each."""
     store = knn_logits.Datastore(folder)
     common = {"window": window, "check": False}
     started = time.perf_counter()
@@ -73,25 +75,43 @@ def measure(model, tokenizer, folder, documents, window):
     chosen = {"k": tuned.k, "temperature": tuned.temperature}
     held_out = [documents[number] for number in tuned.held_out_documents]
     fitting = [one for one in documents if one not in held_out]
-    points = []
+    result = {
+        "entries": len(store),
+        "clusters": None if store.clusters is None else int(np.max(store.clusters)) + 1,
+        "documents": len(documents),
+        "documents_held_out": len(held_out),
+        "tokens_held_out": tuned.held_out.tokens,
+        **chosen,
+        "lmbda": tuned.lmbda,
+        "perplexity_lm": tuned.held_out.lm,
+        "gates": {kind: one.gate.to_dict() for kind, one in gates.items()},
+        "seconds_of_tune": {kind: one.seconds for kind, one in gates.items()},
+        "points": [],
+    }
 
     def add(method, setting, where, lmbda, **more):
-        result = knn_logits.evaluate(
+        found = knn_logits.evaluate(
             model, tokenizer, where, held_out, lmbda=lmbda, samples=0, **chosen, **more, **common
         )
-        points.append(
+        result["points"].append(
             {
                 "method": method,
                 "setting": setting,
-                "saved": result.searches_saved / result.total.tokens,
-                "perplexity": result.total.perplexity.interpolated,
-                "tokens_per_second": result.tokens_per_second,
+                "saved": found.searches_saved / found.total.tokens,
+                "perplexity": found.total.perplexity.interpolated,
+                "tokens_per_second": found.tokens_per_second,
             }
         )
-        print(points[-1], flush=True)
-        return result
+        result["seconds"] = time.perf_counter() - started
+        keep(result)
 
-    base = add("kNN-LM", None, store, tuned.lmbda)
+    add("kNN-LM", None, store, tuned.lmbda)
+    kinds = [("RetoMaton", without_clusters(folder))]
+    if store.clusters is not None:
+        kinds.append(("RetoMaton with clusters", store))
+    for least in LEAST:
+        for method, where in kinds:
+            add(method, least, where, tuned.lmbda, retomaton=True, min_knns=least)
     skip = tuned.gate.gate
     recorder = Recorder()
     knn_logits.evaluate(
@@ -99,36 +119,16 @@ def measure(model, tokenizer, folder, documents, window):
     )
     features = torch.cat(recorder.features)
     expected, surest = skip.expected(features).numpy(), features[:, 0].exp().numpy()
-    learned = skip.skip_arrays()
     for share in SHARES:
         threshold = float(np.quantile(expected, share))
+        gate = LearnedSkip(tuned.lmbda, threshold, skip.skip_arrays())
+        add("learned skipping", share, store, gate)
+    for share in SHARES[1::2]:
         limit = float(np.quantile(surest, 1.0 - share))
-        add("learned skipping", share, store, LearnedSkip(tuned.lmbda, threshold, learned))
         add("skipping by confidence", share, store, ConfidenceSkip(tuned.lmbda, limit))
-    kinds = [("RetoMaton", without_clusters(folder))]
-    if store.clusters is not None:
-        kinds.append(("RetoMaton with clusters", store))
-    for method, where in kinds:
-        for least in LEAST:
-            add(method, least, where, tuned.lmbda, retomaton=True, min_knns=least)
-    for share in (0.4, 0.8):
-        threshold = float(np.quantile(expected, share))
-        gate = LearnedSkip(skip.inner, threshold, learned)
-        add("learned skipping, learned λ", share, store, gate)
-    return {
-        "entries": len(store),
-        "clusters": None if store.clusters is None else int(np.max(store.clusters)) + 1,
-        "documents": len(documents),
-        "documents_held_out": len(held_out),
-        "tokens_held_out": base.total.tokens,
-        **chosen,
-        "lmbda": tuned.lmbda,
-        "perplexity_lm": base.total.perplexity.lm,
-        "gates": {kind: one.gate.to_dict() for kind, one in gates.items()},
-        "seconds_of_tune": {kind: one.seconds for kind, one in gates.items()},
-        "points": points,
-        "seconds": time.perf_counter() - started,
-    }
+    by_distance = gates["distance"].gate.gate
+    for least in LEAST[:2]:
+        add("RetoMaton, λ by distance", least, where, by_distance, retomaton=True, min_knns=least)
 
 
 def plot(results, path):
@@ -156,6 +156,14 @@ def plot(results, path):
     figure.savefig(path)
 
 
+def others(settings):
+    """What earlier runs with the same settings found on other texts."""
+    path = RESULTS / "searches_saved.json"
+    content = json.loads(path.read_text()) if path.exists() else {"settings": None}
+    same = content["settings"] == {**settings, "model": Path(settings["model"]).name}
+    return content["result"] if same else {}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
@@ -169,13 +177,16 @@ def main():
     torch.set_num_threads(args.threads)
     model, tokenizer = load(args.model)
     window = knn_logits.WindowConfig(args.window, args.stride)
-    results = {}
     for name, store, text in args.sets:
         documents = documents_of(text, tokenizer, args.documents, args.tokens)
-        results[name] = measure(model, tokenizer, store, documents, window)
         settings = {key: value for key, value in vars(args).items() if key != "sets"}
-        record("searches_saved", {**settings, "sets": list(results)}, results)
-        plot(results, RESULTS / "searches_saved.png")
+
+        def keep(found, name=name, settings=settings):
+            results = others(settings) | {name: found}
+            record("searches_saved", settings, results)
+            plot(results, RESULTS / "searches_saved.png")
+
+        measure(model, tokenizer, store, documents, window, keep)
 
 
 if __name__ == "__main__":
