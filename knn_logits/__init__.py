@@ -42,6 +42,11 @@ _HOME = {
     "LearnedGate": "knn_logits.gating.learned",
     "fit_learned_gate": "knn_logits.gating.fitting",
     "gate_features": "knn_logits.gating.learned",
+    "ConfidenceSkip": "knn_logits.gating.skipping",
+    "fit_confidence_skip": "knn_logits.gating.fitting",
+    "LearnedSkip": "knn_logits.gating.skipping",
+    "fit_learned_skip": "knn_logits.gating.fitting",
+    "skip_features": "knn_logits.gating.skipping",
     "load_gate": "knn_logits.gating.stored",
     "save_gate": "knn_logits.gating.stored",
     "Trace": "knn_logits.trace.trace",
@@ -97,6 +102,11 @@ __all__ = [  # noqa: RUF022
     "LearnedGate",
     "fit_learned_gate",
     "gate_features",
+    "ConfidenceSkip",
+    "fit_confidence_skip",
+    "LearnedSkip",
+    "fit_learned_skip",
+    "skip_features",
     "load_gate",
     "save_gate",
     "Trace",
@@ -151,9 +161,15 @@ if TYPE_CHECKING:
     from knn_logits.evaluation.results import Evaluation
     from knn_logits.explanation import explain
     from knn_logits.gating.distance import DistanceGate
-    from knn_logits.gating.fitting import fit_distance_gate, fit_learned_gate
+    from knn_logits.gating.fitting import (
+        fit_confidence_skip,
+        fit_distance_gate,
+        fit_learned_gate,
+        fit_learned_skip,
+    )
     from knn_logits.gating.gate import Gate
     from knn_logits.gating.learned import LearnedGate, gate_features
+    from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip, skip_features
     from knn_logits.gating.stored import load_gate, save_gate
     from knn_logits.hub.pull import pull
     from knn_logits.hub.push import push_to_hub

@@ -252,18 +252,35 @@ class Retriever:
         """log w_i of the neighbors that `search` found, [rows, k]."""
         return log_weights(neighbors, self.metric, self.config.temperature)
 
-    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
+    def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
         """The neighbors of one step, or of several in a row, of a batch of texts.
 
         Args:
             states: [rows, positions, dim], the states at the last positions of the texts.
             ids: int64 [rows, length], the texts up to the last of those positions.
+            wanted: bool [rows, positions], False where nothing is looked for; None for nowhere.
 
         Returns:
             Neighbors of `rows * positions` queries, all rows of a position after another.
         """
         del ids  # of no interest to a search, which knows no text
-        return self.search(states.transpose(0, 1).reshape(-1, states.shape[-1]))
+        queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
+        return self.search_some(queries, None if wanted is None else wanted.T.reshape(-1))
+
+    def search_some(self, queries: Tensor, wanted: Tensor | None) -> Neighbors:
+        """The neighbors of those queries that are wanted, in one search; the others have none.
+
+        Args:
+            queries: [rows, dim], any floating type and device.
+            wanted: bool [rows]; None for all.
+        """
+        if wanted is None:
+            return self.search(queries)
+        if bool(wanted.any()):
+            found = self.search(queries[wanted.to(queries.device)])
+        else:
+            found = Neighbors.nothing(0)
+        return found.among(wanted, self.metric)
 
     def search(self, queries: Tensor) -> Neighbors:
         """The neighbors of a batch of queries, in one search.

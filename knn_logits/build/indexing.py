@@ -68,12 +68,15 @@ def build_index(
         # The index is built under the manifest's metric, so the manifest in memory changes first.
         store.manifest = old.model_copy(update={"metric": metric})
         built, record = make_index(store, index, threads=threads, progress=progress)
-        settings = old.settings
+        settings, gone = old.settings, ["index", "native"]
         if metric != old.metric:
             fitting = like_temperature(store, settings.temperature, old.metric)
             settings = settings.model_copy(update={"temperature": fitting, "stale": True})
+            gone.append("gate")  # it reads the old metric's distances
+        elif old.file("gate") is not None:
+            settings = settings.model_copy(update={"stale": True})
         write_index(job, store, built, record, store.checks)
-        others = [one for one in old.files if layout.kind_of(one.name) not in ("index", "native")]
+        others = [one for one in old.files if layout.kind_of(one.name) not in gone]
         job.commit(
             store.manifest.model_copy(
                 update={

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from knn_logits.config import KNNConfig
 from knn_logits.errors import ConfigError
+
+if TYPE_CHECKING:
+    from knn_logits.gating.stored import StoredGate
 
 STORE_HELP = "Folder of the datastore, or org/name[@revision] on the Hub."
 
@@ -50,6 +54,12 @@ DryRun = Annotated[
 K = Annotated[int | None, typer.Option("--k", help="Neighbors a query.")]
 Lmbda = Annotated[
     float | None, typer.Option("--lmbda", help="Weight of the neighbors, from 0 to 1.")
+]
+Gate = Annotated[
+    str | None,
+    typer.Option(
+        "--gate", metavar="FILE", help="A gate that save_gate wrote, in place of one --lmbda."
+    ),
 ]
 Temperature = Annotated[
     float | None,
@@ -99,6 +109,22 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random c
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
 ]
+
+
+def weight_of(lmbda: float | None, gate: str | None) -> float | StoredGate | None:
+    """What --lmbda or --gate gives, None where neither does.
+
+    Raises:
+        ConfigError: when both are given, or the number is out of its range.
+        DamagedError: when the file holds no gate.
+    """
+    if gate is None:
+        return KNNConfig(lmbda=lmbda).lmbda if lmbda is not None else None
+    if lmbda is not None:
+        raise ConfigError("--gate decides on lmbda: leave --lmbda out, or --gate")
+    from knn_logits.gating.stored import load_gate
+
+    return load_gate(gate)
 
 
 def parse_weights(text: str | None) -> list[float] | None:

@@ -33,6 +33,7 @@ def verify(
     from knn_logits.datastore.manifest import read_manifest
     from knn_logits.datastore.store import Datastore
     from knn_logits.errors import KNNLogitsError
+    from knn_logits.gating.stored import stored_gate
     from knn_logits.retrieval import open_index
 
     prepare(None)
@@ -45,7 +46,9 @@ def verify(
         damaged = verification.damage(folder, manifest, bars) if full else []
         if not damaged:
             try:
-                open_index(Datastore(folder, progress=bars))
+                datastore = Datastore(folder, progress=bars)
+                open_index(datastore)
+                stored_gate(datastore)
             except KNNLogitsError as error:
                 damaged = verification.damage(folder, manifest, bars) or [str(error)]
     seconds = time.monotonic() - started

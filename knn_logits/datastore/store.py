@@ -93,6 +93,7 @@ class Datastore:
         self._open_keys()
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
+        self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
         native = manifest.file("native")
         here = native is not None and native.bytes > 0 and self._path("native").exists()
         self._native = np.memmap(self._path("native"), mode="r") if here else None
@@ -322,6 +323,10 @@ class Datastore:
     def index_arrays(self) -> dict[str, Array] | None:
         """The index's plain arrays by name, None when there is no such file."""
         return self._index.read() if self._index is not None else None
+
+    def gate_arrays(self) -> tuple[dict[str, Array], dict[str, str]] | None:
+        """The arrays and the metadata of the gate, None when there is no such file."""
+        return (self._gate.read(), self._gate.metadata) if self._gate is not None else None
 
     def native_index(self) -> bytes | None:
         """The index in FAISS's own format, None when there is no such file."""

@@ -33,7 +33,8 @@ Progress = Callable[[str, int, int | None], None]
 # A power of two and a multiple of every dtype's size.
 _CHUNK = HASH_CHUNK // 4
 _THREADS = 4
-_LARGEST_CHECKS = 64 << 20
+# Of files that are read into memory whole.
+_LARGEST = {"checks": 64 << 20, "gate": 1 << 20}
 _LONGEST_CANARY = 4096
 _ADVICE = "get the datastore again, or build it again"
 
@@ -127,7 +128,7 @@ def _size_problem(folder: Path, record: FileRecord) -> str | None:
         return str(error)
     if size != record.bytes:
         return f"{path} has {size} bytes, the manifest says {record.bytes}; {_ADVICE}"
-    if layout.kind_of(record.name) == "checks" and size > _LARGEST_CHECKS:
+    if size > _LARGEST.get(layout.kind_of(record.name) or "", size):
         return f"{path} is too large ({size} bytes); {_ADVICE}"
     return None
 
@@ -225,6 +226,14 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
         if one.shape is None or len(one.shape) != 2 or one.shape[1] != manifest.dim:
             raise DamagedError(f"{folder / one.name} holds {one.shape}, not rows of {manifest.dim}")
     _check_checks(folder, manifest)
+    gate = manifest.file("gate")
+    if gate is not None:
+        for name, array in read_arrays(folder / gate.name)[0].items():
+            if array.dtype != np.float32 or not np.isfinite(array).all():
+                raise DamagedError(
+                    f"{folder / gate.name} holds {name} that is no gate's; fit it again with "
+                    "`knn-logits tune --gate ... --write`"
+                )
 
 
 def _check_checks(folder: Path, manifest: Manifest) -> None:
