@@ -19,6 +19,9 @@ _HOME = {
     "remove_documents": "knn_logits.build.removing",
     "compact": "knn_logits.build.removing",
     "cluster": "knn_logits.build.clustering",
+    "import_datastore": "knn_logits.build.importing",
+    "push_to_hub": "knn_logits.hub.push",
+    "pull": "knn_logits.hub.pull",
     "explain": "knn_logits.explanation",
     "evaluate": "knn_logits.evaluation.perplexity",
     "Evaluation": "knn_logits.evaluation.results",
@@ -39,6 +42,11 @@ _HOME = {
     "LearnedGate": "knn_logits.gating.learned",
     "fit_learned_gate": "knn_logits.gating.fitting",
     "gate_features": "knn_logits.gating.learned",
+    "ConfidenceSkip": "knn_logits.gating.skipping",
+    "fit_confidence_skip": "knn_logits.gating.fitting",
+    "LearnedSkip": "knn_logits.gating.skipping",
+    "fit_learned_skip": "knn_logits.gating.fitting",
+    "skip_features": "knn_logits.gating.skipping",
     "load_gate": "knn_logits.gating.stored",
     "save_gate": "knn_logits.gating.stored",
     "Trace": "knn_logits.trace.trace",
@@ -54,6 +62,7 @@ _HOME = {
     "DamagedError": "knn_logits.errors",
     "MismatchError": "knn_logits.errors",
     "BusyError": "knn_logits.errors",
+    "HubError": "knn_logits.errors",
     "StorageError": "knn_logits.errors",
     "SearchError": "knn_logits.errors",
     "TraceError": "knn_logits.errors",
@@ -70,6 +79,9 @@ __all__ = [  # noqa: RUF022
     "remove_documents",
     "compact",
     "cluster",
+    "import_datastore",
+    "push_to_hub",
+    "pull",
     "explain",
     "evaluate",
     "Evaluation",
@@ -90,6 +102,11 @@ __all__ = [  # noqa: RUF022
     "LearnedGate",
     "fit_learned_gate",
     "gate_features",
+    "ConfidenceSkip",
+    "fit_confidence_skip",
+    "LearnedSkip",
+    "fit_learned_skip",
+    "skip_features",
     "load_gate",
     "save_gate",
     "Trace",
@@ -105,6 +122,7 @@ __all__ = [  # noqa: RUF022
     "DamagedError",
     "MismatchError",
     "BusyError",
+    "HubError",
     "StorageError",
     "SearchError",
     "TraceError",
@@ -117,6 +135,7 @@ if TYPE_CHECKING:
     from knn_logits.build.builder import build_datastore
     from knn_logits.build.clustering import cluster
     from knn_logits.build.corpus import Document, read_corpus
+    from knn_logits.build.importing import import_datastore
     from knn_logits.build.indexing import build_index
     from knn_logits.build.removing import compact, remove_documents
     from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
@@ -127,6 +146,7 @@ if TYPE_CHECKING:
         CorpusError,
         DamagedError,
         DatastoreError,
+        HubError,
         IncompleteError,
         KNNLogitsError,
         LimitError,
@@ -141,10 +161,18 @@ if TYPE_CHECKING:
     from knn_logits.evaluation.results import Evaluation
     from knn_logits.explanation import explain
     from knn_logits.gating.distance import DistanceGate
-    from knn_logits.gating.fitting import fit_distance_gate, fit_learned_gate
+    from knn_logits.gating.fitting import (
+        fit_confidence_skip,
+        fit_distance_gate,
+        fit_learned_gate,
+        fit_learned_skip,
+    )
     from knn_logits.gating.gate import Gate
     from knn_logits.gating.learned import LearnedGate, gate_features
+    from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip, skip_features
     from knn_logits.gating.stored import load_gate, save_gate
+    from knn_logits.hub.pull import pull
+    from knn_logits.hub.push import push_to_hub
     from knn_logits.limits import Deadline, Limits
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor

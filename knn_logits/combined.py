@@ -25,18 +25,21 @@ Stores: TypeAlias = "OneStore | Sequence[OneStore]"
 
 
 def open_stores(datastores: Stores) -> list[Datastore]:
-    """One datastore or several, opened where a folder is given.
+    """One datastore or several, opened where a folder or a name on the Hub is given.
 
     Raises:
         ConfigError: when there is none.
         MismatchError: when they cannot be searched by the same queries.
         DatastoreError: when a folder is no datastore.
+        HubError: when one cannot be fetched.
     """
     single = isinstance(datastores, (Datastore, str, os.PathLike))
     given: Sequence[OneStore] = [datastores] if single else list(datastores)  # type: ignore[list-item, arg-type]
     if not given:
         raise ConfigError("no datastore was given: give one or several")
-    stores = [one if isinstance(one, Datastore) else Datastore(one) for one in given]
+    stores = [
+        one if isinstance(one, Datastore) else Datastore.from_pretrained(one) for one in given
+    ]
     first = stores[0].manifest
     for store in stores[1:]:
         other = store.manifest
@@ -147,15 +150,15 @@ class CombinedRetriever(Retriever):
         """
         return self._merged([one.search(queries) for one in self.retrievers])
 
-    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
+    def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
         """See `Retriever.search_steps`; each datastore follows its own pointers."""
-        return self._merged([one.search_steps(states, ids) for one in self.retrievers])
+        return self._merged([one.search_steps(states, ids, wanted) for one in self.retrievers])
 
     def _merged(self, found: list[Neighbors]) -> Neighbors:
         found = [one.to(found[0].ids.device) for one in found]
         widest = max(one.k for one in found)
         if self.weights is not None:
-            found = [one.padded(widest, self.metric) for one in found]
+            found = [one.padded(max(1, widest), self.metric) for one in found]
         ids = [
             torch.where(one.ids >= 0, one.ids + first, one.ids)
             for one, first in zip(found, self._first, strict=False)
@@ -186,7 +189,9 @@ class CombinedRetriever(Retriever):
         """log w_i of the neighbors that `search` found, [rows, k]."""
         if self.weights is None:
             return super().log_weights(neighbors)
-        k = max(1, neighbors.k // len(self.retrievers))
+        if not neighbors.k:
+            return neighbors.distances
+        k = neighbors.k // len(self.retrievers)
         parts = [
             log_weights(Neighbors(ids, distances, values), self.metric, self.config.temperature)
             for ids, distances, values in zip(

@@ -9,6 +9,7 @@
     │   ├── DamagedError      a file that is not what the manifest says
     │   ├── MismatchError     a datastore of another model, layer, dimension or tokenizer
     │   ├── BusyError         a datastore that another process is writing
+    │   ├── HubError          a datastore that cannot be fetched from the Hub, or sent to it
     │   └── StorageError      a disk that is full or fails
     ├── SearchError           an index that cannot be built, opened or searched
     ├── TraceError            a trace that does not belong to the given output
@@ -53,6 +54,10 @@ class MismatchError(DatastoreError):
 
 class BusyError(DatastoreError):
     """Another process is writing the datastore."""
+
+
+class HubError(DatastoreError):
+    """A datastore cannot be fetched from the Hub, or sent to it."""
 
 
 class StorageError(DatastoreError):

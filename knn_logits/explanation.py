@@ -15,7 +15,8 @@ from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key
 from knn_logits.config import SearchSettings
 from knn_logits.errors import CorpusError, ModelError
-from knn_logits.gating.gate import Gate, lmbda_of_rows, split_lmbda
+from knn_logits.gating.gate import Gate, lmbda_of_rows, rows_to_search
+from knn_logits.gating.stored import lmbda_or_gate
 from knn_logits.neighbors import Neighbors
 from knn_logits.processor import resolve_config
 from knn_logits.retrieval import Retriever
@@ -55,7 +56,8 @@ def explain(
         text: Any text of at least two tokens.
         weights: Share of each of several datastores in the vote; None merges by distance.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
-        lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token.
+        lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token;
+            None takes the datastore's gate if it has one.
         temperature: Of the softmax over the neighbors, above 0.
         device: Where to search.
         threads: OpenMP threads for searches; None takes one for small batches.
@@ -80,7 +82,7 @@ def explain(
     if check:
         for store in stores:
             check_model(model, store, location)
-    number, gate = split_lmbda(lmbda, stores[0].manifest.metric)
+    number, gate = lmbda_or_gate(lmbda, stores[0])
     config = resolve_config(
         stores[0].manifest.settings,
         k=k,
@@ -138,7 +140,10 @@ def _traced(
     for start in range(0, len(states), _QUERIES_AT_ONCE):
         part = slice(start, start + _QUERIES_AT_ONCE)
         end = ids.shape[1] - len(states) + min(part.stop, len(states))
-        found = retriever.search_steps(states[part].unsqueeze(0), ids[:, :end])
+        wanted = rows_to_search(gate, log_p_lm[part])
+        found = retriever.search_steps(
+            states[part].unsqueeze(0), ids[:, :end], None if wanted is None else wanted[None]
+        )
         neighbors: Neighbors = found.to("cpu")
         weights = retriever.log_weights(neighbors)
         lmbdas = [config.lmbda] * neighbors.rows

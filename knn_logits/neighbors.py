@@ -82,6 +82,31 @@ class Neighbors:
             values=pad(self.values, (0, missing), value=0),
         )
 
+    def among(self, rows: Tensor, metric: Metric) -> Neighbors:
+        """These neighbors as those of some of more queries; the others have none.
+
+        Args:
+            rows: bool [more rows], True for the queries that these are of, in their order.
+            metric: Of the distances.
+
+        Returns:
+            Neighbors of all of them; no search was made for the others.
+        """
+        there = rows.to(self.ids.device)
+        more = Neighbors(
+            self.ids.new_full((len(rows), self.k), -1),
+            self.distances.new_full((len(rows), self.k), padding_distance(metric)),
+            self.values.new_zeros((len(rows), self.k)),
+            every_row=self.every_row and self.rows == len(rows),
+            searched=rows.cpu().clone(),
+        )
+        more.ids[there] = self.ids
+        more.distances[there] = self.distances
+        more.values[there] = self.values
+        if self.searched is not None and more.searched is not None:
+            more.searched[rows.cpu()] = self.searched
+        return more
+
     def to(self, device: torch.device | str) -> Neighbors:
         """The same neighbors with all tensors on `device`."""
         if self.ids.device == torch.device(device):

@@ -20,7 +20,8 @@ from knn_logits.config import KNNConfig, SearchSettings
 from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.distribution import drop_impossible, mix
 from knn_logits.errors import ModelError, TraceError
-from knn_logits.gating.gate import Gate, lmbda_of_rows, split_lmbda
+from knn_logits.gating.gate import Gate, lmbda_of_rows, rows_to_search
+from knn_logits.gating.stored import lmbda_or_gate
 from knn_logits.neighbors import Neighbors
 from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
 from knn_logits.trace.recording import Recording, Step
@@ -68,7 +69,8 @@ class KNNLogitsProcessor(LogitsProcessor):
             built by this model. Settings that are not given are those of the first.
         weights: Share of each of several datastores in the vote; None merges by distance.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
-        lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each step.
+        lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each step;
+            None takes the datastore's gate if it has one.
         temperature: Of the softmax over the neighbors, above 0.
         key: Where the key is; None takes the datastore's. Another one is refused.
         device: Where to search; None searches on the model's device where the index can.
@@ -109,7 +111,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         stores = open_stores(datastore)
         store = stores[0]
         self.datastores = stores
-        number, self.gate = split_lmbda(lmbda, store.manifest.metric)
+        number, self.gate = lmbda_or_gate(lmbda, store)
         self.config = resolve_config(
             store.manifest.settings,
             k=k,
@@ -179,8 +181,8 @@ class KNNLogitsProcessor(LogitsProcessor):
         window, position = found
         is_first = not window.answers
         whole = position + 1 == input_ids.shape[1]
-        neighbors = self._neighbors(window, position, input_ids).to(scores.device)
         log_p_lm = torch.log_softmax(scores.float(), dim=-1)
+        neighbors = self._neighbors(window, position, input_ids, log_p_lm).to(scores.device)
         weights = self.retriever.log_weights(neighbors)
         votes = drop_impossible(weights, neighbors.values, log_p_lm)
         every_row = neighbors.every_row and votes is weights
@@ -193,16 +195,22 @@ class KNNLogitsProcessor(LogitsProcessor):
             self._note(recording, input_ids, neighbors, votes, lmbda, log_p_lm)
         return mixed
 
-    def _neighbors(self, window: Window, position: int, input_ids: Tensor) -> Neighbors:
+    def _neighbors(
+        self, window: Window, position: int, input_ids: Tensor, log_p_lm: Tensor
+    ) -> Neighbors:
         if position not in window.answers:
-            # Assisted decoding asks for the positions from here on one by one: search them at once.
+            # Assisted decoding asks for the positions from here on one by one: search them at once,
+            # unless a gate leaves some out, which reads what the model says there.
             states = self._capture.states(window, position)
+            wanted = rows_to_search(self.gate, log_p_lm)
+            if wanted is not None:
+                states, wanted = states[:, :1], wanted.unsqueeze(1)
             rows, positions, _ = states.shape
             texts = input_ids
             if positions > 1 and window.ids is not None:
                 candidates = window.ids[:, position + 1 :].to(input_ids.device)
                 texts = torch.cat([input_ids, candidates], dim=-1)
-            found = self.retriever.search_steps(states, texts)
+            found = self.retriever.search_steps(states, texts, wanted)
             for number in range(positions):
                 part = slice(number * rows, (number + 1) * rows)
                 window.answers[position + number] = found[part]

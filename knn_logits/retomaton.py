@@ -146,11 +146,12 @@ class RetomatonRetriever(Retriever):
         """See `Retriever.follows_text`."""
         return True
 
-    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
+    def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
         """See `Retriever.search_steps`. A text's pointers are those of its own last step.
 
         Rows may come in another order than before, some doubled and some gone, as beams do: a row
-        goes on from the row whose text it continues. What continues no text searches.
+        goes on from the row whose text it continues. What continues no text searches. A step that
+        is not wanted follows no pointers and leaves none.
         """
         positions = states.shape[1]
         if not hasattr(self._thread, "steps"):
@@ -161,7 +162,8 @@ class RetomatonRetriever(Retriever):
             length = ids.shape[1] - positions + 1 + position
             here = ids[:, :length]
             pointers = self._pointers_of(here, steps)
-            neighbors, candidates = self._step(states[:, position], pointers)
+            rows = None if wanted is None else wanted[:, position].tolist()
+            neighbors, candidates = self._step(states[:, position], pointers, rows)
             steps.append(_Step(here, candidates))
             found.append(neighbors)
         return _stacked(found, self.metric)
@@ -190,10 +192,21 @@ class RetomatonRetriever(Retriever):
             ]
         return [nothing] * len(ids)
 
-    def _step(self, queries: Tensor, pointers: list[Array]) -> tuple[Neighbors, list[Candidates]]:
+    def _step(
+        self, queries: Tensor, pointers: list[Array], wanted: list[bool] | None
+    ) -> tuple[Neighbors, list[Candidates]]:
         """One step of all rows: one search for those that need it, one gathering of keys."""
         config = self.config
-        searching = [row for row, some in enumerate(pointers) if len(some) < config.min_knns]
+        if wanted is not None:
+            nothing = np.empty(0, np.int64)
+            pointers = [
+                some if own else nothing for some, own in zip(pointers, wanted, strict=True)
+            ]
+        searching = [
+            row
+            for row, some in enumerate(pointers)
+            if len(some) < config.min_knns and (wanted is None or wanted[row])
+        ]
         followed = [self._pointers.extended(some) for some in pointers]
         distances = self._distances(queries, followed)
         ids: list[Array] = followed

@@ -129,7 +129,7 @@ def whole_index(
         return from_bytes(
             data, record.factory, dim, metric, size, nprobe=record.nprobe, threads=threads
         )
-    if not store.has_keys:
+    if not store.offers_keys:
         advice = "pass --native-index if you trust its publisher" if record.native else "build it"
         raise DatastoreError(f"{store.folder} has no index in a plain form and no keys; {advice}")
     if not native:
@@ -219,8 +219,10 @@ class Retriever:
         index: Index | None = None,
         native: bool = False,
     ) -> None:
-        if config.refine and not store.has_keys:
+        if config.refine and not store.offers_keys:
             raise DatastoreError(f"{store.folder} has no keys, so refine is not possible")
+        if config.refine:
+            store.fetch_keys()
         self.store = store
         self.config = config
         self.metric: Metric = store.manifest.metric
@@ -250,18 +252,35 @@ class Retriever:
         """log w_i of the neighbors that `search` found, [rows, k]."""
         return log_weights(neighbors, self.metric, self.config.temperature)
 
-    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
+    def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
         """The neighbors of one step, or of several in a row, of a batch of texts.
 
         Args:
             states: [rows, positions, dim], the states at the last positions of the texts.
             ids: int64 [rows, length], the texts up to the last of those positions.
+            wanted: bool [rows, positions], False where nothing is looked for; None for nowhere.
 
         Returns:
             Neighbors of `rows * positions` queries, all rows of a position after another.
         """
         del ids  # of no interest to a search, which knows no text
-        return self.search(states.transpose(0, 1).reshape(-1, states.shape[-1]))
+        queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
+        return self.search_some(queries, None if wanted is None else wanted.T.reshape(-1))
+
+    def search_some(self, queries: Tensor, wanted: Tensor | None) -> Neighbors:
+        """The neighbors of those queries that are wanted, in one search; the others have none.
+
+        Args:
+            queries: [rows, dim], any floating type and device.
+            wanted: bool [rows]; None for all.
+        """
+        if wanted is None:
+            return self.search(queries)
+        if bool(wanted.any()):
+            found = self.search(queries[wanted.to(queries.device)])
+        else:
+            found = Neighbors.nothing(0)
+        return found.among(wanted, self.metric)
 
     def search(self, queries: Tensor) -> Neighbors:
         """The neighbors of a batch of queries, in one search.

@@ -120,7 +120,9 @@ def add_documents(
                 "settings": base.settings.model_copy(update={"stale": True}),
             }
         )
-        others = [one for one in base.files if one not in (base.file("index"), base.file("native"))]
+        # Clusters are of the old entries only.
+        gone = [base.file(kind) for kind in ("index", "native", "clusters")]
+        others = [one for one in base.files if one not in gone]
         grown = Datastore.unfinished(
             folder, manifest.model_copy(update={"files": job.files_with(others)})
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from knn_logits.build.progress import Progress, no_progress
+from knn_logits.compatibility import CANARY_KEYS
 from knn_logits.config import IndexConfig, Metric
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import write_arrays, write_bytes
@@ -67,12 +68,15 @@ def build_index(
         # The index is built under the manifest's metric, so the manifest in memory changes first.
         store.manifest = old.model_copy(update={"metric": metric})
         built, record = make_index(store, index, threads=threads, progress=progress)
-        settings = old.settings
+        settings, gone = old.settings, ["index", "native"]
         if metric != old.metric:
             fitting = like_temperature(store, settings.temperature, old.metric)
             settings = settings.model_copy(update={"temperature": fitting, "stale": True})
+            gone.append("gate")  # it reads the old metric's distances
+        elif old.file("gate") is not None:
+            settings = settings.model_copy(update={"stale": True})
         write_index(job, store, built, record, store.checks)
-        others = [one for one in old.files if layout.kind_of(one.name) not in ("index", "native")]
+        others = [one for one in old.files if layout.kind_of(one.name) not in gone]
         job.commit(
             store.manifest.model_copy(
                 update={
@@ -126,7 +130,7 @@ def write_index(
             write_arrays(job.path("index"), arrays, {"factory": record.factory})
             job.note(job.path("index"))
     kept = {name: value for name, value in checks.items() if not name.startswith("probe")}
-    write_arrays(job.path("checks"), kept | probe_arrays(store, index), {})
+    write_arrays(job.path("checks"), kept | probe_arrays(store, index, kept), {})
     job.note(job.path("checks"))
 
 
@@ -261,10 +265,18 @@ def index_arrays(index: Index, record: IndexRecord) -> dict[str, Array] | None:
     return None
 
 
-def probe_arrays(store: Datastore, index: Index, queries: int = 8, k: int = 8) -> dict[str, Array]:
-    """A few stored queries with the ids and distances that the index returns for them."""
-    ids = np.linspace(0, len(store) - 1, min(queries, len(store))).astype(np.int64)
-    asked = store.keys(ids).astype(np.float32)
+def probe_arrays(
+    store: Datastore, index: Index, canary: Mapping[str, Array], queries: int = 8, k: int = 8
+) -> dict[str, Array]:
+    """A few stored queries with the ids and distances that the index returns for them.
+
+    They are keys, or the canary's where an imported datastore has none.
+    """
+    if store.has_keys:
+        ids = np.linspace(0, len(store) - 1, min(queries, len(store))).astype(np.int64)
+        asked = store.keys(ids).astype(np.float32)
+    else:
+        asked = np.asarray(canary[CANARY_KEYS][:queries], np.float32)
     distances, found = index.search(torch.from_numpy(asked), k)
     order = distances.argsort(dim=-1, descending=store.manifest.metric != "l2", stable=True)
     return {

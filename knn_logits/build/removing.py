@@ -110,6 +110,8 @@ def compact(
         if store.clusters is not None:
             write_array(job.path("clusters"), np.asarray(store.clusters)[entries])
             job.note(job.path("clusters"))
+        gate = old.file("gate")
+        others = [gate] if gate is not None else []
         manifest = old.model_copy(
             update={
                 "generation": job.generation,
@@ -117,13 +119,13 @@ def compact(
                 "documents": int(kept_documents.sum()),
                 "tokens": tokens,
                 "removed": (),
-                "files": job.files_with(()),
+                "files": job.files_with(others),
             }
         )
         small = Datastore.unfinished(folder, manifest)
         index, record = _compacted(store, small, entries, threads, progress)
         write_index(job, small, index, record, store.checks)
-        manifest = manifest.model_copy(update={"index": record, "files": job.files_with(())})
+        manifest = manifest.model_copy(update={"index": record, "files": job.files_with(others)})
         job.commit(manifest)
         left = leftovers(folder, manifest)
         if left:

@@ -9,12 +9,16 @@ from knn_logits.cli import (
     add,
     app_command,
     build,
+    catalog,
     cluster,
     evaluate,
     explain,
     generate,
+    import_,
     index,
     info,
+    pull,
+    push,
     remove,
     tune,
     verify,
@@ -42,6 +46,10 @@ app.command("eval")(evaluate.evaluate)
 app.command("tune")(tune.tune)
 app.command("info")(info.info)
 app.command("app")(app_command.serve)
+app.command("import")(import_.import_store)
+app.command("pull")(pull.pull)
+app.command("push")(push.push)
+app.command("catalog")(catalog.catalog)
 
 
 def _version(wanted: bool) -> None:

@@ -121,16 +121,24 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
         ) from error
 
 
-def open_datastore(folder: str) -> Datastore:
-    """Opens a datastore, with a progress bar when all of it has to be read.
+def open_datastore(name: str, *, keys: bool = False) -> Datastore:
+    """Opens a datastore, with a progress bar when it has to be fetched or read.
+
+    Args:
+        name: A folder, or "org/name" or "org/name@revision" on the Hub.
+        keys: Fetch the keys as well.
 
     Raises:
         DatastoreError: when the folder is no datastore, or a damaged one.
+        HubError: when it cannot be fetched.
     """
     from knn_logits.datastore.store import Datastore
 
-    with Bars(quiet=True) as bars, interruptible("nothing was changed"):
-        return Datastore(folder, progress=bars)
+    with Bars(quiet=True) as bars, interruptible("what arrived is kept"):
+        store = Datastore.from_pretrained(name, progress=bars)
+        if keys:
+            store.fetch_keys(bars)
+        return store
 
 
 def print_json(content: dict[str, Any]) -> None:

@@ -70,6 +70,7 @@ def evaluate(
     paths: Paths,
     k: options.K = None,
     lmbda: options.Lmbda = None,
+    gate: options.Gate = None,
     temperature: options.Temperature = None,
     nprobe: options.Nprobe = None,
     refine: options.Refine = False,
@@ -103,6 +104,7 @@ def evaluate(
     windows = WindowConfig(window, stride)
     stores, names = stores_and_texts(paths)
     shares = options.parse_weights(weights)
+    weight = options.weight_of(lmbda, gate)
     datastores = [open_datastore(store) for store in stores]
     texts = read_texts(names, strict)
     if report is not None:
@@ -120,7 +122,7 @@ def evaluate(
             datastores,
             texts,
             k=k,
-            lmbda=lmbda,
+            lmbda=weight,
             temperature=temperature,
             nprobe=nprobe,
             refine=refine,

@@ -24,6 +24,7 @@ def explain(
     sources: Annotated[int, typer.Option("--sources", min=0, help="Sources listed.")] = 12,
     k: options.K = None,
     lmbda: options.Lmbda = None,
+    gate: options.Gate = None,
     temperature: options.Temperature = None,
     nprobe: options.Nprobe = None,
     refine: options.Refine = False,
@@ -43,7 +44,8 @@ def explain(
     from knn_logits.trace.trace import token_dict
 
     shares = options.parse_weights(weights)
-    datastores = [open_datastore(store) for store in stores]
+    weight = options.weight_of(lmbda, gate)
+    datastores = [open_datastore(store, keys=refine or retomaton) for store in stores]
     prepare(threads)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.explanation import explain as explain_text
@@ -55,7 +57,7 @@ def explain(
             datastores,
             text,
             k=k,
-            lmbda=lmbda,
+            lmbda=weight,
             temperature=temperature,
             nprobe=nprobe,
             refine=refine,

@@ -59,6 +59,7 @@ def generate(
     ] = 12,
     k: options.K = None,
     lmbda: options.Lmbda = None,
+    gate: options.Gate = None,
     temperature: options.Temperature = None,
     nprobe: options.Nprobe = None,
     refine: options.Refine = False,
@@ -90,11 +91,13 @@ def generate(
     from knn_logits.trace.trace import token_dict
 
     shares = options.parse_weights(weights)
-    datastores = [open_datastore(store) for store in stores]
+    weight = options.weight_of(lmbda, gate)
+    datastores = [open_datastore(store, keys=refine or retomaton) for store in stores]
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.build.builder import context_length
     from knn_logits.compatibility import check_tokenizer
+    from knn_logits.gating.gate import gate_name
     from knn_logits.processor import KNNLogitsProcessor
 
     check_tokenizer(tokenizer, datastores[0])
@@ -125,7 +128,7 @@ def generate(
             loaded,
             datastores,
             k=k,
-            lmbda=lmbda,
+            lmbda=weight,
             temperature=temperature,
             nprobe=nprobe,
             refine=refine,
@@ -144,6 +147,8 @@ def generate(
         if without is not None:
             content["text_without_knn"] = without
         content |= {name: getattr(knn.config, name) for name in ("k", "lmbda", "temperature")}
+        if knn.gate is not None:
+            content["gate"] = gate_name(knn.gate)
         content["tokens"] = [token_dict(token) for token in trace[0].tokens]
         print_json(content)
         return

@@ -18,9 +18,20 @@ def info(store: options.Store, json: options.Json = False) -> None:
     datastore = open_datastore(store)
     manifest = datastore.manifest
     size = sum(record.bytes for record in manifest.files)
+    from knn_logits.gating.stored import stored_gate
+
+    stored = stored_gate(datastore)
+    gate = stored.kind if stored is not None else None
     if json:
         content: dict[str, Any] = manifest.model_dump(mode="json")
-        content = {"ok": True, "store": str(datastore.folder), "bytes": size, **content}
+        content = {
+            "ok": True,
+            "store": str(datastore.folder),
+            "revision": datastore.revision,
+            "bytes": size,
+            **content,
+            "gate": gate,
+        }
         print_json(content)
         return
     recall = manifest.index.recall
@@ -31,6 +42,7 @@ def info(store: options.Store, json: options.Json = False) -> None:
     joined = ", documents joined" if windows.concatenate else ""
     for name, value in (
         ("datastore", f"{datastore.folder} ({size / 1e6:,.1f} MB)"),
+        ("revision", datastore.revision),
         ("entries", f"{manifest.entries:,} of {manifest.documents:,} documents"),
         (
             "removed",
@@ -50,6 +62,7 @@ def info(store: options.Store, json: options.Json = False) -> None:
             f"k {settings.k}, lmbda {settings.lmbda:g}, temperature {settings.temperature:g}"
             + _state(settings),
         ),
+        ("gate", f"{gate}; weighs the neighbors where no lmbda is given" if gate else None),
         ("source", manifest.source),
         ("license", manifest.license),
     ):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from knn_logits.config import KNNConfig
 from knn_logits.errors import ConfigError
 
+if TYPE_CHECKING:
+    from knn_logits.gating.stored import StoredGate
+
+STORE_HELP = "Folder of the datastore, or org/name[@revision] on the Hub."
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or folder of the model.")]
-Store = Annotated[str, typer.Argument(metavar="STORE", help="Folder of the datastore.")]
+Store = Annotated[str, typer.Argument(metavar="STORE", help=STORE_HELP)]
 Corpus = Annotated[
     list[str],
     typer.Argument(
@@ -20,7 +26,7 @@ Corpus = Annotated[
 ]
 Stores = Annotated[
     list[str],
-    typer.Argument(metavar="STORE...", help="Folder of the datastore; several are one memory."),
+    typer.Argument(metavar="STORE...", help=f"{STORE_HELP} Several are one memory."),
 ]
 Weights = Annotated[
     str | None,
@@ -38,9 +44,22 @@ NativeIndex = Annotated[
     ),
 ]
 
+Revision = Annotated[
+    str | None, typer.Option("--revision", help="Branch, tag or commit on the Hub.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done, with files and sizes.")
+]
+
 K = Annotated[int | None, typer.Option("--k", help="Neighbors a query.")]
 Lmbda = Annotated[
     float | None, typer.Option("--lmbda", help="Weight of the neighbors, from 0 to 1.")
+]
+Gate = Annotated[
+    str | None,
+    typer.Option(
+        "--gate", metavar="FILE", help="A gate that save_gate wrote, in place of one --lmbda."
+    ),
 ]
 Temperature = Annotated[
     float | None,
@@ -90,6 +109,22 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random c
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
 ]
+
+
+def weight_of(lmbda: float | None, gate: str | None) -> float | StoredGate | None:
+    """What --lmbda or --gate gives, None where neither does.
+
+    Raises:
+        ConfigError: when both are given, or the number is out of its range.
+        DamagedError: when the file holds no gate.
+    """
+    if gate is None:
+        return KNNConfig(lmbda=lmbda).lmbda if lmbda is not None else None
+    if lmbda is not None:
+        raise ConfigError("--gate decides on lmbda: leave --lmbda out, or --gate")
+    from knn_logits.gating.stored import load_gate
+
+    return load_gate(gate)
 
 
 def parse_weights(text: str | None) -> list[float] | None:

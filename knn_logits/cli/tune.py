@@ -27,6 +27,17 @@ def tune(
     write: Annotated[
         bool, typer.Option("--write", help="Store the choice in the datastore.")
     ] = False,
+    gate: Annotated[
+        str | None,
+        typer.Option("--gate", help="Also fit a gate: distance, learned, or constant with --skip."),
+    ] = None,
+    skip: Annotated[
+        float | None,
+        typer.Option("--skip", metavar="SHARE", help="Share of searches that the gate leaves out."),
+    ] = None,
+    skip_by: Annotated[
+        str, typer.Option("--skip-by", help="Which ones: a learned rule, or the confidence.")
+    ] = "learned",
     plots: Annotated[
         str | None,
         typer.Option("--plots", metavar="FOLDER", help="Write heat map, curve and numbers there."),
@@ -44,13 +55,16 @@ def tune(
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Choose k, lmbda and temperature by how well texts are predicted.
+    """Choose k, lmbda and temperature by how well texts are predicted, and fit a gate.
 
     The texts should be like those the model will meet, and not be part of the datastore. Settings
     are chosen on half of the documents; the perplexity is that of the other half.
     """
+    from knn_logits.tuning.gates import Wanted
+
     # Refused before the model is loaded.
     KNNConfig().with_given(k=k, nprobe=nprobe)
+    Wanted.of(gate, skip, skip_by)
     windows = WindowConfig(window, stride)
     stores, names = stores_and_texts(paths)
     if write and len(stores) > 1:
@@ -79,6 +93,10 @@ def tune(
             batch_tokens=batch_tokens,
             device=str(loaded.device),
             threads=threads,
+            gate=gate,  # type: ignore[arg-type]  # checked above, as the next but one
+            skip=skip,
+            skip_by=skip_by,  # type: ignore[arg-type]
+            seed=seed,
             write=write,
             progress=bars,
         )
@@ -99,6 +117,15 @@ def tune(
         f"perplexity on {held.tokens:,} other tokens: {held.perplexity:.2f}; with the datastore's "
         f"settings {held.before:.2f}, without kNN {held.lm:.2f}"
     )
+    if result.gate is not None:
+        found = result.gate
+        low, high = found.interval or (None, None)
+        between = f", 95% interval {low - 1:+.1%} to {high - 1:+.1%}" if low and high else ""
+        skipped = f"; {found.skipped:.1%} of the searches left out" if skip is not None else ""
+        typer.echo(
+            f"gate ({found.kind}): {found.perplexity:.2f}, {found.ratio - 1:+.1%} of the best "
+            f"number's {found.constant:.2f}{between}{skipped}"
+        )
     for name in result.at_the_edge:
         typer.echo(f"the best {name} is the last one tried; a further one may be better")
     for path in files:

@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, prepare, print_json, stderr
+from knn_logits.cli.common import (
+    Bars,
+    interruptible,
+    open_datastore,
+    prepare,
+    print_json,
+    stderr,
+)
 
 
 def verify(
@@ -21,14 +28,17 @@ def verify(
 ) -> None:
     """Check a datastore: hashes, shapes, ranges, and that its index finds what it should."""
     from knn_logits.datastore import verification
+    from knn_logits.datastore.hub_client import hub_name
     from knn_logits.datastore.job import leftovers
     from knn_logits.datastore.manifest import read_manifest
     from knn_logits.datastore.store import Datastore
     from knn_logits.errors import KNNLogitsError
+    from knn_logits.gating.stored import stored_gate
     from knn_logits.retrieval import open_index
 
     prepare(None)
-    folder = Path(store)
+    # What is damaged is to be named, so the datastore itself is not opened yet.
+    folder = Path(store) if hub_name(store) is None else open_datastore(store).folder
     manifest = read_manifest(folder)
     size = sum(record.bytes for record in manifest.files)
     started = time.monotonic()
@@ -36,7 +46,9 @@ def verify(
         damaged = verification.damage(folder, manifest, bars) if full else []
         if not damaged:
             try:
-                open_index(Datastore(folder, progress=bars))
+                datastore = Datastore(folder, progress=bars)
+                open_index(datastore)
+                stored_gate(datastore)
             except KNNLogitsError as error:
                 damaged = verification.damage(folder, manifest, bars) or [str(error)]
     seconds = time.monotonic() - started

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal, get_args
 
-Kind = Literal["tokens", "documents", "keys", "index", "native", "clusters", "checks"]
+Kind = Literal["tokens", "documents", "keys", "index", "native", "clusters", "gate", "checks"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # Arrays in the file of checks: the keys of a fixed text, and queries with what they find.
@@ -18,6 +18,8 @@ CANARY_KEYS = "canary.keys"
 PROBE_QUERIES = "probe.queries"
 PROBE_IDS = "probe.ids"
 PROBE_DISTANCES = "probe.distances"
+# What a reader of a published datastore fetches only when something asks for it.
+LATER: frozenset[Kind] = frozenset(("keys", "native"))
 
 MANIFEST = "datastore.json"
 JOURNAL = "building.json"
@@ -30,6 +32,7 @@ _PARTS: dict[Kind, tuple[str, str]] = {
     "index": ("index", "safetensors"),
     "native": ("index", "faiss"),
     "clusters": ("clusters", "npy"),
+    "gate": ("gate", "safetensors"),
     "checks": ("checks", "safetensors"),
 }
 _NAME = re.compile(r"([a-z]+)(?:\.[1-9][0-9]{0,8})?(-[0-9]{5})?\.([a-z]+)")

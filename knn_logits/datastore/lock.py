@@ -10,6 +10,7 @@ from filelock import FileLock, Timeout
 
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import storage_error
+from knn_logits.datastore.reading import hub_repo_of
 from knn_logits.errors import BusyError, DatastoreError
 
 
@@ -22,9 +23,16 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         BusyError: when another process, or another thread, is writing it, at once.
-        DatastoreError: when the lock is a link to another place.
+        DatastoreError: when the folder is a download in the Hub's cache, or the lock is a link to
+            another place.
         StorageError: when the folder cannot be written.
     """
+    repo = hub_repo_of(folder)
+    if repo is not None:
+        raise DatastoreError(
+            f"{folder} is a download of {repo}, which is not changed: copy it to a folder of its "
+            f"own with `knn-logits pull {repo} --out FOLDER`"
+        )
     if (folder / layout.LOCK).is_symlink():
         raise DatastoreError(f"{folder / layout.LOCK} is a link, which is not followed; delete it")
     lock = FileLock(folder / layout.LOCK, timeout=0, thread_local=False)

@@ -181,10 +181,13 @@ class Manifest(Record):
 
     def write(self, folder: Path) -> None:
         """Writes the manifest: from then on the folder is this datastore."""
+        write_bytes(folder / layout.MANIFEST, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The content of `datastore.json`."""
         content = Manifest.model_validate(self.model_dump()).model_dump(mode="json")
         content[_CHECKSUM] = _checksum(content)
-        text = json.dumps(content, indent=1, ensure_ascii=False)
-        write_bytes(folder / layout.MANIFEST, text.encode() + b"\n")
+        return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def _checksum(content: dict[str, Any]) -> str:

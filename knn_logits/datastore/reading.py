@@ -48,6 +48,18 @@ def regular_file(path: Path) -> os.stat_result:
     return state
 
 
+def hub_repo_of(folder: Path) -> str | None:
+    """The "org/name" of a folder in the Hub's cache of downloads, None for any other folder.
+
+    Such a folder holds links, may lack files that were not needed yet, and is never written to.
+    """
+    whole = folder.absolute()
+    kind, _, repo = whole.parent.parent.name.partition("--")
+    if whole.parent.name != "snapshots" or kind != "datasets" or "--" not in repo:
+        return None
+    return repo.replace("--", "/", 1)
+
+
 class OpenArrays:
     """A .safetensors file that is open: its arrays are read when they are asked for.
 

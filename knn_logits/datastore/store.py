@@ -21,8 +21,10 @@ from knn_logits.datastore.documents import (
     Documents,
     read_documents,
 )
-from knn_logits.datastore.manifest import Manifest, read_manifest
-from knn_logits.datastore.reading import OpenArrays, map_array, read_arrays
+from knn_logits.datastore.hub_client import hub_name
+from knn_logits.datastore.manifest import FileRecord, Manifest, read_manifest
+from knn_logits.datastore.reading import OpenArrays, hub_repo_of, map_array, read_arrays
+from knn_logits.datastore.remote import Remote, needed
 from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.neighbors import Array
 
@@ -47,12 +49,13 @@ class Passage:
 class Datastore:
     """A folder of (key, value) entries and of the text they come from.
 
-    Open one with `Datastore.from_pretrained(folder)`; `build_datastore` makes one. What is open
-    stays as it was, also when the folder changes: open it again to see the change.
+    Open one with `Datastore.from_pretrained(folder or "org/name")`; `build_datastore` makes one.
+    What is open stays as it was, also when the folder changes: open it again to see the change.
 
     Attributes:
         folder: Where it is.
         manifest: What `datastore.json` says.
+        remote: Where it was fetched from, None for a folder.
     """
 
     def __init__(
@@ -61,8 +64,10 @@ class Datastore:
         *,
         full: bool = False,
         progress: verification.Progress = verification.no_progress,
+        remote: Remote | None = None,
     ) -> None:
         self.folder = Path(folder)
+        self.remote = remote
         while True:
             self.manifest: Manifest = read_manifest(self.folder)
             try:
@@ -85,16 +90,22 @@ class Datastore:
         manifest = self.manifest
         self._tokens = map_array(self._path("tokens"), "int32", (manifest.tokens,))
         self._documents_file = pa.memory_map(str(self._path("documents")))
-        self._shards = [
-            map_array(self.folder / one.name, manifest.dtype, one.shape or ())
-            for one in manifest.key_shards
-        ]
+        self._open_keys()
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
+        self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
         native = manifest.file("native")
-        self._native = (
-            np.memmap(self.folder / native.name, mode="r") if native and native.bytes else None
-        )
+        here = native is not None and native.bytes > 0 and self._path("native").exists()
+        self._native = np.memmap(self._path("native"), mode="r") if here else None
+
+    def _open_keys(self) -> None:
+        records = self.manifest.key_shards
+        # A download may lack them; from any other folder they were missed before.
+        whole = all((self.folder / one.name).exists() for one in records)
+        self._shards = [
+            map_array(self.folder / one.name, self.manifest.dtype, one.shape or ())
+            for one in (records if whole else ())
+        ]
 
     def _path(self, kind: layout.Kind) -> Path:
         record = self.manifest.file(kind)
@@ -104,34 +115,57 @@ class Datastore:
     def unfinished(cls, folder: Path, manifest: Manifest) -> Datastore:
         """A datastore whose manifest is not written yet, for the job that writes it."""
         store = cls.__new__(cls)
-        store.folder, store.manifest = folder, manifest
+        store.folder, store.manifest, store.remote = folder, manifest, None
         store._open()
         return store
 
     @classmethod
     def from_pretrained(
         cls,
-        folder: str | os.PathLike[str],
+        name: str | os.PathLike[str],
         *,
+        revision: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        token: str | bool | None = None,
+        local_files_only: bool = False,
         full: bool = False,
         progress: verification.Progress = verification.no_progress,
     ) -> Datastore:
-        """Opens a datastore.
+        """Opens a datastore: a folder, or one of the Hub.
 
         The first opening on a machine reads every byte and compares it with the manifest; later
-        ones look whether the files were written to since.
+        ones look whether the files were written to since. From the Hub come the manifest, the text
+        and the index; the keys only when they are asked for (`refine`, an index that is made of
+        them), and every file is compared with its hash when it arrives.
 
         Args:
-            folder: A folder that `build_datastore` or `knn-logits build` wrote.
+            name: A folder that `knn-logits build` wrote, or "org/name" or "org/name@revision".
+            revision: Branch, tag or commit on the Hub; None takes the newest. `revision` of the
+                datastore is the commit it stands for.
+            cache_dir: The Hub's cache; None takes that of huggingface_hub.
+            token: Of the Hub; None takes that of the login.
+            local_files_only: Take what is in the cache and do not ask the Hub.
             full: Read every byte again.
-            progress: Told how far the reading is.
+            progress: Told how far downloading and reading are.
 
         Raises:
             DatastoreError: when the folder is no datastore.
+            HubError: when it cannot be fetched.
             IncompleteError: when its build did not finish.
             DamagedError: when a file is not what the manifest says.
+            StorageError: when the disk is full.
         """
-        return cls(folder, full=full, progress=progress)
+        wanted = hub_name(name, revision)
+        if wanted is None:
+            return cls(name, full=full, progress=progress)
+        remote = Remote.find(
+            wanted,
+            cache_dir=None if cache_dir is None else Path(cache_dir),
+            token=token,
+            local_files_only=local_files_only,
+        )
+        remote.fetch(needed(remote.manifest()), progress)
+        return cls(remote.folder, full=full, progress=progress, remote=remote)
 
     def __len__(self) -> int:
         """Number of entries."""
@@ -142,8 +176,13 @@ class Datastore:
 
     @property
     def name(self) -> str:
-        """The folder's name, for people."""
-        return self.folder.resolve().name
+        """The folder's name, or that on the Hub, for people."""
+        return hub_repo_of(self.folder) or self.folder.resolve().name
+
+    @property
+    def revision(self) -> str | None:
+        """The commit on the Hub that it is, None for a folder."""
+        return self.folder.name if hub_repo_of(self.folder) else None
 
     @property
     def tokens(self) -> Array:
@@ -201,14 +240,45 @@ class Datastore:
 
     @property
     def has_keys(self) -> bool:
-        """Whether the keys are in the folder; a published datastore may do without."""
+        """Whether the keys are here; a published datastore may do without."""
         return bool(self._shards) or len(self) == 0
 
-    def _all_shards(self) -> list[Array]:
-        if not self.has_keys:
+    @property
+    def offers_keys(self) -> bool:
+        """Whether the keys are here, or can be fetched from where the datastore came from."""
+        return self.has_keys or bool(self.manifest.key_shards)
+
+    def fetch_keys(self, progress: verification.Progress = verification.no_progress) -> None:
+        """Makes sure that the keys are here.
+
+        Args:
+            progress: Told how far downloading and reading are.
+
+        Raises:
+            DatastoreError: when there are none.
+            HubError: when they cannot be fetched.
+        """
+        if self.has_keys:
+            return
+        records = self.manifest.key_shards
+        if not records:
             raise DatastoreError(
                 f"{self.folder} has no keys, only an index; build it again to get them"
             )
+        self._fetch(records, progress)
+        self._open_keys()
+
+    def _fetch(self, records: list[FileRecord], progress: verification.Progress) -> None:
+        if self.remote is None:
+            raise DatastoreError(
+                f"{', '.join(one.name for one in records[:3])} of {self.name} were not fetched: "
+                f"run `knn-logits pull {self.name}@{self.revision} --keys`"
+            )
+        self.remote.fetch(records, progress)
+        verification.check(self.folder, self.manifest, progress=progress)
+
+    def _all_shards(self) -> list[Array]:
+        self.fetch_keys()
         return self._shards
 
     def keys(self, ids: Array) -> Array:
@@ -247,16 +317,27 @@ class Datastore:
         start = 0
         for shard in shards:
             for first in range(max(0, first_entry - start), len(shard), size):
-                yield np.asarray(shard[first : first + size], dtype=np.float32)
+                yield np.array(shard[first : first + size], dtype=np.float32)
             start += len(shard)
 
     def index_arrays(self) -> dict[str, Array] | None:
         """The index's plain arrays by name, None when there is no such file."""
         return self._index.read() if self._index is not None else None
 
+    def gate_arrays(self) -> tuple[dict[str, Array], dict[str, str]] | None:
+        """The arrays and the metadata of the gate, None when there is no such file."""
+        return (self._gate.read(), self._gate.metadata) if self._gate is not None else None
+
     def native_index(self) -> bytes | None:
         """The index in FAISS's own format, None when there is no such file."""
-        return self._native.tobytes() if self._native is not None else None
+        record = self.manifest.file("native")
+        if record is None:
+            return None
+        if self._native is not None:
+            return self._native.tobytes()
+        if not (self.folder / record.name).exists():
+            self._fetch([record], verification.no_progress)
+        return (self.folder / record.name).read_bytes()
 
     def passage(self, entry: int, before: int = 24, after: int = 12) -> Passage:
         """The text around an entry.

@@ -19,7 +19,13 @@ import numpy as np
 from knn_logits.datastore import layout, stamps
 from knn_logits.datastore.documents import Contexts, read_documents
 from knn_logits.datastore.manifest import FileRecord, Manifest
-from knn_logits.datastore.reading import HASH_CHUNK, array_facts, read_arrays, regular_file
+from knn_logits.datastore.reading import (
+    HASH_CHUNK,
+    array_facts,
+    hub_repo_of,
+    read_arrays,
+    regular_file,
+)
 from knn_logits.errors import DamagedError
 from knn_logits.neighbors import Array
 
@@ -27,7 +33,8 @@ Progress = Callable[[str, int, int | None], None]
 # A power of two and a multiple of every dtype's size.
 _CHUNK = HASH_CHUNK // 4
 _THREADS = 4
-_LARGEST_CHECKS = 64 << 20
+# Of files that are read into memory whole.
+_LARGEST = {"checks": 64 << 20, "gate": 1 << 20}
 _LONGEST_CANARY = 4096
 _ADVICE = "get the datastore again, or build it again"
 
@@ -51,11 +58,12 @@ def check(
         DamagedError: naming the first file that is damaged.
     """
     since = stamps.now()
-    for record in manifest.files:
+    records = files_here(folder, manifest)
+    for record in records:
         problem = _size_problem(folder, record)
         if problem:
             raise DamagedError(problem)
-    states = {one.name: stamps.state_of(folder / one.name) for one in manifest.files}
+    states = {one.name: stamps.state_of(folder / one.name) for one in records}
     checksum = manifest.checksum
     if not full and stamps.is_stamped(folder, checksum, states):
         return
@@ -63,6 +71,17 @@ def check(
     if found:
         raise DamagedError(found[0])
     stamps.write_stamp(folder, checksum, states, since)
+
+
+def files_here(folder: Path, manifest: Manifest) -> list[FileRecord]:
+    """The files that have to be in a folder; in a download, keys may still be to come."""
+    if hub_repo_of(folder) is None:
+        return list(manifest.files)
+    return [
+        one
+        for one in manifest.files
+        if layout.kind_of(one.name) not in layout.LATER or (folder / one.name).exists()
+    ]
 
 
 def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -> list[str]:
@@ -73,7 +92,8 @@ def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -
         manifest: Its manifest.
         progress: Told the bytes read, and all of them.
     """
-    total = sum(record.bytes for record in manifest.files)
+    records = files_here(folder, manifest)
+    total = sum(record.bytes for record in records)
     lock, done = threading.Lock(), 0
 
     def on_bytes(size: int) -> None:
@@ -91,7 +111,7 @@ def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -
             return f"{folder / record.name} cannot be read ({error.strerror}); {_ADVICE}"
 
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        found = [one for one in pool.map(problem, manifest.files) if one]
+        found = [one for one in pool.map(problem, records) if one]
     if not found:
         try:
             _check_together(folder, manifest)
@@ -108,7 +128,7 @@ def _size_problem(folder: Path, record: FileRecord) -> str | None:
         return str(error)
     if size != record.bytes:
         return f"{path} has {size} bytes, the manifest says {record.bytes}; {_ADVICE}"
-    if layout.kind_of(record.name) == "checks" and size > _LARGEST_CHECKS:
+    if size > _LARGEST.get(layout.kind_of(record.name) or "", size):
         return f"{path} is too large ({size} bytes); {_ADVICE}"
     return None
 
@@ -206,6 +226,14 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
         if one.shape is None or len(one.shape) != 2 or one.shape[1] != manifest.dim:
             raise DamagedError(f"{folder / one.name} holds {one.shape}, not rows of {manifest.dim}")
     _check_checks(folder, manifest)
+    gate = manifest.file("gate")
+    if gate is not None:
+        for name, array in read_arrays(folder / gate.name)[0].items():
+            if array.dtype != np.float32 or not np.isfinite(array).all():
+                raise DamagedError(
+                    f"{folder / gate.name} holds {name} that is no gate's; fit it again with "
+                    "`knn-logits tune --gate ... --write`"
+                )
 
 
 def _check_checks(folder: Path, manifest: Manifest) -> None:

@@ -64,7 +64,7 @@ class TokenWriter:
 
     def add(
         self,
-        tokens: Sequence[int],
+        tokens: Sequence[int] | Array,
         *,
         id: str,
         title: str | None = None,

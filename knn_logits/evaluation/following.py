@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from knn_logits.neighbors import Neighbors
 from knn_logits.retrieval import Retriever
@@ -14,12 +15,15 @@ from knn_logits.scoring.text_pass import TokenScores
 _STEPS_AT_ONCE = 256
 
 
-def followed(retriever: Retriever, scored: TokenScores) -> Iterator[tuple[TokenScores, Neighbors]]:
+def followed(
+    retriever: Retriever, scored: TokenScores, wanted: Tensor | None = None
+) -> Iterator[tuple[TokenScores, Neighbors]]:
     """Steps through the windows of a batch side by side, each one's text its own.
 
     Args:
         retriever: One whose `follows_text` holds.
         scored: The tokens of one forward pass, one window after another.
+        wanted: bool [tokens], False for those to be left out; None for none.
 
     Yields:
         Tokens and their neighbors, in another order than they came in.
@@ -40,5 +44,6 @@ def followed(retriever: Retriever, scored: TokenScores) -> Iterator[tuple[TokenS
         places = (starts[rows].unsqueeze(0) + steps.unsqueeze(1)).reshape(-1)
         there = places.to(scored.states.device)
         states = scored.states[there].reshape(len(steps), len(rows), -1).transpose(0, 1)
-        yield scored[places], retriever.search_steps(states, ids[rows, :end])
+        some = None if wanted is None else wanted[places].reshape(len(steps), len(rows)).T
+        yield scored[places], retriever.search_steps(states, ids[rows, :end], some)
         first = end

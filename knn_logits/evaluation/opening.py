@@ -18,6 +18,8 @@ from knn_logits.compatibility import check_model, check_tokenizer, locate_key, v
 from knn_logits.config import SearchSettings, WindowConfig
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, ModelError
+from knn_logits.gating.gate import Gate
+from knn_logits.gating.stored import lmbda_or_gate
 from knn_logits.processor import resolve_config
 from knn_logits.retrieval import Retriever
 from knn_logits.scoring.text_pass import scoring_batch_tokens
@@ -33,6 +35,7 @@ class Bench:
         tokenizer: Its tokenizer.
         location: Where the key is.
         retriever: Searches the datastore; None scores the model alone.
+        gate: Decides how much its neighbors count; None where that is a number.
         window: Tokens read at once.
         stride: Tokens by which the window moves on.
         concatenate: Whether documents are joined into one stream.
@@ -47,6 +50,7 @@ class Bench:
     stride: int
     concatenate: bool
     batch_tokens: int
+    gate: Gate | None = None
 
 
 def open_bench(
@@ -56,7 +60,7 @@ def open_bench(
     *,
     weights: Sequence[float] | None = None,
     k: int | None = None,
-    lmbda: float | None = None,
+    lmbda: float | Gate | None = None,
     temperature: float | None = None,
     window: WindowConfig | None = None,
     concatenate: bool | None = None,
@@ -83,7 +87,7 @@ def open_bench(
     if batch_tokens is not None and batch_tokens < 1:
         raise ConfigError(f"batch_tokens must be at least 1, not {batch_tokens}")
     stores = [] if datastore is None else open_stores(datastore)
-    retriever = None
+    retriever = gate = None
     windows = (window or WindowConfig(), False)
     if not stores:
         location = find_key(model, DEFAULT_KEY)
@@ -93,10 +97,11 @@ def open_bench(
             location = locate_key(model, store)
             if check:
                 check_model(model, store, location)
+        number, gate = lmbda_or_gate(lmbda, stores[0])
         config = resolve_config(
             stores[0].manifest.settings,
             k=k,
-            lmbda=lmbda,
+            lmbda=number,
             temperature=temperature,
             **search,
         )
@@ -113,6 +118,7 @@ def open_bench(
         stride,
         windows[1] if concatenate is None else concatenate,
         batch_tokens or scoring_batch_tokens(input_device(model), vocabulary_size(model)),
+        gate,
     )
 
 

@@ -28,6 +28,7 @@ from knn_logits.evaluation.following import followed
 from knn_logits.evaluation.opening import Bench, open_bench
 from knn_logits.evaluation.results import Evaluation, Tally, TextResult, join
 from knn_logits.evaluation.texts import Text, Texts, named
+from knn_logits.gating.gate import Gate, gate_name, lmbda_of_rows, rows_to_search
 from knn_logits.neighbors import Neighbors
 from knn_logits.scoring.text_pass import Ints, TokenScores, score_pieces
 from knn_logits.windows import Piece
@@ -63,7 +64,7 @@ def evaluate(
     *,
     weights: Sequence[float] | None = None,
     k: int | None = None,
-    lmbda: float | None = None,
+    lmbda: float | Gate | None = None,
     temperature: float | None = None,
     window: WindowConfig | None = None,
     concatenate: bool | None = None,
@@ -88,7 +89,8 @@ def evaluate(
         texts: Documents (read once), or several lots of them by name.
         weights: Share of each of several datastores in the vote; None merges by distance.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
-        lmbda: Weight of the neighbors, in [0, 1].
+        lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token;
+            None takes the datastore's gate, or else its number.
         temperature: Of the softmax over the neighbors, above 0.
         window: Tokens seen at once, and the stride; None takes the datastore's.
         concatenate: Join the documents into one stream; None does what the datastore did.
@@ -169,16 +171,38 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
             nothing = torch.full_like(scored.log_p_lm, float("-inf"))
             yield TokenLikelihoods(scored.places, scored.log_p_lm, nothing, scored.log_p_lm, 0)
             continue
-        config = bench.retriever.config
         weights = bench.retriever.log_weights(neighbors)
         targets = scored.targets.to(weights.device)
         knn = log_p_knn_of(weights, neighbors.values, targets).cpu()
-        lmbda = torch.full_like(scored.log_p_lm, config.lmbda)
-        if not neighbors.every_row:
-            lmbda = lmbda.masked_fill(~neighbors.mask.any(dim=-1).cpu(), 0.0)
-        mixed = mix_one(scored.log_p_lm, knn, lmbda)
+        mixed = mix_one(scored.log_p_lm, knn, _lmbdas(bench, scored, neighbors))
         searches = len(mixed) if neighbors.searched is None else int(neighbors.searched.sum())
         yield TokenLikelihoods(scored.places, scored.log_p_lm, knn, mixed, searches)
+
+
+def _lmbdas(bench: Bench, scored: TokenScores, neighbors: Neighbors) -> Tensor:
+    """λ of each token, float32 [rows]; 0 for one without neighbors."""
+    assert bench.retriever is not None
+    if bench.gate is not None:
+        return torch.cat(
+            [
+                lmbda_of_rows(
+                    bench.gate, neighbors[rows].to(log_p.device), bench.retriever.metric, log_p
+                ).cpu()
+                for rows, log_p in scored.distributions.parts()
+            ]
+        )
+    lmbda = torch.full_like(scored.log_p_lm, bench.retriever.config.lmbda)
+    if not neighbors.every_row:
+        lmbda = lmbda.masked_fill(~neighbors.mask.any(dim=-1).cpu(), 0.0)
+    return lmbda
+
+
+def _wanted(bench: Bench, scored: TokenScores) -> Tensor | None:
+    """bool [rows], the tokens for which the gate wants neighbors; None where it wants them all."""
+    if getattr(bench.gate, "searches", None) is None:
+        return None
+    found = [rows_to_search(bench.gate, log_p) for _, log_p in scored.distributions.parts()]
+    return torch.cat([one for one in found if one is not None])
 
 
 def searched(
@@ -196,12 +220,15 @@ def searched(
     retriever = bench.retriever
     for scored in score_pieces(bench.model, bench.location, pieces, bench.batch_tokens):
         if retriever is not None and retriever.follows_text:
-            yield from followed(retriever, scored)
+            yield from followed(retriever, scored, _wanted(bench, scored))
             continue
         for first in range(0, len(scored.targets), _QUERIES_AT_ONCE):
             rows = slice(first, first + _QUERIES_AT_ONCE)
             part = scored[rows]
-            yield part, retriever.search(part.states) if retriever else None
+            if retriever is None:
+                yield part, None
+            else:
+                yield part, retriever.search_some(part.states, _wanted(bench, part))
 
 
 def _score_text(
@@ -245,7 +272,7 @@ def describe(bench: Bench) -> dict[str, Any]:
             "index": store.manifest.index.factory,
             "metric": bench.retriever.metric,
             "k": config.k,
-            "lmbda": config.lmbda,
+            "lmbda": config.lmbda if bench.gate is None else gate_name(bench.gate),
             "temperature": config.temperature,
             "nprobe": getattr(getattr(bench.retriever, "index", None), "nprobe", None),
             "refine": config.refine,

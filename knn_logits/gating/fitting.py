@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from knn_logits.config import Metric
 from knn_logits.errors import ConfigError
 from knn_logits.gating.distance import DistanceGate
+from knn_logits.gating.gate import Gate
 from knn_logits.gating.learned import FEATURES, LearnedGate
+from knn_logits.gating.network import trained
+from knn_logits.gating.skipping import SKIP_FEATURES, ConfidenceSkip, LearnedSkip
 from knn_logits.neighbors import Array
 
 # Fewer tokens than this do not get a bin of their own.
 _TOKENS_A_BIN = 25
 _ROUNDS = 1000
 _CLOSE = 1e-6
-_BATCH = 4096
-_RATE = 0.02
 
 
 def fit_distance_gate(
@@ -142,40 +144,115 @@ def fit_learned_gate(
     if np.ndim(features) != 2 or np.shape(features)[1] != len(FEATURES):
         raise ConfigError(f"features must have the shape [tokens, {len(FEATURES)}]")
     columns, lm, knn = _usable(list(np.asarray(features).T), log_p_lm, log_p_knn)
-    read = torch.from_numpy(np.stack(columns, -1)).float()
-    mean, scale = read.mean(0), read.std(0, correction=0)
-    scale = torch.where(scale > 1e-6, scale, torch.ones_like(scale))
-    read = (read - mean) / scale
     # A difference of 60 is the same to a float as any larger one, and has a gradient.
     by_lm = torch.from_numpy(np.maximum(lm, knn - 60.0)).float()
     by_knn = torch.from_numpy(np.maximum(knn, lm - 60.0)).float()
-    random = torch.Generator().manual_seed(seed)
-    weights = [
-        torch.randn(units, len(FEATURES), generator=random) / len(FEATURES) ** 0.5,
-        torch.zeros(units),
-        torch.randn(units, generator=random) / units**0.5,
-        torch.zeros(1),
-    ]
-    for one in weights:
-        one.requires_grad_()
-    hidden, hidden_bias, out, out_bias = weights
-    optimizer = torch.optim.AdamW(weights, lr=_RATE, weight_decay=decay)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    with torch.enable_grad():
-        for _ in range(steps):
-            some = torch.randint(len(read), (min(len(read), _BATCH),), generator=random)
-            logit = torch.tanh(read[some] @ hidden.T + hidden_bias) @ out + out_bias
-            mixed = torch.logaddexp(
-                by_lm[some] + functional.logsigmoid(-logit),
-                by_knn[some] + functional.logsigmoid(logit),
-            )
-            optimizer.zero_grad()
-            (-mixed.mean()).backward()
-            optimizer.step()
-            schedule.step()
-    names = ("hidden", "hidden_bias", "out", "out_bias")
-    trained = {name: one.detach() for name, one in zip(names, weights, strict=True)}
-    return LearnedGate(metric, {"mean": mean, "scale": scale, **trained})
+
+    def loss(logit: Tensor, some: Tensor) -> Tensor:
+        mixed = torch.logaddexp(
+            by_lm[some] + functional.logsigmoid(-logit),
+            by_knn[some] + functional.logsigmoid(logit),
+        )
+        return -mixed.mean()
+
+    read = np.stack(columns, -1)
+    arrays = trained(read, loss, units=units, steps=steps, decay=decay, seed=seed)
+    return LearnedGate(metric, arrays)
+
+
+def best_lmbda(log_p_lm: Array, log_p_knn: Array) -> float:
+    """The number in [0, 1] under which a text is likeliest, by the same rounds.
+
+    Args:
+        log_p_lm: [n], log p_LM of the tokens that came.
+        log_p_knn: [n], log p_kNN of them, -inf where no neighbor voted for one.
+
+    Raises:
+        ConfigError: when the arrays do not fit together or no token is left.
+    """
+    _, lm, knn = _usable([np.zeros(len(log_p_lm))], log_p_lm, log_p_knn)
+    peak = np.maximum(lm, knn)
+    nothing = np.zeros(len(lm))
+    found = _coefficients(
+        nothing.astype(np.int64), nothing, np.exp(lm - peak), np.exp(knn - peak), 1, 0.5, 1.0
+    )
+    return float(np.clip(found[0], 0.0, 1.0))
+
+
+def fit_confidence_skip(log_p_max: Array, share: float, lmbda: float | Gate) -> ConfidenceSkip:
+    """A gate that skips the tokens of which the model is surest.
+
+    Args:
+        log_p_max: [n], log p_LM of the likeliest token at each place of a text.
+        share: Of the text's tokens to be skipped, in [0, 1].
+        lmbda: Where it searches.
+
+    Raises:
+        ConfigError: when a value is out of its range.
+    """
+    check_share(share)
+    limit = np.exp(np.quantile(np.asarray(log_p_max, np.float64), 1.0 - share))
+    return ConfidenceSkip(lmbda, float(np.clip(limit, 0.0, 1.0)))
+
+
+def fit_learned_skip(
+    features: Array,
+    gains: Array,
+    share: float,
+    lmbda: float | Gate,
+    *,
+    units: int = 32,
+    steps: int = 1500,
+    decay: float = 1e-3,
+    seed: int = 0,
+) -> LearnedSkip:
+    """A gate that skips the tokens at which the neighbors are expected to win least.
+
+    A network is trained to predict what the mixture wins over the model. Leaving out the places
+    with the lowest expectation costs least of all ways to leave out so many.
+
+    Args:
+        features: [n, features], from `skip_features`, a row for each token.
+        gains: [n], log p - log p_LM of the tokens that came, in nats.
+        share: Of the text's tokens to be skipped, in [0, 1].
+        lmbda: Where it searches.
+        units: Hidden units.
+        steps: Of training.
+        decay: Weight decay.
+        seed: Of the first weights and of the batches.
+
+    Raises:
+        ConfigError: when the arrays do not fit together or a value is out of its range.
+    """
+    check_share(share)
+    features, gains = np.asarray(features, np.float32), np.asarray(gains, np.float64)
+    if features.ndim != 2 or features.shape[1] != len(SKIP_FEATURES) or not len(features):
+        raise ConfigError(f"features must have the shape [tokens, {len(SKIP_FEATURES)}]")
+    if gains.shape != (len(features),) or not np.isfinite(gains).all():
+        raise ConfigError("gains must be a finite number for each token")
+    wanted = torch.from_numpy(gains).float()
+
+    def loss(said: Tensor, some: Tensor) -> Tensor:
+        return (said - wanted[some]).square().mean()
+
+    arrays = trained(features, loss, units=units, steps=steps, decay=decay, seed=seed)
+    expected = LearnedSkip(0.0, 0.0, arrays).expected(torch.from_numpy(features))
+    # Without interpolation: the threshold is what some token has, and that one is skipped.
+    order = np.sort(expected.numpy())
+    place = int(np.ceil(share * len(order))) - 1
+    lowest = float(order[0])
+    threshold = float(order[place]) if place >= 0 else lowest - 1e-3 * max(1.0, abs(lowest))
+    return LearnedSkip(lmbda, threshold, arrays)
+
+
+def check_share(share: float) -> None:
+    """Refuses a share that is none.
+
+    Raises:
+        ConfigError: when it is not a number in [0, 1].
+    """
+    if isinstance(share, bool) or not 0.0 <= share <= 1.0:
+        raise ConfigError(f"the share of tokens to skip must lie between 0 and 1, not {share!r}")
 
 
 def _usable(

@@ -21,6 +21,10 @@ class Gate(Protocol):
 
     Whatever has this method can be given as `lmbda`. A gate that was fitted for one metric says so
     in an attribute `metric`, and is refused where another one is in use.
+
+    A gate may also have a method `searches(log_p_lm)`, of the model's log-probabilities as above,
+    that returns bool [rows]: False where no neighbors are to be looked for. Such a row has λ 0.
+    He et al. (2021), "Efficient Nearest Neighbor Language Models", section 4.1.
     """
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
@@ -38,6 +42,11 @@ class Gate(Protocol):
         ...
 
 
+def gate_name(gate: Gate) -> str:
+    """What a gate is called in results: "learned", "distance", "learned, skips by confidence"."""
+    return str(getattr(gate, "kind", type(gate).__name__))
+
+
 def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | None, Gate | None]:
     """What was given as λ: a number or a gate.
 
@@ -53,13 +62,40 @@ def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | Non
     """
     if lmbda is None or not isinstance(lmbda, Gate):
         return lmbda, None
-    own = getattr(lmbda, "metric", metric)
-    if own != metric:
+    own = getattr(lmbda, "metric", None)
+    if own is not None and own != metric:
         raise ConfigError(
             f"the gate was fitted for the metric {own}, the datastore has {metric}: fit a gate on "
             "this datastore, or give a number as lmbda"
         )
     return None, lmbda
+
+
+def rows_to_search(gate: Gate | None, log_p_lm: Tensor) -> Tensor | None:
+    """The rows for which a gate wants neighbors.
+
+    Args:
+        gate: Any gate, or none.
+        log_p_lm: [rows, vocabulary].
+
+    Returns:
+        bool [rows], on the CPU; None where there is no gate that leaves rows out.
+
+    Raises:
+        ConfigError: when the gate answers with anything else.
+    """
+    searches = getattr(gate, "searches", None)
+    if searches is None:
+        return None
+    found = searches(log_p_lm)
+    rows = len(log_p_lm)
+    if not isinstance(found, Tensor) or found.shape != (rows,) or found.dtype != torch.bool:
+        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found)
+        raise ConfigError(
+            f"{type(gate).__name__}.searches must return a bool tensor of shape ({rows},), one "
+            f"answer a row, not {what}"
+        )
+    return found.cpu()
 
 
 def lmbda_of_rows(gate: Gate, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:

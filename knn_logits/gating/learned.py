@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from knn_logits.config import Metric, check_metric
 from knn_logits.errors import ConfigError
 from knn_logits.gating.gate import nearest_distance
+from knn_logits.gating.network import Network
+from knn_logits.gating.skipping import entropy_of
 from knn_logits.neighbors import Array, Neighbors
 
 FEATURES = (
@@ -29,9 +30,8 @@ FEATURES = (
     "log p_LM of the likeliest token",
     "entropy of p_LM",
 )
-_FEW = 16
+FEW = 16
 _LEAST_LOG_P = -20.0
-_ARRAYS = ("mean", "scale", "hidden", "hidden_bias", "out", "out_bias")
 
 
 def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
     rows = neighbors.rows
     found = torch.zeros(rows, 4, device=log_p_lm.device)
     if neighbors.k:
-        few = min(_FEW, neighbors.k)
+        few = min(FEW, neighbors.k)
         near, columns = neighbors.distances.topk(few, dim=-1, largest=metric != "l2")
         values = neighbors.values.gather(-1, columns)
         there = neighbors.ids.gather(-1, columns) >= 0
@@ -66,11 +66,7 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
             dim=-1,
         )
         found = found.masked_fill(~there[:, :1], 0.0)
-    p_lm = log_p_lm.exp()
-    entropy = -(p_lm * log_p_lm).sum(-1)
-    if bool(entropy.isnan().any()):  # a forbidden token has -inf, and 0 * -inf is NaN
-        entropy = torch.special.entr(p_lm).sum(-1)
-    model = torch.stack([log_p_lm.amax(-1), entropy], dim=-1)
+    model = torch.stack([log_p_lm.amax(-1), entropy_of(log_p_lm)], dim=-1)
     limit = torch.finfo(torch.float32).max
     return torch.cat([found.float(), model.float()], dim=-1).clamp(-limit, limit)
 
@@ -94,24 +90,7 @@ class LearnedGate:
 
     def __init__(self, metric: Metric, arrays: Mapping[str, Any]) -> None:
         self.metric: Metric = check_metric(metric)
-        self._weights = {name: _numbers(name, arrays) for name in _ARRAYS}
-        units, number = len(self._weights["hidden_bias"]), len(FEATURES)
-        expected = {
-            "mean": (number,),
-            "scale": (number,),
-            "hidden": (units, number),
-            "hidden_bias": (units,),
-            "out": (units,),
-            "out_bias": (1,),
-        }
-        for name, shape in expected.items():
-            if self._weights[name].shape != shape:
-                have = tuple(self._weights[name].shape)
-                raise ConfigError(
-                    f"{name} of a LearnedGate must have the shape {shape}, not {have}"
-                )
-        if not bool((self._weights["scale"] > 0.0).all()):
-            raise ConfigError("scale of a LearnedGate must be above 0")
+        self._network = Network("LearnedGate", len(FEATURES), arrays)
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
         """λ of each row; see `Gate.lmbda`.
@@ -133,14 +112,11 @@ class LearnedGate:
         Returns:
             float32 [n], in [0, 1].
         """
-        weights = (one.to(features.device) for one in self._weights.values())
-        mean, scale, hidden, hidden_bias, out, out_bias = weights
-        inside = torch.tanh((features - mean) / scale @ hidden.T + hidden_bias)
-        return torch.sigmoid(inside @ out + out_bias)
+        return torch.sigmoid(self._network(features))
 
     def to_arrays(self) -> dict[str, Array]:
         """The gate as arrays, float32."""
-        return {name: one.cpu().numpy() for name, one in self._weights.items()}
+        return self._network.to_arrays()
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> LearnedGate:
@@ -151,12 +127,3 @@ class LearnedGate:
             ConfigError: when their values are no gate's.
         """
         return cls(metric, arrays)
-
-
-def _numbers(name: str, arrays: Mapping[str, Any]) -> Tensor:
-    one = arrays[name]
-    one = one.detach().cpu().numpy() if isinstance(one, Tensor) else one
-    array = np.array(one, dtype=np.float32)
-    if not array.size or not np.isfinite(array).all():
-        raise ConfigError(f"{name} of a LearnedGate must be finite numbers")
-    return torch.from_numpy(array)

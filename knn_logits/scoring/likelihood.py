@@ -14,6 +14,7 @@ equations 2 and 3.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,22 +141,38 @@ class GridLikelihood:
         self.lm = 0.0
         self.tokens = 0
 
-    def add(self, neighbors: Neighbors, targets: Tensor, log_p_lm: Tensor) -> None:
+    def add(
+        self,
+        neighbors: Neighbors,
+        targets: Tensor,
+        log_p_lm: Tensor,
+        keep: Callable[[Tensor], None] | None = None,
+    ) -> None:
         """Adds tokens.
 
         Args:
             neighbors: Of each token's query, for the largest k of the grid or more.
             targets: int64 [rows], the tokens.
             log_p_lm: float32 [rows], log p_LM of each.
+            keep: Told p_kNN of the tokens under each k and temperature, float32
+                [some, ks, temperatures], a few rows at a time, in order.
         """
         for first in range(0, len(targets), _ROWS_AT_ONCE):
             rows = slice(first, first + _ROWS_AT_ONCE)
-            self._add(neighbors[rows].to("cpu"), targets[rows], log_p_lm[rows])
+            self._add(neighbors[rows].to("cpu"), targets[rows], log_p_lm[rows], keep)
 
-    def _add(self, neighbors: Neighbors, targets: Tensor, log_p_lm: Tensor) -> None:
+    def _add(
+        self,
+        neighbors: Neighbors,
+        targets: Tensor,
+        log_p_lm: Tensor,
+        keep: Callable[[Tensor], None] | None,
+    ) -> None:
         self.tokens += len(targets)
         self.lm += float(log_p_lm.double().sum())
         ratio = p_knn_table(neighbors, self.metric, targets, self.grid)
+        if keep is not None:
+            keep(ratio.clone())
         # A token without any neighbor keeps the model's probability, whatever the setting.
         ratio *= log_p_lm.clamp(min=_LOWEST).neg().exp()[:, None, None]
         if not neighbors.every_row:
@@ -170,14 +187,16 @@ class GridLikelihood:
         """float64 [ks, temperatures, lmbdas], the perplexity under each setting."""
         return (-self.sums / max(1, self.tokens)).exp()
 
-    def best(self, k_tolerance: float = 0.0) -> Choice:
+    def best(self, k_tolerance: float = 0.0, least_k: int = 1) -> Choice:
         """The setting with the largest likelihood.
 
         Args:
             k_tolerance: How much larger, as a share, the perplexity of a smaller k may be for it
                 to be taken: a search for fewer neighbors is faster.
+            least_k: The smallest that may be taken.
         """
         found = self.perplexities().nan_to_num(nan=math.inf)
+        found[[k < least_k for k in self.grid.ks]] = math.inf
         of_k = found.flatten(1).amin(dim=1)
         place_k = int((of_k <= of_k.min() * (1.0 + k_tolerance)).nonzero()[0])
         place_t, place_l = divmod(int(found[place_k].argmin()), len(self.grid.lmbdas))

@@ -29,6 +29,40 @@ _ROWS_AT_ONCE = 128
 
 
 @dataclass(frozen=True)
+class Distributions:
+    """What a model says of the next token at some places of a text.
+
+    The scores are those of a forward pass, as it left them; log-probabilities are made of a few
+    rows at a time, so that no second table over the vocabulary is held.
+
+    Attributes:
+        scores: [places of the pass, vocabulary], any floating type.
+        rows: int64 [rows], which of those places, on the device of the scores.
+    """
+
+    scores: Tensor
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Tensor | slice) -> Distributions:
+        """Some of the places."""
+        there = rows if isinstance(rows, slice) else rows.to(self.rows.device)
+        return Distributions(self.scores, self.rows[there])
+
+    def parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """A few rows at a time, in order.
+
+        Yields:
+            Which of the rows, and their log-probabilities, float32 [some, vocabulary].
+        """
+        for first in range(0, len(self.rows), _ROWS_AT_ONCE):
+            part = slice(first, min(first + _ROWS_AT_ONCE, len(self.rows)))
+            yield part, torch.log_softmax(self.scores[self.rows[part]].float(), dim=-1)
+
+
+@dataclass(frozen=True)
 class TokenScores:
     """What a model makes of some tokens of a text.
 
@@ -37,6 +71,7 @@ class TokenScores:
         targets: int64 [rows], the tokens.
         log_p_lm: float32 [rows], log p_LM of each token.
         places: int64 [rows], where each token stands in the text.
+        distributions: What the model said at each of them.
         lengths: How many of the tokens each window of the pass predicts, one after another.
     """
 
@@ -44,6 +79,7 @@ class TokenScores:
     targets: Tensor
     log_p_lm: Tensor
     places: Ints
+    distributions: Distributions
     lengths: tuple[int, ...] = ()
 
     def __getitem__(self, rows: Tensor | slice) -> TokenScores:
@@ -55,6 +91,7 @@ class TokenScores:
             self.targets[rows],
             self.log_p_lm[rows],
             self.places[own],
+            self.distributions[rows],
         )
 
 
@@ -109,6 +146,8 @@ def _score_group(
     for batch in batches(windows, batch_tokens):
         inputs = windows_batch(tokens, batch, device)
         states, logits = key_states_and_logits(model, location, inputs)
+        length = logits.shape[1]
+        flat = logits.flatten(0, 1)
         parts = []
         for row, window in enumerate(batch):
             piece = group[window.first_entry]
@@ -121,6 +160,10 @@ def _score_group(
                     targets,
                     log_p_of(own, targets.to(own.device)),
                     np.arange(first, first + len(targets), dtype=np.int64),
+                    Distributions(
+                        flat,
+                        torch.arange(window.skip, window.size, device=flat.device) + row * length,
+                    ),
                 )
             )
         yield TokenScores(
@@ -128,6 +171,7 @@ def _score_group(
             torch.cat([part.targets for part in parts]),
             torch.cat([part.log_p_lm for part in parts]).cpu(),
             np.concatenate([part.places for part in parts]),
+            Distributions(flat, torch.cat([part.distributions.rows for part in parts])),
             tuple(len(part.targets) for part in parts),
         )
 

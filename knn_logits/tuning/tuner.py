@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -19,17 +18,15 @@ from torch import nn
 
 from knn_logits.build.corpus import Document
 from knn_logits.build.progress import Progress, no_progress
-from knn_logits.build.tokens import special_tokens, token_blocks
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores, open_stores
 from knn_logits.config import DEFAULT_K, WindowConfig
-from knn_logits.datastore.lock import locked
-from knn_logits.datastore.manifest import SettingsRecord, read_manifest
-from knn_logits.datastore.store import Datastore
+from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evaluation.opening import Bench, open_bench
 from knn_logits.evaluation.perplexity import describe, searched
-from knn_logits.evaluation.texts import Text, Texts, named
+from knn_logits.evaluation.texts import Text, Texts
+from knn_logits.gating.learned import FEW
 from knn_logits.neighbors import Neighbors
 from knn_logits.scoring.likelihood import (
     LMBDAS,
@@ -41,8 +38,9 @@ from knn_logits.scoring.likelihood import (
     temperatures_around,
 )
 from knn_logits.scoring.text_pass import TokenScores
-
-Bools = npt.NDArray[np.bool_]
+from knn_logits.tuning.gates import GateKind, GateTuning, Gathered, SkipKind, Wanted, fit
+from knn_logits.tuning.parts import Bools, Halves, whole_or_middle
+from knn_logits.tuning.writing import write_settings
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,9 @@ class Tuning:
         place: The choice's place in the grid.
         settings: Model, datastore, windows: what the numbers hold for.
         seconds: Of the pass over the texts, loading left out.
+        gate: The gate that was fitted, if one was asked for, and what it is worth.
+        held_out_documents: Numbers of the documents held out, in the order they were read; empty
+            for halves of a single one.
     """
 
     k: int
@@ -95,6 +96,8 @@ class Tuning:
     place: tuple[int, int, int]
     settings: dict[str, Any]
     seconds: float
+    gate: GateTuning | None = None
+    held_out_documents: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """What was chosen and what it is worth, as JSON."""
@@ -112,6 +115,7 @@ class Tuning:
             "held_out": asdict(self.held_out),
             "at_the_edge": list(self.at_the_edge),
             "settings": self.settings,
+            "gate": self.gate.to_dict() if self.gate is not None else None,
         }
 
     def numbers(self) -> dict[str, Any]:
@@ -156,6 +160,11 @@ def tune(
     device: torch.device | str = "cpu",
     threads: int | None = None,
     check: bool = True,
+    gate: GateKind | None = None,
+    skip: float | None = None,
+    skip_by: SkipKind = "learned",
+    samples: int = 1000,
+    seed: int = 0,
     write: bool = False,
     progress: Progress = no_progress,
 ) -> Tuning:
@@ -181,7 +190,14 @@ def tune(
         device: Where to search.
         threads: OpenMP threads for searches.
         check: Compare the model with the datastore first.
-        write: Store the choice in the datastore's manifest.
+        gate: Also fit a gate, at the k and temperature chosen: "distance" or "learned"; "constant"
+            is the best number, for a gate that skips. Keeps some 400 bytes a token.
+        skip: Share of the tokens that the gate leaves unsearched, at least 0 and below 1.
+        skip_by: Chosen by a "learned" network, or by the model's "confidence".
+        samples: Resamples of the bootstrap over documents, for the gate.
+        seed: Of the bootstrap, and of the gate's first weights.
+        write: Store the choice in the datastore, the gate with it; a gate that was stored before
+            is gone.
         progress: Told how many tokens are scored, of those read so far.
 
     Returns:
@@ -198,11 +214,14 @@ def tune(
     if write and len(stores) > 1:
         raise ConfigError("settings are written into one datastore; tune each on its own")
     own = stores[0].manifest.settings
+    wanted = Wanted.of(gate, skip, skip_by)
     bench = open_bench(
         model,
         tokenizer,
         stores,
         k=k or max(DEFAULT_K, own.k),
+        # A gate that the datastore has takes no part.
+        lmbda=own.lmbda,
         refine=refine,
         nprobe=nprobe,
         window=window,
@@ -213,13 +232,21 @@ def tune(
         check=check,
     )
     started = time.monotonic()
-    one, other, documents = _pass(bench, own, texts, progress)
+    gathered = (Gathered(wanted), Gathered(wanted)) if wanted is not None else None
+    one, other, halves = _pass(bench, own, texts, progress, gathered)
+    assert bench.retriever is not None
+    metric = bench.retriever.metric
+    # A gate reads so many of the nearest; with fewer it would read others than it was fitted on.
+    best = one.best(least_k=min(FEW, one.grid.ks[-1]) if gathered else 1)
+    fitted = None
+    if gathered is not None:
+        progress("gate", 0, None)
+        fitted = fit(*gathered, metric, best, samples=samples, seed=seed)
     seconds = time.monotonic() - started
-    best = one.best()
     before = _place(one.grid, own)
     chosen_on, held_out = (
         Part(number, part.tokens, *_perplexities(part, before, best.place))
-        for part, number in zip((one, other), documents, strict=True)
+        for part, number in zip((one, other), halves.counts(), strict=True)
     )
     settings = describe(bench)
     for name in ("k", "lmbda", "temperature"):
@@ -237,20 +264,13 @@ def tune(
         place=best.place,
         settings=settings,
         seconds=seconds,
+        gate=fitted,
+        held_out_documents=halves.held_out(),
     )
     if write:
-        write_settings(stores[0], result.k, result.lmbda, result.temperature)
+        found = fitted.gate if fitted is not None else None
+        write_settings(stores[0], result.k, result.lmbda, result.temperature, found)
     return result
-
-
-def write_settings(store: Datastore, k: int, lmbda: float, temperature: float) -> None:
-    """Stores settings in a datastore's manifest, marked as calibrated."""
-    record = SettingsRecord(k=k, lmbda=lmbda, temperature=temperature, calibrated=True)
-    folder = store.folder.resolve()
-    with locked(folder):
-        # As it is now: another process may have changed the datastore since it was opened.
-        manifest = read_manifest(folder).model_copy(update={"settings": record})
-        manifest.write(folder)
 
 
 def _pass(
@@ -258,8 +278,9 @@ def _pass(
     own: SettingsRecord,
     texts: Texts | Iterable[Document | str],
     progress: Progress,
-) -> tuple[GridLikelihood, GridLikelihood, tuple[int, int]]:
-    documents, middle = _whole_or_middle(bench, texts)
+    gathered: tuple[Gathered, Gathered] | None = None,
+) -> tuple[GridLikelihood, GridLikelihood, Halves]:
+    documents, middle = whole_or_middle(bench, texts)
     text = Text(
         "tuning",
         documents,
@@ -268,9 +289,10 @@ def _pass(
         bench.stride,
         concatenate=bench.concatenate,
     )
-    halves = _Halves(text, middle)
+    halves = Halves(text, middle)
     assert bench.retriever is not None
     parts: list[GridLikelihood] = []
+    first = 1 if gathered is None else FEW
     done = 0
     progress("tuning", 0, None)
     with evaluating(bench.model):
@@ -280,14 +302,22 @@ def _pass(
                 metric = bench.retriever.metric
                 largest = bench.retriever.config.k
                 grid = Grid(
-                    tuple(sorted({*powers_up_to(largest), min(largest, own.k)})),
+                    tuple(sorted({*powers_up_to(largest, first), min(largest, own.k)})),
                     temperatures_around(spread(neighbors, metric), own.temperature),
                     tuple(sorted({*LMBDAS, own.lmbda})),
                 )
                 parts = [GridLikelihood(grid, metric), GridLikelihood(grid, metric)]
             second = halves.second(scored.places)
-            for part, rows in zip(parts, (~second, second), strict=True):
-                _add(part, scored, neighbors, rows)
+            for number, rows in enumerate((~second, second)):
+                if not rows.any():
+                    continue
+                some, near = _rows(scored, neighbors, rows)
+                keep = None
+                if gathered is not None:
+                    keep = gathered[number].keep
+                    documents_at = text.documents_at(some.places)
+                    gathered[number].add(some, near, bench.retriever.metric, documents_at)
+                parts[number].add(near, some.targets, some.log_p_lm, keep)
             done += len(second)
             progress("tuning", done, text.tokens)
     if not parts or not all(part.tokens for part in parts):
@@ -295,63 +325,14 @@ def _pass(
             "the texts are too short to choose on one part and report on another: give more, at "
             "best dozens of documents"
         )
-    return parts[0], parts[1], halves.counts()
+    return parts[0], parts[1], halves
 
 
-def _add(part: GridLikelihood, scored: TokenScores, neighbors: Neighbors, rows: Bools) -> None:
+def _rows(scored: TokenScores, neighbors: Neighbors, rows: Bools) -> tuple[TokenScores, Neighbors]:
     if rows.all():
-        part.add(neighbors, scored.targets, scored.log_p_lm)
-    elif rows.any():
-        chosen = torch.from_numpy(rows)
-        part.add(
-            neighbors[chosen.to(neighbors.ids.device)],
-            scored.targets[chosen],
-            scored.log_p_lm[chosen],
-        )
-
-
-def _whole_or_middle(
-    bench: Bench, texts: Texts | Iterable[Document | str]
-) -> tuple[Iterable[Document | str], int | None]:
-    """All documents; for a single one, where its middle is, in tokens."""
-    documents = chain.from_iterable(named(texts).values())
-    first = list(islice(documents, 2))
-    if len(first) != 1:
-        return chain(first, documents), None
-    only = first[0] if isinstance(first[0], str) else first[0].text
-    around = special_tokens(bench.tokenizer)
-    return first, sum(len(one) for one in token_blocks(bench.tokenizer, only, around)) // 2
-
-
-class _Halves:
-    """Which half of a text each token belongs to: whole documents, the smaller half next."""
-
-    def __init__(self, text: Text, middle: int | None) -> None:
-        self._text = text
-        self._middle = middle
-        self._seconds: list[bool] = []
-        self._sizes = [0, 0]
-
-    def second(self, places: npt.NDArray[np.int64]) -> Bools:
-        """bool [rows], whether each token is in the half that is held out."""
-        if self._middle is not None:
-            return np.asarray(places > self._middle)
-        self._assign()
-        return np.array(self._seconds)[self._text.documents_at(places)]
-
-    def counts(self) -> tuple[int, int]:
-        """Documents in each half."""
-        held_out = sum(self._seconds)
-        return (1, 1) if self._middle is not None else (len(self._seconds) - held_out, held_out)
-
-    def _assign(self) -> None:
-        """A document's half follows from the sizes of those before it, which are known."""
-        starts = self._text.starts
-        while len(self._seconds) < len(starts):
-            number = len(self._seconds)
-            if number:
-                self._sizes[self._seconds[-1]] += starts[number] - starts[number - 1]
-            self._seconds.append(self._sizes[1] < self._sizes[0])
+        return scored, neighbors
+    chosen = torch.from_numpy(rows)
+    return scored[chosen], neighbors[chosen.to(neighbors.ids.device)]
 
 
 def _place(grid: Grid, own: SettingsRecord) -> tuple[int, int, int]:

@@ -242,7 +242,7 @@ def json_text(folder, chance, _):
 
 def many_files(folder, chance, _):
     content = read_content(folder)
-    number = chance.choice([1000, 30_000])
+    number = chance.choice([1000, 1000, 20_000])
     shard = next(one for one in content["files"] if "keys" in one["name"])
     content["files"] += [shard | {"name": f"keys.{n + 1}-00000.npy"} for n in range(number)]
     if chance.random() < 0.5:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,6 +32,7 @@ from torch import nn
 from knn_logits import Datastore, KNNConfig, Retriever
 from knn_logits.capture.location import KeyLocation
 from knn_logits.compatibility import check_model
+from knn_logits.errors import MismatchError
 
 MEMORY = 2 << 30
 SLOW = 10
@@ -88,7 +90,8 @@ def _use(folder):
     for wanted in ("0-0", store.documents[0].id):
         assert len(store.documents.numbers_of(wanted)) <= len(store.documents)
     repr(store)
-    check_model(MODEL, store, KeyLocation("x", "mlp", "input"))
+    with suppress(MismatchError):
+        check_model(MODEL, store, KeyLocation("x", "mlp", "input"))
     return "accepted"
 
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 from conftest import TEXTS, make_gpt2
 
-from knn_logits import ConfigError, DistanceGate, KNNLogitsProcessor, explain
+from knn_logits import ConfidenceSkip, ConfigError, DistanceGate, KNNLogitsProcessor, explain
 from knn_logits.capture.forward import key_states_and_logits
 from knn_logits.capture.location import find_key
 
 K, TEMPERATURE = 64, 2.0
 # Distances of the nearest neighbors here lie between 0 and 80.
+LIMIT = 0.045
 CURVE = ([1.0, 10.0, 25.0, 60.0], [0.95, 0.5, 0.8, 0.05])
 PROMPTS = [
     "The harbour crane",
@@ -44,7 +45,15 @@ def by_unsure(distances, log_p_lm):
     return (1 - np.exp(log_p_lm.max())) * (0.2 + 0.7 * (distances < 30).mean())
 
 
-GATES = {"distance": (DistanceGate("l2", *CURVE), by_distance), "own": (Unsure(), by_unsure)}
+def by_skipping(distances, log_p_lm):
+    return 0.0 if log_p_lm.max() > np.log(LIMIT) else by_distance(distances, log_p_lm)
+
+
+GATES = {
+    "distance": (DistanceGate("l2", *CURVE), by_distance),
+    "own": (Unsure(), by_unsure),
+    "skips": (ConfidenceSkip(DistanceGate("l2", *CURVE), LIMIT), by_skipping),
+}
 
 
 @pytest.fixture(params=list(GATES))
@@ -120,6 +129,7 @@ def check(model, memory, output, gated, tokenizer, start, mask=None, beams=False
             mixed = token.lmbda * token.p_knn + (1 - token.lmbda) * token.p_lm
             assert token.p == pytest.approx(mixed, rel=1e-6)
             rest = (1 - token.lmbda) * token.p_lm / token.p
+            assert (token.retrieval == "skipped") == (lmbda == 0.0)
             assert token.influence + rest == pytest.approx(1.0, abs=1e-6)
             seen.append(token.lmbda)
     # Otherwise the test would say nothing about rows that are mistaken for one another.

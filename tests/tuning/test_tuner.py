@@ -9,7 +9,8 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError
 from knn_logits.evaluation.texts import Text
-from knn_logits.tuning.tuner import _Halves, write_settings
+from knn_logits.tuning.parts import Halves
+from knn_logits.tuning.writing import write_settings
 
 DOCUMENTS = [
     f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." * (1 + n % 3) for n in range(9)
@@ -25,7 +26,7 @@ def halves_of(tokenizer, documents):
     """The documents of both halves, as `tune` divides them."""
     text = Text("t", documents, tokenizer, 64, 32)
     places = [piece.first + 1 for piece in text.pieces() if piece.skip == 0]
-    second = _Halves(text, None).second(np.array(places))
+    second = Halves(text, None).second(np.array(places))
     return (
         [one for one, held in zip(documents, second, strict=True) if not held],
         [one for one, held in zip(documents, second, strict=True) if held],

@@ -1,0 +1,193 @@
+"""Perplexity against the share of searches saved, and a λ for each token against one for all.
+
+python benchmarks/searches_saved.py MODEL --set NAME STORE TEXT [--set NAME STORE TEXT]
+
+The texts are cut into documents of so many tokens. k, temperature, λ and the gates are chosen on
+half of them by `tune`; every number is of the other half. A datastore with clusters is followed
+with them and, with its clusters left out, without.
+"""
+
+import argparse
+import json
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import RESULTS, load, record
+
+import knn_logits
+from knn_logits import ConfidenceSkip, LearnedSkip, skip_features
+
+SHARES = (0.2, 0.4, 0.6, 0.8)
+LEAST = (1, 8, 64, 512, 10**9)
+TITLE = re.compile(r"^ = [^=].* = $", re.MULTILINE)
+
+
+class Recorder:
+    """A gate that searches nowhere, and notes what the rules that skip would read."""
+
+    def __init__(self):
+        self.features = []
+
+    def searches(self, log_p_lm):
+        self.features.append(skip_features(log_p_lm))
+        return torch.zeros(len(log_p_lm), dtype=torch.bool)
+
+    def lmbda(self, neighbors, metric, log_p_lm):  # noqa: ARG002
+        return torch.zeros(neighbors.rows)
+
+
+def documents_of(text, tokenizer, documents, tokens):
+    """The first documents of a text, the first tokens of each; WikiText is cut at its titles."""
+    found = []
+    for document in knn_logits.read_corpus([text]):
+        starts = [match.start() for match in TITLE.finditer(document.text)] or [0]
+        for start, end in zip(starts, [*starts[1:], None], strict=True):
+            ids = tokenizer(document.text[start:end], verbose=False)["input_ids"]
+            if len(ids) > tokens // 2:
+                found.append(tokenizer.decode(ids[:tokens]))
+            if len(found) == documents:
+                return found
+    return found
+
+
+def without_clusters(store):
+    store = knn_logits.Datastore(store)
+    kept = [one for one in store.manifest.files if not one.name.startswith("clusters")]
+    store.manifest = store.manifest.model_copy(update={"files": tuple(kept)})
+    return store
+
+
+def measure(model, tokenizer, folder, documents, window, keep):
+    """All figures of one text; `keep` is given what there is after each."""
+    store = knn_logits.Datastore(folder)
+    common = {"window": window, "check": False}
+    started = time.perf_counter()
+    gates = {}
+    for kind, more in (("distance", {}), ("learned", {"skip": 0.0})):
+        gates[kind] = knn_logits.tune(
+            model, tokenizer, store, documents, gate=kind, **more, **common
+        )
+        print(kind, gates[kind].gate.to_dict(), flush=True)
+    tuned = gates["learned"]
+    chosen = {"k": tuned.k, "temperature": tuned.temperature}
+    held_out = [documents[number] for number in tuned.held_out_documents]
+    fitting = [one for one in documents if one not in held_out]
+    result = {
+        "entries": len(store),
+        "clusters": None if store.clusters is None else int(np.max(store.clusters)) + 1,
+        "documents": len(documents),
+        "documents_held_out": len(held_out),
+        "tokens_held_out": tuned.held_out.tokens,
+        **chosen,
+        "lmbda": tuned.lmbda,
+        "perplexity_lm": tuned.held_out.lm,
+        "gates": {kind: one.gate.to_dict() for kind, one in gates.items()},
+        "seconds_of_tune": {kind: one.seconds for kind, one in gates.items()},
+        "points": [],
+    }
+
+    def add(method, setting, where, lmbda, **more):
+        found = knn_logits.evaluate(
+            model, tokenizer, where, held_out, lmbda=lmbda, samples=0, **chosen, **more, **common
+        )
+        result["points"].append(
+            {
+                "method": method,
+                "setting": setting,
+                "saved": found.searches_saved / found.total.tokens,
+                "perplexity": found.total.perplexity.interpolated,
+                "tokens_per_second": found.tokens_per_second,
+            }
+        )
+        result["seconds"] = time.perf_counter() - started
+        keep(result)
+
+    add("kNN-LM", None, store, tuned.lmbda)
+    kinds = [("RetoMaton", without_clusters(folder))]
+    if store.clusters is not None:
+        kinds.append(("RetoMaton with clusters", store))
+    for least in LEAST:
+        for method, where in kinds:
+            add(method, least, where, tuned.lmbda, retomaton=True, min_knns=least)
+    skip = tuned.gate.gate
+    recorder = Recorder()
+    knn_logits.evaluate(
+        model, tokenizer, store, fitting, lmbda=recorder, samples=0, **chosen, **common
+    )
+    features = torch.cat(recorder.features)
+    expected, surest = skip.expected(features).numpy(), features[:, 0].exp().numpy()
+    for share in SHARES:
+        threshold = float(np.quantile(expected, share))
+        gate = LearnedSkip(tuned.lmbda, threshold, skip.skip_arrays())
+        add("learned skipping", share, store, gate)
+    for share in SHARES[1::2]:
+        limit = float(np.quantile(surest, 1.0 - share))
+        add("skipping by confidence", share, store, ConfidenceSkip(tuned.lmbda, limit))
+    by_distance = gates["distance"].gate.gate
+    for least in LEAST[:2]:
+        add("RetoMaton, λ by distance", least, where, by_distance, retomaton=True, min_knns=least)
+
+
+def plot(results, path):
+    """One panel a text."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6 * len(results), 3.8), dpi=100, layout="constrained")
+    for axes, (name, found) in zip(
+        np.atleast_1d(figure.subplots(1, len(results))), results.items(), strict=True
+    ):
+        methods = dict.fromkeys(one["method"] for one in found["points"])
+        for method in methods:
+            points = sorted(
+                (100 * one["saved"], one["perplexity"])
+                for one in found["points"]
+                if one["method"] == method
+            )
+            axes.plot(*zip(*points, strict=True), "o-", markersize=3, linewidth=1, label=method)
+        level = found["gates"]["learned"]["perplexity"]
+        axes.axhline(level, linestyle=":", linewidth=1, color="black", label="learned λ")
+        axes.set_title(name)
+        axes.set_xlabel("searches saved, %")
+        axes.set_ylabel("perplexity")
+    axes.legend(fontsize=6, frameon=False)
+    figure.savefig(path)
+
+
+def others(settings):
+    """What earlier runs with the same settings found on other texts."""
+    path = RESULTS / "searches_saved.json"
+    content = json.loads(path.read_text()) if path.exists() else {"settings": None}
+    same = content["settings"] == {**settings, "model": Path(settings["model"]).name}
+    return content["result"] if same else {}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--set", nargs=3, action="append", dest="sets", required=True)
+    parser.add_argument("--documents", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=1000, help="of each document, at most")
+    parser.add_argument("--window", type=int, default=512)
+    parser.add_argument("--stride", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    model, tokenizer = load(args.model)
+    window = knn_logits.WindowConfig(args.window, args.stride)
+    for name, store, text in args.sets:
+        documents = documents_of(text, tokenizer, args.documents, args.tokens)
+        settings = {key: value for key, value in vars(args).items() if key != "sets"}
+
+        def keep(found, name=name, settings=settings):
+            results = others(settings) | {name: found}
+            record("searches_saved", settings, results)
+            plot(results, RESULTS / "searches_saved.png")
+
+        measure(model, tokenizer, store, documents, window, keep)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""How the package talks to the Hub: names of datastores, who is asking, and what an error means.
+
+It knows huggingface_hub and nothing of a datastore's content. huggingface_hub is loaded only when
+the Hub is needed; `HF_ENDPOINT`, `HF_HOME`, `HF_TOKEN` and `HF_HUB_OFFLINE` hold as they do there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from knn_logits._version import __version__
+from knn_logits.errors import ConfigError, DatastoreError, HubError, KNNLogitsError, StorageError
+
+# Datastores live in repositories of this kind.
+REPO_TYPE = "dataset"
+TAG = "knn-logits"
+_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
+_NAME = re.compile(rf"({_PART}/{_PART})(?:@([^\s@]{{1,200}}))?")
+_COMMIT = re.compile("[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class HubName:
+    """Name of a datastore on the Hub.
+
+    Attributes:
+        repo: "org/name".
+        revision: A branch, tag or commit; None for the newest.
+    """
+
+    repo: str
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        return self.repo if self.revision is None else f"{self.repo}@{self.revision}"
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the revision is a commit, whose content never changes."""
+        return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
+
+
+def hub_name(text: str | os.PathLike[str], revision: str | None = None) -> HubName | None:
+    """What a text names on the Hub: "org/name" or "org/name@revision".
+
+    Args:
+        text: As a user gives it.
+        revision: Given beside it.
+
+    Returns:
+        None when the text is the path of a folder that exists, or cannot be a name.
+
+    Raises:
+        ConfigError: when there are two revisions, or one for a folder.
+    """
+    found = _NAME.fullmatch(text) if isinstance(text, str) else None
+    if found is None or Path(text).exists() or "--" in found[1] or ".." in found[1]:
+        if revision is not None:
+            raise ConfigError(f"{text} is a folder, which has no revision: leave the revision out")
+        return None
+    if revision is not None and found[2] not in (None, revision):
+        raise ConfigError(f"{text} names one revision and {revision} is another: give one of them")
+    return HubName(found[1], revision or found[2])
+
+
+def client(token: str | bool | None = None) -> Any:
+    """A client of the Hub that says which library is asking."""
+    from huggingface_hub import HfApi
+
+    return HfApi(token=token, **identity())
+
+
+def identity() -> dict[str, Any]:
+    """What the Hub is told of who is asking."""
+    return {
+        "library_name": TAG,
+        "library_version": __version__,
+        "user_agent": "datastore-format/1",
+    }
+
+
+def endpoint() -> str:
+    """Where the Hub is."""
+    from huggingface_hub import constants
+
+    return str(constants.ENDPOINT)
+
+
+def is_offline() -> bool:
+    """Whether `HF_HUB_OFFLINE` forbids to ask the Hub."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+@contextmanager
+def explained(name: HubName) -> Iterator[None]:
+    """Says in one line what an error of the client means, and what to do.
+
+    Raises:
+        HubError: when the Hub has no such thing, refuses it, or cannot be reached.
+        StorageError: when the disk is full or cannot be written.
+    """
+    try:
+        yield
+    except KNNLogitsError:
+        raise
+    except Exception as error:
+        meaning = _meaning(name, error)
+        if meaning is None:
+            raise
+        raise meaning from error
+
+
+def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
+    from huggingface_hub import errors
+
+    address = f"{endpoint()}/datasets/{name.repo}"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    login = "log in with `hf auth login`, or give a token (HF_TOKEN)"
+    if isinstance(error, errors.GatedRepoError):
+        return HubError(f"{name} is gated: accept its terms at {address}, and {login}")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return HubError(
+            f"{name.repo} is neither a folder here nor a datastore at {endpoint()}, or it is "
+            f"private: check the name; for a private one {login}"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return HubError(
+            f"{name.repo} has no revision {name.revision or 'main'} on the Hub (any more): leave "
+            "the revision out to get the newest"
+        )
+    if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
+        reason = _first_cause(error)
+        if is_offline():
+            reason = "HF_HUB_OFFLINE forbids to ask the Hub"
+        return HubError(
+            f"{name} is not in the cache here, and the Hub was not reached ({reason}): run "
+            f"`knn-logits pull {name}` with a connection"
+        )
+    if isinstance(error, errors.EntryNotFoundError):
+        return HubError(f"{address} holds no datastore, or not all of it; tell its publisher")
+    if status in (401, 403):
+        return HubError(f"the Hub refuses access to {name.repo} ({status}): {login} that may do it")
+    if status == 412:
+        return HubError(f"{name.repo} was changed meanwhile: run the command again")
+    if status is not None:
+        return HubError(f"the Hub answered {status} for {name}: try again later")
+    if isinstance(error, errors.HFValidationError):
+        return HubError(f"{name.repo!r} cannot be a name on the Hub: write org/name")
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StorageError(
+            f"the disk is full while {name} is fetched: free some space, or set HF_HOME to another "
+            "disk, then run the command again; what arrived is kept"
+        )
+    if isinstance(error, PermissionError):
+        return StorageError(f"cannot write {error.filename}: check its permissions, or set HF_HOME")
+    if isinstance(error, OSError | RuntimeError) or type(error).__module__.startswith("httpx"):
+        return HubError(
+            f"the connection to {endpoint()} broke ({_first_cause(error)}): run the command again; "
+            "what arrived is kept"
+        )
+    return None
+
+
+def _first_cause(error: BaseException) -> str:
+    """The first line of what an error began with."""
+    seen = error
+    while seen.__cause__ is not None:
+        seen = seen.__cause__
+    text = " ".join(str(seen).split()) or type(seen).__name__
+    return text if len(text) <= 160 else text[:160] + "…"

@@ -1,0 +1,243 @@
+"""A datastore on the Hub, fetched file by file into the Hub's cache on this machine.
+
+The manifest comes first and says what the other files must be: each is compared with its hash when
+it arrives, and thrown out of the cache when it is something else. Files come one after another, so
+that an interruption loses one of them at most. All are of one commit, also when the branch moves.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from knn_logits.datastore import layout
+from knn_logits.datastore.files import delete
+from knn_logits.datastore.hub_client import (
+    REPO_TYPE,
+    HubName,
+    client,
+    explained,
+    identity,
+    is_offline,
+)
+from knn_logits.datastore.manifest import FileRecord, Manifest, read_manifest
+from knn_logits.datastore.reading import sha256
+from knn_logits.datastore.verification import Progress, no_progress
+from knn_logits.errors import DamagedError, DatastoreError, HubError, StorageError
+
+# What nobody has written to for so long was left by a process that was killed.
+_ABANDONED_SECONDS = 300
+
+
+class Remote:
+    """One commit of a datastore on the Hub; `Remote.find` asks for it.
+
+    Attributes:
+        name: As the user named it.
+        commit: 40 hexadecimal digits.
+        folder: Where its files are in the cache, links into the cache's blobs.
+    """
+
+    def __init__(
+        self,
+        name: HubName,
+        manifest_path: Path,
+        *,
+        cache_dir: str | Path | None,
+        token: str | bool | None,
+        local_files_only: bool,
+    ) -> None:
+        self.name = name
+        self.folder = manifest_path.parent
+        self.commit = self.folder.name
+        self._cache_dir = cache_dir
+        self._token = token
+        self._local = local_files_only
+
+    @classmethod
+    def find(
+        cls,
+        name: HubName,
+        *,
+        cache_dir: str | Path | None = None,
+        token: str | bool | None = None,
+        local_files_only: bool = False,
+    ) -> Remote:
+        """Fetches the manifest, or takes that of the cache where the Hub cannot be reached.
+
+        Args:
+            name: Which datastore, and which revision of it.
+            cache_dir: The Hub's cache; None takes that of huggingface_hub.
+            token: Of the Hub; None takes that of the login.
+            local_files_only: Do not ask the Hub.
+
+        Raises:
+            HubError: when there is no such datastore, or it cannot be reached.
+            StorageError: when the disk is full.
+        """
+        with explained(name):
+            path = _download(
+                name.repo,
+                layout.MANIFEST,
+                name.revision,
+                cache_dir=cache_dir,
+                token=token,
+                local_files_only=local_files_only,
+            )
+        return cls(name, path, cache_dir=cache_dir, token=token, local_files_only=local_files_only)
+
+    @property
+    def pinned(self) -> HubName:
+        """The name with the commit."""
+        return HubName(self.name.repo, self.commit)
+
+    def manifest(self) -> Manifest:
+        """The manifest of this commit.
+
+        Raises:
+            DamagedError: when it is none; it is then fetched again the next time.
+        """
+        try:
+            return read_manifest(self.folder)
+        except DamagedError:
+            _drop(self.folder / layout.MANIFEST)
+            raise
+
+    def missing(self, records: Sequence[FileRecord]) -> list[FileRecord]:
+        """Which of some files are not here yet."""
+        return [one for one in records if not (self.folder / one.name).exists()]
+
+    def fetch(self, records: Sequence[FileRecord], progress: Progress = no_progress) -> None:
+        """Fetches files that are not here yet, one after another.
+
+        Args:
+            records: From the manifest.
+            progress: Told the bytes that arrived, and all of them.
+
+        Raises:
+            HubError: when they cannot be had.
+            DamagedError: when a file on the Hub is not what the manifest says.
+            StorageError: when the disk is full.
+        """
+        missing = self.missing(records)
+        if not missing:
+            return
+        with explained(self.pinned):
+            if self._local or is_offline():
+                names = ", ".join(one.name for one in missing[:3])
+                raise HubError(
+                    f"{names} of {self.pinned} are not in the cache here, and the Hub is not to be "
+                    f"asked: run `knn-logits pull {self.pinned}` with a connection"
+                )
+            self._compare_with_hub(missing)
+            self._refuse_full_disk(missing)
+            self._sweep()
+            total, done = sum(one.bytes for one in missing), 0
+            for record in missing:
+                bar = None if progress is no_progress else _bar(progress, done, total)
+                path = _download(
+                    self.name.repo,
+                    record.name,
+                    self.commit,
+                    cache_dir=self._cache_dir,
+                    token=self._token,
+                    local_files_only=self._local,
+                    tqdm_class=bar,
+                )
+                self._check(path, record)
+                done += record.bytes
+                progress("downloading", done, total)
+
+    def _compare_with_hub(self, records: Sequence[FileRecord]) -> None:
+        """Refuses what the Hub itself says to be something else, before any byte is fetched."""
+        listed = client(self._token).list_repo_tree(
+            self.name.repo, recursive=True, revision=self.commit, repo_type=REPO_TYPE
+        )
+        there = {one.path: one for one in listed}
+        for record in records:
+            found = there.get(record.name)
+            size = getattr(found, "size", None)
+            stored = getattr(getattr(found, "lfs", None), "sha256", None)
+            if found is None:
+                raise HubError(
+                    f"{self.pinned} lacks {record.name}, which its manifest names: take another "
+                    "revision, and tell its publisher"
+                )
+            if size != record.bytes or stored not in (None, record.sha256):
+                self._reject(record)
+
+    def _refuse_full_disk(self, records: Sequence[FileRecord]) -> None:
+        need, free = sum(one.bytes for one in records), shutil.disk_usage(self.folder).free
+        if need > free:
+            raise StorageError(
+                f"{self.name} needs {need / 1e6:,.0f} MB, the disk of {self.folder.parents[2]} has "
+                f"{free / 1e6:,.0f} MB left: free some space, or set HF_HOME to another disk"
+            )
+
+    def _check(self, path: Path, record: FileRecord) -> None:
+        """Compares a file that arrived with the manifest."""
+        if path.stat().st_size == record.bytes and sha256(path) == record.sha256:
+            return
+        _drop(path)
+        self._reject(record)
+
+    def _reject(self, record: FileRecord) -> None:
+        # The manifest may be the one that is wrong: it is fetched again as well.
+        _drop(self.folder / layout.MANIFEST)
+        raise DamagedError(
+            f"{record.name} of {self.pinned} is not what its manifest says (size or SHA-256); it "
+            "is not kept: try again, then take another revision or tell its publisher"
+        )
+
+    def _sweep(self) -> None:
+        """Deletes what downloads of this datastore left when they were killed."""
+        oldest = time.time() - _ABANDONED_SECONDS
+        with suppress(OSError, DatastoreError):
+            for part in (self.folder.parents[1] / "blobs").glob("*.incomplete"):
+                if part.stat().st_mtime < oldest:
+                    delete(part)
+
+
+def needed(manifest: Manifest) -> list[FileRecord]:
+    """The files without which a datastore cannot be searched; the others can come later."""
+    kinds = {layout.kind_of(one.name) for one in manifest.files}
+    later = layout.LATER if "index" in kinds else layout.LATER - {"keys"}
+    if "native" in kinds:
+        # Whether it may be read is the user's choice, who may want the keys instead.
+        later = layout.LATER
+    return [one for one in manifest.files if layout.kind_of(one.name) not in later]
+
+
+def _download(repo: str, file: str, revision: str | None, **options: Any) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    where: dict[str, Any] = {"repo_type": REPO_TYPE, "revision": revision}
+    return Path(hf_hub_download(repo, file, **where, **identity(), **options))
+
+
+def _drop(path: Path) -> None:
+    """Takes a file out of the cache, so that it is fetched again."""
+    blob = path.resolve()
+    delete(path)
+    if blob.parent == path.parent.resolve().parents[1] / "blobs":
+        delete(blob)
+
+
+def _bar(progress: Progress, before: int, total: int) -> type[Any]:
+    """What the client takes for a progress bar: it tells `progress` instead of drawing one."""
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self._arrived = before
+            super().__init__(*args, **{**options, "disable": True})  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> None:
+            self._arrived += int(n or 0)
+            progress("downloading", min(self._arrived, total), total)
+
+    return Bar

@@ -1,0 +1,130 @@
+"""A network of one hidden layer that reads features of a token and says one number.
+
+Knows arrays and how to train on them; what features and number mean is the gates' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.errors import ConfigError
+from knn_logits.neighbors import Array
+
+ARRAYS = ("mean", "scale", "hidden", "hidden_bias", "out", "out_bias")
+_BATCH = 4096
+_RATE = 0.02
+
+
+class Network:
+    """out · tanh(hidden · (features - mean) / scale + hidden_bias) + out_bias.
+
+    Args:
+        owner: Whose network it is, for errors.
+        inputs: Number of features.
+        arrays: `mean` and `scale` [features], `hidden` [units, features], `hidden_bias` [units],
+            `out` [units], `out_bias` [1], all finite, `scale` above 0.
+
+    Raises:
+        ConfigError: when the arrays do not fit together.
+        KeyError: when one is missing.
+    """
+
+    def __init__(self, owner: str, inputs: int, arrays: Mapping[str, Any]) -> None:
+        self._weights = {name: _numbers(owner, name, arrays[name]) for name in ARRAYS}
+        units = len(self._weights["hidden_bias"])
+        expected = {
+            "mean": (inputs,),
+            "scale": (inputs,),
+            "hidden": (units, inputs),
+            "hidden_bias": (units,),
+            "out": (units,),
+            "out_bias": (1,),
+        }
+        for name, shape in expected.items():
+            have = tuple(self._weights[name].shape)
+            if have != shape:
+                raise ConfigError(f"{name} of a {owner} must have the shape {shape}, not {have}")
+        if not bool((self._weights["scale"] > 0.0).all()):
+            raise ConfigError(f"scale of a {owner} must be above 0")
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The network's number for each row.
+
+        Args:
+            features: float32 [n, features].
+
+        Returns:
+            float32 [n].
+        """
+        weights = (one.to(features.device) for one in self._weights.values())
+        mean, scale, hidden, hidden_bias, out, out_bias = weights
+        inside = torch.tanh((features - mean) / scale @ hidden.T + hidden_bias)
+        return inside @ out + out_bias
+
+    def to_arrays(self) -> dict[str, Array]:
+        """The network as arrays, float32."""
+        return {name: one.cpu().numpy() for name, one in self._weights.items()}
+
+
+def trained(
+    features: Array,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    *,
+    units: int,
+    steps: int,
+    decay: float,
+    seed: int,
+) -> dict[str, Tensor]:
+    """The arrays of a network, trained with AdamW on batches of 4,096 rows.
+
+    Takes seconds on one core; the same seed and thread number give the same network.
+
+    Args:
+        features: [n, features].
+        loss: Of the network's numbers for some rows, [some], and int64 [some], which rows they
+            are; a scalar.
+        units: Hidden units.
+        steps: Of training.
+        decay: Weight decay.
+        seed: Of the first weights and of the batches.
+    """
+    read = torch.from_numpy(np.asarray(features)).float()
+    inputs = read.shape[1]
+    mean, scale = read.mean(0), read.std(0, correction=0)
+    scale = torch.where(scale > 1e-6, scale, torch.ones_like(scale))
+    read = (read - mean) / scale
+    random = torch.Generator().manual_seed(seed)
+    weights = [
+        torch.randn(units, inputs, generator=random) / inputs**0.5,
+        torch.zeros(units),
+        torch.randn(units, generator=random) / units**0.5,
+        torch.zeros(1),
+    ]
+    for one in weights:
+        one.requires_grad_()
+    hidden, hidden_bias, out, out_bias = weights
+    optimizer = torch.optim.AdamW(weights, lr=_RATE, weight_decay=decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    with torch.enable_grad():
+        for _ in range(steps):
+            some = torch.randint(len(read), (min(len(read), _BATCH),), generator=random)
+            said = torch.tanh(read[some] @ hidden.T + hidden_bias) @ out + out_bias
+            optimizer.zero_grad()
+            loss(said, some).backward()
+            optimizer.step()
+            schedule.step()
+    found = {name: one.detach() for name, one in zip(ARRAYS[2:], weights, strict=True)}
+    return {"mean": mean, "scale": scale, **found}
+
+
+def _numbers(owner: str, name: str, values: Any) -> Tensor:
+    values = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    array = np.array(values, dtype=np.float32)
+    if not array.size or not np.isfinite(array).all():
+        raise ConfigError(f"{name} of a {owner} must be finite numbers")
+    return torch.from_numpy(array)

@@ -1,0 +1,141 @@
+"""The catalogue: recipes of the datastores that the project publishes, as data in the package.
+
+A recipe says how a datastore is made, how large it is, and which published figures it reproduces.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from knn_logits.datastore import layout
+from knn_logits.datastore.hub_client import REPO_TYPE
+from knn_logits.datastore.manifest import Record
+from knn_logits.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_FOLDER = "recipes"
+
+
+class Expected(Record):
+    """What a build is expected to give.
+
+    Attributes:
+        entries: Keys.
+        key_bytes: Size of the keys.
+        index_bytes: Size of the index.
+        download_bytes: What a reader fetches: text and index.
+        model_tokens: Tokens through the model: what decides how long a build takes.
+    """
+
+    entries: int = Field(ge=1)
+    key_bytes: int = Field(ge=1)
+    index_bytes: int = Field(ge=0)
+    download_bytes: int = Field(ge=1)
+    model_tokens: int = Field(ge=1)
+
+
+class Published(Record):
+    """A published result that the datastore is to reproduce.
+
+    Attributes:
+        what: Measure, text and setting.
+        by: Where it is published.
+        model: Without kNN.
+        knn: With kNN.
+        retomaton: With RetoMaton.
+    """
+
+    what: str
+    by: str
+    model: float | None = None
+    knn: float | None = None
+    retomaton: float | None = None
+
+
+class Recipe(Record):
+    """How a datastore is made.
+
+    Attributes:
+        name: Of the recipe.
+        title: For people.
+        repo: Where it is published, or will be.
+        model: Hub id of the model.
+        corpus: The CORPUS of `knn-logits build`.
+        license: Of the text.
+        source: Where the text is from.
+        commands: The whole way, from text to publication.
+        needs: What is still missing for it.
+        expected: Sizes.
+        published: Figures to reproduce.
+    """
+
+    name: str
+    title: str
+    repo: str
+    model: str
+    corpus: str
+    license: str
+    source: str
+    commands: tuple[str, ...] = Field(strict=False)
+    needs: str | None = None
+    expected: Expected
+    published: tuple[Published, ...] = Field(default=(), strict=False)
+
+
+def recipes() -> list[Recipe]:
+    """All recipes, by name."""
+    folder = resources.files("knn_logits.hub").joinpath(_FOLDER)
+    files = sorted(
+        (one for one in folder.iterdir() if one.name.endswith(".toml")), key=lambda one: one.name
+    )
+    return [parse(one.name.removesuffix(".toml"), one.read_text(encoding="utf-8")) for one in files]
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of a name.
+
+    Raises:
+        ConfigError: when there is none.
+    """
+    known = recipes()
+    for one in known:
+        if name in (one.name, one.repo):
+            return one
+    raise ConfigError(
+        f"the catalogue has no {name!r}; it has {', '.join(one.name for one in known)}"
+    )
+
+
+def parse(name: str, text: str) -> Recipe:
+    """A recipe from TOML.
+
+    Raises:
+        ConfigError: when it is not one.
+    """
+    try:
+        content: dict[str, Any] = tomllib.loads(text)
+        return Recipe.model_validate({"name": name, **content})
+    except (tomllib.TOMLDecodeError, ValidationError) as error:
+        raise ConfigError(f"the recipe {name} cannot be read: {error}") from error
+
+
+def cached_bytes(repo: str) -> int:
+    """Bytes of a datastore, of any revision, that are in the Hub's cache here."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type=REPO_TYPE)
+    snapshots = folder / "snapshots"
+    if not any(snapshots.glob(f"*/{layout.MANIFEST}")):
+        return 0
+    files = {one.resolve() for one in snapshots.glob("*/*") if one.is_file()}
+    return sum(one.stat().st_size for one in files)

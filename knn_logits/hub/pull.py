@@ -1,0 +1,125 @@
+"""`pull`: a datastore of the Hub onto this machine, into the Hub's cache or a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from knn_logits.datastore import layout
+from knn_logits.datastore.files import replacing
+from knn_logits.datastore.hub_client import HubName, hub_name
+from knn_logits.datastore.job import begin
+from knn_logits.datastore.manifest import FileRecord
+from knn_logits.datastore.remote import Remote, needed
+from knn_logits.datastore.store import Datastore
+from knn_logits.datastore.verification import Progress, no_progress
+from knn_logits.errors import ConfigError
+
+State = Literal["here", "fetched", "wanted", "left"]
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What was fetched, or would be.
+
+    Attributes:
+        name: The datastore, at the commit it stands for.
+        folder: Where it is on this machine.
+        files: Name, size in bytes, and whether it was "here" before, was "fetched", is "wanted"
+            (with `dry_run`), or was "left" on the Hub.
+    """
+
+    name: HubName
+    folder: Path
+    files: tuple[tuple[str, int, State], ...]
+
+    def bytes(self, *states: State) -> int:
+        """Size of the files in some states, of all without any."""
+        return sum(size for _, size, state in self.files if not states or state in states)
+
+
+def pull(
+    name: str,
+    *,
+    revision: str | None = None,
+    keys: bool | None = None,
+    out: str | os.PathLike[str] | None = None,
+    token: str | bool | None = None,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+) -> Pulled:
+    """Fetches a datastore; what arrived before an interruption is not fetched again.
+
+    Args:
+        name: "org/name" or "org/name@revision".
+        revision: Branch, tag or commit; None takes the newest.
+        keys: Fetch the keys as well; None fetches them where the index is made of them.
+        out: A new folder for a copy that can be changed; None leaves it in the Hub's cache.
+        token: Of the Hub; None takes that of the login.
+        dry_run: Fetch the manifest only, and say what would be fetched.
+        progress: Told how far the work is.
+
+    Returns:
+        What was fetched.
+
+    Raises:
+        ConfigError: when the name is none of the Hub.
+        HubError: when it cannot be fetched.
+        DamagedError: when a file is not what the manifest says.
+        StorageError: when the disk is full.
+    """
+    wanted = hub_name(name, revision)
+    if wanted is None:
+        raise ConfigError(f"{name!r} is a folder or no name on the Hub: write org/name")
+    remote = Remote.find(wanted, token=token)
+    manifest = remote.manifest()
+    records = needed(manifest)
+    if keys:
+        records += [one for one in manifest.key_shards if one not in records]
+    missing = remote.missing(records)
+
+    def state(record: FileRecord) -> State:
+        if record in missing:
+            return "wanted" if dry_run else "fetched"
+        return "here" if (remote.folder / record.name).exists() else "left"
+
+    files = tuple((one.name, one.bytes, state(one)) for one in manifest.files)
+    folder = remote.folder
+    if not dry_run:
+        remote.fetch(records, progress)
+        store = Datastore(remote.folder, progress=progress, remote=remote)
+        if out is not None:
+            kept = [one for one in manifest.files if one in records or keys is not False]
+            folder = _copied(store, kept, Path(out).resolve(), progress).folder
+    return Pulled(remote.pinned, folder, files)
+
+
+def _copied(
+    store: Datastore, wanted: Sequence[FileRecord], folder: Path, progress: Progress
+) -> Datastore:
+    """A copy in a folder of its own, of the wanted files that are here."""
+    manifest = store.manifest
+    records = [one for one in wanted if (store.folder / one.name).exists()]
+    if not store.has_keys:
+        records = [one for one in records if layout.kind_of(one.name) != "keys"]
+    total, done, shard = sum(one.bytes for one in records), 0, 0
+    with begin(folder, "build", {"copy of": manifest.checksum}) as job:
+        for record in records:
+            kind = layout.kind_of(record.name)
+            assert kind is not None
+            path = job.path(kind, shard if kind == "keys" else None)
+            shard += kind == "keys"
+            if path.name not in {one.name for one in job.files}:
+                with replacing(path) as target, (store.folder / record.name).open("rb") as source:
+                    shutil.copyfileobj(source, target, 1 << 22)
+                job.note(path)
+            done += record.bytes
+            progress("copying", done, total)
+        job.commit(
+            manifest.model_copy(update={"generation": job.generation, "files": job.files_with(())})
+        )
+    return Datastore(folder, progress=progress)

@@ -1,0 +1,202 @@
+"""`push_to_hub`: a datastore, its card and its evaluation, as one commit on the Hub."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from knn_logits.datastore import layout
+from knn_logits.datastore.hub_client import (
+    REPO_TYPE,
+    HubName,
+    client,
+    endpoint,
+    explained,
+    hub_name,
+)
+from knn_logits.datastore.manifest import Manifest
+from knn_logits.datastore.store import Datastore
+from knn_logits.errors import ConfigError, DatastoreError, HubError
+from knn_logits.hub.card import front_matter, is_published, merged, page, report_names
+
+_CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What was published, or would be.
+
+    Attributes:
+        repo: "org/name".
+        url: Where it is to be seen.
+        commit: 40 hexadecimal digits; None when nothing was sent.
+        files: Names and sizes in bytes.
+    """
+
+    repo: str
+    url: str
+    commit: str | None
+    files: tuple[tuple[str, int], ...]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(size for _, size in self.files)
+
+
+def push_to_hub(
+    datastore: Datastore | str | os.PathLike[str],
+    repo: str,
+    *,
+    private: bool | None = None,
+    keys: bool = True,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    message: str | None = None,
+    report: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+) -> Pushed:
+    """Publishes a datastore as a dataset repository of the Hub, in one commit.
+
+    Readers see the old state or the new one. What was sent before an interruption is not sent
+    again. The card is written anew where the package wrote it; a user's edits of it stay.
+
+    Args:
+        datastore: A datastore, its folder, or its name on the Hub.
+        repo: "org/name"; made if it is not there.
+        private: Whether a new repository is private; None takes the account's default.
+        keys: Publish the keys as well. Without them the datastore is a fraction of the size, and
+            `refine`, `add` and another index are not possible.
+        revision: Branch to publish to, made if it is not there; None is "main".
+        token: Of the Hub; None takes that of the login.
+        message: Of the commit.
+        report: Folder that `knn-logits eval --report` wrote; None takes the datastore's.
+        dry_run: Send nothing and ask nothing; say what would be sent.
+
+    Returns:
+        What was published.
+
+    Raises:
+        ConfigError: when `repo` is no name, or the index cannot do without keys.
+        DatastoreError: when the datastore holds removed documents.
+        DamagedError: when a file is not what the manifest says.
+        HubError: when the Hub refuses it or cannot be reached.
+    """
+    name = hub_name(repo, revision)
+    if name is None:
+        raise ConfigError(f"{repo!r} is no name on the Hub: write org/name")
+    store = datastore if isinstance(datastore, Datastore) else Datastore.from_pretrained(datastore)
+    manifest = _as_published(store, keys=keys)
+    if keys:
+        store.fetch_keys()
+    folder = Path(report) if report is not None else store.folder
+    reports = [folder / one for one in report_names() if (folder / one).is_file()]
+    if report is not None and not reports:
+        raise ConfigError(f"{report} holds no {report_names()[0]}: give what `eval --report` wrote")
+    content: list[tuple[str, Path | bytes]] = [
+        *((one.name, store.folder / one.name) for one in manifest.files),
+        *((one.name, one) for one in reports),
+        (layout.MANIFEST, manifest.to_bytes()),
+    ]
+    written = _page(manifest, name, reports)
+    if dry_run:
+        return Pushed(name.repo, _url(name), None, _sizes(content, written))
+    with explained(name):
+        api = client(token)
+        api.create_repo(name.repo, repo_type=REPO_TYPE, private=private, exist_ok=True)
+        if name.revision is not None:
+            api.create_branch(name.repo, branch=name.revision, repo_type=REPO_TYPE, exist_ok=True)
+        state = api.dataset_info(name.repo, revision=name.revision)
+        there = [one.rfilename for one in state.siblings or ()]
+        card = merged(
+            _card(api, name, state.sha) if _CARD in there else None,
+            name.repo,
+            front_matter(manifest),
+            written,
+        )
+        content.append((_CARD, card.encode()))
+        done = api.create_commit(
+            name.repo,
+            _operations(content, there),
+            commit_message=message or f"Datastore of {manifest.entries:,} entries",
+            repo_type=REPO_TYPE,
+            revision=name.revision,
+            # Somebody who edits the card meanwhile is not overwritten: the Hub refuses this commit.
+            parent_commit=state.sha,
+        )
+    return Pushed(name.repo, _url(name), done.oid, _sizes(content))
+
+
+def _as_published(store: Datastore, *, keys: bool) -> Manifest:
+    """The manifest of what is published.
+
+    Raises:
+        DatastoreError: when removed documents would be published with it.
+        ConfigError: when keys are left out that the index is made of.
+    """
+    manifest = store.manifest
+    if manifest.removed:
+        raise DatastoreError(
+            f"{store.folder} still holds the text of {len(manifest.removed)} removed documents, "
+            f"which would be published: run `knn-logits compact {store.folder}` first"
+        )
+    if keys or not manifest.key_shards:
+        return manifest
+    if manifest.file("index") is None and manifest.file("native") is None:
+        raise ConfigError(
+            f"the index {manifest.index.factory} of {store.folder} is made of the keys, so they "
+            "cannot be left out: build another with `knn-logits index`, for example IVF1024,SQ8"
+        )
+    kept = [one for one in manifest.files if layout.kind_of(one.name) != "keys"]
+    return manifest.model_copy(update={"files": tuple(kept)})
+
+
+def _page(manifest: Manifest, name: HubName, reports: Sequence[Path]) -> str:
+    text = next((one for one in reports if one.name == report_names()[0]), None)
+    try:
+        report = None if text is None else text.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"{text} cannot be read ({error}): write it again with eval") from error
+    return page(manifest, name.repo, name.revision, report)
+
+
+def _card(api: Any, name: HubName, commit: str) -> str:
+    """The card that is there, as it is at a commit."""
+    path = api.hf_hub_download(name.repo, _CARD, repo_type=REPO_TYPE, revision=commit)
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeError as error:
+        raise HubError(f"{_CARD} of {name.repo} is not UTF-8: repair it on the Hub") from error
+
+
+def _operations(content: Sequence[tuple[str, Path | bytes]], there: Sequence[str]) -> list[Any]:
+    """What a commit adds, and what it deletes of an earlier state."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    new = {file for file, _ in content}
+    added: list[Any] = [
+        CommitOperationAdd(
+            path_in_repo=file,
+            path_or_fileobj=str(one) if isinstance(one, Path) else io.BytesIO(one),
+        )
+        for file, one in content
+    ]
+    gone = [file for file in there if is_published(file) and file not in new]
+    return added + [CommitOperationDelete(path_in_repo=file) for file in gone]
+
+
+def _sizes(
+    content: Sequence[tuple[str, Path | bytes]], card: str | None = None
+) -> tuple[tuple[str, int], ...]:
+    sizes = [
+        (file, one.stat().st_size if isinstance(one, Path) else len(one)) for file, one in content
+    ]
+    return tuple(sizes if card is None else [*sizes, (_CARD, len(card.encode()))])
+
+
+def _url(name: HubName) -> str:
+    return f"{endpoint()}/datasets/{name.repo}"

@@ -1,0 +1,220 @@
+"""FAISS's files of common kinds, read as data: bytes to plain arrays, without FAISS reading them.
+
+FAISS's own reader trusts a file: some damaged ones answer wrongly, and one may name other files on
+the disk. Here a file is taken apart field by field, every count is compared with the bytes there
+are, and what comes out goes through the same checks as an index of a datastore (`plain`). Kinds:
+Flat, IVFFlat, IVFSQ and IVFPQ over a flat quantiser, which is what earlier kNN-LM systems write.
+
+What it cannot find is a bit that flipped within the codes: such files carry no checksum.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from knn_logits.config import Metric
+from knn_logits.errors import DamagedError
+from knn_logits.neighbors import Array
+
+_MOST_LISTS = 1 << 24
+_MOST_DIM = 1 << 20
+_FLAT = ("IxF2", "IxFI", "IxFl")
+_QUANTISERS = {0: "SQ8", 1: "SQ4", 4: "SQfp16", 6: "SQ6"}
+
+
+@dataclass
+class FaissFile:
+    """An index as plain arrays.
+
+    Attributes:
+        arrays: By name, as `plain.from_arrays` takes them.
+        factory: The factory string of such an index.
+        metric: How it compares vectors.
+        dim: Their length.
+        size: Their number.
+        nprobe: Inverted lists visited a query; None without any.
+    """
+
+    arrays: dict[str, Array]
+    factory: str
+    metric: Metric
+    dim: int
+    size: int
+    nprobe: int | None = None
+
+
+def read_faiss_file(path: Path) -> FaissFile:
+    """Reads an index.
+
+    Args:
+        path: What `faiss.write_index` wrote.
+
+    Raises:
+        DamagedError: when it is of another kind, or its counts do not fit its bytes.
+    """
+    try:
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        fields = _Fields(memoryview(data))
+        found = _index(fields)
+        if fields.left:
+            raise ValueError(f"{fields.left} bytes too many")
+        return found
+    except (ValueError, struct.error, KeyError, OverflowError, MemoryError) as error:
+        raise DamagedError(
+            f"{path} cannot be read as an index of the kinds Flat, IVFFlat, IVFSQ or IVFPQ "
+            f"({error}); with the keys at hand, another is built with --index"
+        ) from error
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read ({error.strerror})") from error
+
+
+class _Fields:
+    """One field after another."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes not yet read."""
+        return len(self._data) - self._at
+
+    def take(self, size: int) -> memoryview:
+        """The next bytes."""
+        if not 0 <= size <= self.left:
+            raise ValueError("cut short")
+        part = self._data[self._at : self._at + size]
+        self._at += size
+        return part
+
+    def number(self, form: str) -> int:
+        """A number of one of `struct`'s kinds."""
+        found: int = struct.unpack("<" + form, self.take(struct.calcsize("<" + form)))[0]
+        return found
+
+    def code(self) -> str:
+        """Four letters that name what follows."""
+        return bytes(self.take(4)).decode("latin1")
+
+    def array(self, dtype: str, count: int) -> Array:
+        """Numbers, copied."""
+        kind = np.dtype(dtype)
+        if count < 0 or count > self.left // kind.itemsize:
+            raise ValueError("cut short")
+        found: Array = np.frombuffer(self.take(count * kind.itemsize), kind).copy()
+        return found
+
+    def vector(self, dtype: str, unit: int = 1) -> Array:
+        """A counted array; the count is in units of so many numbers."""
+        return self.array(dtype, self.number("Q") * unit)
+
+
+def _header(fields: _Fields) -> tuple[int, int, Metric]:
+    dim, size = fields.number("i"), fields.number("q")
+    fields.take(16)
+    trained, metric = fields.number("B"), fields.number("i")
+    if not 1 <= dim <= _MOST_DIM or size < 0 or trained != 1 or metric not in (0, 1):
+        raise ValueError("an untrained index, or another metric than L2 and inner product")
+    return dim, size, "l2" if metric == 1 else "ip"
+
+
+def _index(fields: _Fields) -> FaissFile:
+    kind = fields.code()
+    if kind in _FLAT:
+        return _flat(fields)
+    if kind not in ("IwFl", "IwSq", "IwPQ"):
+        raise ValueError(f"its kind is {kind!r}")
+    dim, size, metric = _header(fields)
+    lists, nprobe = fields.number("Q"), fields.number("Q")
+    if not 1 <= lists <= _MOST_LISTS:
+        raise ValueError(f"{lists} lists")
+    if fields.code() not in _FLAT:
+        raise ValueError("its lists are found in another way than by a flat quantiser")
+    centroids = _flat(fields)
+    if (centroids.dim, centroids.size) != (dim, lists):
+        raise ValueError("its centroids are of another number or length")
+    if fields.number("B"):
+        raise ValueError("it holds a direct map")
+    fields.vector("<i8")
+    arrays = {"centroids": centroids.arrays["codes"]}
+    if kind == "IwFl":
+        name, code_size = "Flat", dim * 4
+    elif kind == "IwSq":
+        name, code_size = _scalar(fields, dim, arrays)
+    else:
+        name, code_size = _product(fields, dim, arrays)
+    arrays |= _lists(fields, lists, code_size, size)
+    factory = f"IVF{lists},{name}"
+    return FaissFile(arrays, factory, metric, dim, size, min(max(1, nprobe), lists))
+
+
+def _flat(fields: _Fields) -> FaissFile:
+    dim, size, metric = _header(fields)
+    codes = fields.vector("u1", 4)
+    if codes.size != size * dim * 4:
+        raise ValueError("its vectors are of another number or length")
+    return FaissFile({"codes": codes}, "Flat", metric, dim, size)
+
+
+def _scalar(fields: _Fields, dim: int, arrays: dict[str, Array]) -> tuple[str, int]:
+    kind = fields.number("i")
+    fields.take(8)
+    length, code_size = fields.number("Q"), fields.number("Q")
+    arrays["trained"] = fields.vector("<f4")
+    if length != dim or fields.number("Q") != code_size or fields.number("B") != 1:
+        raise ValueError("a scalar quantiser of other vectors, or not of residuals")
+    return _QUANTISERS[kind], code_size
+
+
+def _product(fields: _Fields, dim: int, arrays: dict[str, Array]) -> tuple[str, int]:
+    residual, code_size = fields.number("B"), fields.number("Q")
+    length, parts, bits = fields.number("Q"), fields.number("Q"), fields.number("Q")
+    arrays["codebooks"] = fields.vector("<f4")
+    if residual != 1 or length != dim or not 1 <= parts <= dim or not 1 <= bits <= 16:
+        raise ValueError("a product quantiser of other vectors, or not of residuals")
+    if code_size != (parts * bits + 7) // 8 or arrays["codebooks"].size != dim << bits:
+        raise ValueError("a product quantiser whose parts do not fit")
+    return f"PQ{parts}x{bits}", code_size
+
+
+def _lists(fields: _Fields, lists: int, code_size: int, size: int) -> dict[str, Array]:
+    if fields.code() != "ilar":
+        raise ValueError("its lists are in another file")
+    if (fields.number("Q"), fields.number("Q")) != (lists, code_size):
+        raise ValueError("its lists are of another number or width")
+    how, counts = fields.code(), fields.vector("<u8")
+    if how == "sprs":
+        pairs = counts.reshape(-1, 2)
+        if len(pairs) and int(pairs[:, 0].max()) >= lists:
+            raise ValueError("a list that is not there")
+        counts = np.zeros(lists, "<u8")
+        counts[pairs[:, 0]] = pairs[:, 1]
+    elif how != "full":
+        raise ValueError("its lists are stored in an unknown way")
+    if counts.shape != (lists,) or int(counts.max(initial=0)) > size:
+        raise ValueError("the sizes of its lists")
+    sizes = counts.astype(np.int64)
+    if int(sizes.sum()) != size or size * (code_size + 8) > fields.left:
+        raise ValueError("the sizes of its lists")
+    ids = np.empty(size, np.int64)
+    codes = np.empty((size, code_size), np.uint8)
+    first = 0
+    for count in sizes.tolist():
+        last = first + count
+        codes[first:last] = fields.array("u1", count * code_size).reshape(count, code_size)
+        ids[first:last] = fields.array("<i8", count)
+        first = last
+    seen = np.zeros(size, bool)
+    if size and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        raise ValueError("numbers of entries beyond their count")
+    seen[ids] = True
+    if not seen.all():
+        raise ValueError("entries that are twice there, or not at all")
+    return {"sizes": sizes, "ids": ids, "codes": codes}

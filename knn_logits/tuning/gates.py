@@ -1,0 +1,305 @@
+"""Gates fitted on one part of a text and judged on another, from what one pass of `tune` found.
+
+Of each token a few features and p_kNN under each k and temperature are kept, since the k and the
+temperature that the gate is for are known only when all tokens have been seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from knn_logits.config import Metric
+from knn_logits.errors import ConfigError
+from knn_logits.gating.distance import DistanceGate
+from knn_logits.gating.fitting import (
+    best_lmbda,
+    fit_confidence_skip,
+    fit_distance_gate,
+    fit_learned_gate,
+    fit_learned_skip,
+)
+from knn_logits.gating.learned import LearnedGate, gate_features
+from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip, skip_features
+from knn_logits.gating.stored import StoredGate
+from knn_logits.neighbors import Neighbors
+from knn_logits.scoring.likelihood import Choice
+from knn_logits.scoring.text_pass import Ints, TokenScores
+
+GateKind = Literal["constant", "distance", "learned"]
+SkipKind = Literal["learned", "confidence"]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which gate is asked for.
+
+    Attributes:
+        kind: What λ is read from.
+        skip: Share of tokens left unsearched, None for a gate that searches always.
+        skip_by: How those are chosen.
+    """
+
+    kind: GateKind
+    skip: float | None
+    skip_by: SkipKind
+
+    @classmethod
+    def of(cls, kind: str | None, skip: float | None, skip_by: str) -> Wanted | None:
+        """The gate that arguments ask for, None when they ask for none.
+
+        Raises:
+            ConfigError: when they do not fit together.
+        """
+        if kind is None and skip is None:
+            return None
+        if kind is None:
+            raise ConfigError("name the gate that skips: --gate learned, distance or constant")
+        for known in get_args(GateKind):
+            if kind == known:
+                break
+        else:
+            raise ConfigError(
+                f"the gate must be one of {', '.join(get_args(GateKind))}, not {kind!r}"
+            )
+        if skip_by not in get_args(SkipKind):
+            raise ConfigError(
+                f"a gate skips by one of {', '.join(get_args(SkipKind))}, not {skip_by!r}"
+            )
+        if skip is None and kind == "constant":
+            raise ConfigError(
+                "a constant gate is the number that is tuned anyway: leave it out, or add --skip"
+            )
+        if skip is not None and (isinstance(skip, bool) or not 0.0 <= skip < 1.0):
+            raise ConfigError(f"skip must be a share of at least 0 and below 1, not {skip!r}")
+        return cls(known, skip, skip_by)  # type: ignore[arg-type]
+
+
+class Gathered:
+    """What is kept of the tokens of one part of a text.
+
+    Args:
+        wanted: The gate asked for.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self._kept: dict[str, list[Any]] = {
+            name: [] for name in ("features", "skip", "found", "lm", "knn", "documents")
+        }
+
+    def add(
+        self, scored: TokenScores, neighbors: Neighbors, metric: Metric, documents: Ints
+    ) -> None:
+        """Adds tokens, while the model's scores of them are in memory.
+
+        Args:
+            scored: The tokens.
+            neighbors: Of each.
+            metric: Of their distances.
+            documents: int64 [rows], the document of each.
+        """
+        for rows, log_p in scored.distributions.parts():
+            near = neighbors[rows].to(log_p.device)
+            self._kept["features"].append(gate_features(near, metric, log_p).cpu().numpy())
+            if self.wanted.skip is not None:
+                self._kept["skip"].append(skip_features(log_p).cpu().numpy())
+        self._kept["found"].append(neighbors.mask.any(-1).cpu().numpy())
+        self._kept["lm"].append(scored.log_p_lm.double().numpy())
+        self._kept["documents"].append(documents)
+
+    def keep(self, p_knn: Tensor) -> None:
+        """Adds p_kNN of the same tokens, float32 [rows, ks, temperatures]."""
+        self._kept["knn"].append(p_knn.numpy())
+
+    def at(self, place: tuple[int, int, int]) -> _Tokens:
+        """The tokens under one k and temperature of the grid."""
+        kept = self._kept
+        found = np.concatenate(kept["found"])
+        features = np.concatenate(kept["features"])
+        with np.errstate(divide="ignore"):
+            knn = np.log(
+                np.concatenate([one[:, place[0], place[1]] for one in kept["knn"]]).astype(float)
+            )
+        return _Tokens(
+            features=features,
+            nearest=np.where(found, features[:, 0], np.inf),
+            skip=np.concatenate(kept["skip"]) if kept["skip"] else None,
+            lm=np.concatenate(kept["lm"]),
+            knn=knn,
+            documents=np.concatenate(kept["documents"]),
+        )
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    features: npt.NDArray[np.float32]
+    nearest: Floats
+    skip: npt.NDArray[np.float32] | None
+    lm: Floats
+    knn: Floats
+    documents: Ints
+
+    def __getitem__(self, rows: Bools) -> _Tokens:
+        skip = None if self.skip is None else self.skip[rows]
+        return _Tokens(
+            self.features[rows],
+            self.nearest[rows],
+            skip,
+            self.lm[rows],
+            self.knn[rows],
+            self.documents[rows],
+        )
+
+    def mixed(self, lmbda: float | DistanceGate | LearnedGate) -> Floats:
+        """log p of each token under a λ, or under a gate that searches always."""
+        if isinstance(lmbda, DistanceGate):
+            share = lmbda.at(torch.from_numpy(self.nearest).float().clamp(-3e38, 3e38))
+        elif isinstance(lmbda, LearnedGate):
+            share = lmbda.at(torch.from_numpy(self.features))
+        else:
+            share = torch.full((len(self.lm),), lmbda)
+        weight = np.where(np.isfinite(self.nearest), share.double().numpy(), 0.0)
+        with np.errstate(divide="ignore"):
+            mixed: Floats = np.logaddexp(np.log1p(-weight) + self.lm, np.log(weight) + self.knn)
+        return mixed
+
+    def searched(self, gate: object) -> Bools:
+        """Which tokens a gate searches for."""
+        if isinstance(gate, LearnedSkip):
+            return (gate.expected(torch.from_numpy(self.skip)) > gate.threshold).numpy()
+        if isinstance(gate, ConfidenceSkip):
+            assert self.skip is not None
+            least = np.log(gate.limit) if gate.limit > 0.0 else -np.inf
+            return np.asarray(self.skip[:, 0] <= least)
+        return np.ones(len(self.lm), dtype=bool)
+
+
+@dataclass(frozen=True)
+class GateTuning:
+    """A gate, and what it is worth on the part of the text that it was not fitted on.
+
+    Attributes:
+        gate: The gate.
+        kind: What λ is read from, and how it skips.
+        lm: Perplexity of the model alone.
+        constant: Perplexity of the mixture under the best number as λ, every token searched.
+        perplexity: Perplexity under the gate.
+        ratio: The gate's perplexity divided by that of the best number.
+        interval: 95% interval of the ratio by a bootstrap over documents, None with fewer than two.
+        skipped: Share of the tokens that were not searched.
+    """
+
+    gate: StoredGate
+    kind: str
+    lm: float
+    constant: float
+    perplexity: float
+    ratio: float
+    interval: tuple[float, float] | None
+    skipped: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the gate itself, as JSON."""
+        return {
+            "kind": self.kind,
+            "perplexity": self.perplexity,
+            "perplexity_constant": self.constant,
+            "perplexity_lm": self.lm,
+            "ratio": self.ratio,
+            "interval": list(self.interval) if self.interval is not None else None,
+            "skipped": self.skipped,
+        }
+
+
+def fit(
+    one: Gathered, other: Gathered, metric: Metric, best: Choice, *, samples: int, seed: int
+) -> GateTuning:
+    """Fits a gate on one part and judges it on the other.
+
+    Args:
+        one: To fit on.
+        other: To judge on.
+        metric: Of the distances.
+        best: k, temperature and λ chosen on the first part.
+        samples: Resamples of the bootstrap.
+        seed: Of the bootstrap, and of the gate's first weights.
+
+    Raises:
+        ConfigError: when no token has a neighbor.
+    """
+    fitted_on, held_out = one.at(best.place), other.at(best.place)
+    inner = _weight(one.wanted.kind, fitted_on, metric, seed)
+    gate: float | StoredGate = inner
+    if one.wanted.skip is not None:
+        skipping = _skipping(one.wanted, fitted_on, inner, seed)
+        # λ where it searches, of the tokens that it searches for.
+        left = fitted_on[fitted_on.searched(skipping)]
+        if np.isfinite(left.nearest).any():
+            inner = _weight(one.wanted.kind, left, metric, seed)
+        gate = type(skipping).from_arrays(inner, skipping.skip_arrays())
+    assert not isinstance(gate, float)
+    constant = held_out.mixed(best.lmbda)
+    searched = held_out.searched(gate)
+    gated = np.where(searched, held_out.mixed(inner), held_out.lm)
+    return GateTuning(
+        gate=gate,
+        kind=gate.kind,
+        lm=_perplexity(held_out.lm),
+        constant=_perplexity(constant),
+        perplexity=_perplexity(gated),
+        ratio=float(np.exp(np.mean(constant) - np.mean(gated))),
+        interval=_interval(constant - gated, held_out.documents, samples, seed),
+        skipped=float(1.0 - searched.mean()),
+    )
+
+
+def _weight(
+    kind: GateKind, tokens: _Tokens, metric: Metric, seed: int
+) -> float | DistanceGate | LearnedGate:
+    if kind == "constant":
+        there = np.isfinite(tokens.nearest)
+        return best_lmbda(tokens.lm[there], tokens.knn[there])
+    if kind == "distance":
+        return fit_distance_gate(tokens.nearest, tokens.lm, tokens.knn, metric)
+    features = tokens.features.copy()
+    # Not finite where there is no neighbor: such tokens are left out.
+    features[:, 0] = tokens.nearest
+    return fit_learned_gate(features, tokens.lm, tokens.knn, metric, seed=seed)
+
+
+def _skipping(
+    wanted: Wanted, tokens: _Tokens, inner: float | DistanceGate | LearnedGate, seed: int
+) -> ConfidenceSkip | LearnedSkip:
+    assert wanted.skip is not None
+    assert tokens.skip is not None
+    if wanted.skip_by == "confidence":
+        return fit_confidence_skip(tokens.skip[:, 0], wanted.skip, inner)
+    gains = tokens.mixed(inner) - tokens.lm
+    return fit_learned_skip(tokens.skip, gains, wanted.skip, inner, seed=seed)
+
+
+def _perplexity(log_p: Floats) -> float:
+    return float(np.exp(-np.mean(log_p)))
+
+
+def _interval(
+    differences: Floats, documents: Ints, samples: int, seed: int
+) -> tuple[float, float] | None:
+    """95% interval of exp(mean difference), documents drawn with replacement."""
+    _, numbers = np.unique(documents, return_inverse=True)
+    count = int(numbers.max()) + 1
+    if count < 2 or samples < 2:
+        return None
+    sums, sizes = np.bincount(numbers, differences), np.bincount(numbers)
+    drawn = np.random.default_rng(seed).integers(0, count, (samples, count))
+    means = sums[drawn].sum(1) / sizes[drawn].sum(1)
+    low, high = np.exp(np.quantile(means, [0.025, 0.975]))
+    return float(low), float(high)

@@ -1,0 +1,100 @@
+"""`pull`, `push` and a name in the place of a folder, as processes of their own."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from loopback import PRIVATE_TOKEN
+from worker import NAME, content, environment
+
+pytest_plugins = ["hub_fixtures"]
+
+
+@pytest.fixture
+def call(hub, tmp_path):
+    """The installed command, as a user of this Hub runs it."""
+
+    def run(*args, **extra):
+        done = subprocess.run(
+            [sys.executable, "-m", "knn_logits", *map(str, args)],
+            capture_output=True,
+            text=True,
+            env=environment(hub, tmp_path / "home", **extra),
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+def json_of(done):
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_push_pull_and_generate(hub, call, run, indexed, model_folder):
+    dry = run("push", indexed.folder, NAME, "--dry-run", "--json").json
+    assert hub.requests == []
+    pushed = json_of(call("push", indexed.folder, NAME, "--json", HF_TOKEN=PRIVATE_TOKEN))
+    assert pushed["revision"] == hub.repo(NAME).branches["main"]
+    assert {one["name"] for one in dry["files"]} == {one["name"] for one in pushed["files"]}
+
+    pulled = json_of(call("pull", NAME, "--json"))
+    assert pulled["bytes_fetched"] < pulled["bytes"]
+    assert pulled["revision"] == pushed["revision"]
+    left = {one["name"] for one in pulled["files"] if one["state"] == "left"}
+    assert left == {one.name for one in indexed.manifest.key_shards}
+
+    words = ["generate", model_folder, "STORE", "--prompt", "When error code E42", "--json"]
+    words += ["--max-new-tokens", "6", "--threads", "1"]
+    mine = run(*[indexed.folder if word == "STORE" else word for word in words]).json
+    # Nothing is asked of the Hub: what is in the cache is enough.
+    name = f"{NAME}@{pulled['revision']}"
+    theirs = json_of(
+        call(*[name if word == "STORE" else word for word in words], HF_HUB_OFFLINE="1")
+    )
+    for one in (mine, theirs):
+        for token in one["tokens"]:
+            for neighbor in token["neighbors"]:
+                assert neighbor.pop("store") in (NAME, "indexed")
+    assert mine == theirs
+    assert run("verify", pulled["folder"], "--full", "--json").json["ok"]
+    assert run("info", pulled["folder"], "--json").json["revision"] == pulled["revision"]
+
+
+def test_mistakes_are_one_line(hub, call, run, indexed, tmp_path):
+    hub.repo(NAME).commit(content(indexed.folder))
+    for words, said in (
+        (("pull", "org/none"), "neither a folder"),
+        (("compact", NAME), "--out FOLDER"),
+    ):
+        done = call(*words)
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1
+        assert said in done.stderr
+    for words, said in (
+        (("pull", "nonsense"), "write org/name"),
+        (("push", indexed.folder, "nonsense"), "write org/name"),
+        (("push", tmp_path, NAME), "is no datastore"),
+    ):
+        done = run(*words)
+        assert (done.code, len(done.err.splitlines())) == (1, 1)
+        assert said in done.err
+
+
+def test_import(run, indexed, model_folder, tmp_path):
+    folder = tmp_path / "old"
+    folder.mkdir()
+    keys = indexed.keys(np.arange(len(indexed)))
+    (folder / "keys.npy").write_bytes(keys.tobytes())
+    (folder / "vals.npy").write_bytes(indexed.values.numpy().tobytes())
+    words = ("import", model_folder, folder, "--out", tmp_path / "new")
+    answer = run(*words, "--json", "--index", "exact").json
+    assert (answer["entries"], answer["keys"], answer["index"]) == (len(indexed), True, "exact")
+    again = run(*words)
+    assert again.code == 1
+    assert "--overwrite" in again.err.splitlines()[-1]
+    assert "entries, index exact" in run(*words, "--overwrite").out

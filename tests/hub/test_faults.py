@@ -1,0 +1,228 @@
+"""What goes wrong on the way: one clear line each, and a cache that works afterwards."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from loopback import Fault
+from worker import NAME, Failed, Worker, arrays_of, content, environment
+
+from knn_logits import Datastore
+
+pytest_plugins = ["hub_fixtures"]
+
+OPEN = "store = Datastore.from_pretrained(name, cache_dir=cache)\n"
+WHOLE = OPEN + "store.fetch_keys()\nresult = str(store.folder)"
+
+
+def fails(worker, pattern, code=WHOLE, **names):
+    with pytest.raises(Failed, match=pattern) as failed:
+        worker(code, **names)
+    assert "\n" not in failed.value.message
+    return failed.value
+
+
+def partials(cache):
+    return [one for one in Path(cache).rglob("*") if one.name.endswith(".incomplete")]
+
+
+def is_whole(folder, indexed):
+    there, mine = arrays_of(Datastore(folder)), arrays_of(indexed)
+    return there.keys() == mine.keys() and all((there[key] == mine[key]).all() for key in mine)
+
+
+@pytest.mark.parametrize("file", ["tokens.npy", "index.safetensors", "keys-00002.npy"])
+def test_wrong_bytes_of_the_right_size(published, worker, cache, indexed, file):
+    published.faults[file] = Fault("wrong")
+    failed = fails(worker, rf"DamagedError: {file} of org/texts@", name=NAME, cache=cache)
+    assert "not kept" in failed.message
+    # The blob is gone, so the next attempt fetches it again, and what was whole stays.
+    published.faults.clear()
+    published.requests.clear()
+    assert is_whole(worker(WHOLE, name=NAME, cache=cache), indexed)
+    assert published.sent(file) == (indexed.folder / file).stat().st_size
+    assert published.sent("documents.parquet") == 0 or file == "tokens.npy"
+
+
+def test_a_file_on_the_hub_that_is_not_the_manifests(hub, worker, cache, indexed):
+    """Found from what the Hub says of it, before a byte of it is fetched."""
+    files = content(indexed.folder)
+    files["tokens.npy"] = files["tokens.npy"][:-4] + b"\0\0\0\0"
+    hub.repo(NAME).commit(files)
+    fails(worker, r"DamagedError: tokens.npy of org/texts@.*SHA-256", name=NAME, cache=cache)
+    assert hub.sent("tokens.npy") == 0
+    hub.lfs = False
+    fails(worker, r"DamagedError: tokens.npy of org/texts@.*SHA-256", name=NAME, cache=cache)
+    assert hub.sent("tokens.npy") > 0
+    files["tokens.npy"] = files["tokens.npy"][:-8]
+    hub.repo(NAME).commit(files)
+    fails(worker, r"DamagedError: tokens.npy of org/texts@", name=NAME, cache=cache)
+    del files["tokens.npy"]
+    hub.repo(NAME).commit(files)
+    fails(worker, r"HubError: .*lacks tokens.npy", name=NAME, cache=cache)
+
+
+def test_a_connection_that_breaks_is_taken_up_again(published, worker, cache, indexed):
+    published.faults["index.safetensors"] = Fault("cut", times=1)
+    assert is_whole(worker(WHOLE, name=NAME, cache=cache), indexed)
+    size = (indexed.folder / "index.safetensors").stat().st_size
+    assert size < published.sent("index.safetensors") < 2 * size
+
+
+def test_a_truncated_file(published, worker, cache, indexed):
+    """The Hub announces a size and has less: never taken for whole."""
+    published.faults["keys-00001.npy"] = Fault("short")
+    failed = fails(worker, r"(HubError|DamagedError): ", name=NAME, cache=cache)
+    assert "again" in failed.message
+    assert partials(cache) == []
+    published.faults.clear()
+    published.requests.clear()
+    assert is_whole(worker(WHOLE, name=NAME, cache=cache), indexed)
+    assert published.sent("keys-00000.npy") == 0
+
+
+def test_a_revision_that_is_gone(published, worker, cache):
+    gone = f"{NAME}@{'0' * 40}"
+    fails(worker, r"HubError: org/texts has no revision 0+ .*newest", name=gone, cache=cache)
+    fails(worker, r"HubError: org/texts has no revision old", name=f"{NAME}@old", cache=cache)
+    # What is in the cache stays usable after its revision was deleted on the Hub.
+    folder = worker(WHOLE, name=NAME, cache=cache)
+    pinned = f"{NAME}@{Path(folder).name}"
+    published.repo(NAME).commits.clear()
+    assert worker(WHOLE, name=pinned, cache=cache) == folder
+
+
+def test_no_such_datastore_and_no_permission(hub, worker, owner, cache, indexed):
+    fails(worker, r"HubError: org/none is neither a folder", name="org/none", cache=cache)
+    fails(owner, r"HubError: org/none is neither a folder", name="org/none", cache=cache)
+    hub.repo(NAME).commit(content(indexed.folder))
+    hub.repo(NAME).gated = True
+    fails(worker, r"HubError: org/texts is gated: accept its terms", name=NAME, cache=cache)
+    hub.repo("org/empty").commit({"README.md": b"nothing"})
+    fails(worker, r"HubError: .*org/empty holds no datastore", name="org/empty", cache=cache)
+    fails(worker, r"DatastoreError: .*does not exist", name="no/such/folder", cache=cache)
+    assert not list(cache.rglob("blobs/*"))
+
+
+@pytest.mark.parametrize("status", [403, 500, 429])
+def test_a_hub_that_refuses_a_file(published, worker, cache, indexed, status):
+    published.faults["tokens.npy"] = Fault("status", status=status, times=1)
+    if status == 429:
+        # The client itself waits and asks again.
+        assert is_whole(worker(WHOLE, name=NAME, cache=cache), indexed)
+        return
+    fails(worker, rf"HubError: .*{status}", name=NAME, cache=cache)
+    published.faults.clear()
+    assert is_whole(worker(WHOLE, name=NAME, cache=cache), indexed)
+
+
+def test_a_hub_that_is_down_is_not_needed_for_what_is_here(published, worker, cache):
+    folder = worker(WHOLE, name=NAME, cache=cache)
+    published.down = 503
+    assert worker(WHOLE, name=NAME, cache=cache) == folder
+
+
+@pytest.mark.slow
+def test_a_hub_that_is_down_or_out_of_reach(published, worker, cache, tmp_path):
+    published.down = 503
+    fails(worker, r"HubError: .*(503|not reached)", name=NAME, cache=cache)
+    unreachable = Worker(environment(published, tmp_path, HF_ENDPOINT="http://127.0.0.1:9"))
+    try:
+        fails(unreachable, r"HubError: .*not in the cache", name=NAME, cache=cache)
+    finally:
+        unreachable.close()
+
+
+def test_no_network(published, cache, tmp_path, worker):
+    folder = worker(WHOLE, name=NAME, cache=cache)
+    no_sockets = (
+        "import socket\n"
+        "def refuse(*_, **__):\n"
+        "    raise AssertionError('a socket was opened')\n"
+        "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse\n"
+    )
+    offline = Worker(environment(published, tmp_path, HF_HUB_OFFLINE="1"))
+    try:
+        # The second opening, offline: from the cache, and no socket.
+        assert offline(no_sockets + WHOLE, name=NAME, cache=cache) == folder
+        fails(offline, r"HubError: .*HF_HUB_OFFLINE", name="org/other", cache=cache)
+    finally:
+        offline.close()
+    unreachable = Worker(environment(published, tmp_path, HF_ENDPOINT="http://127.0.0.1:9"))
+    try:
+        assert unreachable(WHOLE, name=NAME, cache=cache) == folder
+    finally:
+        unreachable.close()
+
+
+def test_a_full_disk(published, worker, cache, indexed):
+    """No byte more than a limit can be written: the files that arrived stay, the line says why."""
+    limit = max(one.bytes for one in indexed.manifest.files) - 1000
+    full = (
+        "import resource, signal\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "old = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, old[1]))\n"
+        "try:\n"
+        "    Datastore.from_pretrained(name, cache_dir=cache).fetch_keys()\n"
+        "finally:\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, old)\n"
+    )
+    fails(worker, r"StorageError: the disk is full.*HF_HOME", full, name=NAME, cache=cache)
+    assert partials(cache) == []
+    published.requests.clear()
+    assert is_whole(worker(WHOLE, name=NAME, cache=cache), indexed)
+    assert published.sent("datastore.json") == 0
+    small = (
+        "import collections, shutil\n"
+        "real = shutil.disk_usage\n"
+        "shutil.disk_usage = lambda _: collections.namedtuple('d', 'free')(9)\n"
+        "try:\n"
+        "    Datastore.from_pretrained(name, cache_dir=cache)\n"
+        "finally:\n"
+        "    shutil.disk_usage = real\n"
+    )
+    fails(worker, r"StorageError: org/texts needs", small, name=NAME, cache=cache / "other")
+
+
+def test_what_a_killed_download_left_is_swept_away(published, worker, cache):
+    blobs = cache / "datasets--org--texts" / "blobs"
+    blobs.mkdir(parents=True)
+    old, new = blobs / "aa.1.incomplete", blobs / "bb.2.incomplete"
+    old.write_bytes(b"x")
+    new.write_bytes(b"x")
+    os.utime(old, (1, 1))
+    worker(WHOLE, name=NAME, cache=cache)
+    # The other may be another process's, under way.
+    assert partials(cache) == [new]
+
+
+@pytest.mark.slow
+def test_killed_again_and_again(published, worker, cache, indexed):
+    """Each kill costs at most the file that was under way."""
+    for one in indexed.manifest.files:
+        published.faults[one.name] = Fault("slow", rate=1.5e5)
+    attempt = (
+        "import os, signal, time\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    Datastore.from_pretrained(name, cache_dir=cache).fetch_keys()\n"
+        "    os._exit(0)\n"
+        "time.sleep(wait)\n"
+        "os.kill(child, signal.SIGKILL)\n"
+        "result = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
+    )
+    chance = random.Random(0)
+    kills = 0
+    while kills < 20:
+        code = worker(attempt, name=NAME, cache=cache, wait=chance.uniform(0.15, 0.5))
+        kills += code != 0
+        if code == 0:
+            break
+    published.faults.clear()
+    assert is_whole(worker(WHOLE, name=NAME, cache=cache), indexed)
+    sizes = [one.bytes for one in indexed.manifest.files]
+    again = published.sent() - published.sent("datastore.json") - sum(sizes)
+    assert kills > 3
+    assert again <= kills * max(sizes)

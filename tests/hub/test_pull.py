@@ -1,0 +1,197 @@
+"""Fetching a datastore: what comes, what stays away, and what a second opening asks."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from loopback import PRIVATE_TOKEN
+from worker import NAME, Failed, arrays_of, content
+
+from knn_logits import Datastore
+from knn_logits._version import __version__
+
+pytest_plugins = ["hub_fixtures"]
+
+OPEN = "store = Datastore.from_pretrained(name, cache_dir=cache)\n"
+FACTS = "result = [str(store.folder), store.revision, store.has_keys, store.name]"
+
+
+def test_a_pulled_datastore_is_bit_for_bit_the_same(published, worker, cache, indexed):
+    folder, revision, has_keys, name = worker(
+        OPEN + "store.fetch_keys()\n" + FACTS, name=NAME, cache=cache
+    )
+    assert (name, has_keys) == (NAME, True)
+    assert revision == published.repo(NAME).branches["main"]
+    pulled, mine = arrays_of(Datastore(folder)), arrays_of(indexed)
+    assert pulled.keys() == mine.keys()
+    for key, array in mine.items():
+        np.testing.assert_array_equal(pulled[key], array)
+        assert pulled[key].dtype == array.dtype
+
+
+def test_keys_stay_on_the_hub_until_something_asks(published, worker, cache, indexed):
+    folder, _, has_keys, _ = worker(OPEN + FACTS, name=NAME, cache=cache)
+    assert not has_keys
+    assert not list(Path(folder).glob("keys-*"))
+    keys = sum(one.bytes for one in indexed.manifest.key_shards)
+    whole = sum(one.stat().st_size for one in indexed.folder.iterdir())
+    assert published.sent() == whole - keys - (indexed.folder / ".lock").stat().st_size
+    # It can be searched and verified without them.
+    code = OPEN + (
+        "from knn_logits.retrieval import Retriever\n"
+        "import torch\n"
+        "query = torch.zeros(1, store.manifest.dim)\n"
+        "found = Retriever(store, knn_logits.KNNConfig(k=4)).search(query)\n"
+        "before = store.has_keys\n"
+        "Retriever(store, knn_logits.KNNConfig(k=4, refine=True))\n"
+        "result = [found.ids.shape[1], before, store.has_keys]"
+    )
+    assert worker(code, name=NAME, cache=cache) == [4, False, True]
+    assert published.sent(".npy") == keys + (indexed.folder / "tokens.npy").stat().st_size
+
+
+def test_an_exact_index_brings_its_keys(hub, worker, cache, store):
+    hub.repo(NAME).commit(content(store.folder))
+    assert worker(OPEN + FACTS, name=NAME, cache=cache)[2] is True
+
+
+def test_the_second_opening_fetches_nothing(published, worker, cache):
+    worker(OPEN, name=NAME, cache=cache)
+    published.requests.clear()
+    worker(OPEN, name=NAME, cache=cache)
+    assert [one["method"] for one in published.requests] == ["HEAD"]
+    # A commit never changes, so there is nothing to ask.
+    published.requests.clear()
+    pinned = f"{NAME}@{published.repo(NAME).branches['main']}"
+    assert worker(OPEN + "result = store.revision", name=pinned, cache=cache) in pinned
+    assert published.requests == []
+
+
+def test_without_asking_the_hub(published, worker, cache):
+    local = "store = Datastore.from_pretrained(name, cache_dir=cache, local_files_only=True)\n"
+    with pytest.raises(Failed, match=r"HubError: .*not in the cache.*knn-logits pull") as failed:
+        worker(local, name=NAME, cache=cache)
+    assert "\n" not in failed.value.message
+    worker(OPEN, name=NAME, cache=cache)
+    published.requests.clear()
+    assert worker(local + FACTS, name=NAME, cache=cache)[3] == NAME
+    with pytest.raises(Failed, match=r"keys-00000.npy"):
+        worker(local + "store.fetch_keys()", name=NAME, cache=cache)
+    assert published.requests == []
+
+
+def test_a_revision_is_a_commit_a_branch_or_a_tag(published, worker, cache, store):
+    first = published.repo(NAME).branches["main"]
+    other = published.repo(NAME).commit(content(store.folder), "other")
+    code = OPEN + "result = [store.revision, len(store)]"
+    assert worker(code, name=f"{NAME}@other", cache=cache) == [other, len(store)]
+    assert worker(code, name=f"{NAME}@{first}", cache=cache)[0] == first
+    both = "Datastore.from_pretrained(name, revision='a', cache_dir=cache)"
+    with pytest.raises(Failed, match=r"ConfigError: .*one of them"):
+        worker(both, name=f"{NAME}@b", cache=cache)
+
+
+def test_a_branch_that_moves(published, worker, cache, store):
+    """What is open stays of its commit, also for the keys; the next opening sees the new one."""
+    code = OPEN + "before = store.revision\n"
+    old = worker(code + "globals()['kept'] = store\nresult = before", name=NAME, cache=cache)
+    new = published.repo(NAME).commit(content(store.folder))
+    again = worker(
+        "kept = globals().get('kept')\n" + OPEN + "result = store.revision", name=NAME, cache=cache
+    )
+    assert (old, again) == (published.repo(NAME).resolve(old), new)
+    pinned = f"{NAME}@{old}"
+    assert worker(OPEN + "store.fetch_keys()\n" + FACTS, name=pinned, cache=cache)[2] is True
+
+
+def test_a_folder_wins_over_the_hub(published, worker, cache, store, tmp_path):
+    code = "import os\nback = os.getcwd()\nos.chdir(place)\n"
+    code += OPEN + "result = [store.revision, len(store)]\nos.chdir(back)"
+    there = tmp_path / NAME
+    there.parent.mkdir()
+    there.symlink_to(store.folder)
+    assert worker(code, name=NAME, cache=cache, place=tmp_path) == [None, len(store)]
+    assert published.requests == []
+    with pytest.raises(Failed, match=r"ConfigError: .*no revision"):
+        worker("Datastore.from_pretrained(name, revision='main')", name=there)
+
+
+def test_the_library_names_itself(published, worker, cache):
+    worker(OPEN, name=NAME, cache=cache)
+    for one in published.requests:
+        assert f"knn-logits/{__version__}" in one["agent"]
+        assert "datastore-format/1" in one["agent"]
+
+
+def test_a_private_datastore(published, worker, owner, cache):
+    published.repo(NAME).private = True
+    with pytest.raises(Failed, match=r"HubError: .*private.*hf auth login"):
+        worker(OPEN, name=NAME, cache=cache)
+    assert owner(OPEN + FACTS, name=NAME, cache=cache)[3] == NAME
+    given = "result = len(Datastore.from_pretrained(name, cache_dir=cache, token=token))"
+    clean = cache.with_name("clean")
+    assert worker(given, name=NAME, cache=clean, token=PRIVATE_TOKEN) > 0
+
+
+def test_the_processor_takes_a_name(published, worker, cache):
+    code = (
+        "from knn_logits.combined import open_stores\n"
+        "import huggingface_hub.constants as constants\n"
+        "constants.HF_HUB_CACHE = cache\n"
+        "result = [one.name for one in open_stores([name, name])]"
+    )
+    assert worker(code, name=NAME, cache=cache) == [NAME, NAME]
+
+
+def test_progress_counts_the_bytes(published, worker, cache, indexed):
+    code = (
+        "heard = []\n"
+        "Datastore.from_pretrained(name, cache_dir=cache,\n"
+        "    progress=lambda phase, done, total: heard.append([phase, done, total]))\n"
+        "result = [one for one in heard if one[0] == 'downloading']"
+    )
+    heard = worker(code, name=NAME, cache=cache)
+    total = sum(one.bytes for one in indexed.manifest.files)
+    total -= sum(one.bytes for one in indexed.manifest.key_shards)
+    assert heard[-1] == ["downloading", total, total]
+    assert [one[1] for one in heard] == sorted(one[1] for one in heard)
+
+
+def test_a_download_is_not_changed(published, worker, cache):
+    code = OPEN + "knn_logits.remove_documents(store, ['0'])"
+    with pytest.raises(Failed, match=r"DatastoreError: .*download of org/texts.*--out FOLDER"):
+        worker(code, name=NAME, cache=cache)
+
+
+def test_pull_into_a_folder_of_its_own(published, worker, indexed, tmp_path):
+    code = "result = str(knn_logits.pull(name, out=out, keys=keys).folder)"
+    whole = Datastore(worker(code, name=NAME, out=tmp_path / "whole", keys=True))
+    for key, array in arrays_of(indexed).items():
+        np.testing.assert_array_equal(arrays_of(whole)[key], array)
+    light = Datastore(worker(code, name=NAME, out=tmp_path / "light", keys=False))
+    assert not light.offers_keys
+    assert not any(one.is_symlink() for one in light.folder.iterdir())
+    assert len(light) == len(indexed)
+
+
+def test_a_dry_run_fetches_the_manifest_only(published, worker, cache):
+    code = (
+        "import huggingface_hub.constants as constants\n"
+        "constants.HF_HUB_CACHE = cache\n"
+        "done = knn_logits.pull(name, dry_run=True)\n"
+        "result = {file: state for file, size, state in done.files}"
+    )
+    states = worker(code, name=NAME, cache=cache)
+    assert states["tokens.npy"] == "wanted"
+    assert states["keys-00000.npy"] == "left"
+    assert published.sent() == published.sent("datastore.json") > 0
+
+
+def test_importing_loads_no_hub_client():
+    import subprocess
+
+    code = "import knn_logits.datastore.store, sys; print('huggingface_hub' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.strip().lower()) is False

@@ -1,0 +1,185 @@
+"""Publishing: what is sent, that it comes back the same, and that a user's card survives."""
+
+import numpy as np
+import pytest
+from worker import NAME, Failed, arrays_of, content
+
+from knn_logits import Datastore, compact, remove_documents
+
+pytest_plugins = ["hub_fixtures"]
+
+PUSH = "done = knn_logits.push_to_hub(folder, name, **options)\nresult = done.commit"
+OPEN = "store = Datastore.from_pretrained(name, cache_dir=cache)\n"
+
+
+def push(worker, folder, name=NAME, **options):
+    names = {"options": options, "folder": str(folder), "name": name}
+    code = f"options = {options!r}\n" + PUSH
+    del names["options"]
+    return worker(code, **names)
+
+
+def head(hub, name=NAME, branch="main"):
+    repo = hub.repos[name]
+    return repo.commits[repo.branches[branch]]
+
+
+def test_pushed_and_pulled_it_is_the_same(hub, owner, indexed, cache):
+    commit = push(owner, indexed.folder)
+    assert hub.repos[NAME].branches["main"] == commit
+    folder = owner(OPEN + "store.fetch_keys()\nresult = str(store.folder)", name=NAME, cache=cache)
+    pulled = Datastore(folder)
+    assert pulled.manifest == indexed.manifest
+    for key, array in arrays_of(indexed).items():
+        np.testing.assert_array_equal(arrays_of(pulled)[key], array)
+
+
+def test_without_keys_it_can_be_searched(hub, owner, indexed, cache, model, tokenizer):
+    from knn_logits import KNNLogitsProcessor
+
+    push(owner, indexed.folder, keys=False)
+    assert not [one for one in head(hub) if one.startswith("keys")]
+    folder = owner(OPEN + "result = str(store.folder)", name=NAME, cache=cache)
+    light = Datastore(folder)
+    assert not light.offers_keys
+    inputs = tokenizer("When error code E42", return_tensors="pt")
+    outputs, traces = [], []
+    for store in (indexed, light):
+        with KNNLogitsProcessor(model, store) as knn:
+            output = model.generate(**inputs, logits_processor=[knn], max_new_tokens=8)
+            outputs.append(output.tolist())
+            traces.append(knn.trace(output, tokenizer))
+    assert outputs[0] == outputs[1]
+    mine, theirs = ([token.p for token in one[0].tokens] for one in traces)
+    assert mine == theirs
+    with pytest.raises(Failed, match=r"DatastoreError: .*no keys"):
+        owner(OPEN + "store.fetch_keys()", name=NAME, cache=cache)
+
+
+def test_an_index_made_of_keys_needs_them(hub, owner, store):
+    with pytest.raises(Failed, match=r"ConfigError: the index exact .*knn-logits index"):
+        push(owner, store.folder, keys=False)
+    assert hub.repos == {}
+
+
+def test_the_second_push_replaces_the_first_as_a_whole(hub, owner, indexed, store, cache):
+    first = push(owner, indexed.folder)
+    second = push(owner, store.folder)
+    assert first != second
+    names = {one.name for one in store.manifest.files} | {"datastore.json", "README.md"}
+    assert set(head(hub)) == names | {".gitattributes"}
+    assert owner(OPEN + "result = len(store)", name=NAME, cache=cache) == len(store)
+    assert owner(OPEN + "result = len(store)", name=f"{NAME}@{first}", cache=cache) == len(indexed)
+
+
+def test_removed_documents_are_not_published(hub, owner, indexed, tmp_path):
+    import shutil
+
+    folder = tmp_path / "store"
+    shutil.copytree(indexed.folder, folder)
+    remove_documents(folder, ["3"])
+    with pytest.raises(Failed, match=r"DatastoreError: .*1 removed documents.*compact"):
+        push(owner, folder)
+    assert hub.repos == {}
+    compact(folder)
+    push(owner, folder)
+
+
+def test_a_branch_and_a_private_repository(hub, owner, indexed, cache):
+    push(owner, indexed.folder, private=True)
+    assert hub.repos[NAME].private
+    before = head(hub)
+    push(owner, indexed.folder, keys=False, revision="light")
+    assert head(hub) == before
+    code = OPEN + "result = store.offers_keys"
+    assert owner(code, name=f"{NAME}@light", cache=cache) is False
+
+
+def test_a_dry_run_sends_nothing(hub, owner, indexed):
+    code = (
+        "done = knn_logits.push_to_hub(folder, name, dry_run=True)\n"
+        "result = [done.commit, [list(one) for one in done.files]]"
+    )
+    commit, files = owner(code, folder=indexed.folder, name=NAME)
+    assert commit is None
+    assert hub.requests == []
+    sizes = dict(files)
+    assert sizes["tokens.npy"] == (indexed.folder / "tokens.npy").stat().st_size
+    assert sizes["README.md"] > 500
+
+
+def test_who_may_push(hub, owner, worker, indexed):
+    with pytest.raises(Failed, match=r"HubError: .*401.*hf auth login"):
+        push(worker, indexed.folder)
+    with pytest.raises(Failed, match=r"ConfigError: .*org/name"):
+        push(owner, indexed.folder, name="no-slash")
+    with pytest.raises(Failed, match="does not exist"):
+        push(owner, indexed.folder / "none")
+
+
+def test_a_users_edits_of_the_card_survive(hub, owner, indexed):
+    push(owner, indexed.folder)
+    card = head(hub)["README.md"].decode()
+    assert "`m`" not in card
+    edited = card.replace("# texts\n", "# A better title\n\nWritten by hand.\n")
+    edited = edited.replace("- knn-lm\n", "- harbour\n") + "\nThanks to the keeper.\n"
+    edited = edited.replace("license: cc-by-sa-3.0", "license: cc-by-4.0\nlanguage: en")
+    files = dict(head(hub))
+    files["README.md"] = edited.encode()
+    hub.repo(NAME).commit(files)
+    push(owner, indexed.folder, keys=False)
+    again = head(hub)["README.md"].decode()
+    for kept in ("# A better title", "Written by hand.", "Thanks to the keeper.", "- harbour"):
+        assert kept in again
+    assert "license: cc-by-4.0" in again
+    assert "language: en" in again
+    assert "- knn-lm\n" not in again
+    assert "- knn-logits\n" in again
+    assert "no keys" in again
+    assert again.count("from_pretrained(") == 1
+
+
+def test_an_edit_during_a_push_is_not_overwritten(hub, owner, indexed):
+    push(owner, indexed.folder)
+    repo = hub.repo(NAME)
+    code = (
+        "from huggingface_hub import HfApi\n"
+        "real = HfApi.create_commit\n"
+        "def late(self, *args, **options):\n"
+        "    options['parent_commit'] = 'f' * 40\n"
+        "    return real(self, *args, **options)\n"
+        "HfApi.create_commit = late\n"
+        "try:\n"
+        "    knn_logits.push_to_hub(folder, name, keys=False)\n"
+        "finally:\n"
+        "    HfApi.create_commit = real\n"
+    )
+    before = repo.branches["main"]
+    with pytest.raises(Failed, match=r"HubError: .*changed meanwhile"):
+        owner(code, folder=indexed.folder, name=NAME)
+    assert repo.branches["main"] == before
+
+
+def test_a_report_goes_with_it(hub, owner, indexed, tmp_path):
+    report = tmp_path / "report"
+    report.mkdir()
+    (report / "evaluation.md").write_text(
+        "## Evaluation\n\n| text | lm |\n|---|---:|\n| a | 9.5 |\n"
+    )
+    (report / "evaluation.png").write_bytes(b"\x89PNG")
+    push(owner, indexed.folder, report=str(report))
+    files = head(hub)
+    assert files["evaluation.png"] == b"\x89PNG"
+    card = files["README.md"].decode()
+    assert "### Evaluation" in card
+    assert "| a | 9.5 |" in card
+    push(owner, indexed.folder)
+    assert "evaluation.png" not in head(hub)
+    with pytest.raises(Failed, match=r"ConfigError: .*evaluation\.md"):
+        push(owner, indexed.folder, report=str(tmp_path))
+
+
+def test_from_one_name_to_another(hub, owner, indexed):
+    hub.repo(NAME).commit(content(indexed.folder))
+    push(owner, NAME, name="org/copy")
+    assert head(hub, "org/copy")["keys-00000.npy"] == head(hub)["keys-00000.npy"]

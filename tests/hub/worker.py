@@ -1,0 +1,97 @@
+"""A process of its own for a client of the Hub, whose environment is read when it is imported."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+
+NAME = "org/texts"
+
+_PROGRAM = """
+import json, sys
+import knn_logits, huggingface_hub
+from knn_logits import Datastore
+for line in sys.stdin:
+    job = json.loads(line)
+    names = {**globals(), **job["names"], "result": None}
+    try:
+        exec(job["code"], names)
+        answer = {"result": names["result"]}
+    except Exception as error:
+        answer = {"error": type(error).__name__, "message": str(error)}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+class Failed(Exception):
+    """What the process raised: the error's class and message."""
+
+    def __init__(self, kind, message):
+        super().__init__(f"{kind}: {message}")
+        self.kind, self.message = kind, message
+
+
+def environment(hub, home, **extra):
+    """That of a user whose Hub is `hub`, with a home of their own."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HF_", "HUGGING_FACE_", "KNN_LOGITS_"))
+    }
+    return {
+        **kept,
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(home),
+        "KNN_LOGITS_CACHE": str(home / "knn-logits"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_XET": "1",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        **extra,
+    }
+
+
+class Worker:
+    """Runs snippets; what one assigns to `result` comes back."""
+
+    def __init__(self, env):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=env,
+        )
+
+    def __call__(self, code, **names):
+        job = {"code": code, "names": {key: _plain(value) for key, value in names.items()}}
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        if "error" in answer:
+            raise Failed(answer["error"], answer["message"])
+        return answer["result"]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(30)
+        self.process.stdout.close()
+
+
+def _plain(value):
+    return value if isinstance(value, (str, int, float, bool, list, type(None))) else str(value)
+
+
+def content(folder):
+    return {one.name: one.read_bytes() for one in folder.iterdir() if one.name != ".lock"}
+
+
+def arrays_of(store):
+    """Everything that a search depends on."""
+    found = {"tokens": np.asarray(store.tokens), **store.checks, **(store.index_arrays() or {})}
+    if store.has_keys:
+        found["keys"] = store.keys(np.arange(len(store)))
+    return found

@@ -1,0 +1,119 @@
+"""FAISS's files read as data: the same answers, and damage found or refused."""
+
+import random
+
+import numpy as np
+import pytest
+
+from knn_logits.errors import DamagedError
+from knn_logits.index import plain
+from knn_logits.index.faiss_file import read_faiss_file
+
+faiss = pytest.importorskip("faiss")
+
+DIM = 16
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    return np.random.default_rng(0).standard_normal((900, DIM)).astype(np.float32)
+
+
+def make(vectors, factory, metric=1):
+    index = faiss.index_factory(DIM, factory, metric)
+    for part in (index, getattr(index, "pq", None)):
+        if hasattr(part, "cp"):
+            part.cp.min_points_per_centroid = 1
+    index.train(vectors)
+    if hasattr(index, "nlist"):
+        index.add_with_ids(vectors, np.arange(len(vectors)))
+        index.nprobe = 3
+    else:
+        index.add(vectors)
+    return index
+
+
+@pytest.mark.parametrize(
+    ("factory", "metric"),
+    [
+        ("Flat", 1), ("Flat", 0), ("IVF8,Flat", 1), ("IVF8,SQ8", 1), ("IVF8,SQ4", 1),
+        ("IVF8,SQ6", 1), ("IVF8,SQfp16", 1), ("IVF8,PQ4x6", 1), ("IVF8,PQ4x6", 0),
+        ("IVF800,Flat", 1),
+    ],
+)  # fmt: skip
+def test_the_same_answers(vectors, tmp_path, factory, metric):
+    index = make(vectors, factory, metric)
+    path = tmp_path / "an.index"
+    faiss.write_index(index, str(path))
+    found = read_faiss_file(path)
+    assert (found.dim, found.size) == (DIM, len(vectors))
+    assert found.metric == ("l2" if metric else "ip")
+    assert found.nprobe == (3 if factory != "Flat" else None)
+    mine = plain.from_arrays(
+        found.arrays, found.factory, DIM, found.metric, found.size, nprobe=found.nprobe
+    )
+    distances, ids = index.search(vectors[:20], 10)
+    there, other = mine.raw.search(vectors[:20], 10)
+    np.testing.assert_array_equal(ids, other)
+    np.testing.assert_array_equal(distances, there)
+
+
+@pytest.mark.parametrize("factory", ["HNSW8", "OPQ4,IVF8,PQ4x6", "PQ4x6", "IVF8_HNSW8,Flat", "LSH"])
+def test_other_kinds_are_refused(vectors, tmp_path, factory):
+    path = tmp_path / "an.index"
+    faiss.write_index(make(vectors, factory), str(path))
+    with pytest.raises(DamagedError, match="cannot be read as an index of the kinds"):
+        read_faiss_file(path)
+
+
+def test_ids_that_are_no_numbers_of_entries(vectors, tmp_path):
+    path = tmp_path / "an.index"
+    for ids in (np.arange(900) + 1, np.arange(900) // 2, np.arange(900) - 5):
+        index = faiss.index_factory(DIM, "IVF8,Flat")
+        index.train(vectors)
+        index.add_with_ids(vectors, ids)
+        faiss.write_index(index, str(path))
+        with pytest.raises(DamagedError):
+            read_faiss_file(path)
+
+
+def test_lists_in_another_file_are_not_followed(vectors, tmp_path):
+    index = make(vectors, "IVF8,Flat")
+    lists = faiss.OnDiskInvertedLists(8, index.code_size, str(tmp_path / "lists"))
+    lists.merge_from(index.invlists, 0) if hasattr(lists, "merge_from") else None
+    index.replace_invlists(lists)
+    path = tmp_path / "an.index"
+    faiss.write_index(index, str(path))
+    with pytest.raises(DamagedError, match="lists are in another file"):
+        read_faiss_file(path)
+    index.replace_invlists(faiss.ArrayInvertedLists(8, index.code_size))
+
+
+@pytest.mark.parametrize("factory", ["IVF8,PQ4x6", "IVF8,SQ8", "Flat"])
+def test_damage_never_gives_an_index_that_crashes(vectors, tmp_path, factory):
+    path = tmp_path / "an.index"
+    faiss.write_index(make(vectors[:300], factory), str(path))
+    whole = path.read_bytes()
+    chance = random.Random(0)
+    refused = 0
+    for _ in range(400):
+        # The first bytes hold the counts, where damage does most.
+        place = chance.randrange(200 if chance.random() < 0.7 else len(whole))
+        broken = bytearray(whole)
+        if chance.random() < 0.3:
+            broken = broken[:place]
+        else:
+            broken[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(broken)
+        try:
+            found = read_faiss_file(path)
+            index = plain.from_arrays(
+                found.arrays, found.factory, found.dim, found.metric, found.size, nprobe=1
+            )
+        except DamagedError:
+            refused += 1
+            continue
+        if found.dim == DIM:
+            _, ids = index.raw.search(vectors[:2], 3)
+            assert ids.max() < found.size
+    assert refused > 100
