@@ -16,7 +16,7 @@ for folder in (ROOT, ROOT / "app"):
 pytest.importorskip("gradio", reason="the page needs gradio: pip install 'knn-logits[app]'")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def memory(tmp_path_factory):
     """The demo's model with both its datastores."""
     from importlib.util import module_from_spec, spec_from_file_location
@@ -27,7 +27,7 @@ def memory(tmp_path_factory):
     return module.demo_memory(tmp_path_factory.mktemp("demo"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def session(memory):
     """The demo's model without a server."""
     from knn_logits import Limits
@@ -36,7 +36,7 @@ def session(memory):
     return Session({memory.name: memory}, Limits(prompt_tokens=200, new_tokens=128))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def served(memory):
     """The running page: its address, and what it works with."""
     from knn_logits_app import launch
@@ -47,13 +47,13 @@ def served(memory):
     page.close(verbose=False)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def url(served):
     """The address of the page."""
     return served[0]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium():
     """A browser, where there is one; where the tests are told that there must be, a failure."""
     found = os.environ.get("KNN_LOGITS_CHROMIUM") or shutil.which("chromium")

@@ -2,7 +2,7 @@
 
 import json
 
-from payloads import PAYLOADS
+from app.payloads import PAYLOADS
 
 AT_ONCE = 3
 
