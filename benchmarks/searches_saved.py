@@ -152,7 +152,11 @@ def plot(results, path):
         axes.set_title(name)
         axes.set_xlabel("searches saved, %")
         axes.set_ylabel("perplexity")
-    axes.legend(fontsize=6, frameon=False)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:.0f}")
+        axes.yaxis.set_minor_formatter("{x:.0f}")
+        axes.tick_params(which="both", labelsize=7)
+        axes.legend(fontsize=6, frameon=False)
     figure.savefig(path)
 
 
