@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test lint format demo clean
+.PHONY: help setup test lint format demo app clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ format: setup ## Format the code and apply safe fixes
 
 demo: setup ## Ask a small model about texts that it never saw, without and with kNN
 	$(BIN)/python datastores/demo/demo.py
+
+app: setup ## Open the page with the demo: http://127.0.0.1:7860
+	$(BIN)/python app/app.py
 
 clean: ## Remove caches and build output, keep the virtual environment
 	rm -rf build dist *.egg-info .coverage .demo .grimp_cache .hypothesis .import_linter_cache \

@@ -18,10 +18,15 @@ _HOME = {
     "add_documents": "knn_logits.build.adding",
     "remove_documents": "knn_logits.build.removing",
     "compact": "knn_logits.build.removing",
+    "cluster": "knn_logits.build.clustering",
     "import_datastore": "knn_logits.build.importing",
     "push_to_hub": "knn_logits.hub.push",
     "pull": "knn_logits.hub.pull",
     "explain": "knn_logits.explanation",
+    "evaluate": "knn_logits.evaluation.perplexity",
+    "Evaluation": "knn_logits.evaluation.results",
+    "tune": "knn_logits.tuning.tuner",
+    "Tuning": "knn_logits.tuning.tuner",
     "Document": "knn_logits.build.corpus",
     "read_corpus": "knn_logits.build.corpus",
     "KNNConfig": "knn_logits.config",
@@ -29,6 +34,16 @@ _HOME = {
     "WindowConfig": "knn_logits.config",
     "Neighbors": "knn_logits.neighbors",
     "Retriever": "knn_logits.retrieval",
+    "Limits": "knn_logits.limits",
+    "Deadline": "knn_logits.limits",
+    "Gate": "knn_logits.gating.gate",
+    "DistanceGate": "knn_logits.gating.distance",
+    "fit_distance_gate": "knn_logits.gating.fitting",
+    "LearnedGate": "knn_logits.gating.learned",
+    "fit_learned_gate": "knn_logits.gating.fitting",
+    "gate_features": "knn_logits.gating.learned",
+    "load_gate": "knn_logits.gating.stored",
+    "save_gate": "knn_logits.gating.stored",
     "Trace": "knn_logits.trace.trace",
     "SequenceTrace": "knn_logits.trace.trace",
     "TokenTrace": "knn_logits.trace.trace",
@@ -46,6 +61,7 @@ _HOME = {
     "StorageError": "knn_logits.errors",
     "SearchError": "knn_logits.errors",
     "TraceError": "knn_logits.errors",
+    "LimitError": "knn_logits.errors",
     "MissingDependencyError": "knn_logits.errors",
 }
 
@@ -57,10 +73,15 @@ __all__ = [  # noqa: RUF022
     "add_documents",
     "remove_documents",
     "compact",
+    "cluster",
     "import_datastore",
     "push_to_hub",
     "pull",
     "explain",
+    "evaluate",
+    "Evaluation",
+    "tune",
+    "Tuning",
     "Document",
     "read_corpus",
     "KNNConfig",
@@ -68,6 +89,16 @@ __all__ = [  # noqa: RUF022
     "WindowConfig",
     "Neighbors",
     "Retriever",
+    "Limits",
+    "Deadline",
+    "Gate",
+    "DistanceGate",
+    "fit_distance_gate",
+    "LearnedGate",
+    "fit_learned_gate",
+    "gate_features",
+    "load_gate",
+    "save_gate",
     "Trace",
     "SequenceTrace",
     "TokenTrace",
@@ -85,12 +116,14 @@ __all__ = [  # noqa: RUF022
     "StorageError",
     "SearchError",
     "TraceError",
+    "LimitError",
     "MissingDependencyError",
 ]
 
 if TYPE_CHECKING:
     from knn_logits.build.adding import add_documents
     from knn_logits.build.builder import build_datastore
+    from knn_logits.build.clustering import cluster
     from knn_logits.build.corpus import Document, read_corpus
     from knn_logits.build.importing import import_datastore
     from knn_logits.build.indexing import build_index
@@ -106,6 +139,7 @@ if TYPE_CHECKING:
         HubError,
         IncompleteError,
         KNNLogitsError,
+        LimitError,
         MismatchError,
         MissingDependencyError,
         ModelError,
@@ -113,13 +147,22 @@ if TYPE_CHECKING:
         StorageError,
         TraceError,
     )
+    from knn_logits.evaluation.perplexity import evaluate
+    from knn_logits.evaluation.results import Evaluation
     from knn_logits.explanation import explain
+    from knn_logits.gating.distance import DistanceGate
+    from knn_logits.gating.fitting import fit_distance_gate, fit_learned_gate
+    from knn_logits.gating.gate import Gate
+    from knn_logits.gating.learned import LearnedGate, gate_features
+    from knn_logits.gating.stored import load_gate, save_gate
     from knn_logits.hub.pull import pull
     from knn_logits.hub.push import push_to_hub
+    from knn_logits.limits import Deadline, Limits
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
     from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
+    from knn_logits.tuning.tuner import Tuning, tune
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -15,8 +16,8 @@ from knn_logits.config import KNNConfig, Metric
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights, shared_weights
 from knn_logits.errors import ConfigError, MismatchError
-from knn_logits.index.base import padding_distance
 from knn_logits.neighbors import Neighbors
+from knn_logits.retomaton import RetomatonRetriever
 from knn_logits.retrieval import Retriever
 
 OneStore: TypeAlias = "Datastore | str | os.PathLike[str]"
@@ -89,8 +90,9 @@ def open_retriever(
                 f"give {len(stores)} weights, one for each datastore, none below 0 and one above "
                 f"it; not {list(weights)}"
             )
+    kind = RetomatonRetriever if config.retomaton else Retriever
     opened = [
-        Retriever(store, config, device=device, threads=threads, native=native) for store in stores
+        kind(store, config, device=device, threads=threads, native=native) for store in stores
     ]
     return opened[0] if len(opened) == 1 else CombinedRetriever(opened, weights)
 
@@ -121,6 +123,11 @@ class CombinedRetriever(Retriever):
         self._first = [0, *itertools.accumulate(sizes)]
 
     @property
+    def follows_text(self) -> bool:
+        """See `Retriever.follows_text`."""
+        return any(one.follows_text for one in self.retrievers)
+
+    @property
     def stores(self) -> list[Datastore]:
         """The datastores, in order."""
         return [one.store for one in self.retrievers]
@@ -141,10 +148,17 @@ class CombinedRetriever(Retriever):
         Returns:
             Neighbors with at most k columns by distance, k for each datastore with weights.
         """
-        found = [one.search(queries) for one in self.retrievers]
+        return self._merged([one.search(queries) for one in self.retrievers])
+
+    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
+        """See `Retriever.search_steps`; each datastore follows its own pointers."""
+        return self._merged([one.search_steps(states, ids) for one in self.retrievers])
+
+    def _merged(self, found: list[Neighbors]) -> Neighbors:
         found = [one.to(found[0].ids.device) for one in found]
+        widest = max(one.k for one in found)
         if self.weights is not None:
-            found = [_padded(one, self.config.k, self.metric) for one in found]
+            found = [one.padded(widest, self.metric) for one in found]
         ids = [
             torch.where(one.ids >= 0, one.ids + first, one.ids)
             for one, first in zip(found, self._first, strict=False)
@@ -154,24 +168,28 @@ class CombinedRetriever(Retriever):
             torch.cat([one.distances for one in found], dim=-1),
             torch.cat([one.values for one in found], dim=-1),
             every_row=any(one.every_row for one in found),
+            searched=_any_searched(found),
         )
         if self.weights is not None:
             return merged
         nearest, order = torch.topk(
-            merged.distances, min(self.config.k, merged.k), dim=-1, largest=self.metric != "l2"
+            merged.distances,
+            min(max(self.config.k, widest), merged.k),
+            dim=-1,
+            largest=self.metric != "l2",
         )
-        return Neighbors(
-            merged.ids.gather(-1, order),
-            nearest,
-            merged.values.gather(-1, order),
-            every_row=merged.every_row,
+        return replace(
+            merged,
+            ids=merged.ids.gather(-1, order),
+            distances=nearest,
+            values=merged.values.gather(-1, order),
         )
 
     def log_weights(self, neighbors: Neighbors) -> Tensor:
         """log w_i of the neighbors that `search` found, [rows, k]."""
         if self.weights is None:
             return super().log_weights(neighbors)
-        k = self.config.k
+        k = max(1, neighbors.k // len(self.retrievers))
         parts = [
             log_weights(Neighbors(ids, distances, values), self.metric, self.config.temperature)
             for ids, distances, values in zip(
@@ -184,15 +202,6 @@ class CombinedRetriever(Retriever):
         return shared_weights(parts, self.weights)
 
 
-def _padded(neighbors: Neighbors, k: int, metric: Metric) -> Neighbors:
-    """The same neighbors in exactly k columns."""
-    missing = k - neighbors.k
-    if not missing:
-        return neighbors
-    pad = torch.nn.functional.pad
-    return Neighbors(
-        pad(neighbors.ids, (0, missing), value=-1),
-        pad(neighbors.distances, (0, missing), value=padding_distance(metric)),
-        pad(neighbors.values, (0, missing), value=0),
-        every_row=neighbors.every_row,
-    )
+def _any_searched(found: list[Neighbors]) -> Tensor | None:
+    known = [one.searched for one in found if one.searched is not None]
+    return torch.stack(known).any(dim=0) if len(known) == len(found) else None

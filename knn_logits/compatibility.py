@@ -18,6 +18,7 @@ from torch import nn
 
 from knn_logits.capture.forward import evaluating, input_device, key_states
 from knn_logits.capture.location import KeyLocation, find_key, is_encoder_decoder
+from knn_logits.datastore import layout
 from knn_logits.datastore.manifest import KeyRecord, Manifest, ModelRecord, TokenizerRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import MismatchError, ModelError
@@ -25,8 +26,8 @@ from knn_logits.neighbors import Array
 
 logger = logging.getLogger(__name__)
 
-CANARY_TOKENS = "canary.tokens"
-CANARY_KEYS = "canary.keys"
+CANARY_TOKENS = layout.CANARY_TOKENS
+CANARY_KEYS = layout.CANARY_KEYS
 CANARY_LENGTH = 32
 
 # Relative distance between a model's keys and the canary's. Rounding of one precision stays far

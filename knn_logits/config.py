@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from knn_logits.errors import ConfigError
 
@@ -59,6 +59,12 @@ class KNNConfig:
             a scalar-quantised index hardly gains from it, a product-quantised one may.
         nprobe: Inverted lists visited a query; None keeps what the index was built with.
 
+        retomaton: Follow pointers through the corpus, and search only when too few are left.
+        min_knns: Search when fewer pointers than this are left; 1 searches when none is.
+        max_knns: Pointers and members of their clusters that vote, at most.
+        pointer_distances: Compare pointers by the stored "keys", or by the vectors that the
+            "index" keeps of them, which needs no keys and is as approximate as a search.
+
     Raises:
         ConfigError: when a value is out of its range.
     """
@@ -68,9 +74,21 @@ class KNNConfig:
     temperature: float = DEFAULT_TEMPERATURE
     refine: bool = False
     nprobe: int | None = None
+    retomaton: bool = False
+    min_knns: int = 1
+    max_knns: int = 1024
+    pointer_distances: str = "keys"
 
     def __post_init__(self) -> None:
         _whole_number("k", self.k, 1)
+        _whole_number("min_knns", self.min_knns, 1)
+        _whole_number("max_knns", self.max_knns, 1)
+        if not isinstance(self.retomaton, bool):
+            raise ConfigError(f"retomaton must be True or False, not {self.retomaton!r}")
+        if self.pointer_distances not in ("keys", "index"):
+            raise ConfigError(
+                f"pointer_distances must be 'keys' or 'index', not {self.pointer_distances!r}"
+            )
         object.__setattr__(self, "lmbda", _real_number("lmbda", self.lmbda))
         if not 0.0 <= self.lmbda <= 1.0:
             raise ConfigError(f"lmbda must lie between 0 and 1, not {self.lmbda!r}")
@@ -89,6 +107,26 @@ class KNNConfig:
             ConfigError: when a given value is out of its range.
         """
         return replace(self, **{name: value for name, value in given.items() if value is not None})
+
+
+class SearchSettings(TypedDict, total=False):
+    """How neighbors are found, for those who give it by name; see `KNNConfig` for the meaning.
+
+    Attributes:
+        refine: Recompute distances from the stored keys.
+        nprobe: Inverted lists visited a query.
+        retomaton: Follow pointers, and search only when too few are left.
+        min_knns: Search when fewer pointers than this are left.
+        max_knns: Pointers and members of their clusters that vote, at most.
+        pointer_distances: "keys" or "index".
+    """
+
+    refine: bool
+    nprobe: int | None
+    retomaton: bool
+    min_knns: int | None
+    max_knns: int | None
+    pointer_distances: str | None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@
     │   └── StorageError      a disk that is full or fails
     ├── SearchError           an index that cannot be built, opened or searched
     ├── TraceError            a trace that does not belong to the given output
+    ├── LimitError            more text, tokens or time than a server allows
     └── MissingDependencyError   an optional package that is not installed (also an ImportError)
 
 Each message says what is wrong and what to do next; the command line prints it as its one line.
@@ -69,6 +70,10 @@ class SearchError(KNNLogitsError):
 
 class TraceError(KNNLogitsError):
     """A trace was asked for an output that it did not see."""
+
+
+class LimitError(KNNLogitsError):
+    """A request asks for more than its limits, or was stopped."""
 
 
 class MissingDependencyError(KNNLogitsError, ImportError):

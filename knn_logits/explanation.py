@@ -7,12 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from knn_logits.capture.forward import evaluating, input_device, key_states_and_logits
 from knn_logits.capture.location import is_encoder_decoder
 from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key
+from knn_logits.config import SearchSettings
 from knn_logits.errors import CorpusError, ModelError
+from knn_logits.gating.gate import Gate, lmbda_of_rows, split_lmbda
 from knn_logits.neighbors import Neighbors
 from knn_logits.processor import resolve_config
 from knn_logits.retrieval import Retriever
@@ -31,15 +34,14 @@ def explain(
     *,
     weights: Sequence[float] | None = None,
     k: int | None = None,
-    lmbda: float | None = None,
+    lmbda: float | Gate | None = None,
     temperature: float | None = None,
-    refine: bool = False,
-    nprobe: int | None = None,
     device: torch.device | str = "cpu",
     threads: int | None = None,
     native_index: bool = False,
     max_neighbors: int = MAX_NEIGHBORS,
     check: bool = True,
+    **search: Unpack[SearchSettings],
 ) -> Trace:
     """Which passages of a datastore speak for each word of a text.
 
@@ -53,15 +55,15 @@ def explain(
         text: Any text of at least two tokens.
         weights: Share of each of several datastores in the vote; None merges by distance.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
-        lmbda: Weight of the neighbors, in [0, 1].
+        lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token.
         temperature: Of the softmax over the neighbors, above 0.
-        refine: Recompute distances from the stored keys.
-        nprobe: Inverted lists visited a query; None keeps the index's.
         device: Where to search.
         threads: OpenMP threads for searches; None takes one for small batches.
         native_index: Read an index in FAISS's own format, which cannot be checked.
         max_neighbors: Passages kept a token.
         check: Compare the model with the datastore first.
+        search: `refine`, `nprobe`, `retomaton` and the like: how neighbors are found; see
+            `KNNConfig`.
 
     Returns:
         A trace of one sequence, whose prompt is the first token.
@@ -78,13 +80,13 @@ def explain(
     if check:
         for store in stores:
             check_model(model, store, location)
+    number, gate = split_lmbda(lmbda, stores[0].manifest.metric)
     config = resolve_config(
         stores[0].manifest.settings,
         k=k,
-        lmbda=lmbda,
+        lmbda=number,
         temperature=temperature,
-        refine=refine,
-        nprobe=nprobe,
+        **search,
     )
     retriever = open_retriever(
         stores, config, weights=weights, device=device, threads=threads, native=native_index
@@ -104,14 +106,16 @@ def explain(
             first = window.start + window.skip + 1
             scores = logits[0, window.skip :].float()
             targets = torch.tensor(ids[first : first + window.entries], device=scores.device)
-            log_p_lm = torch.log_softmax(scores, dim=-1).gather(-1, targets[:, None])[:, 0]
+            log_p_lm = torch.log_softmax(scores, dim=-1)
             tokens += _traced(
                 states[0, window.skip :],
+                all_ids[:, : first + window.entries - 1],
                 log_p_lm,
                 targets,
                 words[first : first + window.entries],
                 tokenizer,
                 retriever,
+                gate,
                 max_neighbors,
             )
     return Trace([SequenceTrace(words[0], tokens)])
@@ -119,18 +123,28 @@ def explain(
 
 def _traced(
     states: Tensor,
+    ids: Tensor,
     log_p_lm: Tensor,
     targets: Tensor,
     words: list[str],
     tokenizer: Any,
     retriever: Retriever,
+    gate: Gate | None,
     max_neighbors: int,
 ) -> list[TokenTrace]:
     tokens = []
     config = retriever.config
+    chosen = log_p_lm.gather(-1, targets[:, None])[:, 0]
     for start in range(0, len(states), _QUERIES_AT_ONCE):
-        neighbors: Neighbors = retriever.search(states[start : start + _QUERIES_AT_ONCE]).to("cpu")
+        part = slice(start, start + _QUERIES_AT_ONCE)
+        end = ids.shape[1] - len(states) + min(part.stop, len(states))
+        found = retriever.search_steps(states[part].unsqueeze(0), ids[:, :end])
+        neighbors: Neighbors = found.to("cpu")
         weights = retriever.log_weights(neighbors)
+        lmbdas = [config.lmbda] * neighbors.rows
+        if gate is not None:
+            by_model = log_p_lm[part].to("cpu")
+            lmbdas = lmbda_of_rows(gate, neighbors, retriever.metric, by_model).tolist()
         for row in range(neighbors.rows):
             place, one = start + row, slice(row, row + 1)
             tokens.append(
@@ -139,8 +153,8 @@ def _traced(
                     int(targets[place]),
                     neighbors[one],
                     weights[one],
-                    config.lmbda,
-                    float(log_p_lm[place]),
+                    lmbdas[row],
+                    float(chosen[place]),
                     tokenizer,
                     retriever.locate,
                     max_neighbors,

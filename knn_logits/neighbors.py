@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from knn_logits.config import Metric
+
 Array = npt.NDArray[Any]
+
+
+def padding_distance(metric: Metric) -> float:
+    """The distance of what was not found: infinitely far."""
+    return math.inf if metric == "l2" else -math.inf
 
 
 @dataclass(frozen=True)
@@ -26,12 +34,14 @@ class Neighbors:
             -inf): padding is infinitely far, so that it has no weight.
         values: int64 [rows, k], the token that followed the key; any token for padding.
         every_row: Whether every row is known to have a neighbor, which spares several steps.
+        searched: bool [rows], whether the index was searched for a row; None means for all.
     """
 
     ids: Tensor
     distances: Tensor
     values: Tensor
     every_row: bool = False
+    searched: Tensor | None = None
 
     @property
     def mask(self) -> Tensor:
@@ -50,19 +60,37 @@ class Neighbors:
 
     def __getitem__(self, rows: Tensor | slice) -> Neighbors:
         """The neighbors of some of the queries."""
-        return Neighbors(
-            self.ids[rows], self.distances[rows], self.values[rows], every_row=self.every_row
+        searched = None if self.searched is None else self.searched[rows]
+        return replace(
+            self,
+            ids=self.ids[rows],
+            distances=self.distances[rows],
+            values=self.values[rows],
+            searched=searched,
+        )
+
+    def padded(self, k: int, metric: Metric) -> Neighbors:
+        """The same neighbors in k columns, at least as many as there are."""
+        missing = k - self.k
+        if not missing:
+            return self
+        pad = torch.nn.functional.pad
+        return replace(
+            self,
+            ids=pad(self.ids, (0, missing), value=-1),
+            distances=pad(self.distances, (0, missing), value=padding_distance(metric)),
+            values=pad(self.values, (0, missing), value=0),
         )
 
     def to(self, device: torch.device | str) -> Neighbors:
         """The same neighbors with all tensors on `device`."""
         if self.ids.device == torch.device(device):
             return self
-        return Neighbors(
-            self.ids.to(device),
-            self.distances.to(device),
-            self.values.to(device),
-            every_row=self.every_row,
+        return replace(
+            self,
+            ids=self.ids.to(device),
+            distances=self.distances.to(device),
+            values=self.values.to(device),
         )
 
     @classmethod

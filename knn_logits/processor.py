@@ -10,15 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import LogitsProcessor
+from typing_extensions import Unpack
 
 from knn_logits.capture.forward import input_device
 from knn_logits.capture.hooks import StateCapture, Window
 from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key
-from knn_logits.config import KNNConfig
+from knn_logits.config import KNNConfig, SearchSettings
 from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.distribution import drop_impossible, mix
 from knn_logits.errors import ModelError, TraceError
+from knn_logits.gating.gate import Gate, lmbda_of_rows, split_lmbda
 from knn_logits.neighbors import Neighbors
 from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
 from knn_logits.trace.recording import Recording, Step
@@ -35,8 +37,7 @@ def resolve_config(
     k: int | None = None,
     lmbda: float | None = None,
     temperature: float | None = None,
-    refine: bool = False,
-    nprobe: int | None = None,
+    **search: Unpack[SearchSettings],
 ) -> KNNConfig:
     """The settings to use: those given, and the datastore's own for the rest.
 
@@ -44,8 +45,7 @@ def resolve_config(
         ConfigError: when one is out of its range.
     """
     own = KNNConfig(settings.k, settings.lmbda, settings.temperature)
-    given = {"k": k, "lmbda": lmbda, "temperature": temperature}
-    return own.with_given(**given, refine=refine, nprobe=nprobe)
+    return own.with_given(k=k, lmbda=lmbda, temperature=temperature, **search)
 
 
 class KNNLogitsProcessor(LogitsProcessor):
@@ -68,10 +68,8 @@ class KNNLogitsProcessor(LogitsProcessor):
             built by this model. Settings that are not given are those of the first.
         weights: Share of each of several datastores in the vote; None merges by distance.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
-        lmbda: Weight of the neighbors, in [0, 1].
+        lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each step.
         temperature: Of the softmax over the neighbors, above 0.
-        refine: Recompute distances from the stored keys.
-        nprobe: Inverted lists visited a query; None keeps the index's.
         key: Where the key is; None takes the datastore's. Another one is refused.
         device: Where to search; None searches on the model's device where the index can.
         threads: OpenMP threads for searches; None takes one for small batches.
@@ -79,9 +77,11 @@ class KNNLogitsProcessor(LogitsProcessor):
             whose publisher is trusted.
         record: Keep what `trace` needs: about 24 * k bytes a generated token.
         check: Compute the keys of a short text and compare them with the datastore's.
+        search: `refine`, `nprobe`, `retomaton`, `min_knns`, `max_knns`, `pointer_distances`: how
+            neighbors are found; see `KNNConfig`.
 
     Raises:
-        ConfigError: when a setting is out of its range.
+        ConfigError: when a setting is out of its range, or a gate was fitted for another metric.
         MismatchError: when the datastore was built by another model.
         ModelError: when the model has no place for the key.
         DatastoreError: when the folder is no datastore.
@@ -96,27 +96,26 @@ class KNNLogitsProcessor(LogitsProcessor):
         *,
         weights: Sequence[float] | None = None,
         k: int | None = None,
-        lmbda: float | None = None,
+        lmbda: float | Gate | None = None,
         temperature: float | None = None,
-        refine: bool = False,
-        nprobe: int | None = None,
         key: str | None = None,
         device: torch.device | str | None = None,
         threads: int | None = None,
         native_index: bool = False,
         record: bool = True,
         check: bool = True,
+        **search: Unpack[SearchSettings],
     ) -> None:
         stores = open_stores(datastore)
         store = stores[0]
         self.datastores = stores
+        number, self.gate = split_lmbda(lmbda, store.manifest.metric)
         self.config = resolve_config(
             store.manifest.settings,
             k=k,
-            lmbda=lmbda,
+            lmbda=number,
             temperature=temperature,
-            refine=refine,
-            nprobe=nprobe,
+            **search,
         )
         self.location = locate_key(model, store, key)
         if check:
@@ -180,23 +179,30 @@ class KNNLogitsProcessor(LogitsProcessor):
         window, position = found
         is_first = not window.answers
         whole = position + 1 == input_ids.shape[1]
-        neighbors = self._neighbors(window, position).to(scores.device)
+        neighbors = self._neighbors(window, position, input_ids).to(scores.device)
         log_p_lm = torch.log_softmax(scores.float(), dim=-1)
         weights = self.retriever.log_weights(neighbors)
         votes = drop_impossible(weights, neighbors.values, log_p_lm)
         every_row = neighbors.every_row and votes is weights
-        mixed = mix(log_p_lm, votes, neighbors.values, self.config.lmbda, every_row=every_row)
+        lmbda: float | Tensor = self.config.lmbda
+        if self.gate is not None:
+            lmbda = lmbda_of_rows(self.gate, neighbors, self.retriever.metric, log_p_lm)
+        mixed = mix(log_p_lm, votes, neighbors.values, lmbda, every_row=every_row)
         if self._record:
             recording = self._recording(input_ids, is_first=is_first, whole=whole)
-            self._note(recording, input_ids, neighbors, votes, log_p_lm)
+            self._note(recording, input_ids, neighbors, votes, lmbda, log_p_lm)
         return mixed
 
-    def _neighbors(self, window: Window, position: int) -> Neighbors:
+    def _neighbors(self, window: Window, position: int, input_ids: Tensor) -> Neighbors:
         if position not in window.answers:
             # Assisted decoding asks for the positions from here on one by one: search them at once.
             states = self._capture.states(window, position)
-            rows, positions, dim = states.shape
-            found = self.retriever.search(states.transpose(0, 1).reshape(-1, dim))
+            rows, positions, _ = states.shape
+            texts = input_ids
+            if positions > 1 and window.ids is not None:
+                candidates = window.ids[:, position + 1 :].to(input_ids.device)
+                texts = torch.cat([input_ids, candidates], dim=-1)
+            found = self.retriever.search_steps(states, texts)
             for number in range(positions):
                 part = slice(number * rows, (number + 1) * rows)
                 window.answers[position + number] = found[part]
@@ -226,6 +232,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         input_ids: Tensor,
         neighbors: Neighbors,
         weights: Tensor,
+        lmbda: float | Tensor,
         log_p_lm: Tensor,
     ) -> None:
         recording.add(
@@ -234,7 +241,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                 ids=input_ids,
                 neighbors=neighbors,
                 weights=weights,
-                lmbda=self.config.lmbda,
+                lmbda=lmbda,
                 log_p_lm=log_p_lm,
                 end_log_p_lm=log_p_lm.index_select(-1, self._end_index.to(log_p_lm.device)),
             )

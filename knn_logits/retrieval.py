@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from knn_logits.config import IndexConfig, KNNConfig, Metric
+from knn_logits.datastore.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError
-from knn_logits.index.base import Index, padding_distance, pairwise
+from knn_logits.index.base import Index, pairwise
+from knn_logits.index.demand import check_demand
 from knn_logits.index.exact import ExactIndex
-from knn_logits.neighbors import Array, Neighbors
+from knn_logits.neighbors import Array, Neighbors, padding_distance
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +132,8 @@ def whole_index(
     if not store.offers_keys:
         advice = "pass --native-index if you trust its publisher" if record.native else "build it"
         raise DatastoreError(f"{store.folder} has no index in a plain form and no keys; {advice}")
+    if not native:
+        _check_factory(store)
     logger.warning(
         "the index %s has no plain form; it is built from the keys at each opening",
         record.factory,
@@ -140,15 +144,28 @@ def whole_index(
     return faiss_backend.FaissIndex(built.raw, metric, nprobe=record.nprobe, threads=threads)
 
 
+def _check_factory(store: Datastore) -> None:
+    """Refuses a factory string that might take all memory, or end the process."""
+    factory = store.manifest.index.factory
+    try:
+        check_demand(factory, store.manifest.dim, len(store))
+    except ValueError as error:
+        raise DamagedError(
+            f"{store.folder} names the index {factory[:40]!r}, which is not built on a stranger's "
+            f"word ({error}): pass --native-index if you trust its publisher, or make another with "
+            "`knn-logits index`"
+        ) from error
+
+
 def _check_probe(store: Datastore, index: Index) -> None:
     """Refuses an index that does not find what it found when it was built."""
-    queries, expected = store.checks.get("probe.queries"), store.checks.get("probe.ids")
+    queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
     if queries is None or expected is None or not expected.size:
         return
     asked = np.ascontiguousarray(queries, np.float32)
-    if asked.shape != (len(expected), store.manifest.dim) or expected.ndim != 2:
+    if expected.ndim != 2 or asked.shape != (len(expected), store.manifest.dim):
         raise DamagedError(f"the probe of {store.folder} has another shape; build it again")
-    _, ids = index.search(torch.from_numpy(asked), expected.shape[1])
+    distances, ids = index.search(torch.from_numpy(asked), expected.shape[1])
     found = [
         len(set(row) & set(true)) / len(true)
         for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
@@ -158,6 +175,22 @@ def _check_probe(store: Datastore, index: Index) -> None:
         raise DamagedError(
             f"the index of {store.folder} does not find what it found when it was built (another "
             "index, metric or keys): make it again with `knn-logits index`"
+        )
+    _check_distances(store, asked, distances.cpu().numpy())
+
+
+def _check_distances(store: Datastore, asked: Array, found: Array) -> None:
+    """Refuses an index that compares keys in another way than when it was built."""
+    expected, metric = store.checks.get(PROBE_DISTANCES), store.manifest.metric
+    if expected is None or expected.shape != found.shape:
+        return
+    # Lengths and angles can have the same neighbors, never the same distances.
+    scale = 1.0 if metric == "cosine" else float(np.square(asked).sum(axis=-1).mean())
+    close = np.isclose(np.sort(found), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
+    if float(close.mean()) < _PROBE_FOUND:
+        raise DamagedError(
+            f"the index of {store.folder} is not at the distances it was at when it was built "
+            f"(another metric than {metric}, or other keys): make it again with `knn-logits index`"
         )
 
 
@@ -202,6 +235,11 @@ class Retriever:
         self._array: Array = self._values.numpy()
 
     @property
+    def follows_text(self) -> bool:
+        """Whether what is found depends on the tokens before, and not on the state alone."""
+        return False
+
+    @property
     def stores(self) -> list[Datastore]:
         """What is searched."""
         return [self.store]
@@ -213,6 +251,19 @@ class Retriever:
     def log_weights(self, neighbors: Neighbors) -> Tensor:
         """log w_i of the neighbors that `search` found, [rows, k]."""
         return log_weights(neighbors, self.metric, self.config.temperature)
+
+    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
+        """The neighbors of one step, or of several in a row, of a batch of texts.
+
+        Args:
+            states: [rows, positions, dim], the states at the last positions of the texts.
+            ids: int64 [rows, length], the texts up to the last of those positions.
+
+        Returns:
+            Neighbors of `rows * positions` queries, all rows of a position after another.
+        """
+        del ids  # of no interest to a search, which knows no text
+        return self.search(states.transpose(0, 1).reshape(-1, states.shape[-1]))
 
     def search(self, queries: Tensor) -> Neighbors:
         """The neighbors of a batch of queries, in one search.

@@ -4,11 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from knn_logits.config import WindowConfig
 from knn_logits.errors import ConfigError
 
 _LARGEST_DEFAULT = 1024
+
+Ints = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A window together with its tokens, for texts that are never held as a whole.
+
+    Attributes:
+        tokens: int32 [size + 1], what the model reads and the token after it.
+        skip: As in `TextWindow`.
+        first: Place of its first token in the text.
+    """
+
+    tokens: Ints
+    skip: int
+    first: int
+
+    @property
+    def size(self) -> int:
+        """Tokens the model reads."""
+        return len(self.tokens) - 1
 
 
 @dataclass(frozen=True)
@@ -85,6 +111,29 @@ def plan(
             if offset + window >= readable:
                 break
             offset += stride
+
+
+def stream(blocks: Iterable[Ints], window: int, stride: int, first: int = 0) -> Iterator[Piece]:
+    """The windows that `plan` gives one context, while its tokens come in block by block.
+
+    Args:
+        blocks: int32 [tokens] each, one after another.
+        window: Tokens read at once.
+        stride: Tokens by which the window moves on.
+        first: Place of the context's first token in the text.
+
+    Yields:
+        One piece a window. No more than a window and a block are in memory.
+    """
+    waiting = np.empty(0, np.int32)
+    skip = 0
+    for block in blocks:
+        waiting = np.concatenate([waiting, block])
+        while len(waiting) > window + 1:
+            yield Piece(waiting[: window + 1], skip, first)
+            waiting, skip, first = waiting[stride:], window - stride, first + stride
+    if len(waiting) > skip + 1:
+        yield Piece(waiting, skip, first)
 
 
 def batches(windows: Sequence[TextWindow], tokens: int) -> Iterator[list[TextWindow]]:

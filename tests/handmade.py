@@ -56,10 +56,11 @@ def make_store(
     dim=4,
     shard_bytes=1 << 20,
     with_keys=True,
+    vocabulary=100,
 ):
     """A finished datastore of documents given as lists of tokens; keys are random unless given."""
     with begin(folder, "build", {}, overwrite=True) as job:
-        writer = write_tokens(job, documents, concatenate=concatenate)
+        writer = write_tokens(job, documents, concatenate=concatenate, vocabulary=vocabulary)
         entries = writer.contexts().entries
         if keys is None:
             keys = np.random.default_rng(0).standard_normal((entries, dim)).astype(dtype)

@@ -9,12 +9,14 @@ import knn_logits
 
 PUBLIC = [
     "BusyError", "ConfigError", "CorpusError", "DamagedError", "Datastore", "DatastoreError",
-    "Document", "HubError", "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError",
-    "KNNLogitsProcessor", "MismatchError", "MissingDependencyError", "ModelError", "NeighborTrace",
-    "Neighbors", "Retriever", "SearchError", "SequenceTrace", "StorageError", "TokenTrace",
-    "Trace", "TraceError", "WindowConfig", "add_documents", "build_datastore", "build_index",
-    "compact", "explain", "import_datastore", "pull", "push_to_hub", "read_corpus",
-    "remove_documents",
+    "Deadline", "DistanceGate", "Document", "Evaluation", "Gate", "HubError", "IncompleteError",
+    "IndexConfig", "KNNConfig", "KNNLogitsError", "KNNLogitsProcessor", "LearnedGate",
+    "LimitError", "Limits", "MismatchError", "MissingDependencyError", "ModelError",
+    "NeighborTrace", "Neighbors", "Retriever", "SearchError", "SequenceTrace", "StorageError",
+    "TokenTrace", "Trace", "TraceError", "Tuning", "WindowConfig", "add_documents",
+    "build_datastore", "build_index", "cluster", "compact", "evaluate", "explain",
+    "fit_distance_gate", "fit_learned_gate", "gate_features", "import_datastore", "load_gate",
+    "pull", "push_to_hub", "read_corpus", "remove_documents", "save_gate", "tune",
 ]  # fmt: skip
 
 

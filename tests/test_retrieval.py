@@ -8,11 +8,13 @@ from handmade import make_store, naive_entries
 from knn_logits.build.indexing import build_index
 from knn_logits.config import IndexConfig, KNNConfig
 from knn_logits.datastore import layout
+from knn_logits.datastore.documents import write_documents
+from knn_logits.datastore.files import write_array
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
-from knn_logits.index.base import padding_distance
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import FaissIndex
+from knn_logits.neighbors import padding_distance
 from knn_logits.retrieval import (
     Retriever,
     exact_neighbors,
@@ -145,10 +147,10 @@ def test_a_datastore_without_entries(tmp_path):
     empty = store.manifest.model_copy(
         update={"entries": 0, "documents": 0, "tokens": 0, "files": ()}
     )
-    for path in store.folder.iterdir():
-        path.unlink()
+    write_array(store.folder / layout.TOKENS, np.empty(0, np.int32))
+    write_documents(store.folder / layout.DOCUMENTS, [])
     store = Datastore.unfinished(store.folder, empty)
-    store.__dict__["values"] = torch.empty(0, dtype=torch.int32)
+    assert len(store.values) == 0
     found = Retriever(store, KNNConfig(k=4)).search(queries(3))
     assert (found.rows, found.k) == (3, 0)
 
@@ -239,7 +241,7 @@ def test_an_index_without_a_plain_form_is_built_from_the_keys_with_a_warning(
     with caplog.at_level(logging.WARNING, "knn_logits"):
         store = make(tmp_path / "s", "l2", factory)
         assert factory in caplog.text
-        assert not (store.folder / layout.INDEX).exists()
+        assert store.manifest.file("index") is None
         caplog.clear()
         index = open_index(store)
     assert [factory in record.getMessage() for record in caplog.records] == [True]
@@ -255,14 +257,14 @@ def test_an_index_with_neither_file_nor_keys(tmp_path):
         open_index(store)
     record = store.manifest.index.model_copy(update={"factory": "IVF4,Flat"})
     store.manifest.model_copy(update={"index": record}).write(store.folder)
-    with pytest.raises(DatastoreError, match="neither an index nor keys"):
+    with pytest.raises(DatastoreError, match="no index in a plain form and no keys"):
         open_index(Datastore(store.folder))
 
 
 def test_an_index_file_suffices_for_a_search(tmp_path):
     store = make(tmp_path / "s", "l2", "IVF4,SQ8")
     expected = Retriever(store, KNNConfig(k=5)).search(queries())
-    files = [one for one in store.manifest.files if not layout.is_keys_name(one.name)]
+    files = [one for one in store.manifest.files if layout.kind_of(one.name) != "keys"]
     store.manifest.model_copy(update={"files": tuple(files)}).write(store.folder)
     for path in store.folder.glob("keys-*"):
         path.unlink()
@@ -285,7 +287,7 @@ def test_an_index_file_of_another_kind(tmp_path, factory):
 
 def test_keys_that_do_not_fit_the_manifest_are_found_before_memory_is_asked_for(tmp_path):
     store = make(tmp_path / "s")
-    for field in ({"entries": 10**13}, {"dim": 10**13}):
+    for field in ({"entries": 10**13}, {"dim": 1 << 16}):
         store.manifest.model_copy(update=field).write(store.folder)
         with pytest.raises(DamagedError):
             Retriever(Datastore(store.folder), KNNConfig())

@@ -24,23 +24,28 @@ from transformers.utils import logging
 from knn_logits import (
     Datastore,
     DatastoreError,
+    Gate,
     IndexConfig,
     KNNConfig,
     KNNLogitsProcessor,
     build_datastore,
+    load_gate,
     read_corpus,
 )
 
 HERE = Path(__file__).parent
 MODEL = HERE / "model"
+GATES = HERE / "gates"
 STORES = HERE.parents[1] / ".demo"
 KINDS = {
     "manual": "the service manual of a machine that does not exist",
     "chronicle": "the chronicle of a country that does not exist",
 }
-# Chosen on the tuning half of the questions; README.md has the figures.
+# Chosen on the tuning half of the questions; README.md has the figures. The λ here is that of a
+# processor without a gate.
 SETTINGS = KNNConfig(k=1024, lmbda=0.6, temperature=0.03)
 METRIC = "cosine"
+GATE = "learned"
 
 
 def load_model(folder: Path = MODEL) -> tuple[Any, Any]:
@@ -93,6 +98,11 @@ def open_store(kind: str, model: Any, tokenizer: Any, stores: Path, console: Con
     return store
 
 
+def gate_file(kind: str, gate: str = GATE, folder: Path = GATES) -> Path:
+    """Where `gates.py` puts the gate of a corpus's datastore."""
+    return folder / f"{kind}-{gate}.safetensors"
+
+
 def write(model: Any, tokenizer: Any, prompt: str, **extra: Any) -> Any:
     """Continues a prompt greedily, to the end of the sentence."""
     inputs = tokenizer(prompt, return_tensors="pt")
@@ -113,14 +123,16 @@ def questions_of(kind: str, half: str) -> list[dict[str, str]]:
     return [row for row in map(json.loads, lines) if row["half"] == half]
 
 
-def ask(model: Any, tokenizer: Any, store: Datastore, prompt: str, console: Console) -> None:
+def ask(
+    model: Any, tokenizer: Any, store: Datastore, gate: Gate, prompt: str, console: Console
+) -> None:
     """Shows a prompt's continuation without and with kNN, and the sources of the latter."""
     plain = write(model, tokenizer, prompt)
     length = len(tokenizer(prompt)["input_ids"])
     console.print("[bold]without kNN[/]  ", end="")
     console.print(prompt, style="dim", end="", markup=False)
     console.print(tokenizer.decode(plain[0, length:], skip_special_tokens=True), markup=False)
-    with KNNLogitsProcessor(model, store) as knn:
+    with KNNLogitsProcessor(model, store, lmbda=gate) as knn:
         output = write(model, tokenizer, prompt, logits_processor=[knn])
         trace = knn.trace(output, tokenizer)
     console.print("[bold]with kNN[/]     ", end="")
@@ -129,7 +141,7 @@ def ask(model: Any, tokenizer: Any, store: Datastore, prompt: str, console: Cons
 
 THREE_LINES = """\
     store = build_datastore(model, tokenizer, read_corpus(["manual.jsonl"]), "store/")
-    with KNNLogitsProcessor(model, store) as knn:
+    with KNNLogitsProcessor(model, store, lmbda=load_gate("gate.safetensors")) as knn:
         knn.trace(model.generate(**inputs, logits_processor=[knn]), tokenizer).show()
 """
 YOUR_OWN = """\
@@ -149,18 +161,21 @@ def main() -> None:
     console.print(f"A language model of {weights / 1e6:.1f} million weights.\n")
     for kind, what in KINDS.items():
         store = open_store(kind, model, tokenizer, options.stores, console)
+        gate = load_gate(gate_file(kind))
         manifest = store.manifest
         console.rule(f"[bold]{kind}[/]: {what}")
         console.print(
             f"{manifest.documents} documents, {manifest.entries:,} entries. The model never saw "
             "a word about it.\n"
         )
-        rows = questions_of(kind, "final")
-        for number, row in enumerate(rows[: options.questions]):
+        firsts: dict[str, dict[str, str]] = {}
+        for row in questions_of(kind, "final"):
+            firsts.setdefault(row["relation"], row)
+        for number, row in enumerate(list(firsts.values())[: options.questions]):
             wording = "seen" if number == 0 else "new"
             words = "in the corpus's words" if wording == "seen" else "in words of its own"
             console.print(f"[bold cyan]A fact asked {words}[/] (right: {row['answer']})")
-            ask(model, tokenizer, store, row[wording], console)
+            ask(model, tokenizer, store, gate, row[wording], console)
     for title, code in (
         ("Three lines of Python did it:", THREE_LINES),
         ("With your own text and model:", YOUR_OWN),

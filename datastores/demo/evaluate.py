@@ -1,7 +1,7 @@
 """Counts what the demo's README states: right answers, named sources, perplexity.
 
-python datastores/demo/evaluate.py --half tuning    # a grid of settings
-python datastores/demo/evaluate.py                  # the final half, with the demo's settings
+python datastores/demo/evaluate.py --half tuning --lmbda 0.2 0.6    # constant weights
+python datastores/demo/evaluate.py                  # the final half, with the demo's gates
 """
 
 from __future__ import annotations
@@ -20,8 +20,18 @@ import text
 import torch
 from rich.console import Console
 
-from knn_logits import Datastore, KNNConfig, KNNLogitsProcessor, SequenceTrace, explain
+from knn_logits import (
+    Datastore,
+    Gate,
+    KNNConfig,
+    KNNLogitsProcessor,
+    SequenceTrace,
+    explain,
+    load_gate,
+)
 
+# Ordinary text differs from half to half, like the questions.
+SEEDS = {"tuning": 98, "final": 99}
 BATCH = 75
 NEW_TOKENS = 14
 
@@ -70,6 +80,7 @@ def count(
     store: Datastore,
     rows: list[dict[str, str]],
     config: KNNConfig | None,
+    lmbda: float | Gate = 0.0,
 ) -> dict[str, float]:
     """Shares of right answers, and of right answers whose named source holds the fact."""
     result: dict[str, float] = {}
@@ -80,7 +91,7 @@ def count(
             found = answers(model, tokenizer, prompts, None)
         else:
             knn = KNNLogitsProcessor(
-                model, store, k=config.k, lmbda=config.lmbda, temperature=config.temperature
+                model, store, k=config.k, lmbda=lmbda, temperature=config.temperature
             )
             with knn:
                 found = answers(model, tokenizer, prompts, knn)
@@ -102,7 +113,12 @@ def count(
 
 
 def perplexity(
-    model: Any, tokenizer: Any, store: Datastore, texts: list[str], config: KNNConfig
+    model: Any,
+    tokenizer: Any,
+    store: Datastore,
+    texts: list[str],
+    config: KNNConfig,
+    lmbda: float | Gate,
 ) -> dict[str, float]:
     """Of texts, by the model alone and with the datastore."""
     lm = mixed = 0.0
@@ -114,7 +130,7 @@ def perplexity(
             store,
             one,
             k=config.k,
-            lmbda=config.lmbda,
+            lmbda=lmbda,
             temperature=config.temperature,
             max_neighbors=1,
             check=False,
@@ -131,7 +147,7 @@ def perplexity(
     }
 
 
-def ordinary_texts(kind: str, count: int, seed: int = 99) -> dict[str, list[str]]:
+def ordinary_texts(kind: str, count: int, seed: int) -> dict[str, list[str]]:
     """Text of the kinds of the training text: without facts, and about other worlds."""
     rng = random.Random(seed)
     texts = {
@@ -148,7 +164,9 @@ def main() -> None:
     parser.add_argument("--half", choices=("tuning", "final"), default="final")
     parser.add_argument("--model", type=Path, default=demo.MODEL)
     parser.add_argument("--stores", type=Path, default=demo.STORES)
-    parser.add_argument("--lmbda", type=float, nargs="*", default=[])
+    parser.add_argument("--gates", type=Path, default=demo.GATES)
+    parser.add_argument("--lmbda", type=float, nargs="*", default=[], help="constant weights")
+    parser.add_argument("--gate", nargs="*", default=[], choices=("distance", "learned"))
     parser.add_argument("--temperature", type=float, nargs="*", default=[])
     parser.add_argument("--k", type=int, nargs="*", default=[])
     parser.add_argument("--texts", type=int, default=200)
@@ -158,27 +176,33 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     model, tokenizer = demo.load_model(options.model)
     console = Console(stderr=True)
+    gates = options.gate or ([] if options.lmbda else [demo.GATE])
     grid = [
-        KNNConfig(k=k, lmbda=lmbda, temperature=temperature)
+        (KNNConfig(k=k, temperature=temperature), lmbda)
         for k in options.k or [demo.SETTINGS.k]
         for temperature in options.temperature or [demo.SETTINGS.temperature]
-        for lmbda in options.lmbda or [demo.SETTINGS.lmbda]
+        for lmbda in (*options.lmbda, *gates)
     ]
     results: list[dict[str, Any]] = []
     for kind in demo.KINDS:
         store = demo.open_store(kind, model, tokenizer, options.stores, console)
         rows = demo.questions_of(kind, options.half)
-        texts = ordinary_texts(kind, options.texts) if options.texts else {}
+        texts = ordinary_texts(kind, options.texts, SEEDS[options.half]) if options.texts else {}
         common = {"corpus": kind, "half": options.half, "questions": len(rows)}
         results.append(common | {"without": count(model, tokenizer, store, rows, None)})
         print(json.dumps(results[-1]), flush=True)
-        for config in grid:
+        for config, lmbda in grid:
             begin = time.perf_counter()
-            row: dict[str, Any] = common | {"settings": asdict(config)}
-            row["with"] = count(model, tokenizer, store, rows, config)
+            gate: float | Gate = lmbda
+            if isinstance(lmbda, str):
+                gate = load_gate(demo.gate_file(kind, lmbda, options.gates))
+            row: dict[str, Any] = common | {"settings": asdict(config) | {"lmbda": lmbda}}
+            row["with"] = count(model, tokenizer, store, rows, config, gate)
             row["perplexity"] = {
-                name: perplexity(model, tokenizer, store, of, config) for name, of in texts.items()
+                name: perplexity(model, tokenizer, store, of, config, gate)
+                for name, of in texts.items()
             }
+            row["texts"] = options.texts
             row["seconds"] = round(time.perf_counter() - begin, 1)
             results.append(row)
             print(json.dumps(row), flush=True)

@@ -137,10 +137,14 @@ def make_world(rng: random.Random, kind: str, counts: dict[str, int], kept: bool
     return World(kind, name, things)
 
 
-def plain_sentences(rng: random.Random, kind: str, count: int) -> list[str]:
-    """Sentences without a fact, each of another pattern."""
+def plain_sentences(
+    rng: random.Random, kind: str, count: int, *, in_order: bool = False
+) -> list[str]:
+    """Sentences without a fact, each of another pattern; in the order of the list if wanted."""
+    patterns = words.PLAIN[kind]
+    chosen = rng.sample(range(len(patterns)), count)
     sentences = []
-    for pattern in rng.sample(words.PLAIN[kind], count):
+    for pattern in (patterns[number] for number in (sorted(chosen) if in_order else chosen)):
         sentences.append(pattern.format(**{n: rng.choice(p) for n, p in words.POOLS.items()}))
     return sentences
 
@@ -179,14 +183,20 @@ def training_segments(rng: random.Random, kind: str, things: int = 12) -> list[s
             else:
                 text += " " + sentence
         segments.append(text)
-    segments += plain_paragraphs(rng, kind, 3)
+    segments += plain_paragraphs(rng, kind, 4)
     rng.shuffle(segments)
     return segments
 
 
 def plain_paragraphs(rng: random.Random, kind: str, count: int) -> list[str]:
-    """Paragraphs of ordinary sentences."""
-    return [" ".join(plain_sentences(rng, kind, rng.randint(3, 6))) for _ in range(count)]
+    """Paragraphs of ordinary sentences.
+
+    They come in the order of their patterns. In any order, a model this small does not learn that
+    a paragraph says nothing twice, and repeats itself.
+    """
+    return [
+        " ".join(plain_sentences(rng, kind, rng.randint(3, 7), in_order=True)) for _ in range(count)
+    ]
 
 
 def other_pages(seed: int, count: int) -> list[str]:

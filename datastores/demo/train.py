@@ -219,6 +219,7 @@ def train(options: argparse.Namespace) -> None:
                     "memory_right": round(right, 4),
                     "tokens_a_step": round(count),
                     "seconds": round(time.perf_counter() - begin, 1),
+                    "cpu_seconds": round(time.process_time(), 1),
                 }
             )
             print(log[-1], flush=True)
@@ -240,17 +241,15 @@ def save(model: LlamaForCausalLM, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=text.HERE / "model")
-    parser.add_argument("--steps", type=int, default=1400)
-    parser.add_argument(
-        "--stop", type=int, default=1150, help="end here, on the schedule of all steps"
-    )
+    parser.add_argument("--steps", type=int, default=1100)
+    parser.add_argument("--stop", type=int, help="end here, on the schedule of all steps")
     parser.add_argument("--things", type=int, default=14)
     parser.add_argument("--vocabulary", type=int, default=2048)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--memory-weight", type=float, default=1.0)
     parser.add_argument("--every", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     train(parser.parse_args())
 
 

@@ -93,6 +93,11 @@ def add_documents(
             job.note(job.path("checks"))
         before = (store.tokens, store.documents)
         text = write_text(job, tokenizer, documents, model, windows.concatenate, progress, before)
+        if job.repeated:
+            job.give_up()
+            return Datastore(folder)
+        if store.clusters is not None:
+            logger.warning("the clusters of %s are gone: make them again", folder)
         if text.documents == base.documents:
             raise CorpusError("the documents to add hold no token; give more text")
         contexts = text.contexts()

@@ -10,16 +10,17 @@ from typing import Any
 from torch import nn
 
 from knn_logits._version import __version__
+from knn_logits.build.calibration import calibrate as calibrated_settings
 from knn_logits.build.corpus import Document
 from knn_logits.build.indexing import check_index, like_temperature, make_index, write_index
 from knn_logits.build.keys import default_batch_tokens
 from knn_logits.build.progress import Progress, no_progress
 from knn_logits.build.steps import KeyPlan, write_canary, write_keys, write_text
 from knn_logits.capture.forward import evaluating, input_device
-from knn_logits.capture.location import DEFAULT_KEY, find_key, is_encoder_decoder
-from knn_logits.compatibility import CANARY_KEYS, model_record, tokenizer_record
+from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
+from knn_logits.compatibility import CANARY_KEYS, check_model, model_record, tokenizer_record
 from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
-from knn_logits.datastore.job import begin
+from knn_logits.datastore.job import Job, begin
 from knn_logits.datastore.manifest import (
     IndexRecord,
     KeyRecord,
@@ -46,6 +47,7 @@ def build_datastore(
     k: int | None = None,
     lmbda: float | None = None,
     temperature: float | None = None,
+    calibrate: bool = True,
     keys_dtype: str = "float16",
     batch_tokens: int | None = None,
     threads: int | None = None,
@@ -76,7 +78,9 @@ def build_datastore(
         k: Neighbors a query, for users who give none; so the next two.
         lmbda: Weight of the neighbors, in [0, 1].
         temperature: Of the softmax over the neighbors, above 0; None takes 10 for the metric
-            "l2" and what corresponds to it for another.
+            "l2" and what corresponds to it for another, where it is not calibrated.
+        calibrate: Choose those of the three that are not given by the likelihood of a sample of
+            the corpus.
         keys_dtype: "float16", or "float32" for keys that do not fit it.
         batch_tokens: Tokens a forward pass; None chooses by the device.
         threads: OpenMP threads of the index; None leaves FAISS's own choice.
@@ -126,6 +130,8 @@ def build_datastore(
         canary = write_canary(job, model, tokenizer, keys)
         check_index(index, canary[CANARY_KEYS].shape[1], index.metric or "l2")
         text = write_text(job, tokenizer, documents, model, concatenate, progress)
+        if job.repeated:
+            return _as_it_is(job, model, location)
         contexts = text.contexts()
         write_keys(job, model, keys, text, contexts, shard_bytes=shard_bytes, progress=progress)
         manifest = Manifest(
@@ -158,10 +164,32 @@ def build_datastore(
                 update={"settings": manifest.settings.model_copy(update={"temperature": fitting})}
             )
         built, record = make_index(store, index, threads=threads, progress=progress)
+        settings_record = manifest.settings
+        if calibrate:
+            store.manifest = manifest
+            settings_record = calibrated_settings(
+                model,
+                location,
+                store,
+                built,
+                k=k,
+                lmbda=lmbda,
+                temperature=temperature,
+                seed=index.seed,
+                progress=progress,
+            )
         write_index(job, store, built, record, canary)
-        manifest = manifest.model_copy(update={"index": record})
+        manifest = manifest.model_copy(update={"index": record, "settings": settings_record})
         job.commit(manifest.model_copy(update={"files": job.files_with(())}))
     return Datastore(folder)
+
+
+def _as_it_is(job: Job, model: nn.Module, location: KeyLocation) -> Datastore:
+    """The datastore that an earlier run finished, stopped before it could clear up."""
+    store = Datastore(job.folder)
+    check_model(model, store, location)
+    job.give_up()
+    return store
 
 
 def context_length(model: nn.Module) -> int | None:

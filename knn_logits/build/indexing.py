@@ -111,6 +111,9 @@ def write_index(
         record: What the manifest says of it.
         checks: The canary's arrays, and perhaps an earlier probe.
     """
+    # Of an earlier run that was asked for another index.
+    job.drop("index")
+    job.drop("native")
     if record.native:
         from knn_logits.index import native
         from knn_logits.index.faiss_backend import FaissIndex
@@ -273,4 +276,8 @@ def probe_arrays(
         asked = np.asarray(canary[CANARY_KEYS][:queries], np.float32)
     distances, found = index.search(torch.from_numpy(asked), k)
     order = distances.argsort(dim=-1, descending=store.manifest.metric != "l2", stable=True)
-    return {"probe.queries": asked, "probe.ids": found.gather(-1, order).cpu().numpy()}
+    return {
+        layout.PROBE_QUERIES: asked,
+        layout.PROBE_IDS: found.gather(-1, order).cpu().numpy(),
+        layout.PROBE_DISTANCES: distances.gather(-1, order).cpu().numpy(),
+    }

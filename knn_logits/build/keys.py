@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from knn_logits.capture.forward import input_device, key_states
+from knn_logits.capture.forward import input_device, key_states, windows_batch
 from knn_logits.capture.location import KeyLocation
 from knn_logits.errors import ModelError
 from knn_logits.neighbors import Array
@@ -23,31 +23,6 @@ _BUFFER_BYTES = 64 << 20
 def default_batch_tokens(device: torch.device) -> int:
     """Tokens a batch that a device works through quickly."""
     return _BATCH_TOKENS.get(device.type, 8192)
-
-
-def windows_batch(
-    tokens: Array, windows: Sequence[TextWindow], device: torch.device
-) -> dict[str, Tensor]:
-    """The model's inputs for windows of a text, padded on the right.
-
-    Args:
-        tokens: int32, the text.
-        windows: Which parts.
-        device: The model's.
-
-    Returns:
-        `input_ids`, int64 [windows, longest window], and an `attention_mask` where they differ.
-    """
-    longest = max(window.size for window in windows)
-    ids = np.zeros((len(windows), longest), np.int64)
-    mask = np.zeros((len(windows), longest), np.int64)
-    for row, window in enumerate(windows):
-        ids[row, : window.size] = tokens[window.start : window.start + window.size]
-        mask[row, : window.size] = 1
-    inputs = {"input_ids": torch.from_numpy(ids).to(device)}
-    if not mask.all():
-        inputs["attention_mask"] = torch.from_numpy(mask).to(device)
-    return inputs
 
 
 def compute_keys(

@@ -12,13 +12,13 @@ from knn_logits.build.indexing import make_index, measured, write_index
 from knn_logits.build.progress import Progress, no_progress
 from knn_logits.config import IndexConfig
 from knn_logits.datastore.documents import write_documents
-from knn_logits.datastore.files import array_header, replacing
-from knn_logits.datastore.job import Job, begin
+from knn_logits.datastore.files import array_header, replacing, write_array
+from knn_logits.datastore.job import Job, begin, leftovers
 from knn_logits.datastore.lock import locked
 from knn_logits.datastore.manifest import IndexRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter
-from knn_logits.errors import CorpusError, DatastoreError
+from knn_logits.errors import CorpusError, DatastoreError, StorageError
 from knn_logits.index.base import Index
 from knn_logits.neighbors import Array
 
@@ -95,6 +95,9 @@ def compact(
     with begin(folder, "compact", {}) as job:
         store = Datastore(folder)
         old = store.manifest
+        if job.ended and not old.removed:
+            job.give_up()
+            return store
         if not store.has_keys:
             raise DatastoreError(f"{folder} has no keys: build it again without those documents")
         kept_documents = np.ones(old.documents, dtype=bool)
@@ -104,6 +107,9 @@ def compact(
             raise CorpusError(f"nothing would be left of {folder}; delete the folder instead")
         tokens = _write_text(job, store, kept_documents)
         _write_keys(job, store, entries, shard_bytes, progress)
+        if store.clusters is not None:
+            write_array(job.path("clusters"), np.asarray(store.clusters)[entries])
+            job.note(job.path("clusters"))
         manifest = old.model_copy(
             update={
                 "generation": job.generation,
@@ -117,7 +123,14 @@ def compact(
         small = Datastore.unfinished(folder, manifest)
         index, record = _compacted(store, small, entries, threads, progress)
         write_index(job, small, index, record, store.checks)
-        job.commit(manifest.model_copy(update={"index": record, "files": job.files_with(())}))
+        manifest = manifest.model_copy(update={"index": record, "files": job.files_with(())})
+        job.commit(manifest)
+        left = leftovers(folder, manifest)
+        if left:
+            raise StorageError(
+                f"{folder} is compact, but {', '.join(left[:3])} of its old state could not be "
+                "deleted: run `knn-logits compact` again"
+            )
     return Datastore(folder)
 
 

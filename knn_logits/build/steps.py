@@ -87,12 +87,14 @@ def write_canary(job: Job, model: nn.Module, tokenizer: Any, keys: KeyPlan) -> d
     if job.file("checks") is not None:
         saved = read_arrays(job.path("checks"))[0]
         before = saved.get(CANARY_KEYS)
-        if before is None or relative_error(computed, before) > SAME:
+        if before is not None and relative_error(computed, before) <= SAME:
+            return {CANARY_TOKENS: saved[CANARY_TOKENS], CANARY_KEYS: before}
+        if not job.overwrite:
             raise MismatchError(
                 f"{job.folder} holds an unfinished build of other weights than this model's; load "
                 "the same model to go on, or begin again with --overwrite"
             )
-        return {CANARY_TOKENS: saved[CANARY_TOKENS], CANARY_KEYS: before}
+        job.begin_again()
     canary = {CANARY_TOKENS: tokens, CANARY_KEYS: computed}
     write_arrays(job.path("checks"), canary, {})
     job.note(job.path("checks"))

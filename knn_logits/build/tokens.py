@@ -6,16 +6,20 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from knn_logits.build.corpus import Document
+from knn_logits.neighbors import Array
 
 # A tokenizer holds several times a text's size in memory, so a huge text goes in parts.
 _PART = 1 << 20
+_BLOCK = 1 << 17
 _PARTS_AT_ONCE = 64
 _CHARACTERS_AT_ONCE = 4 << 20
 _BREAK = re.compile(r"\n(?=\S)")
 
 
-def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     """What a tokenizer puts before and after a text."""
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a", add_special_tokens=True)["input_ids"]
@@ -25,10 +29,10 @@ def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     return [], []
 
 
-def _parts(text: str) -> Iterator[str]:
-    start = 0
-    while len(text) - start > _PART:
-        found = _BREAK.search(text, start + _PART)
+def _parts(text: str, size: int | None = None) -> Iterator[str]:
+    start, size = 0, size or _PART
+    while len(text) - start > size:
+        found = _BREAK.search(text, start + size)
         if found is None:
             break
         yield text[start : found.end()]
@@ -48,7 +52,7 @@ def tokenize(tokenizer: Any, documents: Iterable[Document]) -> Iterator[tuple[Do
     Yields:
         Each document and its token ids.
     """
-    before, after = _special_tokens(tokenizer)
+    before, after = special_tokens(tokenizer)
     for group in _groups(documents):
         texts = [part for document, parts in group for part in parts]
         cut: list[list[int]] = []
@@ -64,6 +68,31 @@ def tokenize(tokenizer: Any, documents: Iterable[Document]) -> Iterator[tuple[Do
             ids = [one for part in cut[place : place + len(parts)] for one in part]
             place += len(parts)
             yield document, [*before, *ids, *after]
+
+
+def token_blocks(tokenizer: Any, text: str, around: tuple[list[int], list[int]]) -> Iterator[Array]:
+    """The tokens of one document, part by part, cut at the ends of lines.
+
+    Memory holds what a tokenizer makes of one part, however long the document is.
+
+    Args:
+        tokenizer: A tokenizer of transformers.
+        text: The document's text.
+        around: From `special_tokens`.
+
+    Yields:
+        int32 [tokens], one after another.
+    """
+    before, after = around
+    if before:
+        yield np.array(before, np.int32)
+    for part in _parts(text, _BLOCK):
+        cut = tokenizer(part, add_special_tokens=False, return_attention_mask=False, verbose=False)[
+            "input_ids"
+        ]
+        yield np.array(cut, np.int32)
+    if after:
+        yield np.array(after, np.int32)
 
 
 def _groups(documents: Iterable[Document]) -> Iterator[list[tuple[Document, list[str]]]]:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from knn_logits.capture.location import KeyLocation, first_tensor
 from knn_logits.errors import ModelError
+from knn_logits.neighbors import Array
+from knn_logits.windows import TextWindow
 
 
 class _Reached(Exception):
@@ -43,6 +46,31 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def windows_batch(
+    tokens: Array, windows: Sequence[TextWindow], device: torch.device
+) -> dict[str, Tensor]:
+    """The model's inputs for windows of a text, padded on the right.
+
+    Args:
+        tokens: int32, the text.
+        windows: Which parts.
+        device: The model's.
+
+    Returns:
+        `input_ids`, int64 [windows, longest window], and an `attention_mask` where they differ.
+    """
+    longest = max(window.size for window in windows)
+    ids = np.zeros((len(windows), longest), np.int64)
+    mask = np.zeros((len(windows), longest), np.int64)
+    for row, window in enumerate(windows):
+        ids[row, : window.size] = tokens[window.start : window.start + window.size]
+        mask[row, : window.size] = 1
+    inputs = {"input_ids": torch.from_numpy(ids).to(device)}
+    if not mask.all():
+        inputs["attention_mask"] = torch.from_numpy(mask).to(device)
+    return inputs
 
 
 def key_states(model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -7,8 +7,11 @@ import typer
 from knn_logits._version import __version__
 from knn_logits.cli import (
     add,
+    app_command,
     build,
     catalog,
+    cluster,
+    evaluate,
     explain,
     generate,
     import_,
@@ -17,6 +20,7 @@ from knn_logits.cli import (
     pull,
     push,
     remove,
+    tune,
     verify,
 )
 
@@ -34,14 +38,18 @@ app.command("add")(add.add)
 app.command("remove")(remove.remove)
 app.command("compact")(remove.compact)
 app.command("index")(index.index)
+app.command("cluster")(cluster.cluster)
 app.command("verify")(verify.verify)
 app.command("generate")(generate.generate)
 app.command("explain")(explain.explain)
+app.command("eval")(evaluate.evaluate)
+app.command("tune")(tune.tune)
 app.command("info")(info.info)
 app.command("import")(import_.import_store)
 app.command("pull")(pull.pull)
 app.command("push")(push.push)
 app.command("catalog")(catalog.catalog)
+app.command("app")(app_command.serve)
 
 
 def _version(wanted: bool) -> None:

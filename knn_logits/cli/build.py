@@ -24,6 +24,13 @@ def build(
     k: options.K = None,
     lmbda: options.Lmbda = None,
     temperature: options.Temperature = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate/--no-calibrate",
+            help="Choose k, lmbda and temperature by a sample of the corpus.",
+        ),
+    ] = True,
     metric: options.Metric = None,
     key: options.Key = "ffn_input",
     index: options.Index = "auto",
@@ -65,7 +72,8 @@ def build(
     """Make a datastore of a corpus.
 
     Every token that has something before it becomes an entry: the model's state before it, and
-    the token. --k, --lmbda and --temperature are kept as the datastore's settings.
+    the token. --k, --lmbda and --temperature are kept as the datastore's settings; those that are
+    not given are chosen by how well a sample of the corpus is predicted.
     """
     # Refused before the model is loaded.
     KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
@@ -109,6 +117,7 @@ def build(
             k=k,
             lmbda=lmbda,
             temperature=temperature,
+            calibrate=calibrate,
             keys_dtype=keys_dtype,
             batch_tokens=batch_tokens,
             threads=threads,
@@ -135,6 +144,7 @@ def build(
                 "k": manifest.settings.k,
                 "lmbda": manifest.settings.lmbda,
                 "temperature": manifest.settings.temperature,
+                "calibrated": manifest.settings.calibrated,
                 "store": str(store.folder),
             }
         )

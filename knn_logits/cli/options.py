@@ -20,8 +20,6 @@ Corpus = Annotated[
         "of these, or hf:DATASET[:CONFIG[:SPLIT]].",
     ),
 ]
-BatchTokens = Annotated[int | None, typer.Option("--batch-tokens", help="Tokens a forward pass.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Stop at a document that cannot be read.")]
 Stores = Annotated[
     list[str],
     typer.Argument(metavar="STORE...", help=f"{STORE_HELP} Several are one memory."),
@@ -59,12 +57,37 @@ Temperature = Annotated[
 ]
 Nprobe = Annotated[int | None, typer.Option("--nprobe", help="Inverted lists visited a query.")]
 Refine = Annotated[bool, typer.Option("--refine", help="Recompute distances from the stored keys.")]
+Retomaton = Annotated[
+    bool,
+    typer.Option("--retomaton", help="Follow the corpus onward; search when that leads nowhere."),
+]
+MinKnns = Annotated[
+    int | None, typer.Option("--min-knns", help="Search when fewer pointers than this are left.")
+]
+MaxKnns = Annotated[
+    int | None, typer.Option("--max-knns", help="Pointers and cluster members that vote, at most.")
+]
+PointerDistances = Annotated[
+    str | None,
+    typer.Option("--pointer-distances", help="Compare pointers by the stored keys, or the index."),
+]
 Key = Annotated[
     str,
     typer.Option("--key", help="ffn_input, layer_output, or a module's path with :input/:output."),
 ]
 Metric = Annotated[str | None, typer.Option("--metric", help="l2, ip or cosine.")]
 Index = Annotated[str, typer.Option("--index", metavar="FACTORY|exact|auto", help="Kind of index.")]
+Window = Annotated[int | None, typer.Option("--window", help="Tokens the model sees at once.")]
+Stride = Annotated[int | None, typer.Option("--stride", help="Tokens the window moves on by.")]
+Concatenate = Annotated[
+    bool | None,
+    typer.Option(
+        "--concatenate/--no-concatenate",
+        help="Join the documents into one stream; as the datastore did where not given.",
+    ),
+]
+BatchTokens = Annotated[int | None, typer.Option("--batch-tokens", help="Tokens a forward pass.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at a document that cannot be read.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps or auto.")]
 Dtype = Annotated[
     str, typer.Option("--dtype", help="Precision of the model: auto, float32, bfloat16, float16.")

@@ -33,6 +33,8 @@ _SCHEMA = pa.schema(
     ]
 )
 _TEXT = ["id", "title", "uri", "metadata"]
+# What a byte can stand for when packed with Snappy is less.
+_MOST_UNPACKED = 32
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,15 @@ class Documents:
 
     def numbers_of(self, id: str) -> list[int]:
         """Numbers of the documents with an id, ascending."""
-        ids = self._table["id"].to_pylist()
-        return [number for number, one in enumerate(ids) if one == id]
+        found, first = [], 0
+        for chunk in self._table["id"].chunks:
+            # The text of each distinct id once, however many documents bear it.
+            known = chunk.dictionary.to_pylist()
+            wanted = [place for place, one in enumerate(known) if one == id]
+            numbers = np.flatnonzero(np.isin(chunk.indices.to_numpy(), wanted))
+            found += (first + numbers).tolist()
+            first += len(chunk)
+        return found
 
     def at_token(self, position: int) -> int:
         """Number of the document that holds a token."""
@@ -130,6 +139,21 @@ def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
         pq.write_table(pa.table(columns, schema=_SCHEMA), file)
 
 
+def _check_columns(metadata: Any, size: int) -> None:
+    """Refuses what `write_documents` does not write: packing that grows without bound, and lies."""
+    unpacked = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for column in map(group.column, range(group.num_columns)):
+            if column.compression not in ("SNAPPY", "UNCOMPRESSED"):
+                raise ValueError(f"packed with {column.compression}")
+            if column.num_values != group.num_rows or column.total_uncompressed_size < 0:
+                raise ValueError("columns of other lengths")
+            unpacked += column.total_uncompressed_size
+    if unpacked > _MOST_UNPACKED * size:
+        raise ValueError(f"{size} bytes that stand for {unpacked}")
+
+
 def read_documents(path: Path, rows: int, tokens: int, *, mapped: Any = None) -> Documents:
     """Reads the table and checks that its documents follow one another without a gap.
 
@@ -147,6 +171,7 @@ def read_documents(path: Path, rows: int, tokens: int, *, mapped: Any = None) ->
         # Before any memory is asked for: a few bytes can stand for billions of rows.
         if file.metadata.num_rows != rows or rows > tokens:
             raise ValueError(f"{file.metadata.num_rows} documents, the manifest says {rows}")
+        _check_columns(file.metadata, mapped.size() if mapped else path.stat().st_size)
         if not set(_SCHEMA.names) <= set(file.schema_arrow.names):
             raise ValueError("columns are missing")
         table = file.read(columns=_SCHEMA.names)
@@ -157,7 +182,8 @@ def read_documents(path: Path, rows: int, tokens: int, *, mapped: Any = None) ->
             if column != field.type:
                 raise ValueError(f"{field.name} is of type {column}")
     except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
-        raise DamagedError(f"{path} cannot be read: {error}; build it again") from error
+        reason = " ".join(str(error).split())
+        raise DamagedError(f"{path} cannot be read: {reason}; build it again") from error
     if any(table[name].null_count for name in ("first", "length", "id")):
         raise DamagedError(f"{path} lacks places or ids of documents; build it again")
     documents = Documents(table)

@@ -36,6 +36,10 @@ def _rename(old: Path, new: Path) -> None:
     old.replace(new)
 
 
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
 def _save_arrays(arrays: Mapping[str, Array], path: Path, metadata: dict[str, str]) -> None:
     from safetensors.numpy import save_file
 
@@ -95,7 +99,9 @@ def staging(path: Path) -> Iterator[IO[bytes]]:
     partial = path.with_name(partial_name(path.name))
     ours = (None, str(partial), str(path), str(path.parent))
     try:
-        with partial.open("wb") as file:
+        # A link in its place would be followed.
+        _unlink(partial)
+        with partial.open("xb") as file:
             yield _Partial(file)  # type: ignore[misc]
             file.flush()
             _sync(file.fileno())
@@ -125,7 +131,7 @@ def put_in_place(path: Path) -> None:
 def discard(path: Path) -> None:
     """Deletes a staged file."""
     with suppress(OSError):
-        path.with_name(partial_name(path.name)).unlink(missing_ok=True)
+        _unlink(path.with_name(partial_name(path.name)))
 
 
 def delete(path: Path) -> None:
@@ -135,7 +141,7 @@ def delete(path: Path) -> None:
         StorageError: when the folder cannot be written.
     """
     try:
-        path.unlink(missing_ok=True)
+        _unlink(path)
     except OSError as error:
         raise storage_error(path, error) from error
 
@@ -185,7 +191,8 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
     partial = path.with_name(partial_name(path.name))
     try:
         # safetensors writes for the owner alone; this file is as readable as its neighbors.
-        partial.touch()
+        _unlink(partial)
+        partial.touch(exist_ok=False)
         mode = partial.stat().st_mode
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         _save_arrays(contiguous, partial, dict(metadata))

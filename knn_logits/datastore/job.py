@@ -20,11 +20,11 @@ from knn_logits.datastore.files import delete, write_bytes
 from knn_logits.datastore.lock import locked
 from knn_logits.datastore.manifest import FileRecord, Manifest, Record, read_json, read_manifest
 from knn_logits.datastore.reading import array_facts, sha256
-from knn_logits.errors import DamagedError, DatastoreError, MismatchError
+from knn_logits.errors import DamagedError, DatastoreError, MismatchError, StorageError
 
 logger = logging.getLogger(__name__)
 
-JobKind = Literal["build", "add", "compact", "index"]
+JobKind = Literal["build", "add", "compact", "index", "cluster"]
 
 
 class Journal(Record):
@@ -54,12 +54,31 @@ class Job:
     Attributes:
         folder: The datastore's folder.
         resumed: Whether an earlier run had begun it.
+        repeated: Whether an earlier run has done all of it, and was stopped before it could say so;
+            known once the text is.
+        overwrite: Whether what an unfinished job has written may be given up.
     """
 
-    def __init__(self, folder: Path, journal: Journal, *, resumed: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        journal: Journal,
+        *,
+        resumed: bool = False,
+        ended: Journal | None = None,
+        overwrite: bool = False,
+    ) -> None:
         self.folder = folder
         self.resumed = resumed
+        self.repeated = False
+        self.overwrite = overwrite
         self._journal = journal
+        self._ended = ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether such a job made the datastore, and was stopped before it could clear up."""
+        return self._ended is not None
 
     @property
     def generation(self) -> int:
@@ -95,17 +114,43 @@ class Job:
         listed = [*kept, *self.files]
         return tuple(sorted(listed, key=lambda one: order[layout.kind_of(one.name) or "checks"]))
 
+    def drop(self, kind: layout.Kind) -> None:
+        """Deletes the file of a kind, if the job has written one."""
+        record = self.file(kind)
+        if record is not None:
+            self._keep(tuple(one for one in self.files if one != record))
+
+    def begin_again(self) -> None:
+        """Gives up what an earlier run has written."""
+        logger.warning("what is there of the unfinished job in %s is given up", self.folder)
+        self._save(self._journal.model_copy(update={"text": None}))
+        self._keep(())
+
+    def _keep(self, files: tuple[FileRecord, ...]) -> None:
+        gone = [one.name for one in self.files if one not in files]
+        self._save(self._journal.model_copy(update={"files": files}))
+        for name in gone:
+            delete(self.folder / name)
+
     def note_text(self, text: str) -> None:
         """Notes which tokens the job is about.
 
         Raises:
+            DatastoreError: when a build may not replace the datastore that is there.
             MismatchError: when an earlier run of the job was about others.
         """
+        if self._ended is not None:
+            self.repeated = text == self._ended.text
+            if not self.repeated and self._ended.kind == "build":
+                raise _taken(self.folder)
         if self._journal.text not in (None, text):
-            raise MismatchError(
-                f"the corpus is not the one that the unfinished job in {self.folder} was made of; "
-                "give the same documents in the same order, or begin again with --overwrite"
-            )
+            if not self.overwrite:
+                raise MismatchError(
+                    f"the corpus is not the one that the unfinished job in {self.folder} was made "
+                    f"of; give the same documents in the same order, or {self._way_out()}"
+                )
+            logger.warning("the unfinished job in %s is of another corpus", self.folder)
+            self._keep(tuple(one for one in self.files if layout.kind_of(one.name) == "checks"))
         self._save(self._journal.model_copy(update={"text": text}))
 
     def note(self, path: Path) -> FileRecord:
@@ -120,18 +165,38 @@ class Job:
         write_bytes(self.folder / layout.JOURNAL, text.encode())
         self._journal = journal
 
+    def _way_out(self) -> str:
+        if self._journal.kind == "build":
+            return "begin again with --overwrite"
+        return f"delete {self.folder / layout.JOURNAL} to give that job up"
+
     def commit(self, manifest: Manifest) -> None:
-        """Writes the manifest, and clears away what it does not name."""
-        manifest.write(self.folder)
-        _clear(self.folder, {one.name for one in manifest.files} | {layout.MANIFEST})
+        """Writes the manifest, and clears away what it does not name.
+
+        Raises:
+            StorageError: when the manifest cannot be written; the old one counts.
+        """
+        try:
+            manifest.write(self.folder)
+        except StorageError as error:
+            if not _is_current(self.folder, manifest):
+                raise
+            # In place, but perhaps not on the disk for good: old files stay until the next job.
+            logger.warning("%s is finished, though %s", self.folder, error)
+            return
+        try:
+            _clear(self.folder, {one.name for one in manifest.files} | {layout.MANIFEST})
+        except StorageError as error:
+            logger.warning("%s is finished, but old files are left there: %s", self.folder, error)
 
     def give_up(self) -> None:
         """Clears away what the job has written."""
-        kept: set[str] = set()
-        with suppress(DatastoreError):
-            manifest = read_manifest(self.folder)
-            kept = {one.name for one in manifest.files} | {layout.MANIFEST}
+        # A manifest that is there but cannot be read now may be whole: nothing is deleted then.
         with suppress(OSError, DatastoreError):
+            kept: set[str] = set()
+            if layout.MANIFEST in {entry.name for entry in self.folder.iterdir()}:
+                manifest = read_manifest(self.folder)
+                kept = {one.name for one in manifest.files} | {layout.MANIFEST}
             _clear(self.folder, kept)
 
 
@@ -183,22 +248,27 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
     names = _refuse_foreign(folder)
     manifest = None
     if layout.MANIFEST in names:
-        if kind == "build" and not overwrite:
-            raise DatastoreError(
-                f"{folder} already holds a datastore; pass --overwrite to replace it, or add to it "
-                "with `knn-logits add`"
-            )
         try:
             manifest = read_manifest(folder)
         except DamagedError:
             if kind != "build":
                 raise
     base = manifest.checksum if manifest else None
-    journal = _unfinished(folder, base)
+    journal = _read_journal(folder, base)
+    ended = None
+    if journal is not None and journal.base != base:
+        # A job that was killed after its last step has done all it had to.
+        if manifest is not None and not overwrite and _has_ended(journal, manifest):
+            ended = journal if (journal.kind, journal.plan) == (kind, plan) else None
+        journal = None
+    if kind == "build" and layout.MANIFEST in names and not overwrite and ended is None:
+        raise _taken(folder)
     wanted = Journal(
         kind=kind, base=base, generation=manifest.generation + 1 if manifest else 0, plan=plan
     )
+    # Of an index that is not whole nothing can be used.
     same = journal is not None and (journal.kind, journal.plan) == (kind, plan)
+    same = same and kind != "index"
     if journal is not None and not same:
         if kind == "build" and not overwrite:
             raise MismatchError(_difference(folder, journal, plan))
@@ -211,22 +281,39 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
             logger.warning("going on with the unfinished %s: %d keys are there", kind, rows)
     known = {one.name for one in (*kept, *(manifest.files if manifest else ()))}
     _clear(folder, known | ({layout.MANIFEST} if manifest else set()))
-    job = Job(folder, wanted, resumed=bool(kept))
+    job = Job(folder, wanted, resumed=bool(kept), ended=ended, overwrite=overwrite)
     job._save(wanted)
     return job
 
 
-def _unfinished(folder: Path, base: str | None) -> Journal | None:
-    """The journal of an unfinished job, None when there is none that matters any more."""
+def _taken(folder: Path) -> DatastoreError:
+    return DatastoreError(
+        f"{folder} already holds a datastore; pass --overwrite to replace it, or add to it with "
+        "`knn-logits add`"
+    )
+
+
+def _read_journal(folder: Path, base: str | None) -> Journal | None:
     path = folder / layout.JOURNAL
     if not path.exists():
         return None
     try:
-        journal = Journal.model_validate(read_json(path))
+        return Journal.model_validate(read_json(path))
     except (ValidationError, DamagedError):
         return Journal(kind="build", base=base, generation=0, plan={"format": "unknown"})
-    # A job that was killed after its last step has done all it had to.
-    return journal if journal.base == base else None
+
+
+def _has_ended(journal: Journal, manifest: Manifest) -> bool:
+    """Whether a manifest is what a job made."""
+    made = journal.generation == manifest.generation and bool(journal.files)
+    return made and set(journal.files) <= set(manifest.files)
+
+
+def _is_current(folder: Path, manifest: Manifest) -> bool:
+    try:
+        return read_manifest(folder).checksum == manifest.checksum
+    except DatastoreError:
+        return False
 
 
 def _difference(folder: Path, journal: Journal, plan: dict[str, str]) -> str:
@@ -246,7 +333,8 @@ def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
     for record in journal.files:
         path = folder / record.name
         try:
-            if path.is_symlink() or record_file(path) != record:
+            known = layout.kind_of(record.name) is not None and not path.is_symlink()
+            if not known or record_file(path) != record:
                 break
         except (OSError, ValueError):
             break

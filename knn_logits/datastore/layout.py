@@ -14,6 +14,12 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # What a reader of a published datastore fetches only when something asks for it.
 LATER: frozenset[Kind] = frozenset(("keys", "native"))
+# Arrays in the file of checks: the keys of a fixed text, and queries with what they find.
+CANARY_TOKENS = "canary.tokens"
+CANARY_KEYS = "canary.keys"
+PROBE_QUERIES = "probe.queries"
+PROBE_IDS = "probe.ids"
+PROBE_DISTANCES = "probe.distances"
 
 MANIFEST = "datastore.json"
 JOURNAL = "building.json"

@@ -23,7 +23,8 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         BusyError: when another process, or another thread, is writing it, at once.
-        DatastoreError: when the folder is a download in the Hub's cache.
+        DatastoreError: when the folder is a download in the Hub's cache, or the lock a link to
+            another place.
         StorageError: when the folder cannot be written.
     """
     repo = hub_repo_of(folder)
@@ -32,6 +33,8 @@ def locked(folder: Path) -> Iterator[None]:
             f"{folder} is a download of {repo}, which is not changed: copy it to a folder of its "
             f"own with `knn-logits pull {repo} --out FOLDER`"
         )
+    if (folder / layout.LOCK).is_symlink():
+        raise DatastoreError(f"{folder / layout.LOCK} is a link, which is not followed; delete it")
     lock = FileLock(folder / layout.LOCK, timeout=0, thread_local=False)
     try:
         lock.acquire()

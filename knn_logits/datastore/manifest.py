@@ -24,6 +24,7 @@ FORMAT_VERSION: Literal[1] = 1
 _LARGEST_MANIFEST = 16 << 20
 _CHECKSUM = "checksum"
 _LARGEST_NUMBER = 1 << 62
+_LONGEST_KEY = 1 << 16
 
 
 class Record(BaseModel):
@@ -152,7 +153,7 @@ class Manifest(Record):
     entries: int = Field(ge=0, le=_LARGEST_NUMBER)
     documents: int = Field(ge=0, le=_LARGEST_NUMBER)
     tokens: int = Field(ge=0, le=_LARGEST_NUMBER)
-    dim: int = Field(ge=1, le=_LARGEST_NUMBER)
+    dim: int = Field(ge=1, le=_LONGEST_KEY)
     dtype: Literal["float16", "float32"] = "float16"
     metric: Metric = "l2"
     windows: WindowRecord

@@ -74,10 +74,16 @@ class Datastore:
                 verification.check(self.folder, self.manifest, full=full, progress=progress)
                 self._open()
                 return
-            except DamagedError:
+            except (DamagedError, OSError) as error:
                 # A job that ended meanwhile has replaced files that the old manifest names.
-                if read_manifest(self.folder).checksum == self.manifest.checksum:
+                if read_manifest(self.folder).checksum != self.manifest.checksum:
+                    continue
+                if isinstance(error, DamagedError):
                     raise
+                raise DamagedError(
+                    f"{self.folder} cannot be read ({error.strerror or error}); check the disk and "
+                    "its permissions"
+                ) from error
 
     def _open(self) -> None:
         """Opens every file, so that a later change of the folder does not reach this object."""
@@ -87,6 +93,14 @@ class Datastore:
         self._open_keys()
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
+        self._open_native()
+
+    def _open_native(self) -> None:
+        record = self.manifest.file("native")
+        there = record is not None and record.bytes and (self.folder / record.name).exists()
+        self._native: Array | None = (
+            np.memmap(self.folder / record.name, mode="r") if record and there else None
+        )
 
     def _open_keys(self) -> None:
         records = self.manifest.key_shards
@@ -212,6 +226,22 @@ class Datastore:
             self.documents.first[removed], self.documents.length[removed]
         )
 
+    @cached_property
+    def goes_on(self) -> Array:
+        """bool [entries]: whether the next entry follows in the same document."""
+        document = np.repeat(np.arange(len(self.documents)), self.documents.length)
+        document = np.delete(document, self.contexts.first)
+        on = np.zeros(len(self), dtype=bool)
+        on[:-1] = document[1:] == document[:-1]
+        return on
+
+    @cached_property
+    def clusters(self) -> Array | None:
+        """int32 [entries], the cluster of each entry; None when none were made."""
+        if self.manifest.file("clusters") is None:
+            return None
+        return map_array(self._path("clusters"), "int32", (len(self),))
+
     @property
     def has_keys(self) -> bool:
         """Whether the keys are here; a published datastore may do without."""
@@ -265,6 +295,10 @@ class Datastore:
             [..., dim].
         """
         shards, flat = self._all_shards(), np.asarray(ids).reshape(-1)
+        if len(shards) == 1:
+            # A view without the memory map's own, slower way of indexing.
+            only: Array = np.asarray(shards[0])[flat]
+            return only.reshape(*np.shape(ids), self.manifest.dim)
         out = np.empty((len(flat), self.manifest.dim), self.manifest.dtype)
         first = 0
         for shard in shards:
@@ -294,21 +328,15 @@ class Datastore:
         """The index's plain arrays by name, None when there is no such file."""
         return self._index.read() if self._index is not None else None
 
-    def clusters(self) -> Array | None:
-        """int32 [entries], the cluster of each entry, None when none were made."""
-        record = self.manifest.file("clusters")
-        if record is None:
-            return None
-        return map_array(self.folder / record.name, "int32", (self.manifest.entries,))
-
     def native_index(self) -> bytes | None:
         """The index in FAISS's own format, None when there is no such file."""
         record = self.manifest.file("native")
         if record is None:
             return None
-        if not (self.folder / record.name).exists():
+        if self._native is None and not (self.folder / record.name).exists():
             self._fetch([record], verification.no_progress)
-        return (self.folder / record.name).read_bytes()
+            self._open_native()
+        return self._native.tobytes() if self._native is not None else None
 
     def passage(self, entry: int, before: int = 24, after: int = 12) -> Passage:
         """The text around an entry.

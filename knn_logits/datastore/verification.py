@@ -19,13 +19,22 @@ import numpy as np
 from knn_logits.datastore import layout, stamps
 from knn_logits.datastore.documents import Contexts, read_documents
 from knn_logits.datastore.manifest import FileRecord, Manifest
-from knn_logits.datastore.reading import HASH_CHUNK, array_facts, hub_repo_of, regular_file
+from knn_logits.datastore.reading import (
+    HASH_CHUNK,
+    array_facts,
+    hub_repo_of,
+    read_arrays,
+    regular_file,
+)
 from knn_logits.errors import DamagedError
+from knn_logits.neighbors import Array
 
 Progress = Callable[[str, int, int | None], None]
 # A power of two and a multiple of every dtype's size.
 _CHUNK = HASH_CHUNK // 4
 _THREADS = 4
+_LARGEST_CHECKS = 64 << 20
+_LONGEST_CANARY = 4096
 _ADVICE = "get the datastore again, or build it again"
 
 
@@ -118,6 +127,8 @@ def _size_problem(folder: Path, record: FileRecord) -> str | None:
         return str(error)
     if size != record.bytes:
         return f"{path} has {size} bytes, the manifest says {record.bytes}; {_ADVICE}"
+    if layout.kind_of(record.name) == "checks" and size > _LARGEST_CHECKS:
+        return f"{path} is too large ({size} bytes); {_ADVICE}"
     return None
 
 
@@ -136,12 +147,9 @@ def _content_problem(
                 f"{path} holds {dtype} {shape}, the manifest says {record.dtype} {record.shape} "
                 f"of {expected}; {_ADVICE}"
             )
-        if kind == "keys":
-            look = _finite(dtype)
-        elif kind == "tokens":
-            look = _within((manifest.model.vocabulary or 1 << 31) - 1, "token", "the model knows")
-        else:
-            look = _within(max(1, manifest.entries) - 1, "cluster", "there can be")
+        limit = manifest.model.vocabulary or 1 << 31
+        limit = manifest.entries if kind == "clusters" else limit
+        look = _finite(dtype) if kind == "keys" else _below(limit)
     return _stream(path, record, offset, look, on_bytes)
 
 
@@ -158,6 +166,7 @@ def _stream(
     problem = None
     with path.open("rb") as file:
         digest.update(file.read(offset))
+        on_bytes(offset)
         while size := file.readinto(buffer):
             part = memoryview(buffer)[:size]
             digest.update(part)
@@ -184,15 +193,15 @@ def _finite(dtype: str) -> Callable[[Any], str | None]:
     return look
 
 
-def _within(largest: int, what: str, limit: str) -> Callable[[Any], str | None]:
+def _below(limit: int) -> Callable[[Any], str | None]:
     def look(part: Any) -> str | None:
         tokens = _numbers(part, np.int32)
         if not len(tokens):
             return None
         low, high = int(tokens.min()), int(tokens.max())
-        if low >= 0 and high <= largest:
+        if low >= 0 and high < limit:
             return None
-        return f"holds the {what} {low if low < 0 else high}, {limit} {largest + 1}"
+        return f"holds the number {low if low < 0 else high}, not one from 0 to {limit - 1}"
 
     return look
 
@@ -211,10 +220,46 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
         )
     clusters = manifest.file("clusters")
     if clusters is not None and clusters.shape != (manifest.entries,):
-        raise DamagedError(
-            f"{folder / clusters.name} holds {clusters.shape}, not a cluster for each of "
-            f"{manifest.entries} entries; {_ADVICE}"
-        )
+        raise DamagedError(f"{folder / clusters.name} holds {clusters.shape}, not one an entry")
     for one in manifest.key_shards:
         if one.shape is None or len(one.shape) != 2 or one.shape[1] != manifest.dim:
             raise DamagedError(f"{folder / one.name} holds {one.shape}, not rows of {manifest.dim}")
+    _check_checks(folder, manifest)
+
+
+def _check_checks(folder: Path, manifest: Manifest) -> None:
+    """Whether canary and probe are such that a model and an index can be asked."""
+    record = manifest.file("checks")
+    assert record is not None
+    arrays = read_arrays(folder / record.name)[0]
+    tokens, keys = arrays.get(layout.CANARY_TOKENS), arrays.get(layout.CANARY_KEYS)
+    asked, ids = arrays.get(layout.PROBE_QUERIES), arrays.get(layout.PROBE_IDS)
+    sane = (tokens is None) == (keys is None) and (asked is None) == (ids is None)
+    if sane and tokens is not None and keys is not None:
+        sane = (
+            _are_numbers(tokens, np.int32, 1, manifest.model.vocabulary or 1 << 31)
+            and len(tokens) <= _LONGEST_CANARY
+            and _are_keys(keys, len(tokens), manifest.dim)
+        )
+    if sane and asked is not None and ids is not None:
+        distances = arrays.get(layout.PROBE_DISTANCES, np.zeros(ids.shape, np.float32))
+        sane = (
+            _are_numbers(ids, np.int64, 2, manifest.entries, least=-1)
+            and _are_keys(asked, len(ids), manifest.dim)
+            and distances.dtype == np.float32
+            and distances.shape == ids.shape
+        )
+    if not sane:
+        raise DamagedError(f"{folder / record.name} holds no canary or probe that fits; {_ADVICE}")
+
+
+def _are_numbers(array: Array, kind: type, dimensions: int, end: int, least: int = 0) -> bool:
+    if array.dtype != kind or array.ndim != dimensions:
+        return False
+    return not array.size or (int(array.min()) >= least and int(array.max()) < end)
+
+
+def _are_keys(array: Array, rows: int, dim: int) -> bool:
+    if array.dtype != np.float32 or array.shape != (rows, dim):
+        return False
+    return bool(np.isfinite(array).all())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
 
 import numpy as np
 
@@ -44,18 +46,20 @@ class TokenWriter:
         self._documents: list[DocumentRecord] = []
         self._tokens = 0
         self._path = job.path("tokens")
-        self._staging = staging(self._path)
         self._before = before
 
     def __enter__(self) -> TokenWriter:
-        self._file = self._staging.__enter__()
-        self._file.write(array_header(np.dtype(np.int32), (0,)))
-        if self._before is not None:
-            tokens, documents = self._before
-            for first in range(0, len(tokens), HASH_CHUNK):
-                self._file.write(np.ascontiguousarray(tokens[first : first + HASH_CHUNK]).tobytes())
-            self._tokens = len(tokens)
-            self._documents = [documents[number] for number in range(len(documents))]
+        with ExitStack() as stack:
+            self._file = stack.enter_context(staging(self._path))
+            self._file.write(array_header(np.dtype(np.int32), (0,)))
+            if self._before is not None:
+                tokens, documents = self._before
+                for first in range(0, len(tokens), HASH_CHUNK):
+                    part = np.ascontiguousarray(tokens[first : first + HASH_CHUNK])
+                    self._file.write(part.tobytes())
+                self._tokens = len(tokens)
+                self._documents = [documents[number] for number in range(len(documents))]
+            self._staging = stack.pop_all()
         return self
 
     def add(
@@ -83,13 +87,18 @@ class TokenWriter:
         self._documents.append(DocumentRecord(self._tokens, len(array), id, title, uri, metadata))
         self._tokens += len(array)
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._staging.__exit__(kind, error, trace)
+            return
+        with self._staging:
             self._file.seek(0)
             self._file.write(array_header(np.dtype(np.int32), (self._tokens,)))
-        self._staging.__exit__(None if error is None else type(error), error, None)
-        if error is not None:
-            return
         try:
             self._job.note_text(self._identity())
         except BaseException:
@@ -102,13 +111,17 @@ class TokenWriter:
         self._job.note(path)
 
     def _identity(self) -> str:
-        """Of the tokens and of where documents begin: all that the keys depend on."""
+        """Of the new tokens and of where documents begin: all that their keys depend on."""
+        before, documents = (0, 0)
+        if self._before is not None:
+            before, documents = len(self._before[0]), len(self._before[1])
         digest = hashlib.sha256()
         with self._path.with_name(partial_name(self._path.name)).open("rb") as file:
+            file.seek(len(array_header(np.dtype(np.int32), (0,))) + 4 * before)
             while part := file.read(HASH_CHUNK):
                 digest.update(part)
-        first = np.array([document.first for document in self._documents], dtype=np.int64)
-        digest.update(first.tobytes())
+        first = [document.first - before for document in self._documents[documents:]]
+        digest.update(np.array(first, dtype=np.int64).tobytes())
         return digest.hexdigest()
 
     @property

@@ -9,7 +9,6 @@ Where the backends differ:
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 import torch
@@ -47,6 +46,17 @@ class Index(Protocol):
         """
         ...
 
+    def reconstruct(self, ids: Array) -> Tensor:
+        """The vectors as the index keeps them, compressed or not, by number.
+
+        Args:
+            ids: int64 [rows], of vectors that were not removed.
+
+        Returns:
+            float32 [rows, dim].
+        """
+        ...
+
     def remove(self, ids: Array) -> None:
         """Takes vectors out; the others keep their numbers.
 
@@ -54,11 +64,6 @@ class Index(Protocol):
             ids: int64 [removed].
         """
         ...
-
-
-def padding_distance(metric: Metric) -> float:
-    """The distance of what was not found: infinitely far."""
-    return math.inf if metric == "l2" else -math.inf
 
 
 def normalised(vectors: Tensor) -> Tensor:

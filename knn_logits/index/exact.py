@@ -10,8 +10,8 @@ from torch import Tensor
 
 from knn_logits.config import Metric
 from knn_logits.errors import SearchError
-from knn_logits.index.base import normalised, padding_distance
-from knn_logits.neighbors import Array
+from knn_logits.index.base import normalised
+from knn_logits.neighbors import Array, padding_distance
 
 # Distances computed at once: 64 million float32 are 256 MB.
 _BLOCK = 64 << 20
@@ -59,6 +59,13 @@ class ExactIndex:
             keys[first : first + len(batch)] = batch
             first += len(batch)
         return cls(torch.from_numpy(keys), metric, device)
+
+    def reconstruct(self, ids: Array) -> Tensor:
+        """See `Index.reconstruct`."""
+        wanted = torch.from_numpy(np.asarray(ids, np.int64)).to(self._keys.device)
+        if self._ids is not None:
+            wanted = torch.searchsorted(self._ids, wanted)
+        return self._keys[wanted] + self._mean
 
     def remove(self, ids: Array) -> None:
         """See `Index.remove`."""

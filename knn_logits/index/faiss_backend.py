@@ -20,8 +20,8 @@ from torch import Tensor
 
 from knn_logits.config import Metric
 from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
-from knn_logits.index.base import normalised, padding_distance
-from knn_logits.neighbors import Array
+from knn_logits.index.base import normalised
+from knn_logits.neighbors import Array, padding_distance
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +136,7 @@ class FaissIndex:
         self._ids: Array | None = None
         # Vectors that FAISS cannot take out: they are dropped from what it finds.
         self._hidden: Array | None = None
+        self._removed = False
         if nprobe is not None:
             self.nprobe = nprobe
 
@@ -168,8 +169,30 @@ class FaissIndex:
         self._index.add(_prepared(keys, self.metric))
         self.size = int(self._index.ntotal)
 
+    def reconstruct(self, ids: Array) -> Tensor:
+        """See `Index.reconstruct`; on the CPU only.
+
+        Raises:
+            SearchError: for a kind of index that cannot.
+        """
+        ids = np.ascontiguousarray(ids, np.int64)
+        if self._ids is not None:
+            ids = np.searchsorted(self._ids, ids)
+        try:
+            if self._ivf is not None and self._ivf.direct_map.type == self._faiss.DirectMap.NoMap:
+                # An array of places needs numbers without gaps.
+                maps = self._faiss.DirectMap
+                self._ivf.set_direct_map_type(maps.Hashtable if self._removed else maps.Array)
+            return torch.from_numpy(self._index.reconstruct_batch(ids))
+        except RuntimeError as error:
+            raise SearchError(
+                f"this kind of index keeps no vectors to compare ({faiss_reason(error)}); take the "
+                "stored keys instead"
+            ) from error
+
     def remove(self, ids: Array) -> None:
         """See `Index.remove`; on the CPU only."""
+        self._removed = True
         ids = np.ascontiguousarray(ids, np.int64)
         total = int(self._index.ntotal)
         try:
@@ -227,6 +250,9 @@ class FaissIndex:
         import faiss.contrib.torch_utils  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
 
         distances, ids = self._index.search(queries, min(k, 2048))
+        if self._ids is not None:
+            known = torch.from_numpy(self._ids).to(ids.device)
+            ids = torch.where(ids < 0, ids, known[ids.clamp(min=0)])
         return distances.masked_fill(ids < 0, padding_distance(self.metric)), ids
 
     def _ranged(self, rows: int, k: int) -> bool:
@@ -300,6 +326,43 @@ def build_faiss(
     return FaissIndex(index, metric, threads=threads)
 
 
+def train_centroids(
+    keys: Array, clusters: int, *, normal: bool, seed: int, threads: int | None = None
+) -> Array:
+    """Centroids of k-means.
+
+    Args:
+        keys: float32 [rows, dim], to learn from.
+        clusters: How many.
+        normal: Whether keys count by their direction alone.
+        seed: Of where k-means begins.
+        threads: OpenMP threads; None leaves FAISS's own choice.
+
+    Returns:
+        float32 [clusters, dim].
+    """
+    faiss = faiss_module()
+    keys = _prepared(keys, "cosine" if normal else "l2")
+    with openmp_threads(threads):
+        kmeans = faiss.Kmeans(
+            keys.shape[1], clusters, niter=20, seed=seed + 1, min_points_per_centroid=1
+        )
+        kmeans.train(keys)
+    centroids: Array = kmeans.centroids
+    return centroids
+
+
+def assign(centroids: Array, keys: Array, *, normal: bool, threads: int | None = None) -> Array:
+    """The nearest centroid of each key, int64 [rows]."""
+    faiss = faiss_module()
+    index = faiss.IndexFlatL2(centroids.shape[1])
+    index.add(np.ascontiguousarray(centroids))
+    with openmp_threads(threads):
+        _, found = index.search(_prepared(keys, "cosine" if normal else "l2"), 1)
+    labels: Array = found[:, 0]
+    return labels
+
+
 def _prepared(vectors: Array, metric: Metric) -> Array:
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if metric != "cosine":
@@ -312,10 +375,14 @@ def to_gpu(index: FaissIndex, device: torch.device) -> FaissIndex:
     faiss = faiss_module()
     if not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() == 0:
         return index
+    if index._hidden is not None:
+        return index
     try:
         moved = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), device.index or 0, index.raw)
     except RuntimeError as error:
         reason = faiss_reason(error)
         logger.warning("the index stays on the CPU, FAISS has no GPU form of it: %s", reason)
         return index
-    return FaissIndex(moved, index.metric, nprobe=index.nprobe, threads=index.threads)
+    there = FaissIndex(moved, index.metric, nprobe=index.nprobe, threads=index.threads)
+    there._ids = index._ids
+    return there

@@ -49,8 +49,8 @@ def from_bytes(
     faiss.set_deserialization_loop_limit(_LARGEST_LOOP)
     faiss.set_deserialization_vector_byte_limit(max(1 << 20, 4 * len(data)))
     try:
-        index = faiss.downcast_index(faiss.deserialize_index(np.frombuffer(data, np.uint8)))
-        like = faiss.downcast_index(make_empty(factory, dim, metric))
+        index = faiss.deserialize_index(np.frombuffer(data, np.uint8))
+        like = make_empty(factory, dim, metric)
         ivf: Any = inverted_file(index)
         on_disk = ivf is not None and isinstance(
             faiss.downcast_InvertedLists(ivf.invlists), faiss.OnDiskInvertedLists

@@ -6,17 +6,15 @@ have no plain form; they are built from the keys again each time a datastore is 
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 
 from knn_logits.config import Metric
 from knn_logits.errors import DamagedError
+from knn_logits.index.demand import check_demand
 from knn_logits.index.faiss_backend import FaissIndex, faiss_module, faiss_reason, make_empty
 from knn_logits.neighbors import Array
-
-_MOST_CODE_BITS = 16
 
 
 def _parts(index: Any) -> tuple[list[Any], Any]:
@@ -117,7 +115,7 @@ def from_arrays(
     """
     try:
         index = _assemble(arrays, factory, dim, metric, size)
-    except (KeyError, ValueError, RuntimeError, AssertionError) as error:
+    except (KeyError, ValueError, RuntimeError, AssertionError, MemoryError) as error:
         reason = faiss_reason(error)
         raise DamagedError(
             f"the index file does not hold {factory!r} over {size} keys ({reason}); make it again "
@@ -159,17 +157,10 @@ def _fill(vector: Any, array: Array, dtype: type, count: int | None = None) -> N
     faiss_module().copy_array_to_vector(np.ascontiguousarray(array).reshape(-1), vector)
 
 
-def _check_demand(factory: str, size: int) -> None:
-    """Refuses a factory for which FAISS would take more memory than such an index can need."""
-    lists = [int(number) for number in re.findall(r"IVF(\d+)", factory)]
-    bits = [int(number) for number in re.findall(r"PQ\d+x(\d+)", factory)]
-    _expect(max(lists, default=0) <= max(size, 1), "more lists than keys")
-    _expect(max(bits, default=0) <= _MOST_CODE_BITS and "IMI" not in factory, "no plain form")
-
-
 def _assemble(arrays: dict[str, Array], factory: str, dim: int, metric: Metric, size: int) -> Any:
     faiss = faiss_module()
-    _check_demand(factory, size)
+    # Keys may have been taken out since, so that there are fewer of them than lists.
+    check_demand(factory, dim, arrays["centroids"].nbytes // 4 if "IVF" in factory else 0)
     index = make_empty(factory, dim, metric)
     _expect(has_plain_form(index), "no plain form")
     transforms, inner = _parts(index)

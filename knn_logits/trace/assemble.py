@@ -93,7 +93,7 @@ def _sequence(
                 token,
                 step.neighbors[one],
                 step.weights[one],
-                step.lmbda,
+                step.lmbda_of(row),
                 log_p_lm,
                 tokenizer,
                 locate,
@@ -129,8 +129,9 @@ def trace_token(
     """
     if not bool((weights > float("-inf")).any()):
         lmbda = 0.0
+    retrieval = _retrieval(neighbors)
     if log_p_lm is None:
-        return TokenTrace(word, token, None, None, None, lmbda, 0.0)
+        return TokenTrace(word, token, None, None, None, lmbda, 0.0, retrieval=retrieval)
     weights = weights.double()
     chosen = torch.tensor([token], device=weights.device)
     log_p_knn = log_p_knn_of(weights, neighbors.values, chosen)
@@ -152,7 +153,15 @@ def trace_token(
         lmbda=lmbda,
         influence=float(shares.sum()),
         neighbors=found,
+        retrieval=retrieval,
     )
+
+
+def _retrieval(neighbors: Neighbors) -> str:
+    """How the neighbors of a step were found; one row."""
+    if neighbors.searched is None or bool(neighbors.searched[0]):
+        return "search"
+    return "pointers" if bool(neighbors.mask.any()) else "skipped"
 
 
 def _neighbor(

@@ -24,7 +24,7 @@ class Step:
         ids: int64 [rows, length], while the choice is open; None after.
         neighbors: What the search found for each row.
         weights: log w_i of the votes that counted, [rows, k].
-        lmbda: The weight of the neighbors where there are any.
+        lmbda: The weight of the neighbors where there are any: a number, or one a row, [rows].
         log_p_lm: [rows, vocabulary] while the choice is open; None after.
         parents: int64 [rows], the row that each chosen token continued; None when that is its own.
         tokens: int64 [rows], the tokens chosen.
@@ -36,7 +36,7 @@ class Step:
     ids: Tensor | None
     neighbors: Neighbors
     weights: Tensor
-    lmbda: float
+    lmbda: float | Tensor
     log_p_lm: Tensor | None
     end_log_p_lm: Tensor
     parents: Tensor | None = None
@@ -69,6 +69,10 @@ class Step:
         self.chosen_log_p_lm = continued.gather(-1, chosen)[:, 0]
         self.ids = self.log_p_lm = None
         return True
+
+    def lmbda_of(self, row: int) -> float:
+        """The weight of a row's neighbors, where it has any."""
+        return float(self.lmbda[row]) if isinstance(self.lmbda, Tensor) else self.lmbda
 
     def log_p_lm_of(self, row: int, token: int, ends: list[int]) -> float | None:
         """The model's log-probability of a token that a row chose, None when it was not kept."""

@@ -64,6 +64,8 @@ class TokenTrace:
         lmbda: The neighbors' weight at this step, 0 where none was found.
         influence: lmbda * p_knn / p: the neighbors' share of p; the model's is the rest.
         neighbors: Passages that voted for it, the most influential first.
+        retrieval: How its neighbors were found: by a "search", by following "pointers" from the
+            step before, or not at all ("skipped").
 
     The probabilities are None for a token that no call of the processor accounts for.
     """
@@ -76,6 +78,7 @@ class TokenTrace:
     lmbda: float
     influence: float
     neighbors: list[NeighborTrace] = field(default_factory=list)
+    retrieval: str = "search"
 
 
 @dataclass(frozen=True)

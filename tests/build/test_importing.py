@@ -49,7 +49,7 @@ def test_the_same_neighbors_and_values(model, tokenizer, old, index, tmp_path):
     store = done.store
     np.testing.assert_array_equal(store.values.numpy(), old.values.numpy())
     np.testing.assert_array_equal(stored_keys(store), stored_keys(old))
-    np.testing.assert_array_equal(store.clusters(), clusters)
+    np.testing.assert_array_equal(store.clusters, clusters)
     assert store.manifest.index.factory == "IVF4,PQ8x4"
     assert store.manifest.index.nprobe == 4
     assert store.manifest.index.recall.value > 0.3
@@ -156,12 +156,12 @@ def test_keys_that_are_not_finite(model, tokenizer, old, tmp_path):
 def test_clusters_that_do_not_fit_are_left_out(model, tokenizer, old, tmp_path, caplog):
     folder = knn_transformers(tmp_path / "old", old, clusters=np.zeros(len(old) - 1, np.int64))
     done = imported(model, tokenizer, folder, tmp_path / "new")
-    assert done.store.clusters() is None
+    assert done.store.clusters is None
     assert "the clusters could not be taken over" in done.limits
     members = folder / f"members_gpt2_{len(old)}_32_100_7.pkl"
     members.write_bytes(b"cos\nsystem\n(S'touch x'\ntR.")
     done = imported(model, tokenizer, folder, tmp_path / "newer")
-    assert done.store.clusters() is None
+    assert done.store.clusters is None
 
 
 def test_clusters_are_checked_when_a_datastore_is_opened(model, tokenizer, old, tmp_path):

@@ -1,8 +1,9 @@
-import hashlib
+import errno
 
 import numpy as np
 import pytest
 import torch
+from folders import contents, hashes, names, refit
 from handmade import make_store
 
 from knn_logits import (
@@ -16,8 +17,9 @@ from knn_logits import (
     build_index,
 )
 from knn_logits.build import indexing
-from knn_logits.datastore import layout
+from knn_logits.datastore import files, layout
 from knn_logits.datastore.files import write_arrays
+from knn_logits.errors import StorageError
 from knn_logits.index.base import normalised
 from knn_logits.index.exact import ExactIndex
 from knn_logits.retrieval import open_index
@@ -30,13 +32,6 @@ KEYS = RANDOM.standard_normal((1200, 8)).astype(np.float16)
 @pytest.fixture
 def plain(tmp_path):
     return make_store(tmp_path / "s", DOCUMENTS, KEYS, shard_bytes=5000)
-
-
-def hashes(folder):
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.iterdir())
-    }
 
 
 def unchanged(one, other):
@@ -60,8 +55,12 @@ def test_another_index_and_metric_keep_the_entries(plain):
         assert record.requested == factory
         assert record.factory == ("exact" if factory == "auto" else factory)
         assert store.manifest.metric == metric
-        assert (store.folder / layout.INDEX).exists() == (record.factory != "exact")
-        assert (store.manifest.file(layout.INDEX) is not None) == (record.factory != "exact")
+        assert any("index" in name for name in names(store.folder)) == (record.factory != "exact")
+        assert (store.manifest.file("index") is not None) == (record.factory != "exact")
+        assert set(names(store.folder)) == {
+            layout.MANIFEST,
+            *(one.name for one in store.manifest.files),
+        }
         assert torch.equal(store.values, values)
         np.testing.assert_array_equal(store.keys(np.arange(1200)), KEYS)
         assert {"tokens.npy", "documents.parquet", "keys-00000.npy"} <= unchanged(
@@ -79,18 +78,35 @@ def test_another_index_and_metric_keep_the_entries(plain):
             assert hashes(store.folder)[file.name] == file.sha256
 
 
+def by_kind(folder):
+    """The content of each kind of file, whatever job wrote it; the manifest names the job."""
+    return {
+        layout.kind_of(name): found for name, found in hashes(folder).items() if "keys" not in name
+    }
+
+
+def without_names(store):
+    fixed = {"generation": 0, "files": ()}
+    return store.manifest.model_copy(update=fixed), by_kind(store.folder) | {None: ""}
+
+
 def test_the_same_index_twice_is_the_same_bytes(plain):
-    one = hashes(build_index(plain, IndexConfig("IVF8,SQ8")).folder)
-    other = hashes(build_index(plain, IndexConfig("IVF8,SQ8")).folder)
+    one = without_names(build_index(plain, IndexConfig("IVF8,SQ8")))
+    other = without_names(build_index(plain, IndexConfig("IVF8,SQ8")))
     assert one == other
     assert build_index(plain, IndexConfig("IVF8,SQ8", seed=5)).manifest.index.factory == "IVF8,SQ8"
 
 
 def test_going_back_to_the_exact_index_gives_the_first_bytes(plain):
-    first = hashes(build_index(plain, IndexConfig("exact")).folder)
+    first = build_index(plain, IndexConfig("exact"))
+    before = without_names(first)
     build_index(plain, IndexConfig("IVF8,SQ8", "cosine"))
-    again = hashes(build_index(Datastore(plain.folder), IndexConfig("exact", "l2")).folder)
-    assert again == first
+    again = without_names(build_index(Datastore(plain.folder), IndexConfig("exact", "l2")))
+    assert again[1] == before[1]
+    # What was chosen for the first metric may no longer be best.
+    assert (before[0].settings.stale, again[0].settings.stale) == (False, True)
+    fresh = again[0].settings.model_copy(update={"stale": False})
+    assert again[0].model_copy(update={"settings": fresh}) == before[0]
 
 
 @pytest.mark.parametrize("factory", ["nonsense", "IVF8,PQ3", "IVF4096,Flat"])
@@ -225,25 +241,50 @@ def test_progress_is_told(plain):
     assert seen == ["index IVF8,Flat", "recall"]
 
 
-def test_an_interrupted_rebuild_leaves_the_old_index(plain, monkeypatch):
-    before = hashes(plain.folder)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "full")])
+def test_an_interrupted_rebuild_leaves_the_old_index(plain, monkeypatch, error):
+    before = contents(plain.folder)
+
+    def stop(*_):
+        raise error
+
+    monkeypatch.setattr(files, "_save_arrays", stop)
+    with pytest.raises((KeyboardInterrupt, StorageError)):
+        build_index(plain, IndexConfig("IVF2,SQ8"))
+    monkeypatch.undo()
+    assert contents(plain.folder).items() >= before.items()
+    assert len(Datastore(plain.folder)) == len(plain)
+    store = build_index(plain, IndexConfig("IVF2,SQ8"))
+    assert store.manifest.index.factory == "IVF2,SQ8"
+    assert layout.JOURNAL not in names(plain.folder)
+
+
+@pytest.mark.parametrize("then", ["exact", "HNSW8", "IVF4,Flat"])
+def test_what_an_interrupted_job_wrote_of_another_index_does_not_stay(plain, monkeypatch, then):
+    """Killed after its index was written, before the manifest."""
 
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(indexing, "put_in_place", stop)
-    with pytest.raises(KeyboardInterrupt):
-        build_index(plain, IndexConfig("IVF2,SQ8"))
-    monkeypatch.undo()
-    assert unchanged(before, hashes(plain.folder)) == set(before)
-    assert len(Datastore(plain.folder)) == len(plain)
-    assert build_index(plain, IndexConfig("IVF2,SQ8")).manifest.index.factory == "IVF2,SQ8"
+    with monkeypatch.context() as patch:
+        patch.setattr(indexing, "probe_arrays", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(plain, IndexConfig("IVF8,SQ8"))
+    assert "index.1.safetensors" in names(plain.folder)
+    store = build_index(plain, IndexConfig(then, native=True))
+    expected = {"exact": None, "HNSW8": "native", "IVF4,Flat": "index"}[then]
+    kinds = {layout.kind_of(one.name) for one in store.manifest.files}
+    assert kinds & {"index", "native"} == {expected} - {None}
+    assert open_index(store, native=True).size == 1200
 
 
 def test_an_index_that_finds_something_else_is_refused(plain):
     store = build_index(plain, IndexConfig("IVF2,Flat", nprobe=2))
-    arrays, names = store.index_arrays()
+    arrays = store.index_arrays()
     arrays["ids"] = arrays["ids"][::-1].copy()
-    write_arrays(store.folder / "index.safetensors", arrays, names)
+    write_arrays(store.folder / store.manifest.file("index").name, arrays, {})
+    with pytest.raises(DamagedError, match="index"):
+        Datastore(store.folder)
+    refit(store.folder)
     with pytest.raises(DamagedError, match="does not find what it found"):
         Retriever(Datastore(store.folder), KNNConfig())

@@ -18,8 +18,8 @@ from knn_logits.compatibility import (
     tokenizer_record,
     vocabulary_size,
 )
-from knn_logits.datastore import layout
 from knn_logits.datastore.files import write_arrays
+from knn_logits.datastore.job import begin
 from knn_logits.datastore.manifest import (
     IndexRecord,
     KeyRecord,
@@ -27,13 +27,7 @@ from knn_logits.datastore.manifest import (
     SettingsRecord,
     WindowRecord,
 )
-from knn_logits.datastore.writer import (
-    KeyWriter,
-    TokenWriter,
-    mark_finished,
-    prepare_folder,
-    record_files,
-)
+from knn_logits.datastore.writer import KeyWriter, TokenWriter
 
 START = 1
 NEW_TOKENS = 6
@@ -112,21 +106,23 @@ def write_pairs(model, tokenizer, folder):
     targets[:, 0] = START
     states = key_states(model, location, forward_inputs("bart", targets[:, :-1], sources))
     keys = states.reshape(-1, states.shape[-1]).numpy()
-    prepare_folder(folder, overwrite=False)
-    vocabulary = vocabulary_size(model)
-    with TokenWriter(folder, concatenate=False, vocabulary=vocabulary) as tokens:
-        for number, target in enumerate(targets.tolist()):
-            tokens.add(target, id=str(number))
-    writer = KeyWriter(folder, keys.shape[1], "float32", len(keys))
-    writer.append(keys)
-    writer.flush()
     canary = targets[0].numpy().astype(np.int32)
-    write_arrays(
-        folder / layout.CHECKS,
-        {CANARY_TOKENS: canary, CANARY_KEYS: canary_keys(model, location, canary)},
-        {},
-    )
-    Manifest(
+    checks = {CANARY_TOKENS: canary, CANARY_KEYS: canary_keys(model, location, canary)}
+    with begin(folder, "build", {}) as job:
+        with TokenWriter(job, concatenate=False, vocabulary=vocabulary_size(model)) as tokens:
+            for number, target in enumerate(targets.tolist()):
+                tokens.add(target, id=str(number))
+        writer = KeyWriter(job, keys.shape[1], "float32", len(keys))
+        writer.append(keys)
+        writer.flush()
+        write_arrays(job.path("checks"), checks, {})
+        job.note(job.path("checks"))
+        job.commit(manifest_of(model, tokenizer, location, keys, targets, job.files_with(())))
+    return knn_logits.Datastore(folder)
+
+
+def manifest_of(model, tokenizer, location, keys, targets, files):
+    return Manifest(
         created_with=knn_logits.__version__,
         model=model_record(model),
         tokenizer=tokenizer_record(tokenizer),
@@ -139,10 +135,8 @@ def write_pairs(model, tokenizer, folder):
         windows=WindowRecord(window=16, stride=16),
         index=IndexRecord(factory="exact", requested="exact"),
         settings=SettingsRecord(k=K, lmbda=LMBDA, temperature=TEMPERATURE),
-        files=record_files(folder),
-    ).write(folder)
-    mark_finished(folder)
-    return knn_logits.Datastore(folder)
+        files=files,
+    )
 
 
 def mixture(store, state, logits):

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from folders import write_content
 from handmade import make_manifest
 
 from knn_logits.datastore import layout
@@ -10,13 +11,28 @@ from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
 SHA = "0" * 64
 
 
+def file(name, **fields):
+    return {"name": name, "bytes": 1, "sha256": SHA, **fields}
+
+
+FILES = [file(layout.TOKENS), file(layout.DOCUMENTS), file(layout.CHECKS)]
+
+
 def write(folder, content):
-    data = content if isinstance(content, bytes) else json.dumps(content).encode()
-    (folder / layout.MANIFEST).write_bytes(data)
+    """Writes a manifest with a checksum that fits, or bytes."""
+    if isinstance(content, dict):
+        write_content(folder, content)
+    else:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        (folder / layout.MANIFEST).write_bytes(data)
+
+
+def valid():
+    return make_manifest(files=tuple(FileRecord(**one) for one in FILES))
 
 
 def content(**fields):
-    return make_manifest().model_dump(mode="json") | fields
+    return valid().model_dump(mode="json") | fields
 
 
 def error(folder, kind=DamagedError):
@@ -38,9 +54,12 @@ def test_a_round_trip(tmp_path):
         files=(
             FileRecord(name=layout.TOKENS, dtype="int32", shape=(9,), bytes=164, sha256=SHA),
             FileRecord(name=layout.DOCUMENTS, bytes=5, sha256=SHA),
-            FileRecord(name="keys-00001.npy", dtype="float16", shape=(3, 4), bytes=1, sha256=SHA),
             FileRecord(name="keys-00000.npy", dtype="float16", shape=(4, 4), bytes=1, sha256=SHA),
+            FileRecord(name="keys.2-00000.npy", dtype="float16", shape=(3, 4), bytes=1, sha256=SHA),
+            FileRecord(name="checks.2.safetensors", bytes=5, sha256=SHA),
         ),
+        generation=2,
+        removed=(1,),
     )
     manifest = manifest.model_copy(
         update={
@@ -51,9 +70,10 @@ def test_a_round_trip(tmp_path):
     )
     manifest.write(tmp_path)
     assert read_manifest(tmp_path) == manifest
-    assert [one.name for one in manifest.key_shards] == ["keys-00000.npy", "keys-00001.npy"]
-    assert manifest.file(layout.TOKENS).shape == (9,)
-    assert manifest.file(layout.INDEX) is None
+    assert [one.name for one in manifest.key_shards] == ["keys-00000.npy", "keys.2-00000.npy"]
+    assert manifest.file("tokens").shape == (9,)
+    assert manifest.file("checks").name == "checks.2.safetensors"
+    assert manifest.file("index") is None
     text = (tmp_path / layout.MANIFEST).read_text()
     assert text.endswith("}\n")
     assert "“chronicle”" in text
@@ -64,19 +84,28 @@ def test_a_manifest_that_lacks_what_has_a_default(tmp_path):
     for name in ("license", "source", "skipped", "metric", "dtype"):
         del short[name]
     write(tmp_path, short)
-    assert read_manifest(tmp_path) == make_manifest()
+    assert read_manifest(tmp_path) == valid()
 
 
 def test_what_is_no_datastore_and_what_is_not_finished(tmp_path):
     assert "does not exist" in error(tmp_path / "none", DatastoreError)
     assert "is no datastore" in error(tmp_path, DatastoreError)
-    (tmp_path / layout.BUILDING).write_text("{}")
+    (tmp_path / layout.JOURNAL).write_text("{}")
     assert "did not finish" in error(tmp_path, IncompleteError)
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}", b"\0" * 10],
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b"\0" * 10,
+        b'{"format": 1, "format": 1}',
+        b'{"a": {"b": 1, "b": 1}}',
+    ],
 )
 def test_what_is_not_json(tmp_path, data):
     write(tmp_path, data)
@@ -112,7 +141,7 @@ def test_wrong_numbers(tmp_path, name, value):
     assert name in error(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["entries", "documents", "tokens", "dim"])
+@pytest.mark.parametrize("name", ["entries", "documents", "tokens", "dim", "generation"])
 def test_numbers_that_no_array_can_have(tmp_path, name):
     write(tmp_path, content(**{name: 10**30}))
     assert name in error(tmp_path)
@@ -122,6 +151,10 @@ def test_numbers_that_no_array_can_have(tmp_path, name):
     ("name", "value"),
     [
         ("dim", 0),
+        ("dim", 1 << 17),
+        ("removed", [-1]),
+        ("removed", [0]),
+        ("removed", ["0"]),
         ("dtype", "float64"),
         ("dtype", "object"),
         ("metric", "L2"),
@@ -156,8 +189,9 @@ def test_wrong_values(tmp_path, name, value):
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("name", ["lmbda", "temperature"])
 def test_settings_are_finite(tmp_path, name, number):
-    text = json.dumps(content()).replace(f'"{name}": ', f'"{name}": {number}, "was_{name}": ')
-    text = text.replace(f'"was_{name}": 0.25', '"k": 8').replace(f'"was_{name}": 10.0', '"k": 8')
+    old = "0.25" if name == "lmbda" else "10.0"
+    text = json.dumps(content()).replace(f'"{name}": {old}', f'"{name}": {number}')
+    assert number in text
     write(tmp_path, text.encode())
     assert name in error(tmp_path)
 
@@ -186,14 +220,27 @@ def test_unknown_names(tmp_path):
     ],
 )
 def test_files_that_no_datastore_has(tmp_path, name):
-    write(tmp_path, content(files=[{"name": name, "bytes": 1, "sha256": SHA}]))
-    assert "files" in error(tmp_path)
+    write(tmp_path, content(files=[*FILES, file(name)]))
+    assert "names files that no datastore has" in error(tmp_path)
 
 
-def test_a_file_named_twice(tmp_path):
-    one = {"name": layout.TOKENS, "bytes": 1, "sha256": SHA}
-    write(tmp_path, content(files=[one, one]))
-    assert "files" in error(tmp_path)
+@pytest.mark.parametrize("name", [layout.TOKENS, "tokens.1.npy", "checks.3.safetensors"])
+def test_two_files_of_one_kind(tmp_path, name):
+    write(tmp_path, content(files=[*FILES, file(name)]))
+    assert "names files" in error(tmp_path)
+
+
+@pytest.mark.parametrize("left_out", range(3))
+def test_a_file_of_each_kind_that_is_needed(tmp_path, left_out):
+    write(tmp_path, content(files=[*FILES[:left_out], *FILES[left_out + 1 :]]))
+    kind = ["tokens", "documents", "checks"][left_out]
+    assert f"names no file of {kind}" in error(tmp_path)
+
+
+@pytest.mark.parametrize("removed", [[1, 0], [0, 0], [2], [-1, 0]])
+def test_documents_that_are_not_there_cannot_be_removed(tmp_path, removed):
+    write(tmp_path, content(documents=2, removed=removed))
+    assert "removed" in error(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -213,14 +260,13 @@ def test_a_file_named_twice(tmp_path):
     ],
 )
 def test_wrong_records_of_files(tmp_path, field):
-    record = {"name": layout.TOKENS, "bytes": 1, "sha256": SHA}
-    write(tmp_path, content(files=[record | field]))
+    write(tmp_path, content(files=[FILES[0] | field, *FILES[1:]]))
     assert "files.0" in error(tmp_path)
 
 
 def test_a_manifest_of_absurd_size(tmp_path):
-    with (tmp_path / layout.MANIFEST).open("wb") as file:
-        file.truncate((64 << 20) + 1)
+    with (tmp_path / layout.MANIFEST).open("wb") as large:
+        large.truncate((16 << 20) + 1)
     assert "too large" in error(tmp_path)
 
 
@@ -231,11 +277,84 @@ def test_a_manifest_does_not_change():
     assert Manifest.model_validate(manifest.model_dump()) == manifest
 
 
+# The checksum
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"k": 8', '"k": 9'), ('"l2"', '"ip"'), (SHA, "1" + SHA[1:]), ('"test"', '"Test"')],
+)
+def test_a_manifest_that_was_edited(tmp_path, old, new):
+    valid().write(tmp_path)
+    path = tmp_path / layout.MANIFEST
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    text = error(tmp_path)
+    assert "its checksum does not fit" in text
+    assert "knn-logits tune --write" in text
+
+
+@pytest.mark.parametrize("checksum", [None, "", "0" * 64, 5])
+def test_a_checksum_that_is_none(tmp_path, checksum):
+    whole = json.loads(json.dumps(content()))
+    write(tmp_path, json.dumps(whole | {"checksum": checksum}).encode())
+    assert "checksum" in error(tmp_path)
+    write(tmp_path, json.dumps(whole).encode())
+    assert "checksum" in error(tmp_path)
+
+
+def test_the_order_and_the_layout_of_the_text_do_not_matter(tmp_path):
+    valid().write(tmp_path)
+    path = tmp_path / layout.MANIFEST
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(whole.items())), indent=7))
+    assert read_manifest(tmp_path) == valid()
+    assert read_manifest(tmp_path).checksum == valid().checksum
+
+
+def test_what_is_written_is_checked_first(tmp_path):
+    with pytest.raises(ValueError, match="entries"):
+        valid().model_copy(update={"entries": -1}).write(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Names
+
+
 def test_names_of_files():
-    assert layout.keys_name(3) == "keys-00003.npy"
-    assert layout.is_keys_name(layout.keys_name(99_999))
-    for name in (layout.MANIFEST, layout.TOKENS, layout.INDEX, layout.keys_name(0)):
+    assert layout.file_name("keys", 0, 3) == "keys-00003.npy"
+    assert layout.file_name("keys", 7, 99_999) == "keys.7-99999.npy"
+    assert layout.file_name("tokens") == layout.TOKENS == "tokens.npy"
+    assert layout.file_name("index", 12) == "index.12.safetensors"
+    for kind in layout.KINDS:
+        for generation in (0, 1, 10, 999_999_999):
+            name = layout.file_name(kind, generation, 4 if kind == "keys" else None)
+            assert layout.kind_of(name) == kind
+            assert layout.is_ours(name)
+            assert layout.is_ours(layout.partial_name(name))
+            assert not layout.is_ours(name + "~")
+    for name in (layout.MANIFEST, layout.JOURNAL, layout.LOCK):
         assert layout.is_ours(name)
-        assert layout.is_ours(layout.partial_name(name))
-        assert not layout.is_ours(name + "~")
-    assert not layout.is_ours("")
+        assert layout.kind_of(name) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "keys.npy",
+        "keys-1.npy",
+        "tokens-00000.npy",
+        "tokens.0.npy",
+        "tokens.01.npy",
+        "tokens.1234567890.npy",
+        "tokens.1.1.npy",
+        "tokens.1.safetensors",
+        "Tokens.npy",
+        "index.pt",
+    ],
+)
+def test_names_that_no_file_has(name):
+    assert layout.kind_of(name) is None
+    assert not layout.is_ours(name)

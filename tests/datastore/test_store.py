@@ -1,4 +1,3 @@
-import json
 import tempfile
 from pathlib import Path
 
@@ -6,7 +5,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from handmade import document_records, make_manifest, make_store, naive_entries
+from folders import change, one_line, refit
+from handmade import document_records, make_store, naive_entries
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -17,12 +17,6 @@ from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
 
 DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12], [13], [14, 15]]
 texts = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=1, max_size=6)
-
-
-def one_line(caught):
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 # What is where
@@ -112,16 +106,28 @@ def test_a_round_trip(tmp_path):
         assert store.index_arrays() is None
         assert list(store.checks) == ["nothing"]
     shards = [record.name for record in written.manifest.key_shards]
-    assert shards == [layout.keys_name(number) for number in range(3)]
+    assert shards == [layout.file_name("keys", 0, number) for number in range(3)]
 
 
-def test_shards_are_in_the_order_of_their_numbers(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS, shard_bytes=8)
-    assert len(store.manifest.key_shards) == 6
-    shuffled = store.manifest.model_copy(update={"files": store.manifest.files[::-1]})
-    shuffled.write(tmp_path / "s")
-    again = Datastore(tmp_path / "s")
-    np.testing.assert_array_equal(again.keys(np.arange(6)), store.keys(np.arange(6)))
+def test_keys_from_an_entry_on(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS, shard_bytes=16)
+    keys = store.keys(np.arange(6)).astype(np.float32)
+    for first in range(7):
+        for size in (1, 2, 3, 10):
+            rows = list(store.key_batches(size, first))
+            found = np.concatenate([*rows, np.empty((0, 4), np.float32)])
+            np.testing.assert_array_equal(found, keys[first:])
+
+
+def test_numbers_of_documents_by_id(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS)
+    assert [store.documents.numbers_of(str(n)) for n in range(5)] == [[n] for n in range(5)]
+    assert store.documents.numbers_of("5") == []
+    assert store.documents.numbers_of("") == []
+    same = [DocumentRecord(*span, "same") for span in [(0, 4), (4, 1), (5, 3)]]
+    rest = [DocumentRecord(8, 1, "x"), DocumentRecord(9, 2, "same")]
+    store = with_documents(store, same + rest)
+    assert store.documents.numbers_of("same") == [0, 1, 2, 4]
 
 
 def test_a_datastore_without_keys(tmp_path):
@@ -162,8 +168,8 @@ def test_not_a_datastore(tmp_path):
 def test_a_half_built_folder(tmp_path):
     make_store(tmp_path / "s", DOCUMENTS)
     (tmp_path / "s" / layout.MANIFEST).unlink()
-    (tmp_path / "s" / layout.BUILDING).write_text("{}")
-    with pytest.raises(IncompleteError, match="--overwrite") as caught:
+    (tmp_path / "s" / layout.JOURNAL).write_text("{}")
+    with pytest.raises(IncompleteError, match=r"run the same .* again") as caught:
         Datastore(tmp_path / "s")
     one_line(caught)
 
@@ -196,17 +202,8 @@ def test_a_folder_in_the_place_of_a_file(tmp_path):
     make_store(tmp_path / "s", DOCUMENTS)
     (tmp_path / "s" / layout.TOKENS).unlink()
     (tmp_path / "s" / layout.TOKENS).mkdir()
-    with pytest.raises(DamagedError, match="is missing"):
+    with pytest.raises(DamagedError, match="is no file"):
         Datastore(tmp_path / "s")
-
-
-def everything(store):
-    """Reads all there is to read."""
-    assert store.checks
-    len(store.documents)
-    store.passage(0)
-    store.keys(np.arange(len(store)))
-    return store.values
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -215,14 +212,8 @@ def test_a_file_of_zeros(tmp_path, name):
     path = tmp_path / "s" / name
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(DamagedError) as caught:
-        everything(Datastore(store.folder))
+        Datastore(store.folder)
     assert name in one_line(caught)
-
-
-def change(folder, **fields):
-    path = folder / layout.MANIFEST
-    content = json.loads(path.read_bytes())
-    path.write_text(json.dumps(content | fields))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +236,7 @@ def test_a_manifest_that_does_not_fit_the_files(tmp_path, fields):
     make_store(tmp_path / "s", DOCUMENTS)
     change(tmp_path / "s", **fields)
     with pytest.raises(DamagedError) as caught:
-        everything(Datastore(tmp_path / "s"))
+        Datastore(tmp_path / "s")
     one_line(caught)
 
 
@@ -253,10 +244,11 @@ def test_shards_of_another_order_of_axes_or_another_type(tmp_path):
     store = make_store(tmp_path / "s", DOCUMENTS)
     path = tmp_path / "s" / "keys-00000.npy"
     keys = np.load(path)
-    for wrong in (np.asfortranarray(keys), keys.astype(">f2"), keys.view(np.int16)):
+    for wrong in (np.asfortranarray(keys), keys.astype(">f2"), keys.view(np.int16), keys[:, :3]):
         np.save(path, wrong)
+        refit(store.folder)
         with pytest.raises(DamagedError, match="keys-00000") as caught:
-            Datastore(store.folder).keys(np.arange(2))
+            Datastore(store.folder)
         one_line(caught)
 
 
@@ -264,14 +256,9 @@ def test_a_pickled_array_is_not_loaded(tmp_path):
     store = make_store(tmp_path / "s", DOCUMENTS)
     path = tmp_path / "s" / layout.TOKENS
     np.save(path, np.array([{"a": 1}] * 11, dtype=object), allow_pickle=True)
-    size = path.stat().st_size
-    files = [
-        record.model_copy(update={"bytes": size}) if record.name == layout.TOKENS else record
-        for record in store.manifest.files
-    ]
-    store.manifest.model_copy(update={"files": tuple(files)}).write(store.folder)
+    refit(store.folder)
     with pytest.raises(DamagedError, match="tokens"):
-        _ = Datastore(store.folder).tokens
+        Datastore(store.folder)
 
 
 def with_documents(store, records):
@@ -286,12 +273,7 @@ def with_documents(store, records):
 
 def with_table(store, table, **fields):
     pq.write_table(table, store.folder / layout.DOCUMENTS)
-    size = (store.folder / layout.DOCUMENTS).stat().st_size
-    files = [
-        one.model_copy(update={"bytes": size}) if one.name == layout.DOCUMENTS else one
-        for one in store.manifest.files
-    ]
-    store.manifest.model_copy(update={"files": tuple(files), **fields}).write(store.folder)
+    refit(store.folder, **fields)
     return Datastore(store.folder)
 
 
@@ -313,7 +295,7 @@ def test_documents_that_do_not_follow_one_another(tmp_path, spans):
     records = [DocumentRecord(first, length, "x") for first, length in spans]
     store = make_store(tmp_path / "s", DOCUMENTS)
     with pytest.raises(DamagedError, match="documents") as caught:
-        everything(with_documents(store, records))
+        with_documents(store, records)
     one_line(caught)
 
 
@@ -322,7 +304,7 @@ def test_documents_without_a_column(tmp_path, column):
     store = make_store(tmp_path / "s", DOCUMENTS)
     table = pq.read_table(store.folder / layout.DOCUMENTS).drop_columns([column])
     with pytest.raises(DamagedError, match="documents") as caught:
-        everything(with_table(store, table))
+        with_table(store, table)
     one_line(caught)
 
 
@@ -336,7 +318,7 @@ def test_documents_with_missing_numbers_or_other_types(tmp_path):
     ):
         changed = table.set_column(0, "first", wrong)
         with pytest.raises(DamagedError, match="documents") as caught:
-            everything(with_table(store, changed))
+            with_table(store, changed)
         one_line(caught)
 
 
@@ -346,10 +328,3 @@ def test_an_unfinished_store_reads_what_is_there(tmp_path):
     again = Datastore.unfinished(tmp_path / "s", store.manifest)
     assert again.values.tolist() == store.values.tolist()
     np.testing.assert_array_equal(again.keys(np.arange(6)), store.keys(np.arange(6)))
-
-
-def test_a_store_of_no_entries_has_no_keys_to_miss(tmp_path):
-    store = Datastore.unfinished(tmp_path, make_manifest())
-    assert store.has_keys
-    assert store.keys(np.empty(0, np.int64)).shape == (0, 4)
-    assert list(store.key_batches(5)) == []

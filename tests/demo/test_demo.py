@@ -22,10 +22,11 @@ def scripts():
         patch.syspath_prepend(str(DEMO))
         import demo
         import evaluate
+        import gates
         import text
 
-        yield {"text": text, "demo": demo, "evaluate": evaluate}
-        for name in ("demo", "evaluate", "text", "words"):
+        yield {"text": text, "demo": demo, "evaluate": evaluate, "gates": gates}
+        for name in ("demo", "evaluate", "gates", "text", "words"):
             sys.modules.pop(name, None)
 
 
@@ -101,14 +102,63 @@ def test_the_model_answers_with_the_datastore_and_not_without(scripts, loaded, s
     without = scripts["evaluate"].count(*loaded, store, rows, None)
     assert without["seen"] < 0.05
     assert without["new"] < 0.05
-    with_store = scripts["evaluate"].count(*loaded, store, rows, scripts["demo"].SETTINGS)
+    gate = knn_logits.load_gate(scripts["demo"].gate_file(kind))
+    settings = scripts["demo"].SETTINGS
+    with_store = scripts["evaluate"].count(*loaded, store, rows, settings, gate)
     assert with_store["seen"] >= 0.9
     assert with_store["new"] >= 0.65
     assert with_store["sources"] >= 0.9
 
 
+@pytest.mark.parametrize("kind", ["manual", "chronicle"])
+@pytest.mark.parametrize("which", ["distance", "learned"])
+def test_a_gate_leaves_other_text_alone(scripts, loaded, stores, kind, which):
+    demo, evaluate = scripts["demo"], scripts["evaluate"]
+    gate = knn_logits.load_gate(demo.gate_file(kind, which))
+    texts = evaluate.ordinary_texts(kind, 12, seed=5)
+    assert len(texts) == 3
+    for some in texts.values():
+        found = evaluate.perplexity(*loaded, stores[1][kind], some, demo.SETTINGS, gate)
+        assert found["change"] <= 0.05  # 3% over more text: results.json
+
+
+def test_the_gates_are_fitted_on_the_tuning_half(scripts, loaded, stores, monkeypatch):
+    gates, asked = scripts["gates"], []
+
+    def questions_of(kind, half):
+        asked.append(half)
+        return original(kind, half)[:5]
+
+    original = scripts["demo"].questions_of
+    monkeypatch.setattr(scripts["demo"], "questions_of", questions_of)
+    features, by_lm, by_knn = gates.arrays_to_fit("manual", *loaded, stores[1]["manual"], 2)
+    assert set(asked) == {"tuning"}
+    seeds = scripts["evaluate"].SEEDS
+    assert seeds["tuning"] != seeds["final"]
+    assert features.shape == (len(by_lm), 6)
+    assert len(by_lm) == len(by_knn) > 200
+    assert max(by_lm.max(), by_knn.max()) <= 1e-6
+    # The nearest similarity, and what the demo's answers live on: neighbors that know better.
+    assert 0.2 < features[:, 0].min() < features[:, 0].max() < 1.001
+    assert by_knn[:20].mean() > by_lm[:20].mean() + 1
+
+
 @pytest.mark.parametrize(
-    "prompt", ["The", "The chronicle of", "Service note for the", "Wear", "Part"]
+    "prompt",
+    [
+        "The",
+        "The chronicle of",
+        "Service note for the",
+        "Wear",
+        "Part",
+        "In spring",
+        "A",
+        "Few names",
+        "Nobody",
+        "One day",
+        "Among",
+        "Never",
+    ],
 )
 def test_greedy_text_has_no_loop(loaded, prompt):
     model, tokenizer = loaded

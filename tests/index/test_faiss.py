@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
-from knn_logits.index.base import normalised, padding_distance
+from knn_logits.index.base import normalised
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import (
     FaissIndex,
@@ -15,6 +15,7 @@ from knn_logits.index.faiss_backend import (
     openmp_threads,
     to_gpu,
 )
+from knn_logits.neighbors import padding_distance
 
 faiss = faiss_module()
 METRICS = ["l2", "ip", "cosine"]

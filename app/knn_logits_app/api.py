@@ -1,0 +1,191 @@
+"""The named endpoints, for `gradio_client`, plain HTTP and MCP: typed functions without a state.
+
+Each has a check that runs before the queue: a request that is not allowed is answered with the
+status 400 and one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+from gradio.events import api as add_endpoint
+
+from knn_logits_app import layout
+from knn_logits_app.measuring import MOST_CHARACTERS
+from knn_logits_app.requests import Lookup, Writing, lookup_of, text_of, writing_of
+from knn_logits_app.session import Answer, friendly
+
+if TYPE_CHECKING:
+    from knn_logits_app.layout import Server
+
+
+def add_api(page: Any, server: Server) -> None:
+    """Adds the endpoints to a page that is being built.
+
+    Args:
+        page: The page.
+        server: What they work with.
+    """
+    session = server.session
+    memory = session.first
+    first = next(iter(memory.stores))
+
+    def asked(stores: Any, k: Any, lmbda: Any, temperature: Any) -> Lookup:
+        lookup = lookup_of(stores or [first], k, lmbda, temperature, lmbda is None)
+        session.stores(memory, lookup)
+        return lookup
+
+    def wanted_of(
+        prompt: Any, stores: Any, knn: Any, compare: Any, k: Any, lmbda: Any, temperature: Any,
+        new_tokens: Any, sample: Any, sampling_temperature: Any, top_p: Any, seed: Any,
+    ) -> Writing:  # fmt: skip
+        wanted = writing_of(
+            prompt,
+            asked(stores, k, lmbda, temperature) if knn is not False else None,
+            compare=compare,
+            new_tokens=new_tokens,
+            sample=sample,
+            sampling_temperature=sampling_temperature,
+            top_p=top_p,
+            seed=seed,
+        )
+        session.check_writing(memory, wanted)
+        return wanted
+
+    def generate(
+        prompt: str,
+        stores: list[str] | None = None,
+        knn: bool = True,
+        compare: bool = False,
+        k: int | None = None,
+        lmbda: float | None = None,
+        temperature: float | None = None,
+        new_tokens: int = 60,
+        sample: bool = False,
+        sampling_temperature: float = 1.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> dict[str, Any]:
+        """Continue a text with kNN, and name the passages behind each token.
+
+        Args:
+            prompt: The text to continue.
+            stores: Datastores to look into, by name; the first one when none is named.
+            knn: Whether to look anything up.
+            compare: Write without kNN as well.
+            k: Neighbors a query; the datastore's setting when not given, as for the next two.
+            lmbda: Weight of the neighbors, from 0 to 1.
+            temperature: Of the softmax over the neighbors, above 0.
+            new_tokens: Tokens to write, at most.
+            sample: Draw tokens instead of taking the likeliest.
+            sampling_temperature: Of the drawing.
+            top_p: Nucleus of the drawing.
+            seed: Of the drawing.
+        """
+        wanted = wanted_of(
+            prompt, stores, knn, compare, k, lmbda, temperature, new_tokens, sample,
+            sampling_temperature, top_p, seed,
+        )  # fmt: skip
+        answers: dict[str, Answer] = {}
+        for frame in server.work.write(memory, wanted, session.limits.deadline(), {}):
+            answers = frame
+        whole = answers.get("knn") or answers["lm"]
+        content: dict[str, Any] = {"prompt": prompt, "text": whole.text}
+        if wanted.compare:
+            content["text_without_knn"] = answers["lm"].text
+        content["tokens"] = tokens_of(whole)
+        return content
+
+    def explain(
+        text: str,
+        stores: list[str] | None = None,
+        k: int | None = None,
+        lmbda: float | None = None,
+        temperature: float | None = None,
+    ) -> dict[str, Any]:
+        """Name the passages that speak for each token of a text that exists already.
+
+        Args:
+            text: Any text of at least two tokens.
+            stores: Datastores to look into, by name; the first one when none is named.
+            k: Neighbors a query; the datastore's setting when not given, as for the next two.
+            lmbda: Weight of the neighbors, from 0 to 1.
+            temperature: Of the softmax over the neighbors, above 0.
+        """
+        lookup = asked(stores, k, lmbda, temperature)
+        answer = server.work.explain(memory, text_of(text), lookup, {})
+        return {"text": text, "tokens": tokens_of(answer)}
+
+    def evaluate(
+        text: str,
+        stores: list[str] | None = None,
+        k: int | None = None,
+        lmbda: float | None = None,
+        temperature: float | None = None,
+    ) -> dict[str, Any]:
+        """Measure the perplexity of a text without and with kNN, and under a grid of λ and τ.
+
+        Args:
+            text: A text, best one that the datastores do not hold.
+            stores: Datastores to look into, by name; the first one when none is named.
+            k: Neighbors a query; the datastore's setting when not given, as for the next two.
+            lmbda: Weight of the neighbors, from 0 to 1.
+            temperature: Of the softmax over the neighbors, above 0.
+        """
+        lookup = asked(stores, k, lmbda, temperature)
+        found = server.work.measure(memory, text, lookup, session.limits.deadline(), {})
+        return asdict(found)
+
+    def datastores() -> list[dict[str, Any]]:
+        """List the datastores by name, with their sizes and settings."""
+        return [
+            {
+                "name": name,
+                "documents": store.manifest.documents,
+                "entries": store.manifest.entries,
+                **store.manifest.settings.model_dump(),
+            }
+            for name, store in memory.stores.items()
+        ]
+
+    def check_explain(text: Any, *lookup: Any) -> None:
+        asked(*lookup)
+        session.prompt_ids(memory, text_of(text))
+
+    def check_evaluate(text: Any, *lookup: Any) -> None:
+        asked(*lookup)
+        text_of(text, most=MOST_CHARACTERS)
+
+    for function, check in (
+        (generate, wanted_of),
+        (explain, check_explain),
+        (evaluate, check_evaluate),
+    ):
+        endpoint = add_endpoint(told(function), api_name=function.__name__, concurrency_id="model")
+        page.fns[endpoint["id"]].validator = layout.validator(check)
+    add_endpoint(datastores, api_name="datastores", concurrency_limit=None)
+
+
+def told(function: Callable[..., Any]) -> Any:
+    """The function with errors as the one line that a visitor is told."""
+    from functools import wraps
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return function(*args, **named)
+        except Exception as error:
+            raise gr.Error(friendly(error), print_exception=False) from None
+
+    return call
+
+
+def tokens_of(answer: Answer) -> list[dict[str, Any]]:
+    """The tokens of an answer with their neighbors, as `knn-logits generate --json` prints them."""
+    if answer.trace is None:
+        return []
+    tokens: list[dict[str, Any]] = answer.trace.to_dict()["sequences"][0]["tokens"]
+    return tokens

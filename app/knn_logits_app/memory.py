@@ -1,0 +1,98 @@
+"""A model and the datastores that it can look into. Nothing here knows of visitors or pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from knn_logits import ConfigError, Datastore, KNNLogitsProcessor
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt worth trying, and the datastores it is about."""
+
+    prompt: str
+    stores: tuple[str, ...]
+
+
+@dataclass
+class Memory:
+    """A model, its tokenizer and its datastores.
+
+    Attributes:
+        name: What people call the model.
+        model: A causal model of transformers, in evaluation mode.
+        tokenizer: Its tokenizer.
+        stores: The datastores by name; each was built by the model.
+        gates: What decides the weight of the neighbors, by datastore, where a visitor leaves the
+            slider alone: a gate of `knn_logits` in place of a number.
+        examples: Prompts to begin with.
+        about: One sentence for the top of the page.
+        sample_text: A text like those of the datastores that they do not hold, to measure.
+        one_sentence: Whether an answer ends with its first sentence unless a visitor wants more.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    stores: Mapping[str, Datastore]
+    gates: Mapping[str, Any] = field(default_factory=dict)
+    examples: tuple[Example, ...] = ()
+    about: str = ""
+    one_sentence: bool = False
+    sample_text: str = ""
+
+    @classmethod
+    def of(cls, name: str, model: Any, tokenizer: Any, stores: Iterable[Datastore]) -> Memory:
+        """A memory of any model and datastores, which are checked once, here.
+
+        Raises:
+            MismatchError: when a datastore belongs to another model.
+            ConfigError: when there is no datastore.
+        """
+        opened: dict[str, Datastore] = {}
+        for store in stores:
+            title, number = store.name, 2
+            while title in opened:
+                title, number = f"{store.name} {number}", number + 1
+            opened[title] = store
+        if not opened:
+            raise ConfigError("name at least one datastore")
+        KNNLogitsProcessor(model, list(opened.values()), threads=1).close()
+        examples = tuple(
+            Example(prompt, (title,))
+            for title, store in opened.items()
+            for prompt in beginnings(store, tokenizer, 4 // len(opened) or 1)
+        )
+        return cls(name, model, tokenizer, opened, examples=examples)
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that the model reads at most, None where it does not say."""
+        for attribute in ("max_position_embeddings", "n_positions", "n_ctx"):
+            found = getattr(self.model.config, attribute, None)
+            if isinstance(found, int) and found > 0:
+                return found
+        return None
+
+    @property
+    def weights(self) -> int:
+        """Number of the model's weights."""
+        return sum(one.numel() for one in self.model.parameters())
+
+
+def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) -> list[str]:
+    """The first words of some documents, as prompts for a datastore that nobody wrote any for."""
+    found: list[str] = []
+    documents = store.documents
+    for place in range(0, len(documents), max(1, len(documents) // (number * 4))):
+        document = documents[place]
+        ids = store.tokens[document.first : document.first + 24].tolist()
+        text = str(tokenizer.decode(ids, skip_special_tokens=True)).split()
+        if len(text) > words:
+            found.append(" ".join(text[:words]))
+        if len(found) == number:
+            break
+    return found

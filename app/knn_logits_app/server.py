@@ -1,0 +1,135 @@
+"""Starting the page: the web server, its limits, and what it must not give away."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+# Before gradio is imported: a page of its own calls nobody.
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+
+import gradio as gr
+import torch
+
+from knn_logits import Limits
+from knn_logits_app.guard import middleware
+from knn_logits_app.layout import ASSETS, Server
+from knn_logits_app.memory import Memory
+from knn_logits_app.page import build_page
+from knn_logits_app.session import Session
+from knn_logits_app.visitors import Visitors
+from knn_logits_app.work import work_for
+
+QUEUE = 64
+UPLOAD_BYTES = 1_000_000
+
+
+_GREEN = gr.themes.Color(
+    "#eef8f1", "#d8efde", "#b5e1c1", "#8cd0a0", "#55b377", "#1d7a41",
+    "#1a6e3b", "#176235", "#134e2b", "#0f3d22", "#0a2817",
+)  # fmt: skip
+
+
+def theme() -> Any:
+    """Plain, with fonts that the visitor's machine has: nothing is loaded from elsewhere."""
+    return gr.themes.Base(
+        primary_hue=_GREEN,
+        neutral_hue="slate",
+        font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
+        font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"],
+        radius_size="md",
+    ).set(
+        button_primary_background_fill="#1d7a41",
+        block_info_text_color="#5b6670",
+        block_info_text_color_dark="#a9b5c2",
+        body_text_color_subdued="#5b6670",
+        body_text_color_subdued_dark="#a9b5c2",
+        slider_color="#1d7a41",
+        slider_color_dark="#2f8f56",
+        checkbox_background_color_selected="#1d7a41",
+        checkbox_background_color_selected_dark="#2f8f56",
+        checkbox_border_color_selected="#1d7a41",
+        button_primary_background_fill_hover="#176235",
+        button_primary_background_fill_dark="#1d7a41",
+        button_primary_text_color="#ffffff",
+        button_primary_text_color_dark="#ffffff",
+    )
+
+
+def prepare(
+    memories: Sequence[Memory],
+    limits: Limits | None = None,
+    at_once: int = 2,
+    waiting: int = QUEUE,
+) -> tuple[Any, Server]:
+    """The page and what it works with; nothing listens yet.
+
+    Args:
+        memories: Models with their datastores, the first one shown first.
+        limits: Of every request; None takes those that fit the first model.
+        at_once: Requests that run the model at a time; the others wait.
+        waiting: Requests that may wait; others are told to come back.
+    """
+    cores = os.cpu_count() or 1
+    threads = max(1, cores // at_once)
+    torch.set_num_threads(threads)
+    if limits is None:
+        context = memories[0].context or 1024
+        limits = Limits(prompt_tokens=min(512, context), new_tokens=min(256, context // 2))
+    # One thread a search: FAISS's threads would hang in a fork, which a Space's processes are.
+    session = Session({one.name: one for one in memories}, limits, threads=1)
+    server = Server(session, Visitors(), work_for(session))
+    page = build_page(server)
+    # `/run/`, which passes the queue by, is closed.
+    page.queue(max_size=waiting, default_concurrency_limit=at_once, api_open=False)
+    return page, server
+
+
+def launch(
+    memories: Sequence[Memory],
+    *,
+    limits: Limits | None = None,
+    at_once: int = 2,
+    waiting: int = QUEUE,
+    host: str | None = None,
+    port: int | None = None,
+    block: bool = True,
+    quiet: bool = False,
+) -> tuple[Any, Server]:
+    """Serves the page.
+
+    Args:
+        memories: Models with their datastores, the first one shown first.
+        limits: Of every request; None takes those that fit the first model.
+        at_once: Requests that run the model at a time; the others wait.
+        waiting: Requests that may wait; others are told to come back.
+        host: Where to listen; None takes this machine only, or what GRADIO_SERVER_NAME says.
+        port: Where to listen; None takes the first free one from 7860.
+        block: Wait until the server ends.
+        quiet: Print nothing.
+
+    Returns:
+        The page and what it works with.
+    """
+    page, server = prepare(memories, limits, at_once, waiting)
+    public = [str(one.api_name) for one in page.fns.values() if one.api_visibility == "public"]
+    page.launch(
+        server_name=host,
+        server_port=port,
+        prevent_thread_lock=not block,
+        quiet=quiet,
+        show_error=False,
+        theme=theme(),
+        css_paths=[ASSETS / "app.css"],
+        footer_links=["api"],
+        run_history=False,
+        enable_monitoring=False,
+        max_file_size=UPLOAD_BYTES,
+        mcp_server=find_spec("mcp") is not None,
+        ssr_mode=False,
+        share=False,
+        app_kwargs={"middleware": middleware(public)},
+    )
+    return page, server

@@ -1,0 +1,83 @@
+"""What `generate()` tells while it writes: tokens as they come, as text, up to a sentence's end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import StoppingCriteria
+from transformers.generation.streamers import BaseStreamer
+
+
+class TokenStream(BaseStreamer):
+    """Calls a function with each new token, in the thread that writes.
+
+    Args:
+        on_token: Called with the token's id.
+    """
+
+    def __init__(self, on_token: Callable[[int], None]) -> None:
+        self._on_token = on_token
+        self._prompt_seen = False
+
+    def put(self, value: Tensor) -> None:
+        if not self._prompt_seen:
+            self._prompt_seen = True
+            return
+        for token in value.reshape(-1).tolist():
+            self._on_token(token)
+
+    def end(self) -> None:
+        """Nothing is left to tell."""
+
+
+class Pieces:
+    """The text that each token adds; a character cut in two belongs to the last of its tokens.
+
+    Args:
+        tokenizer: To turn tokens into text.
+        before: The tokens of the prompt.
+    """
+
+    def __init__(self, tokenizer: Any, before: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self._ids = before[-8:]
+        self._first = 0
+        self._seen = len(self._ids)
+
+    def add(self, token: int) -> str:
+        """The text that one more token adds to those before it."""
+        self._ids.append(token)
+        before = self._text(self._ids[self._first : self._seen])
+        after = self._text(self._ids[self._first :])
+        if after.endswith("\ufffd"):
+            return ""
+        self._first, self._seen = self._seen, len(self._ids)
+        return after[len(before) :]
+
+    def _text(self, ids: list[int]) -> str:
+        return str(
+            self._tokenizer.decode(
+                ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
+
+
+class SentenceEnd(StoppingCriteria):
+    """Ends a text with its first sentence.
+
+    Args:
+        tokenizer: To turn tokens into text.
+        prompt: Tokens of the prompt.
+    """
+
+    def __init__(self, tokenizer: Any, prompt: int) -> None:
+        self._tokenizer = tokenizer
+        self._prompt = prompt
+
+    def __call__(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
+        text = self._tokenizer.decode(input_ids[0, self._prompt :][-8:])
+        over = len(text.strip()) > 1 and text.rstrip(" \n\"')").endswith((".", "!", "?"))
+        return torch.full((input_ids.shape[0],), over, device=input_ids.device)

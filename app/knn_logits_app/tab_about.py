@@ -1,0 +1,81 @@
+"""The tab that says what this is, what it cannot do, and what is loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gradio as gr
+
+from knn_logits_app import views
+
+if TYPE_CHECKING:
+    from knn_logits import Datastore
+    from knn_logits_app.layout import Controls, Server
+
+ABOUT = """\
+<div class="kl-prose">
+<h3>What this is</h3>
+<p>A language model predicts the next word from its weights. <b>kNN-LM</b> also looks it up. A text
+becomes a <i>datastore</i>: for each of its words, the model’s inner state just before it, and the
+word. While the model writes, its present state finds the k nearest states of the datastore; the
+words that stood there vote; and the vote is mixed in: p = λ p_kNN + (1 − λ) p_LM. The model is not
+trained, a new text is a new folder, and each vote names the passage it came from. That is what you
+see when you click a word
+(<a href="https://arxiv.org/abs/1911.00172" target="_blank" rel="noopener noreferrer">Khandelwal et
+al. 2020</a>).</p>
+<h3>What it does not do</h3>
+<ul>
+<li>It brings facts and wording of a text into an answer. It does not make open-ended prose better
+(<a href="https://arxiv.org/abs/2305.14625" target="_blank" rel="noopener noreferrer">Wang et al.
+2023</a>).</li>
+<li>Tasks that need reasoning can suffer
+(<a href="https://arxiv.org/abs/2408.11815" target="_blank" rel="noopener noreferrer">Geng et al.
+2024</a>).</li>
+<li>A source shows which passage made a word likely. It does not make the word true.</li>
+<li>Where the datastores have nothing to say, a constant λ costs a little.</li>
+</ul>
+<p>What you type is used to answer you and is not kept. A text you upload is kept for your page only
+and deleted when you close it.</p>
+</div>
+"""
+
+
+def build(server: Server, controls: Controls) -> None:
+    """Lays the tab out."""
+    del controls
+    parts = [ABOUT]
+    for memory in server.session.memories.values():
+        parts.append('<h3 class="kl-prose">What is loaded</h3>')
+        parts.append(
+            f'<p class="kl-prose">Model <b>{views.text(memory.name)}</b>, '
+            f"{memory.weights / 1e6:,.1f} million weights.</p>"
+        )
+        parts += [card(name, store) for name, store in memory.stores.items()]
+    gr.HTML("".join(parts), apply_default_css=False)
+
+
+def card(name: str, store: Datastore) -> str:
+    """What a datastore's manifest says of it."""
+    manifest = store.manifest
+    settings = manifest.settings
+    recall = manifest.index.recall
+    rows = {
+        "text": manifest.source,
+        "licence": manifest.license,
+        "size": f"{manifest.documents:,} documents, {manifest.entries:,} entries",
+        "built by": manifest.model.id,
+        "key": manifest.key.name,
+        "index": f"{manifest.index.factory}, {manifest.metric}"
+        + (f", recall@{recall.at} {recall.value:.3f}" if recall else ""),
+        "settings": f"λ {settings.lmbda:g}, k {settings.k:,}, τ {settings.temperature:g}"
+        + (", calibrated" if settings.calibrated else ""),
+    }
+    shown = "".join(
+        f"<tr><th scope='row'>{views.text(key)}</th><td>{views.text(value)}</td></tr>"
+        for key, value in rows.items()
+        if value
+    )
+    return (
+        f'<div class="kl-card"><h4>{views.text(name)}</h4><table><tbody>{shown}</tbody></table>'
+        "</div>"
+    )

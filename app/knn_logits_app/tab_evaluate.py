@@ -1,0 +1,55 @@
+"""The tab that measures a text without and with kNN."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from knn_logits_app import layout, views
+from knn_logits_app.figures import measured_html
+from knn_logits_app.measuring import MOST_CHARACTERS
+from knn_logits_app.session import friendly
+
+if TYPE_CHECKING:
+    from knn_logits_app.layout import Controls, Server
+
+
+def build(server: Server, controls: Controls) -> None:
+    """Lays the tab out and connects it."""
+    session = server.session
+    text = gr.Textbox(
+        session.first.sample_text or layout.beginning(session.first, documents=4),
+        label="A text to predict",
+        info="Best one that the datastore does not hold: what it holds, it knows by heart.",
+        lines=5,
+        max_lines=14,
+        max_length=MOST_CHARACTERS,
+        elem_id="evaluate-text",
+    )
+    button = gr.Button("Evaluate", variant="primary", size="md", elem_id="evaluate")
+    output = layout.words_html(elem_id="evaluated")
+
+    def on_evaluate(request: gr.Request, *values: Any) -> str:
+        try:
+            model, lookup, (given,) = layout.split(server, values)
+            visitor = request.session_hash
+            memory = session.memory(model)
+            own = server.visitors.stores(visitor)
+            with server.visitors.running(visitor, session.limits.deadline()) as deadline:
+                wanted = lookup()
+                found = server.work.measure(memory, given, wanted, deadline, own)
+            return measured_html(found)
+        except Exception as error:
+            return views.notice(friendly(error), kind="error")
+
+    def check(*values: Any) -> None:
+        layout.check(server, values, values[-1], most=MOST_CHARACTERS)
+
+    button.click(
+        on_evaluate,
+        [*controls.lookup, text],
+        [output],
+        validator=layout.validator(check),
+        **{**layout.MODEL, "show_progress": "full"},
+    )

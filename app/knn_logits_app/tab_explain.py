@@ -1,0 +1,58 @@
+"""The tab that shows the sources of a text that exists already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from knn_logits_app import layout, views
+from knn_logits_app.requests import MOST_CHARACTERS, text_of
+from knn_logits_app.session import friendly
+
+if TYPE_CHECKING:
+    from knn_logits_app.layout import Controls, Server
+
+
+def build(server: Server, controls: Controls) -> None:
+    """Lays the tab out and connects it."""
+    memory = server.session.first
+    text = gr.Textbox(
+        layout.beginning(memory),
+        label="Any text: yours, a model’s, a document’s",
+        info="Each word is coloured by how much the memory would have helped to write it.",
+        lines=4,
+        max_lines=14,
+        max_length=MOST_CHARACTERS,
+        elem_id="explain-text",
+    )
+    button = gr.Button("Explain", variant="primary", elem_id="explain")
+    output = layout.words_html(elem_id="explained")
+
+    def on_explain(request: gr.Request, *values: Any) -> str:
+        try:
+            model, lookup, (given,) = layout.split(server, values)
+            return explain_html(server, model, text_of(given), lookup(), request.session_hash)
+        except Exception as error:
+            return views.notice(friendly(error), kind="error")
+
+    run: dict[str, Any] = {
+        "fn": on_explain,
+        "inputs": [*controls.lookup, text],
+        "outputs": [output],
+        "validator": layout.validator(lambda *values: layout.check(server, values, values[-1])),
+        **layout.MODEL,
+        "show_progress": "full",
+    }
+    button.click(**run)
+    text.submit(**run)
+
+
+def explain_html(server: Server, model: Any, text: str, lookup: Any, visitor: str | None) -> str:
+    """A text's words and their sources as HTML."""
+    session = server.session
+    memory = session.memory(model)
+    own = server.visitors.stores(visitor)
+    metric = session.stores(memory, lookup, own)[0].manifest.metric
+    answer = server.work.explain(memory, text, lookup, own)
+    return views.answers_html({"text": answer}, metric=metric, name="explain")

@@ -1,0 +1,117 @@
+"""The tab where a visitor makes a datastore of a text of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from knn_logits_app import layout, views
+from knn_logits_app.own_text import Progress, build_own, documents_of
+from knn_logits_app.requests import RequestError
+from knn_logits_app.session import friendly
+from knn_logits_app.visitors import OWN_TEXT
+
+if TYPE_CHECKING:
+    from knn_logits_app.layout import Controls, Server
+
+SAMPLE = (
+    "The lighthouse of Orrin Bay was painted blue in 1931. Its keeper, Mara Tolliver, wrote the "
+    "weather into a red book each evening. The lamp of the lighthouse burns rape oil. On the first "
+    "Sunday of May the keeper rows to the island and counts the seals."
+)
+_PHASES = {"documents": "reading", "keys": "computing keys", "index": "building the index"}
+
+
+def build(server: Server, controls: Controls) -> None:
+    """Lays the tab out and connects it."""
+    most = server.session.limits.text_bytes
+    gr.HTML(
+        '<p class="kl-prose">Make a memory of your own text: up to '
+        f"{most // 1000:,} KB of plain text or JSON lines. It is used at once, seen by nobody "
+        "else, and deleted when you close the page.</p>",
+        apply_default_css=False,
+    )
+    pasted = gr.Textbox(
+        label="Paste a text",
+        placeholder=SAMPLE,
+        lines=5,
+        max_lines=16,
+        max_length=most,
+        elem_id="own-text",
+    )
+    files = gr.File(
+        label="or upload files (.txt, .md, .jsonl)",
+        file_count="multiple",
+        file_types=[".txt", ".md", ".rst", ".jsonl", ".json", ".csv", ".tex", ".html", ".py"],
+        height=120,
+        elem_id="own-files",
+    )
+    with gr.Row(elem_classes="kl-run"):
+        start = gr.Button("Build", variant="primary", size="md", elem_id="build")
+        cancel = gr.Button("Cancel", size="md", elem_id="cancel")
+        sample = gr.Button("Take a sample text", size="md")
+        delete = gr.Button("Delete it now", size="md", elem_id="delete")
+    output = layout.words_html(elem_id="built")
+
+    def choices(model: Any, visitor: str | None, chosen: Any = None) -> Any:
+        known = [*server.session.memory(model).stores, *server.visitors.stores(visitor)]
+        return gr.CheckboxGroup(choices=known, value=chosen or known[:1])
+
+    def on_build(request: gr.Request, *values: Any) -> Iterator[tuple[Any, Any]]:
+        model, _, (text, uploaded) = layout.split(server, values)
+        paths = [str(one) for one in uploaded or []]
+        try:
+            visitor = request.session_hash
+            if not visitor:
+                raise RequestError("A text of one's own needs an open page.")
+            memory = server.session.memory(model)
+            documents, skipped = documents_of(server.session, paths, text)
+            with server.visitors.running(visitor, server.session.limits.deadline()) as deadline:
+                room = server.visitors.new_folder(visitor)
+                steps = build_own(
+                    server.work.build(memory, documents, room, deadline), server.visitors, visitor
+                )
+                for step in steps:
+                    if isinstance(step, Progress):
+                        phase = _PHASES.get(step.phase, step.phase)
+                        yield views.progress_html(phase, step.done, step.total), gr.skip()
+                    else:
+                        done = (
+                            f"{views.count(step.manifest.documents, 'document')}, "
+                            f"{views.count(step.manifest.entries, 'word piece')}. “{OWN_TEXT}” is "
+                            "chosen as the datastore: write with it in the other tabs."
+                        )
+                        if skipped:
+                            done += f" {skipped} parts could not be read."
+                        yield (
+                            views.notice(done, kind="done"),
+                            choices(model, visitor, [OWN_TEXT]),
+                        )
+        except Exception as error:
+            yield views.notice(friendly(error), kind="error"), gr.skip()
+        finally:
+            for path in paths:
+                Path(path).unlink(missing_ok=True)
+
+    def on_cancel(request: gr.Request) -> None:
+        server.visitors.stop(request.session_hash)
+
+    def on_delete(request: gr.Request, model: Any) -> tuple[Any, Any]:
+        server.visitors.forget(request.session_hash)
+        return views.notice("Your text is deleted."), choices(model, request.session_hash)
+
+    start.click(
+        on_build,
+        [*controls.lookup, pasted, files],
+        [output, controls.stores],
+        validator=layout.validator(
+            lambda *values: layout.check(server, values, values[-2], most=most)
+        ),
+        **layout.MODEL,
+    ).then(lambda: None, None, [files], **layout.LIGHT)
+    cancel.click(on_cancel, **layout.LIGHT)
+    sample.click(lambda: SAMPLE, None, [pasted], **layout.LIGHT)
+    delete.click(on_delete, [controls.model], [output, controls.stores], **layout.LIGHT)

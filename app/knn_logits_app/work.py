@@ -1,0 +1,137 @@
+"""What runs the model: here, or in the process that a Space lends a GPU to.
+
+A Space of that kind (the package `spaces` is there) runs a decorated function in a fork of this
+process. What goes in and comes out is pickled; so it is told names and folders, not objects, and
+each of its calls has a deadline of its own. One thread: OpenMP's others do not survive a fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from knn_logits import Datastore, Deadline, Document
+from knn_logits_app.measuring import Measured, measure
+from knn_logits_app.memory import Memory
+from knn_logits_app.own_text import Progress, build_steps
+from knn_logits_app.requests import Lookup, Writing
+from knn_logits_app.session import Answer, Session
+
+Own = Mapping[str, Datastore]
+
+
+class Work:
+    """Runs requests in this process.
+
+    Args:
+        session: The models.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def write(
+        self, memory: Memory, wanted: Writing, deadline: Deadline, own: Own
+    ) -> Iterator[dict[str, Answer]]:
+        """See `Session.write`."""
+        return self.session.write(memory, wanted, deadline, own)
+
+    def explain(self, memory: Memory, text: str, lookup: Lookup, own: Own) -> Answer:
+        """See `Session.explain`."""
+        return self.session.explain(memory, text, lookup, own)
+
+    def measure(
+        self, memory: Memory, text: str, lookup: Lookup, deadline: Deadline, own: Own
+    ) -> Measured:
+        """See `measure`."""
+        return measure(self.session, memory, text, lookup, deadline, own)
+
+    def build(
+        self, memory: Memory, documents: Sequence[Document], room: Path, deadline: Deadline
+    ) -> Iterator[Progress | Path]:
+        """See `build_steps`."""
+        return build_steps(self.session, memory, documents, room, deadline)
+
+
+class LentWork(Work):
+    """Runs requests where a Space lends a GPU.
+
+    Args:
+        session: The models.
+        lend: The decorator, `spaces.GPU(duration=...)`.
+    """
+
+    def __init__(self, session: Session, lend: Any) -> None:
+        super().__init__(session)
+        torch.set_num_threads(1)
+        limits = session.limits
+
+        # Decorated once, here: a Space wants to know them when it starts.
+        def write(model: str, wanted: Writing, own: Mapping[str, str]) -> Iterator[Any]:
+            yield from session.write(session.memory(model), wanted, limits.deadline(), _opened(own))
+
+        def explained(model: str, text: str, lookup: Lookup, own: Mapping[str, str]) -> Any:
+            return session.explain(session.memory(model), text, lookup, _opened(own))
+
+        def measured(model: str, text: str, lookup: Lookup, own: Mapping[str, str]) -> Any:
+            memory = session.memory(model)
+            return measure(session, memory, text, lookup, limits.deadline(), _opened(own))
+
+        def built(model: str, documents: Sequence[Document], room: str) -> Iterator[Any]:
+            yield from build_steps(
+                session, session.memory(model), documents, Path(room), limits.deadline()
+            )
+
+        self._write, self._explain = lend(write), lend(explained)
+        self._measure, self._build = lend(measured), lend(built)
+
+    def write(
+        self, memory: Memory, wanted: Writing, deadline: Deadline, own: Own
+    ) -> Iterator[dict[str, Answer]]:
+        """See `Session.write`; a visitor's stop ends the listening."""
+        for frame in self._write(memory.name, wanted, _folders(own)):
+            yield frame
+            if deadline.over:
+                return
+
+    def explain(self, memory: Memory, text: str, lookup: Lookup, own: Own) -> Answer:
+        """See `Session.explain`."""
+        found: Answer = self._explain(memory.name, text, lookup, _folders(own))
+        return found
+
+    def measure(
+        self, memory: Memory, text: str, lookup: Lookup, deadline: Deadline, own: Own
+    ) -> Measured:
+        """See `measure`."""
+        deadline.check()
+        found: Measured = self._measure(memory.name, text, lookup, _folders(own))
+        return found
+
+    def build(
+        self, memory: Memory, documents: Sequence[Document], room: Path, deadline: Deadline
+    ) -> Iterator[Progress | Path]:
+        """See `build_steps`."""
+        for step in self._build(memory.name, documents, str(room)):
+            deadline.check()
+            yield step
+
+
+def work_for(session: Session) -> Work:
+    """What runs the model on this machine."""
+    if find_spec("spaces") is None:
+        return Work(session)
+    spaces = import_module("spaces")
+    return LentWork(session, spaces.GPU(duration=int(session.limits.seconds) + 5))
+
+
+def _folders(own: Own) -> dict[str, str]:
+    return {name: str(store.folder) for name, store in own.items()}
+
+
+def _opened(own: Mapping[str, str]) -> dict[str, Datastore]:
+    return {name: Datastore(folder) for name, folder in own.items()}

@@ -1,0 +1,165 @@
+"""How soon the page is usable after `make app`, and how fast it streams beside the library alone.
+
+python benchmarks/app_speed.py --rounds 7
+
+Needs chromium and Playwright (requirements-dev.txt). The library writes the same text with the same
+settings in this process, in turn with the page; both have one thread.
+"""
+
+import argparse
+import os
+import runpy
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import torch
+from common import record
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).parents[1]
+# When each new piece of text stands on the page, and how much there is by then.
+WATCH = """() => {
+  window.frames_seen = [];
+  const look = () => {
+    const text = document.querySelector('#answers .kl-side-knn .kl-text');
+    const prompt = document.querySelector('#answers .kl-side-knn .kl-prompt');
+    if (!text) return;
+    const length = text.textContent.length - prompt.textContent.length;
+    const last = window.frames_seen.at(-1);
+    if (!last || last[1] !== length) window.frames_seen.push([performance.now(), length]);
+  };
+  new MutationObserver(look).observe(document.querySelector('#answers'),
+    {subtree: true, childList: true, characterData: true});
+}"""
+
+
+def start(port):
+    """Starts the server, and returns it with the seconds until it answers."""
+    started = time.perf_counter()
+    server = subprocess.Popen(
+        [sys.executable, "app/app.py", "--port", str(port)],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    while time.perf_counter() - started < 180:
+        try:
+            httpx.get(f"http://127.0.0.1:{port}/", timeout=5).raise_for_status()
+            return server, started
+        except httpx.HTTPError:
+            time.sleep(0.05)
+    raise SystemExit("the page did not start")
+
+
+def cpu_seconds(server):
+    """What a process has computed so far: unlike the clock, it does not see other processes."""
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def library(memory, prompt, tokens):
+    """Tokens a second of the library alone, from the first token to the last."""
+    from knn_logits import KNNLogitsProcessor
+
+    times = []
+
+    class Clock:
+        def put(self, _):
+            times.append(time.perf_counter())
+
+        def end(self):
+            pass
+
+    ids = memory.tokenizer(prompt, return_tensors="pt")["input_ids"]
+    with KNNLogitsProcessor(
+        memory.model, memory.stores["manual"], threads=1, check=False, lmbda=memory.gates["manual"]
+    ) as knn:
+        memory.model.generate(
+            ids, max_new_tokens=tokens, do_sample=False, pad_token_id=0, logits_processor=[knn],
+            streamer=Clock(),
+        )  # fmt: skip
+    # The first call is the prompt's.
+    return (len(times) - 2) / (times[-1] - times[1]), len(times) - 1
+
+
+def in_the_page(page, prompt):
+    """Tokens a second as they appear, from the first frame to the last; and the text's tokens."""
+    page.locator("#prompt textarea").fill(prompt)
+    page.evaluate(
+        "document.querySelectorAll('#answers .kl-out > *').forEach((one) => one.remove())"
+    )
+    page.evaluate("window.frames_seen = []")
+    page.locator("#write").click()
+    page.wait_for_selector("#answers .kl-save", timeout=60_000)
+    frames = [one for one in page.evaluate("window.frames_seen") if one[1] > 0]
+    tokens = int(page.locator("#answers .kl-foot span").first.inner_text().split()[0])
+    (first, some), (last, everything) = frames[0], frames[-1]
+    written = tokens * (everything - some) / everything
+    return written / ((last - first) / 1000), tokens, len(frames)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--prompt", default="The")
+    parser.add_argument("--port", type=int, default=7893)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        starts, used = [], []
+        for number in range(3):
+            server, started = start(args.port)
+            page = browser.new_page()
+            page.goto(f"http://127.0.0.1:{args.port}/")
+            page.wait_for_selector("#answers .kl-text", timeout=60_000)
+            starts.append(time.perf_counter() - started)
+            used.append(cpu_seconds(server))
+            if number < 2:
+                page.close()
+                server.terminate()
+                server.wait()
+        try:
+            memory = runpy.run_path(str(ROOT / "app" / "app.py"))["demo_memory"]()
+            page.get_by_label("Compare with the model alone").uncheck()
+            page.get_by_role("button", name="Length and sampling").click()
+            page.get_by_label("End with the sentence").uncheck()
+            length = page.get_by_label("number input for New tokens, at most")
+            length.fill(str(args.new_tokens))
+            length.press("Tab")
+            page.evaluate(WATCH)
+            in_the_page(page, args.prompt)
+            library(memory, args.prompt, args.new_tokens)
+            alone, shown, frames, tokens = [], [], [], 0
+            for _ in range(args.rounds):
+                alone.append(library(memory, args.prompt, args.new_tokens)[0])
+                speed, tokens, count = in_the_page(page, args.prompt)
+                shown.append(speed)
+                frames.append(count)
+        finally:
+            server.terminate()
+            server.wait()
+            browser.close()
+    result = {
+        "seconds_until_usable": [round(one, 2) for one in starts],
+        "cpu_seconds_of_the_server_until_then": [round(one, 2) for one in used],
+        "tokens": tokens,
+        "frames": statistics.median(frames),
+        "tokens_per_second_library": statistics.median(alone),
+        "tokens_per_second_page": statistics.median(shown),
+        "ratio": statistics.median(shown) / statistics.median(alone),
+        "ratio_of_fastest": max(shown) / max(alone),
+        "load": os.getloadavg(),
+    }
+    record("app_speed", vars(args), result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Tokens a second of an evaluation with kNN and without, and what a thousand settings cost.
+
+python benchmarks/evaluation.py MODEL CORPUS TEXT --entries 200000 --k 1024
+"""
+
+import argparse
+import tempfile
+from itertools import islice
+
+import torch
+from common import alternate, first_documents, load, record, summary
+
+import knn_logits
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("corpus")
+    parser.add_argument("text", help="held-out text, as for a corpus")
+    parser.add_argument("--entries", type=int, default=200_000)
+    parser.add_argument("--k", type=int, default=1024)
+    parser.add_argument("--tokens", type=int, default=10_000, help="tokens to score, about")
+    parser.add_argument("--window", type=int, default=512)
+    parser.add_argument("--stride", type=int, help="the window's half where not given")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--index", default="auto")
+    parser.add_argument("--nprobe", type=int)
+    parser.add_argument("--store", help="a store built before, in place of a new one")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    model, tokenizer = load(args.model)
+    documents = list(islice(held_out(args.text, tokenizer, args.tokens), 1000))
+    window = knn_logits.WindowConfig(args.window, args.stride or args.window // 2)
+    settings = {"window": window, "check": False}
+    with tempfile.TemporaryDirectory() as folder:
+        if args.store:
+            store = knn_logits.Datastore(args.store)
+        else:
+            store = knn_logits.build_datastore(
+                model,
+                tokenizer,
+                first_documents(args.corpus, tokenizer, args.entries),
+                folder,
+                index=knn_logits.IndexConfig(args.index),
+                threads=args.threads,
+            )
+        searching = {"k": args.k, "nprobe": args.nprobe, "threads": args.threads}
+
+        def seconds_of(datastore, **more):
+            result = knn_logits.evaluate(
+                model, tokenizer, datastore, documents, samples=0, **settings, **more
+            )
+            return result.seconds, result
+
+        def tuned():
+            result = knn_logits.tune(model, tokenizer, store, documents, **settings, **searching)
+            return result.seconds, result
+
+        # Seconds of the pass itself: the index is opened once by a user, each time here.
+        rounds = {"without": [], "with": [], "tune": []}
+        results = {}
+
+        def keep(name, timed):
+            seconds, results[name] = timed
+            rounds[name].append(seconds)
+
+        def with_and_tune():
+            keep("with", seconds_of(store, **searching))
+            keep("tune", tuned())
+
+        alternate(lambda: keep("without", seconds_of(None)), with_and_tune, args.rounds)
+        total = results["with"].total
+        # The first of each is the warm-up of `alternate`.
+        fair = {name: summary(seconds[1:]) for name, seconds in rounds.items()}
+        result = {
+            "entries": len(store),
+            "index": store.manifest.index.model_dump(mode="json"),
+            "tokens": total.tokens,
+            "perplexity": vars(total.perplexity),
+            "settings_tried": results["tune"].grid.settings,
+            **{f"seconds_{name}": values for name, values in fair.items()},
+            "tokens_per_second_without": total.tokens / fair["without"]["median"],
+            "tokens_per_second_with": total.tokens / fair["with"]["median"],
+            "ratio": fair["without"]["median"] / fair["with"]["median"],
+            "ratio_of_fastest": fair["without"]["fastest"] / fair["with"]["fastest"],
+            "tune_by_evaluation": fair["tune"]["median"] / fair["with"]["median"],
+            "tune_by_evaluation_of_fastest": fair["tune"]["fastest"] / fair["with"]["fastest"],
+        }
+    record("evaluation", vars(args), result)
+
+
+def held_out(text, tokenizer, tokens):
+    """Documents of about so many tokens in all; a longer one is cut."""
+    for document in knn_logits.read_corpus([text]):
+        ids = tokenizer(document.text, verbose=False)["input_ids"]
+        part = ids[: min(len(ids), tokens, 2500)]
+        yield tokenizer.decode(part)
+        tokens -= len(part)
+        if tokens < 2:
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""`knn-logits app MODEL STORE...`: the page in a browser.
+
+The page is a package of its own, `knn_logits_app`, which uses the public names of this one only.
+Nothing but this command imports it.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from knn_logits.cli import options
+from knn_logits.cli.common import interruptible, load_model, open_datastore, prepare
+from knn_logits.errors import ConfigError, MissingDependencyError
+
+
+def serve(
+    model: options.Model,
+    stores: options.Stores,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Where to listen; this machine only unless given.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="The first free one from 7860 unless given.")
+    ] = None,
+    at_once: Annotated[
+        int, typer.Option("--at-once", min=1, help="Visitors answered at a time; others wait.")
+    ] = 2,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+) -> None:
+    """Show a page: write with and without kNN, and click a word to see its source."""
+    if find_spec("gradio") is None or find_spec("knn_logits_app") is None:
+        raise MissingDependencyError(
+            'the page needs gradio: pip install "knn-logits[app]" (or run `make app` in a checkout)'
+        )
+    datastores = [open_datastore(store) for store in stores]
+    prepare(None)
+    loaded, tokenizer = load_model(model, device, dtype)
+    if loaded.config.is_encoder_decoder:
+        raise ConfigError("the page continues texts; give a causal language model")
+    from knn_logits_app import Memory, launch
+
+    name = Path(model).name if Path(model).is_dir() else model
+    memory = Memory.of(name, loaded, tokenizer, datastores)
+    with interruptible("the page is closed"):
+        try:
+            launch([memory], host=host, port=port, at_once=at_once)
+        except OSError as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"the page cannot listen there ({reason}); try --port") from error

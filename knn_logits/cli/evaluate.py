@@ -1,0 +1,155 @@
+"""`knn-logits eval MODEL STORE TEXT...`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from knn_logits.cli import options
+from knn_logits.cli.common import (
+    Bars,
+    interruptible,
+    load_model,
+    open_datastore,
+    prepare,
+    print_json,
+    stderr,
+)
+from knn_logits.config import KNNConfig, WindowConfig
+from knn_logits.datastore import layout
+from knn_logits.datastore.hub_client import hub_name
+from knn_logits.errors import ConfigError
+
+Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="STORE... TEXT...",
+        help="Folders of datastores, then texts: files, folders or hf:DATASET, as for build. Each "
+        "text gets a result of its own.",
+    ),
+]
+
+
+def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
+    """Datastores and texts among the arguments.
+
+    A folder with a manifest is a datastore, and so is org/name where no such path exists. The first
+    argument is a datastore, whatever it holds, so that a mistaken path is named as such.
+
+    Raises:
+        ConfigError: when no text is left.
+    """
+    stores = paths[:1]
+    texts: list[str] = []
+    for path in paths[1:]:
+        is_store = (Path(path) / layout.MANIFEST).is_file() or hub_name(path) is not None
+        (stores if is_store else texts).append(path)
+    if not texts:
+        raise ConfigError("no text is given: name one or more after the datastore")
+    return stores, texts
+
+
+def read_texts(names: list[str], strict: bool) -> dict[str, Any]:
+    """The documents of each text, read when their turn comes."""
+    from knn_logits.build.corpus import read_corpus
+
+    def on_skip(name: str, reason: str) -> None:
+        stderr.print(f"knn-logits: skipped {name}: {reason}", style="yellow", markup=False)
+
+    texts: dict[str, Any] = {}
+    for name in names:
+        if name in texts:
+            raise ConfigError(f"the text {name!r} is given twice; leave one out")
+        texts[name] = read_corpus([name], strict=strict, on_skip=on_skip)
+    return texts
+
+
+def evaluate(
+    model: options.Model,
+    paths: Paths,
+    k: options.K = None,
+    lmbda: options.Lmbda = None,
+    temperature: options.Temperature = None,
+    nprobe: options.Nprobe = None,
+    refine: options.Refine = False,
+    retomaton: options.Retomaton = False,
+    min_knns: options.MinKnns = None,
+    max_knns: options.MaxKnns = None,
+    pointer_distances: options.PointerDistances = None,
+    weights: options.Weights = None,
+    window: options.Window = None,
+    stride: options.Stride = None,
+    concatenate: options.Concatenate = None,
+    batch_tokens: options.BatchTokens = None,
+    report: Annotated[
+        str | None,
+        typer.Option("--report", metavar="FOLDER", help="Write a page with table and plot there."),
+    ] = None,
+    strict: options.Strict = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Measure how well texts are predicted: by the model, by its neighbors, by their mixture.
+
+    Every token is scored once. Documents are read in the datastore's windows unless --window,
+    --stride and --concatenate say otherwise.
+    """
+    # Refused before the model is loaded.
+    KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature, nprobe=nprobe)
+    windows = WindowConfig(window, stride)
+    stores, names = stores_and_texts(paths)
+    shares = options.parse_weights(weights)
+    datastores = [open_datastore(store) for store in stores]
+    texts = read_texts(names, strict)
+    if report is not None:
+        from knn_logits.evaluation.figures import new_figure
+
+        new_figure(1, 1)  # refused here when matplotlib is missing
+    prepare(threads, seed)
+    loaded, tokenizer = load_model(model, device, dtype)
+    from knn_logits.evaluation.perplexity import evaluate as evaluate_texts
+
+    with Bars() as bars, interruptible("nothing was written"):
+        result = evaluate_texts(
+            loaded,
+            tokenizer,
+            datastores,
+            texts,
+            k=k,
+            lmbda=lmbda,
+            temperature=temperature,
+            nprobe=nprobe,
+            refine=refine,
+            retomaton=retomaton,
+            min_knns=min_knns,
+            max_knns=max_knns,
+            pointer_distances=pointer_distances,
+            weights=shares,
+            window=windows,
+            concatenate=concatenate,
+            batch_tokens=batch_tokens,
+            device=str(loaded.device),
+            threads=threads,
+            seed=seed,
+            progress=bars,
+        )
+    files = []
+    if report is not None:
+        from knn_logits.evaluation.report import write_report
+
+        files = write_report(result, report, shlex.join(["knn-logits", *sys.argv[1:]]))
+    if json:
+        print_json({**result.to_dict(), "files": [str(path) for path in files]})
+        return
+    from knn_logits.evaluation.table import plain_table
+
+    typer.echo(plain_table(result))
+    for path in files:
+        typer.echo(f"written: {path}")

@@ -1,0 +1,108 @@
+"""`knn-logits tune MODEL STORE TEXT...`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from knn_logits.cli import options
+from knn_logits.cli.common import (
+    Bars,
+    interruptible,
+    load_model,
+    open_datastore,
+    prepare,
+    print_json,
+)
+from knn_logits.cli.evaluate import Paths, read_texts, stores_and_texts
+from knn_logits.config import KNNConfig, WindowConfig
+from knn_logits.errors import ConfigError
+
+
+def tune(
+    model: options.Model,
+    paths: Paths,
+    k: Annotated[int | None, typer.Option("--k", help="The largest k tried.")] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Store the choice in the datastore.")
+    ] = False,
+    plots: Annotated[
+        str | None,
+        typer.Option("--plots", metavar="FOLDER", help="Write heat map, curve and numbers there."),
+    ] = None,
+    nprobe: options.Nprobe = None,
+    refine: options.Refine = False,
+    window: options.Window = None,
+    stride: options.Stride = None,
+    concatenate: options.Concatenate = None,
+    batch_tokens: options.BatchTokens = None,
+    strict: options.Strict = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Choose k, lmbda and temperature by how well texts are predicted.
+
+    The texts should be like those the model will meet, and not be part of the datastore. Settings
+    are chosen on half of the documents; the perplexity is that of the other half.
+    """
+    # Refused before the model is loaded.
+    KNNConfig().with_given(k=k, nprobe=nprobe)
+    windows = WindowConfig(window, stride)
+    stores, names = stores_and_texts(paths)
+    if write and len(stores) > 1:
+        raise ConfigError("--write stores settings in one datastore; tune each on its own")
+    datastores = [open_datastore(store) for store in stores]
+    texts = read_texts(names, strict)
+    if plots is not None:
+        from knn_logits.evaluation.figures import new_figure
+
+        new_figure(1, 1)  # refused here when matplotlib is missing
+    prepare(threads, seed)
+    loaded, tokenizer = load_model(model, device, dtype)
+    from knn_logits.tuning.tuner import tune as tune_settings
+
+    with Bars() as bars, interruptible("the datastore keeps its settings"):
+        result = tune_settings(
+            loaded,
+            tokenizer,
+            datastores,
+            texts,
+            k=k,
+            nprobe=nprobe,
+            refine=refine,
+            window=windows,
+            concatenate=concatenate,
+            batch_tokens=batch_tokens,
+            device=str(loaded.device),
+            threads=threads,
+            write=write,
+            progress=bars,
+        )
+    files = []
+    if plots is not None:
+        from knn_logits.tuning.plots import write_plots
+
+        files = write_plots(result, plots)
+    if json:
+        print_json({**result.to_dict(), "files": [str(path) for path in files]})
+        return
+    held = result.held_out
+    typer.echo(
+        f"k {result.k}, lmbda {result.lmbda:g}, temperature {result.temperature:.4g}: the best of "
+        f"{result.grid.settings:,} settings on {result.chosen_on.tokens:,} tokens"
+    )
+    typer.echo(
+        f"perplexity on {held.tokens:,} other tokens: {held.perplexity:.2f}; with the datastore's "
+        f"settings {held.before:.2f}, without kNN {held.lm:.2f}"
+    )
+    for name in result.at_the_edge:
+        typer.echo(f"the best {name} is the last one tried; a further one may be better")
+    for path in files:
+        typer.echo(f"written: {path}")
+    typer.echo(
+        f"{stores[0]}: settings written" if write else "add --write to store them in the datastore"
+    )

@@ -1,0 +1,1 @@
+"""Perplexity of texts under the model, its neighbors and their mixture."""

@@ -1,0 +1,125 @@
+"""Models, texts and datastores made ready to be scored together; all that can be refused is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from typing_extensions import Unpack
+
+from knn_logits.build.builder import context_length
+from knn_logits.capture.forward import input_device
+from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
+from knn_logits.combined import Stores, open_retriever, open_stores
+from knn_logits.compatibility import check_model, check_tokenizer, locate_key, vocabulary_size
+from knn_logits.config import SearchSettings, WindowConfig
+from knn_logits.datastore.store import Datastore
+from knn_logits.errors import ConfigError, ModelError
+from knn_logits.processor import resolve_config
+from knn_logits.retrieval import Retriever
+from knn_logits.scoring.text_pass import scoring_batch_tokens
+from knn_logits.windows import resolve
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A model with its memory, ready to score texts.
+
+    Attributes:
+        model: The model.
+        tokenizer: Its tokenizer.
+        location: Where the key is.
+        retriever: Searches the datastore; None scores the model alone.
+        window: Tokens read at once.
+        stride: Tokens by which the window moves on.
+        concatenate: Whether documents are joined into one stream.
+        batch_tokens: Tokens a forward pass.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    location: KeyLocation
+    retriever: Retriever | None
+    window: int
+    stride: int
+    concatenate: bool
+    batch_tokens: int
+
+
+def open_bench(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Stores | None,
+    *,
+    weights: Sequence[float] | None = None,
+    k: int | None = None,
+    lmbda: float | None = None,
+    temperature: float | None = None,
+    window: WindowConfig | None = None,
+    concatenate: bool | None = None,
+    batch_tokens: int | None = None,
+    device: torch.device | str = "cpu",
+    threads: int | None = None,
+    check: bool = True,
+    **search: Unpack[SearchSettings],
+) -> Bench:
+    """Checks model, tokenizer, datastores and settings against one another.
+
+    See `knn_logits.evaluate` for the arguments.
+
+    Raises:
+        ConfigError: when a setting is out of its range.
+        ModelError: for an encoder-decoder model.
+        MismatchError: when model or tokenizer are not the datastore's.
+    """
+    if is_encoder_decoder(model):
+        raise ModelError(
+            "perplexity is measured on texts; an encoder-decoder model needs sources as well: give "
+            "a causal model"
+        )
+    if batch_tokens is not None and batch_tokens < 1:
+        raise ConfigError(f"batch_tokens must be at least 1, not {batch_tokens}")
+    stores = [] if datastore is None else open_stores(datastore)
+    retriever = None
+    windows = (window or WindowConfig(), False)
+    if not stores:
+        location = find_key(model, DEFAULT_KEY)
+    else:
+        for store in stores:
+            check_tokenizer(tokenizer, store)
+            location = locate_key(model, store)
+            if check:
+                check_model(model, store, location)
+        config = resolve_config(
+            stores[0].manifest.settings,
+            k=k,
+            lmbda=lmbda,
+            temperature=temperature,
+            **search,
+        )
+        windows = _like_the_store(window, stores[0])
+        resolve(windows[0], context_length(model))
+        retriever = open_retriever(stores, config, weights=weights, device=device, threads=threads)
+    size, stride = resolve(windows[0], context_length(model))
+    return Bench(
+        model,
+        tokenizer,
+        location,
+        retriever,
+        size,
+        stride,
+        windows[1] if concatenate is None else concatenate,
+        batch_tokens or scoring_batch_tokens(input_device(model), vocabulary_size(model)),
+    )
+
+
+def _like_the_store(window: WindowConfig | None, store: Datastore) -> tuple[WindowConfig, bool]:
+    """The windows asked for, those the datastore was built with where none are."""
+    record = store.manifest.windows
+    window = window or WindowConfig()
+    if window.window is None:
+        return WindowConfig(record.window, window.stride or record.stride), record.concatenate
+    return window, record.concatenate

@@ -1,0 +1,257 @@
+"""`evaluate`: how well texts are predicted by a model, by its neighbors and by their mixture.
+
+Streams: of each token only the probabilities of that token are kept, never a table over the
+vocabulary, and of a text only the sums by document.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from knn_logits.build.corpus import Document
+from knn_logits.build.progress import Progress, no_progress
+from knn_logits.capture.forward import evaluating
+from knn_logits.combined import Stores
+from knn_logits.compatibility import model_record
+from knn_logits.config import SearchSettings, WindowConfig
+from knn_logits.distribution import log_p_knn_of, mix_one
+from knn_logits.errors import CorpusError
+from knn_logits.evaluation.following import followed
+from knn_logits.evaluation.opening import Bench, open_bench
+from knn_logits.evaluation.results import Evaluation, Tally, TextResult, join
+from knn_logits.evaluation.texts import Text, Texts, named
+from knn_logits.neighbors import Neighbors
+from knn_logits.scoring.text_pass import Ints, TokenScores, score_pieces
+from knn_logits.windows import Piece
+
+# Queries of one search: their neighbors with k 1024 are 20 MB.
+_QUERIES_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class TokenLikelihoods:
+    """Log-likelihoods of some tokens of a text.
+
+    Attributes:
+        places: int64 [rows], where each token stands in the text.
+        lm: float32 [rows], log p_LM.
+        knn: float32 [rows], log p_kNN; -inf where no neighbor votes for the token.
+        mixed: float32 [rows], log p of the mixture.
+        searches: How many of them were searched for.
+    """
+
+    places: Ints
+    lm: Tensor
+    knn: Tensor
+    mixed: Tensor
+    searches: int
+
+
+def evaluate(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Stores | None,
+    texts: Texts | Iterable[Document | str],
+    *,
+    weights: Sequence[float] | None = None,
+    k: int | None = None,
+    lmbda: float | None = None,
+    temperature: float | None = None,
+    window: WindowConfig | None = None,
+    concatenate: bool | None = None,
+    batch_tokens: int | None = None,
+    device: torch.device | str = "cpu",
+    threads: int | None = None,
+    check: bool = True,
+    samples: int = 1000,
+    seed: int = 0,
+    progress: Progress = no_progress,
+    **search: Unpack[SearchSettings],
+) -> Evaluation:
+    """Perplexity of texts under the model, its neighbors, and their mixture.
+
+    Each token is predicted once, after at least `window - stride` tokens of its document where it
+    has them. Khandelwal et al. (2020), "Generalization through Memorization", section 3.
+
+    Args:
+        model: The model that built the datastore.
+        tokenizer: Its tokenizer.
+        datastore: A datastore or its folder, or several; None measures the model alone.
+        texts: Documents (read once), or several lots of them by name.
+        weights: Share of each of several datastores in the vote; None merges by distance.
+        k: Neighbors a query; None takes the datastore's setting, as for the next two.
+        lmbda: Weight of the neighbors, in [0, 1].
+        temperature: Of the softmax over the neighbors, above 0.
+        window: Tokens seen at once, and the stride; None takes the datastore's.
+        concatenate: Join the documents into one stream; None does what the datastore did.
+        batch_tokens: Tokens a forward pass; None chooses by device and vocabulary.
+        device: Where to search.
+        threads: OpenMP threads for searches.
+        check: Compare the model with the datastore first.
+        samples: Resamples of the bootstrap over documents; 0 leaves intervals out.
+        seed: Of the bootstrap.
+        progress: Told how many tokens are scored, of those read so far.
+        search: `refine`, `nprobe`, `retomaton` and the like: how neighbors are found; see
+            `KNNConfig`.
+
+    Returns:
+        The measures of each text and of all together.
+
+    Raises:
+        ConfigError: when a setting is out of its range.
+        CorpusError: when a text has no token that follows another.
+        MismatchError: when model or tokenizer are not the datastore's.
+    """
+    bench = open_bench(
+        model,
+        tokenizer,
+        datastore,
+        weights=weights,
+        k=k,
+        lmbda=lmbda,
+        temperature=temperature,
+        window=window,
+        concatenate=concatenate,
+        batch_tokens=batch_tokens,
+        device=device,
+        threads=threads,
+        check=check,
+        **search,
+    )
+    started = time.monotonic()
+    results: list[TextResult] = []
+    tallies: list[Tally] = []
+    options: dict[str, Any] = {
+        "with_knn": bench.retriever is not None,
+        "samples": samples,
+        "seed": seed,
+    }
+    passed = 0.0
+    for name, documents in named(texts).items():
+        started = time.monotonic()
+        text, tally = _score_text(bench, name, documents, progress)
+        passed += time.monotonic() - started
+        results.append(tally.result(name, text.documents, text.words, text.bytes, **options))
+        tallies.append(tally)
+    if not results:
+        raise CorpusError("no text is given; name at least one")
+    total = results[0]
+    if len(results) > 1:
+        counts = [
+            sum(getattr(one, of) for one in results) for of in ("documents", "words", "bytes")
+        ]
+        total = join(tallies).result("total", *counts, **options)
+    searches = sum(tally.searches for tally in tallies)
+    saved = total.tokens - searches if bench.retriever is not None else 0
+    return Evaluation(results, total, describe(bench), searches, saved, passed)
+
+
+def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLikelihoods]:
+    """Scores windows of a text token by token, one search a forward pass.
+
+    Args:
+        bench: Model, datastore and settings.
+        pieces: Windows with their tokens.
+
+    Yields:
+        The tokens of a search at a time, in no promised order.
+    """
+    for scored, neighbors in searched(bench, pieces):
+        if neighbors is None or bench.retriever is None:
+            nothing = torch.full_like(scored.log_p_lm, float("-inf"))
+            yield TokenLikelihoods(scored.places, scored.log_p_lm, nothing, scored.log_p_lm, 0)
+            continue
+        config = bench.retriever.config
+        weights = bench.retriever.log_weights(neighbors)
+        targets = scored.targets.to(weights.device)
+        knn = log_p_knn_of(weights, neighbors.values, targets).cpu()
+        lmbda = torch.full_like(scored.log_p_lm, config.lmbda)
+        if not neighbors.every_row:
+            lmbda = lmbda.masked_fill(~neighbors.mask.any(dim=-1).cpu(), 0.0)
+        mixed = mix_one(scored.log_p_lm, knn, lmbda)
+        searches = len(mixed) if neighbors.searched is None else int(neighbors.searched.sum())
+        yield TokenLikelihoods(scored.places, scored.log_p_lm, knn, mixed, searches)
+
+
+def searched(
+    bench: Bench, pieces: Iterable[Piece]
+) -> Iterator[tuple[TokenScores, Neighbors | None]]:
+    """What the model makes of windows of a text, and the neighbors of each of their tokens.
+
+    Args:
+        bench: Model, datastore and settings.
+        pieces: Windows with their tokens.
+
+    Yields:
+        Tokens of one forward pass and their neighbors, None without a datastore.
+    """
+    retriever = bench.retriever
+    for scored in score_pieces(bench.model, bench.location, pieces, bench.batch_tokens):
+        if retriever is not None and retriever.follows_text:
+            yield from followed(retriever, scored)
+            continue
+        for first in range(0, len(scored.targets), _QUERIES_AT_ONCE):
+            rows = slice(first, first + _QUERIES_AT_ONCE)
+            part = scored[rows]
+            yield part, retriever.search(part.states) if retriever else None
+
+
+def _score_text(
+    bench: Bench, name: str, documents: Iterable[Document | str], progress: Progress
+) -> tuple[Text, Tally]:
+    text = Text(
+        name,
+        documents,
+        bench.tokenizer,
+        bench.window,
+        bench.stride,
+        concatenate=bench.concatenate,
+    )
+    tally = Tally()
+    progress(name, 0, None)
+    done = 0
+    with evaluating(bench.model):
+        for batch in token_likelihoods(bench, text.pieces()):
+            tally.add(
+                text.documents_at(batch.places),
+                *(one.numpy().astype(np.float64) for one in (batch.lm, batch.knn, batch.mixed)),
+            )
+            done += len(batch.places)
+            tally.searches += batch.searches
+            progress(name, done, text.tokens)
+    if not done:
+        raise CorpusError(
+            f"{name}: no token follows another, so nothing is predicted; give a longer text"
+        )
+    return text, tally
+
+
+def describe(bench: Bench) -> dict[str, Any]:
+    """What an evaluation's numbers hold for, as JSON."""
+    settings: dict[str, Any] = {"model": model_record(bench.model).id}
+    if bench.retriever is not None:
+        config, store = bench.retriever.config, bench.retriever.store
+        settings |= {
+            "datastore": store.name,
+            "entries": len(store),
+            "index": store.manifest.index.factory,
+            "metric": bench.retriever.metric,
+            "k": config.k,
+            "lmbda": config.lmbda,
+            "temperature": config.temperature,
+            "nprobe": getattr(getattr(bench.retriever, "index", None), "nprobe", None),
+            "refine": config.refine,
+        }
+    return settings | {
+        "window": bench.window,
+        "stride": bench.stride,
+        "concatenate": bench.concatenate,
+    }

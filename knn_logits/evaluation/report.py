@@ -1,0 +1,124 @@
+"""A page about an evaluation, fit for a model card: setting, table, plot, exact command."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from knn_logits._version import __version__
+from knn_logits.evaluation.figures import new_figure
+from knn_logits.evaluation.results import Evaluation, TextResult
+from knn_logits.evaluation.table import HEADER, notes, rows
+
+PAGE = "evaluation.md"
+PLOT = "evaluation.png"
+NUMBERS = "evaluation.json"
+
+# More bars than this cannot be read; then there is one group for all texts.
+_MOST_TEXTS = 12
+_BARS = (("model", "lm", "#9aa0a6"), ("mixture", "interpolated", "#1a73e8"))
+_ORACLE = ("oracle λ", "oracle", "#a8dab5")
+
+
+def write_report(
+    result: Evaluation, folder: str | os.PathLike[str], command: str | None = None
+) -> list[Path]:
+    """Writes a page in Markdown, its plot, and the numbers as JSON.
+
+    Args:
+        result: From `evaluate`.
+        folder: Where to; made if it is not there.
+        command: The command that made the result, printed as it is.
+
+    Returns:
+        The files.
+
+    Raises:
+        MissingDependencyError: when matplotlib is not installed; nothing is written then.
+    """
+    figure = _plot(result)
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target / PLOT)
+    (target / PAGE).write_text(page(result, command), encoding="utf-8")
+    numbers = json.dumps({**result.to_dict(), "command": command}, indent=1, allow_nan=False)
+    (target / NUMBERS).write_text(numbers + "\n", encoding="utf-8")
+    return [target / name for name in (PAGE, PLOT, NUMBERS)]
+
+
+def page(result: Evaluation, command: str | None = None) -> str:
+    """The page in Markdown."""
+    lines = ["## Evaluation", ""]
+    lines += [
+        "Perplexity per token: of the model alone, of the neighbors alone, of the mixture, and "
+        "with the better of both for each token (the oracle, out of reach of any rule).",
+        "",
+    ]
+    lines += _table(HEADER, [[_cell(cell) for cell in row] for row in rows(result)], left=1)
+    lines += ["", f"![Perplexity without and with the datastore]({PLOT})", ""]
+    lines += [f"- {note}" for note in notes(result)]
+    lines += ["", "### Setting", ""]
+    settings = {**result.settings, "searches": f"{result.searches:,}"}
+    lines += _table(
+        ("setting", "value"),
+        [[name, _cell(str(value))] for name, value in settings.items()],
+        left=2,
+    )
+    if command:
+        # A fence longer than any run of backticks in the command.
+        fence = "```"
+        while fence in command:
+            fence += "`"
+        lines += ["", "### Command", "", fence + "bash", command, fence]
+    lines += [
+        "",
+        f"Made with [knn-logits](https://pypi.org/project/knn-logits/) {__version__}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _table(header: Sequence[str], body: list[list[str]], left: int) -> list[str]:
+    rule = ["---" if column < left else "---:" for column in range(len(header))]
+    return [f"| {' | '.join(row)} |" for row in (header, rule, *body)]
+
+
+def _cell(text: str) -> str:
+    """A cell that holds its text as it is: names of files may contain anything."""
+    flat = " ".join(text.split())
+    for sign in "\\|<>[]*_`":
+        flat = flat.replace(sign, "\\" + sign)
+    return flat
+
+
+def _plot(result: Evaluation) -> Any:
+    texts: list[TextResult] = list(result.texts)
+    if len(texts) > _MOST_TEXTS:
+        texts = [result.total]
+    bars = [one for one in (*_BARS, _ORACLE) if getattr(result.total.perplexity, one[1])]
+    figure = new_figure(max(4.5, 1.5 + 1.3 * len(texts)), 4.0)
+    axes = figure.subplots()
+    width = 0.8 / max(1, len(bars))
+    for number, (label, name, color) in enumerate(bars):
+        values = [getattr(text.perplexity, name) or 0.0 for text in texts]
+        places = [place + (number - (len(bars) - 1) / 2) * width for place in range(len(texts))]
+        axes.bar(places, values, width, label=label, color=color)
+        for place, value, text in zip(places, values, texts, strict=True):
+            top = value
+            limits = (text.interval or {}).get(name)
+            if limits is not None:
+                # A value may lie outside the interval of a very skewed sample.
+                top = max(value, limits[1])
+                error = [[max(0.0, value - limits[0])], [top - value]]
+                axes.errorbar(place, value, error, color="#5f6368", linewidth=1, capsize=2)
+            if value:
+                axes.annotate(f"{value:.3g}", (place, top), ha="center", va="bottom", fontsize=7)
+    names = [Path(text.name).name[:24] or text.name for text in texts]
+    axes.set_xticks(range(len(texts)), names)
+    axes.margins(y=0.15)
+    axes.set_ylabel("perplexity per token")
+    axes.legend(ncols=len(bars), loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    return figure

@@ -1,0 +1,257 @@
+"""What an evaluation found: sums by document, and the perplexities made of them. Numbers only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_LM, _KNN, _MIXED, _ORACLE, _TOKENS, _REACHED, _REACHED_LM, _REACHED_KNN = range(8)
+_LARGEST_EXPONENT = 700.0
+_RESAMPLED_AT_ONCE = 4 << 20
+
+
+@dataclass(frozen=True)
+class Measures:
+    """One measure of the model, of the neighbors alone, of their mixture, and of the oracle.
+
+    The oracle takes the better of p_LM and p_kNN for each token: the best λ a token could have,
+    which no rule that does not know the token can reach.
+
+    Attributes:
+        lm: The model alone; None where it is infinite, as for the others.
+        knn: The neighbors alone. Infinite, hence None, as soon as a single token has no vote.
+        interpolated: The mixture.
+        oracle: The better of both, token by token.
+    """
+
+    lm: float | None
+    knn: float | None
+    interpolated: float | None
+    oracle: float | None
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The tokens for which at least one neighbor votes: where p_kNN has a finite perplexity.
+
+    Attributes:
+        share: Of all tokens.
+        lm: Perplexity of the model on them.
+        knn: Perplexity of the neighbors alone on them.
+    """
+
+    share: float
+    lm: float | None
+    knn: float | None
+
+
+@dataclass(frozen=True)
+class TextResult:
+    """What was measured on one text, or on all of them.
+
+    Attributes:
+        name: The text's name.
+        documents: Its documents.
+        tokens: Tokens scored: all but the first of each context.
+        words: Words, separated by white space.
+        bytes: Bytes in UTF-8.
+        perplexity: exp of the mean negative log-likelihood of a token.
+        perplexity_per_word: The same of a word, which does not depend on the tokenizer.
+        bits_per_byte: Negative log-likelihood to the base 2 of a byte.
+        reached: The tokens with a vote.
+        interval: 95% intervals of "lm", "interpolated", "oracle" and of "ratio", the mixture's
+            perplexity divided by the model's, from a bootstrap over documents; None with fewer
+            than two documents.
+    """
+
+    name: str
+    documents: int
+    tokens: int
+    words: int
+    bytes: int
+    perplexity: Measures
+    perplexity_per_word: Measures
+    bits_per_byte: Measures
+    reached: Reached
+    interval: dict[str, tuple[float, float] | None] | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of `evaluate`.
+
+    Attributes:
+        texts: A result a text.
+        total: All texts together.
+        settings: Model, datastore, k, lmbda, temperature, windows: what the numbers hold for.
+        searches: Queries that the index was asked.
+        searches_saved: Queries answered without asking it.
+        seconds: Of the pass over the texts, loading left out.
+    """
+
+    texts: list[TextResult]
+    total: TextResult
+    settings: dict[str, Any]
+    searches: int
+    searches_saved: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens scored a second."""
+        return self.total.tokens / max(self.seconds, 1e-9)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON: the total's numbers at the top, and a list of texts."""
+        total = asdict(self.total)
+        del total["name"]
+        return {
+            **total,
+            "searches": self.searches,
+            "searches_saved": self.searches_saved,
+            "seconds": round(self.seconds, 3),
+            "tokens_per_second": round(self.tokens_per_second, 1),
+            "settings": self.settings,
+            "texts": [asdict(text) for text in self.texts],
+        }
+
+
+class Tally:
+    """Adds log-likelihoods up by document: eight numbers each, however long it is."""
+
+    def __init__(self) -> None:
+        self._sums: Floats = np.zeros((0, 8))
+        self.searches = 0
+
+    def add(self, documents: Ints, lm: Floats, knn: Floats, mixed: Floats) -> None:
+        """Adds tokens.
+
+        Args:
+            documents: int64 [rows], the document of each token.
+            lm: float64 [rows], log p_LM.
+            knn: float64 [rows], log p_kNN, -inf without a vote.
+            mixed: float64 [rows], log p of the mixture.
+        """
+        if not len(documents):
+            return
+        missing = int(documents.max()) + 1 - len(self._sums)
+        if missing > 0:
+            self._sums = np.concatenate([self._sums, np.zeros((missing, 8))])
+        reached = knn > -np.inf
+        first, last = int(documents.min()), int(documents.max()) + 1
+        for column, numbers in (
+            (_LM, lm),
+            (_KNN, knn),
+            (_MIXED, mixed),
+            (_ORACLE, np.maximum(lm, knn)),
+            (_TOKENS, np.ones(len(lm))),
+            (_REACHED, reached.astype(np.float64)),
+            (_REACHED_LM, np.where(reached, lm, 0.0)),
+            (_REACHED_KNN, np.where(reached, knn, 0.0)),
+        ):
+            self._sums[first:last, column] += np.bincount(
+                documents - first, numbers, minlength=last - first
+            )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens added so far."""
+        return int(self._sums[:, _TOKENS].sum())
+
+    def by_document(self) -> Floats:
+        """float64 [documents, 3]: tokens, mean log p_LM and mean log p of the mixture of each."""
+        used = self._sums[self._sums[:, _TOKENS] > 0]
+        tokens = used[:, _TOKENS]
+        return np.stack([tokens, used[:, _LM] / tokens, used[:, _MIXED] / tokens], axis=-1)
+
+    def result(
+        self,
+        name: str,
+        documents: int,
+        words: int,
+        bytes: int,
+        *,
+        with_knn: bool,
+        samples: int,
+        seed: int,
+    ) -> TextResult:
+        """The measures of what was added."""
+        sums = self._sums.sum(axis=0)
+        tokens = float(sums[_TOKENS])
+        nats = [-float(sums[column]) for column in (_LM, _KNN, _MIXED, _ORACLE)]
+        if not with_knn:
+            nats[1:] = [math.inf] * 3
+        reached = float(sums[_REACHED])
+        return TextResult(
+            name=name,
+            documents=documents,
+            tokens=int(tokens),
+            words=words,
+            bytes=bytes,
+            perplexity=Measures(*(perplexity(one, tokens) for one in nats)),
+            perplexity_per_word=Measures(*(perplexity(one, words) for one in nats)),
+            bits_per_byte=Measures(*(_bits(one, bytes) for one in nats)),
+            reached=Reached(
+                reached / max(tokens, 1.0),
+                perplexity(-float(sums[_REACHED_LM]), reached),
+                perplexity(-float(sums[_REACHED_KNN]), reached),
+            ),
+            interval=self._intervals(with_knn, samples, seed),
+        )
+
+    def _intervals(
+        self, with_knn: bool, samples: int, seed: int
+    ) -> dict[str, tuple[float, float] | None] | None:
+        columns = self._sums[:, [_LM, _MIXED, _ORACLE, _TOKENS]]
+        columns = columns[columns[:, 3] > 0]
+        if len(columns) < 2 or samples < 2:
+            return None
+        random = np.random.default_rng(seed)
+        drawn = np.empty((samples, 4))
+        at_once = max(1, _RESAMPLED_AT_ONCE // len(columns))
+        for first in range(0, samples, at_once):
+            rows = min(at_once, samples - first)
+            chosen = random.integers(0, len(columns), (rows, len(columns)))
+            drawn[first : first + rows] = columns[chosen].sum(axis=1)
+        nats = -drawn[:, :3] / drawn[:, 3:]
+        found = {"lm": _middle(nats[:, 0])}
+        if with_knn:
+            found["interpolated"] = _middle(nats[:, 1])
+            found["oracle"] = _middle(nats[:, 2])
+            # The difference of two infinite sums says nothing.
+            with np.errstate(invalid="ignore"):
+                found["ratio"] = _middle(nats[:, 1] - nats[:, 0])
+        return found
+
+
+def join(tallies: list[Tally]) -> Tally:
+    """All documents of several texts."""
+    joined = Tally()
+    joined._sums = np.concatenate([one._sums for one in tallies])
+    joined.searches = sum(one.searches for one in tallies)
+    return joined
+
+
+def perplexity(nats: float, count: float) -> float | None:
+    """exp(nats / count), None where it is infinite or nothing was counted."""
+    if count <= 0 or not nats / count < _LARGEST_EXPONENT:
+        return None
+    return math.exp(nats / count)
+
+
+def _bits(nats: float, count: int) -> float | None:
+    return nats / math.log(2.0) / count if count and math.isfinite(nats) else None
+
+
+def _middle(nats: Floats) -> tuple[float, float] | None:
+    if not np.isfinite(nats).all() or np.abs(nats).max() > _LARGEST_EXPONENT:
+        return None
+    low, high = np.quantile(nats, [0.025, 0.975])
+    return math.exp(low), math.exp(high)

@@ -1,0 +1,109 @@
+"""A text to be scored: its documents as windows of tokens, and counts of what went by.
+
+Knows tokenizers and windows; no model, no datastore.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from knn_logits.build.corpus import Document
+from knn_logits.build.tokens import special_tokens, token_blocks
+from knn_logits.neighbors import Array
+from knn_logits.windows import Ints, Piece, stream
+
+Texts = Mapping[str, Iterable[Document | str]]
+
+_WORD = re.compile(r"\S+")
+_CHARACTERS = 1 << 20
+
+
+class Text:
+    """Streams the documents of a text as windows.
+
+    Memory holds one document's text and a window of tokens, not the text.
+
+    Args:
+        name: For people.
+        documents: Texts or `Document`s, in order; read once.
+        tokenizer: The model's.
+        window: Tokens the model reads at once.
+        stride: Tokens by which the window moves on.
+        concatenate: Join the documents into one stream.
+
+    Attributes:
+        tokens: Tokens read so far.
+        words: Words of the text that follows a document's first, unscored token.
+        bytes: Bytes of that text in UTF-8.
+        starts: Place of the first token of each document read so far.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        documents: Iterable[Document | str],
+        tokenizer: Any,
+        window: int,
+        stride: int,
+        *,
+        concatenate: bool = False,
+    ) -> None:
+        self.name = name
+        self.tokens = 0
+        self.words = 0
+        self.bytes = 0
+        self.starts: list[int] = []
+        self._documents = documents
+        self._tokenizer = tokenizer
+        self._around = special_tokens(tokenizer)
+        self._window, self._stride = window, stride
+        self._concatenate = concatenate
+
+    @property
+    def documents(self) -> int:
+        """Documents read so far."""
+        return len(self.starts)
+
+    def pieces(self) -> Iterator[Piece]:
+        """The windows of all documents, in order."""
+        if self._concatenate:
+            blocks = chain.from_iterable(self._blocks(one) for one in self._documents)
+            yield from stream(blocks, self._window, self._stride)
+            return
+        for document in self._documents:
+            yield from stream(self._blocks(document), self._window, self._stride, self.tokens)
+
+    def documents_at(self, places: Ints) -> Ints:
+        """int64 [rows], the number of the document in which each token stands."""
+        return np.searchsorted(np.array(self.starts), places, side="right") - 1
+
+    def _blocks(self, document: Document | str) -> Iterator[Array]:
+        text = document if isinstance(document, str) else document.text
+        scored = self._concatenate and self.tokens > 0
+        self.starts.append(self.tokens)
+        unscored = ""
+        for number, block in enumerate(token_blocks(self._tokenizer, text, self._around)):
+            if number == 0 and len(block) and not scored:
+                unscored = self._tokenizer.decode(block[:1], skip_special_tokens=True)
+            self.tokens += len(block)
+            yield block
+        self._count(text, len(unscored))
+
+    def _count(self, text: str, first: int) -> None:
+        self.words += sum(1 for _ in _WORD.finditer(text, first))
+        self.bytes += sum(
+            len(text[start : start + _CHARACTERS].encode("utf-8", "surrogatepass"))
+            for start in range(first, len(text), _CHARACTERS)
+        )
+
+
+def named(texts: Texts | Iterable[Document | str]) -> dict[str, Iterable[Document | str]]:
+    """Texts by name; documents without a name are the one text named "text"."""
+    if isinstance(texts, Mapping):
+        return dict(texts)
+    return {"text": texts}

@@ -1,0 +1,1 @@
+"""How much to trust the neighbors' vote at each token."""

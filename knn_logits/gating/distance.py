@@ -1,0 +1,108 @@
+"""`DistanceGate`: λ by the distance of the nearest neighbor.
+
+A near neighbor has seen this context; a far one has seen something else. Drozdov et al. (2022),
+"You can't pick your neighbors, or can you?", put that similarity into buckets and give each a
+coefficient of its own. Here the coefficients stand at the bins' middles and λ runs straight from
+one to the next, since two distances on either side of an edge differ by nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.config import Metric, check_metric
+from knn_logits.errors import ConfigError
+from knn_logits.gating.gate import nearest_distance
+from knn_logits.neighbors import Array, Neighbors
+
+
+class DistanceGate:
+    """λ as a curve over the nearest neighbor's distance.
+
+        gate = DistanceGate("l2", [2.0, 8.0], [0.9, 0.1])      # λ 0.5 at the distance 5
+        KNNLogitsProcessor(model, store, lmbda=gate)
+
+    Between two middles λ is interpolated; beyond the outermost it stays what it is there, since
+    nothing was measured that could tell where it goes. A row without neighbors has λ 0.
+
+    Args:
+        metric: What the distances are: squared distances ("l2") or similarities ("ip", "cosine").
+        middles: Distances, [bins], finite and rising.
+        lmbdas: λ at each of them, [bins], in [0, 1].
+
+    Raises:
+        ConfigError: when the two do not fit together or a value is out of its range.
+    """
+
+    kind = "distance"
+
+    def __init__(self, metric: Metric, middles: Any, lmbdas: Any) -> None:
+        self.metric: Metric = check_metric(metric)
+        self.middles = _numbers("middles", middles)
+        self.lmbdas = _numbers("lmbdas", lmbdas)
+        if self.middles.shape != self.lmbdas.shape:
+            raise ConfigError("a DistanceGate needs as many lmbdas as middles")
+        if bool((self.middles[1:] <= self.middles[:-1]).any()):
+            raise ConfigError("the middles of a DistanceGate must rise")
+        if not bool(((self.lmbdas >= 0.0) & (self.lmbdas <= 1.0)).all()):
+            raise ConfigError("the lmbdas of a DistanceGate must lie between 0 and 1")
+
+    def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:  # noqa: ARG002
+        """λ of each row; see `Gate.lmbda`.
+
+        Raises:
+            ConfigError: when the gate was fitted for another metric.
+        """
+        if metric != self.metric:
+            raise ConfigError(f"this gate reads {self.metric} distances, not {metric}: fit another")
+        nearest = nearest_distance(neighbors, metric)
+        return self.at(nearest).masked_fill(nearest.isinf(), 0.0)
+
+    def at(self, nearest: Tensor) -> Tensor:
+        """λ at some distances.
+
+        Args:
+            nearest: [n], distances of nearest neighbors.
+
+        Returns:
+            float32 [n], in [0, 1].
+        """
+        middles, lmbdas = self.middles.to(nearest.device), self.lmbdas.to(nearest.device)
+        if len(middles) == 1:
+            return lmbdas.expand(len(nearest))
+        inside = nearest.float().clamp(middles[0], middles[-1])
+        above = torch.searchsorted(middles, inside).clamp_(1, len(middles) - 1)
+        left, right = middles[above - 1], middles[above]
+        part = (inside - left) / (right - left)
+        return torch.lerp(lmbdas[above - 1], lmbdas[above], part)
+
+    def to_arrays(self) -> dict[str, Array]:
+        """The gate as arrays, float32 [bins] each."""
+        return {"middles": self.middles.cpu().numpy(), "lmbdas": self.lmbdas.cpu().numpy()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> DistanceGate:
+        """The gate from its arrays.
+
+        Raises:
+            KeyError: when one is missing.
+            ConfigError: when their values are no gate's.
+        """
+        return cls(metric, arrays["middles"], arrays["lmbdas"])
+
+
+def _numbers(name: str, values: Any) -> Tensor:
+    try:
+        if isinstance(values, Tensor):
+            values = values.detach().cpu().numpy()
+        array = np.array(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the {name} of a DistanceGate must be numbers: {error}") from error
+    if array.ndim != 1 or not array.size or not np.isfinite(array).all():
+        raise ConfigError(f"the {name} of a DistanceGate must be a list of finite numbers")
+    return torch.from_numpy(array)

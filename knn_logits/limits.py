@@ -1,0 +1,158 @@
+"""Bounds on work that somebody else asks for: how much text, how many tokens, how much time.
+
+A server gives them to whatever it runs for a visitor. Knows no model, no datastore and no network.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import StoppingCriteria
+
+from knn_logits.errors import ConfigError, LimitError
+
+
+class _Progress(Protocol):
+    def __call__(self, phase: str, done: int, total: int | None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one request may ask for.
+
+    Attributes:
+        prompt_tokens: Tokens of a prompt, or of a text to explain.
+        new_tokens: Tokens to write.
+        text_bytes: Bytes of text to build a datastore of, or to evaluate.
+        seconds: Time that one request may take.
+
+    Raises:
+        ConfigError: when a limit is not above 0.
+    """
+
+    prompt_tokens: int = 512
+    new_tokens: int = 256
+    text_bytes: int = 400_000
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_tokens", "new_tokens", "text_bytes", "seconds"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"the limit {name} must be above 0, not {getattr(self, name)!r}")
+
+    def check(
+        self,
+        *,
+        prompt_tokens: int = 0,
+        new_tokens: int = 0,
+        text_bytes: int = 0,
+        context: int | None = None,
+    ) -> None:
+        """Refuses a request that asks for too much.
+
+        Args:
+            prompt_tokens: Tokens given.
+            new_tokens: Tokens wanted.
+            text_bytes: Bytes of text given.
+            context: Tokens that the model can read, prompt and answer together.
+
+        Raises:
+            LimitError: saying what is too much, and how much is allowed.
+        """
+        for name, found, most in (
+            ("the text has {} tokens", prompt_tokens, self.prompt_tokens),
+            ("{} new tokens are asked for", new_tokens, self.new_tokens),
+            ("the text has {} bytes", text_bytes, self.text_bytes),
+        ):
+            if found > most:
+                raise LimitError(f"{name.format(f'{found:,}')}; {most:,} are allowed: shorten it")
+        if context is not None and prompt_tokens + new_tokens > context:
+            raise LimitError(
+                f"{prompt_tokens:,} tokens of text and {new_tokens:,} new ones are more than the "
+                f"{context:,} that the model reads: shorten one of them"
+            )
+
+    def deadline(self) -> Deadline:
+        """The time that a request has, from now on."""
+        return Deadline(self.seconds)
+
+
+class Deadline(StoppingCriteria):
+    """Ends work when its time is up, or when somebody no longer wants it.
+
+    Given to `generate(stopping_criteria=[deadline])`, it ends the text; around the progress of a
+    build or an evaluation, it raises:
+
+        build_datastore(..., progress=deadline.watch())
+
+    Args:
+        seconds: From now on; None sets no time.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._seconds = seconds
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Ends the work, from any thread."""
+        self._cancelled.set()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled.is_set()
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is up."""
+        return self._end is not None and time.monotonic() >= self._end
+
+    @property
+    def over(self) -> bool:
+        """Whether the work has to end, for either reason."""
+        return self.cancelled or self.expired
+
+    def check(self) -> None:
+        """Raises when the work has to end.
+
+        Raises:
+            LimitError: saying why.
+        """
+        if self.cancelled:
+            raise LimitError("stopped; nothing was kept")
+        if self.expired:
+            raise LimitError(
+                f"this took longer than the {self._seconds:g} seconds that are allowed: try less "
+                "text"
+            )
+
+    def watch(self, progress: _Progress | None = None) -> _Progress:
+        """A progress that raises when the work has to end, and otherwise passes on what it is told.
+
+        Args:
+            progress: Told how far the work is; None tells nobody.
+        """
+
+        def watched(phase: str, done: int, total: int | None) -> None:
+            self.check()
+            if progress is not None:
+                progress(phase, done, total)
+
+        return watched
+
+    def __call__(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
+        """What `generate()` asks after each token.
+
+        Args:
+            input_ids: int64 [rows, length].
+
+        Returns:
+            bool [rows], whether each row ends here.
+        """
+        return torch.full((input_ids.shape[0],), self.over, device=input_ids.device)

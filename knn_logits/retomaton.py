@@ -1,0 +1,281 @@
+"""RetoMaton: a retriever that follows the corpus onward, and searches only when it has to.
+
+An entry whose token was chosen points to the entry after it in its document: the text goes on
+there as it did in the corpus. Those entries, and perhaps the members of their clusters, take the
+place of a search. Alon et al. (2022), "Neuro-Symbolic Language Modeling with Automaton-augmented
+Retrieval", sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.config import KNNConfig
+from knn_logits.datastore.store import Datastore
+from knn_logits.errors import DatastoreError
+from knn_logits.index.base import normalised
+from knn_logits.neighbors import Array, Neighbors, padding_distance
+from knn_logits.retrieval import Retriever
+
+# Drafts of assisted decoding are rejected, and an assistant's steps come between those of a text.
+_STEPS_KEPT = 64
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The entries that voted in one row's step, in no order.
+
+    Attributes:
+        ids: int64 [entries].
+        values: int64 [entries].
+        far: float32 [entries], the smaller the nearer.
+    """
+
+    ids: Array
+    values: Array
+    far: Array
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What one step left behind: the texts it was about, and each one's candidates."""
+
+    ids: Tensor
+    candidates: list[Candidates]
+
+
+class Pointers:
+    """Where the text goes on: from entries and a token chosen to the entries that follow.
+
+    Args:
+        store: The datastore.
+        max_knns: Candidates at most.
+    """
+
+    def __init__(self, store: Datastore, max_knns: int) -> None:
+        self._max = max_knns
+        # Whether the next entry belongs to the same document, and is not removed.
+        self._goes_on = store.goes_on.copy()
+        hidden = np.zeros(len(store), dtype=bool)
+        hidden[store.removed_entries] = True
+        self._goes_on[:-1] &= ~hidden[1:]
+        self._clusters: Array | None = store.clusters
+        if self._clusters is not None:
+            shown = np.flatnonzero(~hidden)
+            labels = np.asarray(self._clusters)[shown]
+            self._members = shown[np.argsort(labels, kind="stable")]
+            sizes = np.bincount(labels, minlength=int(labels.max(initial=0)) + 1)
+            self._first = np.concatenate([[0], np.cumsum(sizes)])
+            self._seen = np.zeros(len(store), dtype=bool)
+
+    def after(self, candidates: Candidates, token: int) -> Array:
+        """The entries that follow those whose token was chosen, the nearest first.
+
+        Args:
+            candidates: Of the step before.
+            token: The token chosen.
+
+        Returns:
+            int64 [pointers].
+        """
+        chosen = np.flatnonzero(candidates.values == token)
+        nearest = chosen[np.argsort(candidates.far[chosen], kind="stable")]
+        ids = candidates.ids[nearest]
+        following: Array = ids[self._goes_on[ids]] + 1
+        return following
+
+    def extended(self, pointers: Array) -> Array:
+        """Pointers and the other members of their clusters, no entry twice.
+
+        Clusters that more of the pointers fall into come first. Section 3.2 of the paper.
+
+        Returns:
+            int64 [entries], at most `max_knns`.
+        """
+        if self._clusters is None or not len(pointers) or len(pointers) >= self._max:
+            return pointers[: self._max]
+        numbers, counts = np.unique(self._clusters[pointers], return_counts=True)
+        parts, wanted = [pointers], self._max - len(pointers)
+        self._seen[pointers] = True
+        for cluster in numbers[np.argsort(-counts, kind="stable")].tolist():
+            members = self._members[self._first[cluster] : self._first[cluster + 1]]
+            # No more than can be needed, even if all pointers are among them.
+            members = members[: wanted + len(pointers)]
+            members = members[~self._seen[members]][:wanted]
+            parts.append(members)
+            wanted -= len(members)
+            if not wanted:
+                break
+        self._seen[pointers] = False
+        return np.concatenate(parts)
+
+
+class RetomatonRetriever(Retriever):
+    """Searches a datastore only where too few pointers are left to follow.
+
+    Args:
+        store: A datastore; with its keys unless `pointer_distances` is "index".
+        config: `retomaton`, `min_knns`, `max_knns` and `pointer_distances` beside the rest.
+        settings: Further arguments of `Retriever`.
+
+    Raises:
+        DatastoreError: when the distances of pointers cannot be computed.
+    """
+
+    def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:
+        super().__init__(store, config, **settings)
+        self._from_index = config.pointer_distances == "index"
+        if not self._from_index and store.offers_keys:
+            store.fetch_keys()
+        elif not self._from_index:
+            raise DatastoreError(
+                f"{store.folder} has no keys to compare pointers with; take the index's with "
+                "--pointer-distances index, or leave out --retomaton"
+            )
+        self._pointers = Pointers(store, config.max_knns)
+        self._thread = threading.local()
+
+    @property
+    def follows_text(self) -> bool:
+        """See `Retriever.follows_text`."""
+        return True
+
+    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
+        """See `Retriever.search_steps`. A text's pointers are those of its own last step.
+
+        Rows may come in another order than before, some doubled and some gone, as beams do: a row
+        goes on from the row whose text it continues. What continues no text searches.
+        """
+        positions = states.shape[1]
+        if not hasattr(self._thread, "steps"):
+            self._thread.steps = deque(maxlen=_STEPS_KEPT)
+        steps: deque[_Step] = self._thread.steps
+        found = []
+        for position in range(positions):
+            length = ids.shape[1] - positions + 1 + position
+            here = ids[:, :length]
+            pointers = self._pointers_of(here, steps)
+            neighbors, candidates = self._step(states[:, position], pointers)
+            steps.append(_Step(here, candidates))
+            found.append(neighbors)
+        return _stacked(found, self.metric)
+
+    def _pointers_of(self, ids: Tensor, steps: Sequence[_Step]) -> list[Array]:
+        """For each row the pointers that its own text left; the latest step counts."""
+        before, nothing = ids[:, :-1], np.empty(0, np.int64)
+        for step in reversed(steps):
+            if step.ids.shape[1] != before.shape[1]:
+                continue
+            chosen = ids[:, -1].tolist()
+            if step.ids.shape == before.shape and torch.equal(step.ids, before):
+                parents = list(range(len(chosen)))
+            else:
+                same = (before.unsqueeze(1) == step.ids.unsqueeze(0)).all(dim=-1)
+                known = same.any(dim=-1).tolist()
+                places = same.int().argmax(dim=-1).tolist()
+                parents = [
+                    place if there else -1 for place, there in zip(places, known, strict=True)
+                ]
+            if max(parents) < 0:
+                continue
+            return [
+                self._pointers.after(step.candidates[parent], token) if parent >= 0 else nothing
+                for parent, token in zip(parents, chosen, strict=True)
+            ]
+        return [nothing] * len(ids)
+
+    def _step(self, queries: Tensor, pointers: list[Array]) -> tuple[Neighbors, list[Candidates]]:
+        """One step of all rows: one search for those that need it, one gathering of keys."""
+        config = self.config
+        searching = [row for row, some in enumerate(pointers) if len(some) < config.min_knns]
+        followed = [self._pointers.extended(some) for some in pointers]
+        distances = self._distances(queries, followed)
+        ids: list[Array] = followed
+        if searching:
+            there = torch.tensor(searching, device=queries.device)
+            found = self.search(queries[there]).to("cpu")
+            found_ids, found_distances = found.ids.numpy(), found.distances.numpy()
+            for place, row in enumerate(searching):
+                own = found_ids[place] >= 0
+                new_ids, new_distances = found_ids[place][own], found_distances[place][own]
+                if len(followed[row]):
+                    others = ~np.isin(followed[row], new_ids)
+                    new_ids = np.concatenate([new_ids, followed[row][others]])
+                    new_distances = np.concatenate([new_distances, distances[row][others]])
+                ids[row], distances[row] = new_ids, new_distances
+        return self._gathered(ids, distances, searching)
+
+    def _gathered(
+        self, ids: list[Array], distances: list[Array], searching: list[int]
+    ) -> tuple[Neighbors, list[Candidates]]:
+        rows, width = len(ids), max(len(one) for one in ids)
+        all_ids = np.full((rows, width), -1, np.int64)
+        all_distances = np.full((rows, width), padding_distance(self.metric), np.float32)
+        candidates = []
+        for row, (own, far) in enumerate(zip(ids, distances, strict=True)):
+            all_ids[row, : len(own)], all_distances[row, : len(own)] = own, far
+        searched = torch.zeros(rows, dtype=torch.bool)
+        searched[searching] = True
+        values = np.take(self._array, all_ids, mode="clip") if len(self.store) else all_ids
+        for row, (own, far) in enumerate(zip(ids, distances, strict=True)):
+            nearness = far if self.metric == "l2" else -far
+            candidates.append(Candidates(own, values[row, : len(own)], nearness))
+        neighbors = Neighbors(
+            torch.from_numpy(all_ids),
+            torch.from_numpy(all_distances),
+            torch.from_numpy(values),
+            every_row=all(len(one) for one in ids),
+            searched=searched,
+        )
+        return neighbors, candidates
+
+    def _distances(self, queries: Tensor, ids: list[Array]) -> list[Array]:
+        """Each row's distances to its own entries, in float32.
+
+        Row by row, since a thousand keys fit a core's cache and those of a batch do not.
+        """
+        queries = queries.detach().float().cpu()
+        if self.metric == "cosine":
+            queries = normalised(queries)
+        return [
+            self._distances_of(query, own) if len(own) else np.empty(0, np.float32)
+            for query, own in zip(queries, ids, strict=True)
+        ]
+
+    def _distances_of(self, query: Tensor, ids: Array) -> Array:
+        keys = self._vectors(ids)
+        if self.metric == "l2":
+            keys = keys.sub_(query)
+            found: Tensor = torch.linalg.vecdot(keys, keys)
+        else:
+            found = torch.mv(normalised(keys) if self.metric == "cosine" else keys, query)
+        distances: Array = found.numpy()
+        return distances
+
+    def _vectors(self, ids: Array) -> Tensor:
+        if self._from_index:
+            return self.index.reconstruct(ids)
+        return torch.from_numpy(self.store.keys(ids)).float()
+
+
+def _stacked(steps: list[Neighbors], metric: Any) -> Neighbors:
+    """The neighbors of several steps of the same rows, one step after another."""
+    if len(steps) == 1:
+        return steps[0]
+    width = max(one.k for one in steps)
+    padded = [one.padded(width, metric) for one in steps]
+    return Neighbors(
+        torch.cat([one.ids for one in padded]),
+        torch.cat([one.distances for one in padded]),
+        torch.cat([one.values for one in padded]),
+        every_row=all(one.every_row for one in steps),
+        searched=torch.cat([one.searched for one in steps if one.searched is not None]),
+    )

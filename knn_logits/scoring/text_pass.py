@@ -1,0 +1,150 @@
+"""One pass of a model over windows of text: queries, and what the model gave each token.
+
+Knows models and windows. It knows no datastore, no search and no tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from knn_logits.capture.forward import input_device, key_states_and_logits, windows_batch
+from knn_logits.capture.location import KeyLocation
+from knn_logits.windows import Piece, TextWindow, batches
+
+Ints = npt.NDArray[np.int64]
+
+# Windows of like size share a batch; they are sorted within groups of so many batches.
+_BATCHES_A_GROUP = 16
+# On a CPU the activations of a larger batch no longer fit the cache.
+_BATCH_TOKENS = {"cpu": 2048, "cuda": 32_768}
+# Scores of the model held at once: 64 million float32 are 256 MB.
+_SCORES = 64 << 20
+_ROWS_AT_ONCE = 128
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """What a model makes of some tokens of a text.
+
+    Attributes:
+        states: [rows, dim], the state before each token: the query of a search.
+        targets: int64 [rows], the tokens.
+        log_p_lm: float32 [rows], log p_LM of each token.
+        places: int64 [rows], where each token stands in the text.
+        lengths: How many of the tokens each window of the pass predicts, one after another.
+    """
+
+    states: Tensor
+    targets: Tensor
+    log_p_lm: Tensor
+    places: Ints
+    lengths: tuple[int, ...] = ()
+
+    def __getitem__(self, rows: Tensor | slice) -> TokenScores:
+        """Some of the tokens."""
+        there = rows if isinstance(rows, slice) else rows.to(self.states.device)
+        own = rows if isinstance(rows, slice) else rows.numpy()
+        return TokenScores(
+            self.states[there],
+            self.targets[rows],
+            self.log_p_lm[rows],
+            self.places[own],
+        )
+
+
+def scoring_batch_tokens(device: torch.device, vocabulary: int) -> int:
+    """Tokens a batch that a device works through quickly, and whose scores fit in memory."""
+    return max(1, min(_BATCH_TOKENS.get(device.type, 8192), _SCORES // max(1, vocabulary)))
+
+
+def score_pieces(
+    model: nn.Module, location: KeyLocation, pieces: Iterable[Piece], batch_tokens: int
+) -> Iterator[TokenScores]:
+    """Scores every token that windows of a text predict.
+
+    Args:
+        model: A causal model, in evaluation mode.
+        location: Where the key is.
+        pieces: Windows with their tokens.
+        batch_tokens: Tokens a forward pass, padding included.
+
+    Yields:
+        The tokens of one forward pass at a time; batches come in no promised order.
+
+    Raises:
+        ModelError: when the key's module did not run.
+    """
+    device = input_device(model)
+    group: list[Piece] = []
+    waiting = 0
+    for piece in pieces:
+        group.append(piece)
+        waiting += piece.size
+        if waiting >= _BATCHES_A_GROUP * batch_tokens:
+            yield from _score_group(model, location, group, batch_tokens, device)
+            group, waiting = [], 0
+    if group:
+        yield from _score_group(model, location, group, batch_tokens, device)
+
+
+def _score_group(
+    model: nn.Module,
+    location: KeyLocation,
+    group: list[Piece],
+    batch_tokens: int,
+    device: torch.device,
+) -> Iterator[TokenScores]:
+    tokens = np.concatenate([piece.tokens for piece in group])
+    starts = np.cumsum([0, *(len(piece.tokens) for piece in group[:-1])]).tolist()
+    windows = [
+        TextWindow(start, piece.size, piece.skip, number)
+        for number, (start, piece) in enumerate(zip(starts, group, strict=True))
+    ]
+    for batch in batches(windows, batch_tokens):
+        inputs = windows_batch(tokens, batch, device)
+        states, logits = key_states_and_logits(model, location, inputs)
+        parts = []
+        for row, window in enumerate(batch):
+            piece = group[window.first_entry]
+            targets = torch.from_numpy(piece.tokens[piece.skip + 1 :].astype(np.int64))
+            own = logits[row, window.skip : window.size]
+            first = piece.first + piece.skip + 1
+            parts.append(
+                TokenScores(
+                    states[row, window.skip : window.size],
+                    targets,
+                    log_p_of(own, targets.to(own.device)),
+                    np.arange(first, first + len(targets), dtype=np.int64),
+                )
+            )
+        yield TokenScores(
+            torch.cat([part.states for part in parts]),
+            torch.cat([part.targets for part in parts]),
+            torch.cat([part.log_p_lm for part in parts]).cpu(),
+            np.concatenate([part.places for part in parts]),
+            tuple(len(part.targets) for part in parts),
+        )
+
+
+def log_p_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """log softmax of one token a row, a few rows at a time.
+
+    Args:
+        logits: [rows, vocabulary], any floating type.
+        targets: int64 [rows], on the same device.
+
+    Returns:
+        float32 [rows].
+    """
+    chosen = []
+    for rows, tokens in zip(logits.split(_ROWS_AT_ONCE), targets.split(_ROWS_AT_ONCE), strict=True):
+        rows = rows.float()
+        own = rows.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        chosen.append(own - torch.logsumexp(rows, dim=-1))
+    return torch.cat(chosen)

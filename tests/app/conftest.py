@@ -1,0 +1,155 @@
+"""The page against the demo model: one server and one browser for all its tests."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# In a checkout that is not installed.
+for folder in (ROOT, ROOT / "app"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+pytest.importorskip("gradio", reason="the page needs gradio: pip install 'knn-logits[app]'")
+
+
+@pytest.fixture(scope="session")
+def memory(tmp_path_factory):
+    """The demo's model with both its datastores."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("knn_logits_space", ROOT / "app" / "app.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.demo_memory(tmp_path_factory.mktemp("demo"))
+
+
+@pytest.fixture(scope="session")
+def session(memory):
+    """The demo's model without a server."""
+    from knn_logits import Limits
+    from knn_logits_app.session import Session
+
+    return Session({memory.name: memory}, Limits(prompt_tokens=200, new_tokens=128))
+
+
+@pytest.fixture(scope="session")
+def served(memory):
+    """The running page: its address, and what it works with."""
+    from knn_logits_app import launch
+
+    page, server = launch([memory], block=False, quiet=True)
+    yield page.local_url.rstrip("/"), server
+    server.visitors.close()
+    page.close(verbose=False)
+
+
+@pytest.fixture(scope="session")
+def url(served):
+    """The address of the page."""
+    return served[0]
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A browser, where there is one; where the tests are told that there must be, a failure."""
+    found = os.environ.get("KNN_LOGITS_CHROMIUM") or shutil.which("chromium")
+    reason = ""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        reason = "Playwright is not installed: pip install -r requirements-dev.txt"
+    if not found:
+        reason = "no chromium here: apt-get install chromium"
+    if reason:
+        if os.environ.get("KNN_LOGITS_BROWSER") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """An open page, and what went wrong on it."""
+
+    def __init__(self, context, url):
+        self.context = context
+        self.page = context.new_page()
+        self.problems = []
+        self.left = []
+        page = self.page
+        page.on("console", lambda one: one.type == "error" and self.problems.append(one.text))
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("dialog", lambda dialog: (self.problems.append("dialog"), dialog.dismiss()))
+        page.on("request", self._on_request)
+        page.set_default_timeout(30_000)
+        page.goto(url)
+        page.wait_for_selector("#answers .kl-text")
+
+    def _on_request(self, request):
+        if not request.url.startswith(("http://127.0.0.1", "http://localhost", "data:", "blob:")):
+            self.left.append(request.url)
+
+    def tab(self, name):
+        """Opens a tab, also where the page is narrow and hides it in a menu."""
+        tab = self.page.get_by_role("tab", name=name, exact=True)
+        if tab.count() and tab.first.is_visible():
+            tab.first.click()
+        else:
+            self.page.locator(".overflow-menu > button").first.click()
+            self.page.locator(".overflow-dropdown").get_by_text(name, exact=True).click()
+
+    def write(self, prompt=None):
+        """Presses Write, and waits for the answer that comes."""
+        if prompt is not None:
+            self.page.locator("#prompt textarea").fill(prompt)
+        self.page.evaluate("document.querySelector('#answers .kl-out').dataset.old = '1'")
+        self.mark("#answers")
+        self.page.locator("#write").click()
+        self.fresh("#answers", ".kl-foot span, .kl-notice")
+
+    def mark(self, place):
+        """Marks what is shown, to know when something else is."""
+        self.page.evaluate(
+            "(place) => document.querySelectorAll(place + ' .kl-out > *').forEach("
+            "(one) => one.remove())",
+            place,
+        )
+
+    def fresh(self, place, what):
+        """Waits until a place shows a finished answer."""
+        self.page.wait_for_selector(f"{place} :is({what})")
+        self.page.wait_for_function(
+            "(place) => !document.querySelector(place + ' .kl-caret') && "
+            "!/looking the passages up/.test(document.querySelector(place).textContent)",
+            arg=place,
+        )
+
+    def build(self):
+        """Presses Build, and waits for its end."""
+        self.page.locator("#build").click()
+        self.page.wait_for_selector("#built :is(.kl-done, .kl-error)")
+
+
+@pytest.fixture
+def visit(chromium, url):
+    """Opens the page, as often as a test asks for it."""
+    opened = []
+
+    def new(width=1280, scheme="light"):
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme
+        )
+        opened.append(Visit(context, url))
+        return opened[-1]
+
+    yield new
+    for one in opened:
+        one.context.close()

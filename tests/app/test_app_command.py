@@ -1,0 +1,74 @@
+"""`knn-logits app`, and the call that the README shows."""
+
+import contextlib
+import importlib.util
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """What the command would have served."""
+    import knn_logits_app.server
+
+    calls = []
+    monkeypatch.setattr(
+        knn_logits_app.server, "launch", lambda memories, **given: calls.append((memories, given))
+    )
+    return calls
+
+
+def test_the_command_opens_the_model_with_its_datastores(run, launched, model_folder, store):
+    done = run("app", model_folder, store.folder, "--port", "7999", "--at-once", "3")
+    assert done.code == 0, done.err
+    ((memory,), given) = launched[0]
+    assert list(memory.stores) == [store.name]
+    assert memory.name == "tiny"
+    assert given["port"] == 7999
+    assert given["at_once"] == 3
+
+
+def test_without_gradio_one_line_names_the_extra(run, monkeypatch, model_folder, store):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "knn_logits.cli.app_command.find_spec",
+        lambda name: None if name == "gradio" else found(name),
+    )
+    done = run("app", model_folder, store.folder)
+    assert done.code == 1
+    assert 'pip install "knn-logits[app]"' in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_what_cannot_be_served_is_one_line(run, launched, model_folder, store, monkeypatch):
+    assert run("app", model_folder, "/nowhere").code == 1
+    assert run("app", "/nowhere/model", store.folder).code == 1
+
+    def busy(*_, **__):
+        raise OSError("Cannot find empty port in range: 80-80")
+
+    monkeypatch.setattr("knn_logits_app.server.launch", busy)
+    done = run("app", model_folder, store.folder)
+    assert done.code == 1
+    assert "try --port" in done.err
+    assert len(done.err.splitlines()) == 1
+    assert launched == []
+
+
+def test_the_readmes_call_works(url):
+    text = README.read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(from gradio_client.*?)```", text, re.DOTALL)
+    code = code.replace("http://127.0.0.1:7860", url).replace(
+        "Client(", "Client(verbose=False, src="
+    )
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, {})
+    answer, document = printed.getvalue().strip().splitlines()
+    assert answer.strip().startswith("adjust the front hose")
+    assert document == "manual-086"  # the page about E529

@@ -1,0 +1,255 @@
+"""The page in a browser: what a visitor does, and what stands there then."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def open_page(visit):
+    return visit()
+
+
+def shown(one, side):
+    return one.page.locator(f"#answers .kl-side-{side} .kl-text").inner_text()
+
+
+def test_a_first_visitor_sees_an_answer_with_its_source(open_page):
+    one = open_page
+    assert "adjust the front hose" in shown(one, "knn")
+    assert "adjust the front hose" not in shown(one, "lm")
+    panel = one.page.locator("#answers .kl-panel:visible")
+    assert panel.count() == 1
+    assert "Error E529 (Kenmouth lathe)" in panel.inner_text()
+    assert panel.locator("mark").first.inner_text()
+    assert one.problems == []
+    assert one.left == []
+
+
+def test_the_switch_changes_the_words(open_page):
+    one = open_page
+    prompt = "Travellers thank Bishop Korrin for"
+    one.page.get_by_label("chronicle").check()
+    one.write(prompt)
+    with_knn = shown(one, "knn")
+    assert "the wide bridge" in with_knn
+    one.page.get_by_label("Use the memory (kNN)").uncheck()
+    one.write()
+    assert one.page.locator("#answers .kl-side-knn").count() == 0
+    assert "the wide bridge" not in shown(one, "lm")
+    assert one.page.locator("#answers [role=button]").count() == 0
+    one.page.get_by_label("Use the memory (kNN)").check()
+    one.page.get_by_label("Compare with the model alone").uncheck()
+    one.write()
+    assert shown(one, "knn") == with_knn
+    assert one.page.locator("#answers .kl-side-lm").count() == 0
+    assert one.problems == []
+
+
+def test_an_example_is_written_with_its_datastore(open_page):
+    one = open_page
+    one.mark("#answers")
+    one.page.get_by_role("button", name="Travellers thank").click()
+    one.fresh("#answers", ".kl-foot span")
+    assert "the wide bridge" in shown(one, "knn")
+    assert one.page.get_by_label("chronicle").is_checked()
+    assert not one.page.get_by_label("manual").is_checked()
+
+
+def test_a_click_opens_the_sources_of_a_word_and_another_closes_them(open_page):
+    one = open_page
+    words = one.page.locator("#answers .kl-w[role=button]")
+    words.first.click()
+    panel = one.page.locator("#answers .kl-panel:visible")
+    assert panel.locator("h3").inner_text() == words.first.inner_text()
+    text = panel.inner_text()
+    for part in ("Error E529", "weight", "similarity", "p_LM", "p_kNN", "by the memory"):
+        assert part.lower() in (text + (words.first.get_attribute("title") or "")).lower()
+    assert words.first.get_attribute("aria-expanded") == "true"
+    words.first.click()
+    assert panel.count() == 0
+
+
+def test_the_keyboard_alone_reaches_a_source(open_page):
+    one = open_page
+    page = one.page
+    page.locator("#answers .kl-w[role=button]").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    word = page.evaluate("document.activeElement.textContent")
+    panel = page.locator("#answers .kl-panel:visible")
+    assert panel.locator("h3").inner_text() == word
+    page.keyboard.press("Escape")
+    assert panel.count() == 0
+    page.locator("#prompt textarea").focus()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.matches('#answers .kl-w[role=button]')"):
+            break
+    page.keyboard.press("Space")
+    assert panel.count() == 1
+
+
+def test_the_trace_is_downloaded_as_the_library_writes_it(open_page, tmp_path):
+    from knn_logits import Trace
+
+    one = open_page
+    with one.page.expect_download() as download:
+        one.page.get_by_role("button", name="Download the trace").click()
+    download.value.save_as(tmp_path / "trace.json")
+    trace = Trace.load(tmp_path / "trace.json")
+    assert trace[0].text == " adjust the front hose."
+    assert json.loads((tmp_path / "trace.json").read_text())["format"] == "knn-logits trace"
+
+
+def test_settings_change_the_answer_and_go_back(open_page):
+    one = open_page
+    number = one.page.get_by_label("number input for λ, weight of the memory")
+    number.fill("0")
+    number.press("Tab")
+    one.page.wait_for_function("!document.querySelector('#gate input').checked")
+    one.write("What helps against E529 is this:")
+    assert shown(one, "knn") == shown(one, "lm")
+    one.page.get_by_role("button", name="own settings").click()
+    one.page.wait_for_function("document.querySelector('#gate input').checked")
+    assert number.input_value() == "0.6"
+    one.write()
+    assert "adjust the front hose" in shown(one, "knn")
+
+
+def test_several_datastores_are_one_memory(open_page):
+    one = open_page
+    one.page.get_by_label("chronicle").check()
+    one.write("Travellers thank Bishop Korrin for")
+    assert "the wide bridge" in shown(one, "knn")
+    stores = one.page.locator("#answers .kl-store").all_text_contents()
+    assert "chronicle" in stores
+
+
+def test_stop_ends_a_long_text(open_page):
+    one = open_page
+    one.page.get_by_role("button", name="Length and sampling").click()
+    one.page.get_by_label("End with the sentence").uncheck()
+    one.page.get_by_label("number input for New tokens, at most").fill("128")
+    one.page.get_by_label("number input for New tokens, at most").press("Tab")
+    one.mark("#answers")
+    one.page.locator("#prompt textarea").fill("The")
+    one.page.locator("#write").click()
+    one.page.wait_for_selector("#answers .kl-caret")
+    one.page.locator("#stop").click()
+    one.fresh("#answers", ".kl-foot span")
+    assert "ended early: stopped" in one.page.locator("#answers").inner_text()
+    assert one.page.locator("#answers .kl-w[role=button]").count() > 0
+
+
+def test_a_text_is_explained(open_page):
+    one = open_page
+    one.tab("Explain")
+    one.page.locator("#explain").click()
+    one.fresh("#explained", ".kl-foot span")
+    words = one.page.locator("#explained .kl-w[role=button]")
+    assert words.count() > 30
+    one.page.locator("#explained .kl-w", has_text="straighten").click()
+    assert "Error E941" in one.page.locator("#explained .kl-panel:visible").inner_text()
+    assert one.problems == []
+
+
+def test_a_text_of_ones_own_is_built_used_and_private(visit, served, tmp_path):
+    one, other = visit(), visit()
+    one.tab("Your text")
+    (tmp_path / "light.txt").write_text("The lighthouse of Orrin Bay was painted blue in 1931.")
+    one.page.locator("#own-files input[type=file]").set_input_files(tmp_path / "light.txt")
+    one.page.wait_for_selector("#own-files :text('light')")
+    one.build()
+    assert "1 document" in one.page.locator("#built").inner_text()
+    assert one.page.get_by_label("your text", exact=True).is_checked()
+    one.tab("Generate")
+    one.write("The lighthouse of Orrin Bay was")
+    assert "painted blue in 1931." in shown(one, "knn")
+    assert "light.txt" in one.page.locator("#answers .kl-panel:visible").inner_text()
+    assert other.page.get_by_label("your text", exact=True).count() == 0
+    visitors = served[1].visitors
+    (folder,) = [one.folder for one in visitors._visitors.values() if one.folder]
+    assert folder.exists()
+    one.page.close()
+    other.page.wait_for_timeout(1000)
+    for _ in range(40):
+        if not folder.exists():
+            break
+        other.page.wait_for_timeout(500)
+    assert not folder.exists()
+    assert one.problems == other.problems == []
+
+
+def test_a_build_is_cancelled_and_a_text_deleted(open_page):
+    one = open_page
+    one.tab("Your text")
+    one.page.get_by_role("button", name="Take a sample text").click()
+    one.page.wait_for_function("document.querySelector('#own-text textarea').value.length > 50")
+    one.page.locator("#own-text textarea").fill("The lamp burns rape oil every night. " * 4000)
+    one.page.locator("#build").click()
+    one.page.wait_for_selector("#built progress")
+    one.page.locator("#cancel").click()
+    one.page.wait_for_selector("#built .kl-error")
+    assert "Stopped" in one.page.locator("#built").inner_text()
+    assert one.page.get_by_label("your text", exact=True).count() == 0
+    one.page.locator("#own-text textarea").fill("The lamp burns rape oil every night.")
+    one.mark("#built")
+    one.build()
+    one.page.locator("#delete").click()
+    one.page.wait_for_selector("#built :text('deleted')")
+    assert one.page.get_by_label("your text", exact=True).count() == 0
+
+
+def test_a_text_is_measured_with_a_heat_map(open_page):
+    one = open_page
+    one.tab("Evaluate")
+    one.page.locator("#evaluate").click()
+    one.page.wait_for_selector("#evaluated .kl-heat")
+    text = one.page.locator("#evaluated").inner_text()
+    assert "lowers the perplexity" in text
+    assert one.page.locator("#evaluated .kl-best").count() == 1
+    assert one.problems == []
+
+
+@pytest.mark.parametrize(
+    ("tab", "place", "button", "output", "text", "line"),
+    [
+        ("Generate", "#prompt", "#write", "#answers", " ", "The prompt is empty"),
+        ("Generate", "#prompt", "#write", "#answers", "word " * 600, "shorten it"),
+        ("Explain", "#explain-text", "#explain", "#explained", "x", "too short"),
+        ("Evaluate", "#evaluate-text", "#evaluate", "#evaluated", "", "empty"),
+        ("Your text", "#own-text", "#build", "#built", "", "no text yet"),
+    ],
+)
+def test_a_mistake_is_one_friendly_line(visit, tab, place, button, output, text, line):
+    one = visit()
+    one.tab(tab)
+    one.page.locator(f"{place} textarea").fill(text)
+    one.page.locator(button).click()
+    notice = one.page.locator(f"{output} .kl-error")
+    notice.wait_for()
+    assert line in notice.inner_text()
+    assert "Traceback" not in one.page.content()
+    assert one.problems == []
+
+
+def test_no_datastore_is_one_friendly_line(open_page):
+    one = open_page
+    one.page.get_by_label("manual").uncheck()
+    one.page.locator("#write").click()
+    one.page.wait_for_selector("#answers .kl-error")
+    assert "at least one datastore" in one.page.locator("#answers").inner_text()
+    assert one.problems == []
+
+
+def test_about_names_the_limits_and_the_datastores(open_page):
+    one = open_page
+    one.tab("About")
+    text = one.page.get_by_role("tabpanel").filter(visible=True).inner_text()
+    links = one.page.locator("a[href*='arxiv.org']")
+    assert {link.get_attribute("href")[-10:] for link in links.all()} >= {
+        "2305.14625", "2408.11815",
+    }  # fmt: skip
+    assert "15,495 entries" in text
+    assert "Apache-2.0" in text

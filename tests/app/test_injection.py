@@ -1,0 +1,54 @@
+"""Scripts in a corpus, its titles and addresses, a file's name and a prompt: none runs."""
+
+import json
+
+from payloads import PAYLOADS
+
+AT_ONCE = 3
+
+
+def test_fifty_payloads_execute_nothing_and_call_nobody(visit, tmp_path):
+    assert len(set(PAYLOADS)) == 50
+    one = visit()
+    page = one.page
+    one.tab("Your text")
+    corpus = tmp_path / "rows.jsonl"
+    rows = [
+        {"text": f"Sign {number} reads {payload} today.", "title": payload, "uri": payload}
+        for number, payload in enumerate(PAYLOADS)
+    ]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    named = tmp_path / "<img src=x onerror=window.pwned=1>.txt"
+    named.write_text("The name of this file is a trap.")
+    page.locator("#own-files input[type=file]").set_input_files([corpus, named])
+    page.wait_for_selector("#own-files :text('rows')")
+    one.build()
+    assert "51 documents" in page.locator("#built").inner_text()
+    one.tab("Explain")
+    seen = set()
+    for first in range(0, len(rows), AT_ONCE):
+        some = rows[first : first + AT_ONCE]
+        page.locator("#explain-text textarea").fill(" ".join(row["text"] for row in some))
+        one.mark("#explained")
+        page.locator("#explain").click()
+        one.fresh("#explained", ".kl-foot span, .kl-error")
+        # Nothing waits for a mouse or a key either.
+        assert page.evaluate(
+            """() => [...document.querySelectorAll('#explained *')].filter((one) =>
+              [...one.attributes].some((attribute) => attribute.name.startsWith('on'))).length"""
+        ) == 0  # fmt: skip
+        titles = page.locator("#explained .kl-doc b").all_text_contents()
+        seen |= {row["title"] for row in some if row["title"] in titles}
+        assert page.evaluate("window.pwned") is None
+    assert len(seen) == 50
+    assert page.locator("#explained a[href^=javascript]").count() == 0
+    one.tab("Generate")
+    for first in range(0, len(rows), 10):
+        one.write(" ".join(PAYLOADS[first : first + 10])[:400])
+        assert page.evaluate("window.pwned") is None
+    one.write("The name of this file is a")
+    assert "onerror" in page.locator("#answers .kl-panels").inner_text()
+    page.wait_for_timeout(500)
+    assert page.evaluate("window.pwned") is None
+    assert one.left == []
+    assert one.problems == []

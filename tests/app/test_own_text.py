@@ -1,0 +1,208 @@
+"""A visitor's own text: read within limits, built with progress, kept for one, deleted."""
+
+import gzip
+import time
+
+import pytest
+
+from knn_logits import Deadline, LimitError
+from knn_logits_app import figures
+from knn_logits_app.measuring import measure
+from knn_logits_app.own_text import Progress, build_own, build_steps, documents_of
+from knn_logits_app.requests import Lookup, RequestError, writing_of
+from knn_logits_app.session import friendly
+from knn_logits_app.visitors import OWN_TEXT, Visitors
+
+TEXT = "The lighthouse of Orrin Bay was painted blue in 1931. Its keeper is Mara Tolliver."
+
+
+@pytest.fixture
+def visitors():
+    found = Visitors()
+    yield found
+    found.close()
+
+
+def build(session, visitors, visitor="one", text=TEXT, deadline=None, files=()):
+    documents, _ = documents_of(session, list(files), text)
+    return list(steps_of(session, visitors, visitor, documents, deadline or Deadline(60)))
+
+
+def steps_of(session, visitors, visitor, documents, deadline):
+    room = visitors.new_folder(visitor)
+    return build_own(
+        build_steps(session, session.first, documents, room, deadline), visitors, visitor
+    )
+
+
+def eventually(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_text_is_built_with_progress_and_used_at_once(session, visitors):
+    *progress, store = build(session, visitors)
+    assert all(isinstance(one, Progress) for one in progress)
+    assert progress
+    own = visitors.stores("one")
+    assert own == {OWN_TEXT: store}
+    assert store.manifest.metric == "cosine"
+    wanted = writing_of(
+        "The lighthouse of Orrin Bay was", Lookup((OWN_TEXT,)), new_tokens=20, one_sentence=True
+    )
+    for frame in session.write(session.first, wanted, Deadline(60), own):
+        answers = frame
+    assert answers["knn"].text == " painted blue in 1931."
+    sources = answers["knn"].trace[0].tokens[0].neighbors
+    assert sources[0].store == OWN_TEXT
+    assert sources[0].title == "Pasted text"
+    both = Lookup((OWN_TEXT, "manual"))
+    assert session.explain(session.first, TEXT, both, own).trace[0].tokens
+
+
+def test_nobody_else_sees_it(session, visitors):
+    build(session, visitors)
+    assert visitors.stores("two") == {}
+    assert visitors.stores(None) == {}
+    wanted = writing_of("The lighthouse", Lookup((OWN_TEXT,)), new_tokens=2)
+    with pytest.raises(RequestError, match="no such datastore"):
+        list(session.write(session.first, wanted, Deadline(60), visitors.stores("two")))
+
+
+def test_it_is_deleted_with_the_page_and_when_another_takes_its_place(session, visitors):
+    first = build(session, visitors)[-1]
+    second = build(session, visitors, text=TEXT + " It has a red book.")[-1]
+    assert not first.folder.exists()
+    assert second.folder.exists()
+    assert (second.folder.parent.stat().st_mode & 0o077) == 0
+    visitors.forget("one")
+    assert not second.folder.exists()
+    assert visitors.stores("one") == {}
+    build(session, visitors)
+    root = visitors._root
+    visitors.close()
+    assert not root.exists()
+
+
+def test_who_was_away_for_long_is_forgotten(session, visitors):
+    store = build(session, visitors)[-1]
+    visitors._visitors["one"].used -= 4000
+    build(session, visitors, "two")
+    assert not store.folder.exists()
+    assert list(visitors._visitors) == ["two"]
+
+
+def test_a_cancelled_build_leaves_nothing(session, visitors):
+    deadline = Deadline(60)
+    documents, _ = documents_of(session, [], TEXT * 100)
+    steps = steps_of(session, visitors, "one", documents, deadline)
+    next(steps)
+    deadline.cancel()
+    with pytest.raises(LimitError, match="stopped"):
+        list(steps)
+    assert visitors.stores("one") == {}
+    eventually(lambda: not list(visitors._visitors["one"].folder.iterdir()))
+
+
+def test_a_build_nobody_waits_for_ends(session, visitors):
+    deadline = Deadline(60)
+    documents, _ = documents_of(session, [], TEXT * 100)
+    steps = steps_of(session, visitors, "one", documents, deadline)
+    next(steps)
+    steps.close()
+    assert deadline.cancelled
+    eventually(lambda: not list(visitors._visitors["one"].folder.iterdir()))
+
+
+def test_a_build_ends_when_its_time_is_up(session, visitors):
+    with pytest.raises(LimitError, match="longer than"):
+        build(session, visitors, text=TEXT * 50, deadline=Deadline(0.0))
+    assert visitors.stores("one") == {}
+
+
+def test_stopping_reaches_the_visitors_own_work_only(visitors):
+    one, two = Deadline(60), Deadline(60)
+    with visitors.running("one", one), visitors.running("two", two):
+        visitors.stop("one")
+        visitors.stop("nobody")
+        visitors.stop(None)
+        assert one.cancelled
+        assert not two.cancelled
+    assert len(visitors) == 0
+
+
+def test_files_of_text_and_json_lines_are_read(session, tmp_path):
+    (tmp_path / "notes.md").write_text("# Notes\nThe pump is new.")
+    (tmp_path / "rows.jsonl").write_text(
+        '{"text": "The winch is old.", "title": "Winch", "uri": "https://example.org/w"}\n'
+        '{"text": "The crane is red.", "uri": "javascript:alert(1)"}\n'
+    )
+    (tmp_path / "none.txt").write_bytes(b"\xff\xfe\x00bad\x80")
+    with pytest.raises(RequestError, match="UTF-8"):
+        documents_of(session, [str(tmp_path / "none.txt")], "")
+    files = [str(tmp_path / name) for name in ("notes.md", "rows.jsonl")]
+    found, skipped = documents_of(session, files, TEXT)
+    assert [one.title for one in found] == ["notes.md", "Winch", "rows.jsonl:2", "Pasted text"]
+    assert [one.uri for one in found] == [None, "https://example.org/w", None, None]
+    assert skipped == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("bomb.txt", gzip.compress(b"0" * 1_000_000)),
+        ("table.parquet", b"PAR1"),
+        ("archive.txt", b"PK\x03\x04rest"),
+        ("program.exe", b"MZ"),
+        ("rows.jsonl", b'{"title": "no text"}\n'),
+        ("empty.txt", b""),
+    ],
+)
+def test_what_is_no_text_is_refused(session, tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(RequestError) as caught:
+        documents_of(session, [str(tmp_path / name)], None)
+    assert str(tmp_path) not in friendly(caught.value)
+
+
+def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
+    (tmp_path / "large.txt").write_text("word " * 100_000)
+    with pytest.raises(LimitError, match="bytes"):
+        documents_of(session, [str(tmp_path / "large.txt")], "")
+    (tmp_path / "small.txt").write_text("word")
+    with pytest.raises(LimitError, match="files"):
+        documents_of(session, [str(tmp_path / "small.txt")] * 30, "")
+    with pytest.raises(RequestError, match="no text yet"):
+        documents_of(session, [], " ")
+
+
+def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, memory):
+    text = memory.sample_text
+    found = measure(session, memory, text, Lookup(("manual",)), Deadline(60))
+    assert found.interpolated < found.lm
+    assert found.oracle <= found.interpolated
+    row, column = found.heat.best
+    best = found.heat.perplexities[row][column]
+    assert best == min(
+        value for line in found.heat.perplexities for value in line if value is not None
+    )
+    html = figures.measured_html(found)
+    assert "lowers the perplexity" in html
+    assert html.count("kl-best") == 1
+    assert html.count("<tr>") <= 12
+    short = measure(session, memory, "The pump.", Lookup(("manual",)), Deadline(60))
+    assert short.tokens < 4
+    assert "kl-figures" in figures.measured_html(short)
+    with pytest.raises(LimitError):
+        measure(session, memory, text, Lookup(("manual",)), Deadline(0.0))
+
+
+@pytest.mark.parametrize(("count", "best"), [(5, 2), (22, 7), (30, 0), (30, 29), (13, 12)])
+def test_a_large_map_is_thinned_around_its_best_place(count, best):
+    found = figures._some(count, best, 12)
+    assert best in found
+    assert found == sorted(set(found))
+    assert len(found) <= 12
+    assert {0, count - 1} <= set(found)

@@ -1,0 +1,268 @@
+"""From a request to text and trace, without a page."""
+
+import threading
+
+import pytest
+import torch
+
+from knn_logits import (
+    ConfigError,
+    Deadline,
+    KNNLogitsProcessor,
+    LimitError,
+    Limits,
+    explain,
+)
+from knn_logits_app.memory import Memory
+from knn_logits_app.requests import Lookup, RequestError, lookup_of, text_of, writing_of
+from knn_logits_app.sampling import GumbelSampler, Watched, samplers
+from knn_logits_app.session import Session, friendly
+from knn_logits_app.streaming import Pieces
+
+MANUAL = Lookup(("manual",))
+PROMPT = "The right position of K-5750 is"
+
+
+def last(frames):
+    answers = None
+    for answers in frames:  # noqa: B007
+        pass
+    return answers
+
+
+def run(session, prompt=PROMPT, lookup=MANUAL, **settings):
+    wanted = writing_of(prompt, lookup, **{"new_tokens": 12, **settings})
+    return last(session.write(session.first, wanted, Deadline(60)))
+
+
+def library(memory, prompt, **settings):
+    """What the library alone writes."""
+    ids = memory.tokenizer(prompt, return_tensors="pt")["input_ids"]
+    with KNNLogitsProcessor(memory.model, memory.stores["manual"], **settings) as knn:
+        output = memory.model.generate(
+            ids, do_sample=False, max_new_tokens=12, pad_token_id=0, logits_processor=[knn]
+        )
+        return knn.trace(output, memory.tokenizer)[0]
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_answer_and_its_shares_are_the_librarys(session, memory, gated):
+    found = run(session, lookup=Lookup(("manual",), gate=gated))["knn"]
+    settings = {"lmbda": memory.gates["manual"]} if gated else {}
+    expected = library(memory, PROMPT, **settings)
+    tokens = [one for one in expected.tokens if one.token_id != 0]
+    assert found.text == "".join(one.token for one in tokens)
+    assert found.trace[0].text == found.text
+    # The live view, which knows no neighbors, colours as the trace does.
+    for (_, live), token in zip(found.words, tokens, strict=True):
+        assert live == pytest.approx(token.influence, abs=2e-3)
+    assert {one.store for token in found.trace[0].tokens for one in token.neighbors} == {"manual"}
+
+
+def test_candidates_hold_both_probabilities_of_the_chosen_token(session):
+    found = run(session)["knn"]
+    assert len(found.candidates) == found.tokens
+    for token, candidates in zip(found.trace[0].tokens, found.candidates, strict=True):
+        mine = next(one for one in candidates if one.token == token.token)
+        assert mine.p == pytest.approx(token.p, abs=1e-4)
+        assert mine.p_lm == pytest.approx(token.p_lm, abs=1e-4)
+        assert mine.p_knn == pytest.approx(token.p_knn, abs=1e-3)
+        assert sum(one.p for one in candidates) <= 1.0 + 1e-5
+
+
+def test_comparing_writes_what_each_alone_writes(session):
+    both = run(session, compare=True)
+    assert both["lm"].text == run(session, lookup=None)["lm"].text
+    assert both["knn"].text == run(session)["knn"].text
+    assert both["lm"].text != both["knn"].text
+    assert both["lm"].trace is None
+
+
+def test_explaining_is_the_librarys_explain(session, memory):
+    text = "The remedy for E272 is to test the main fuse."
+    found = session.explain(memory, text, MANUAL)
+    expected = explain(memory.model, memory.tokenizer, memory.stores["manual"], text)[0]
+    assert [one.influence for one in found.trace[0].tokens] == pytest.approx(
+        [one.influence for one in expected.tokens], abs=1e-6
+    )
+    for token, candidates in zip(found.trace[0].tokens, found.candidates, strict=True):
+        for one in candidates:
+            if one.token == token.token:
+                assert one.p_knn == pytest.approx(token.p_knn, abs=1e-3)
+
+
+def test_a_seed_means_the_same_text_whoever_else_writes(session):
+    settings = {"sample": True, "new_tokens": 20, "sampling_temperature": 1.5}
+    texts = [run(session, seed=3, **settings)["knn"].text for _ in range(2)]
+    others = {seed: run(session, seed=seed, **settings)["knn"].text for seed in range(4, 8)}
+    together = {}
+
+    def write(seed):
+        together[seed] = run(session, seed=seed, **settings)["knn"].text
+
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(3, 8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts[0] == texts[1] == together[3]
+    assert {**others, 3: texts[0]} == together
+    assert len(set(together.values())) > 1
+
+
+def test_traces_of_many_visitors_are_not_mixed(session):
+    prompts = [f"{words} E{number}" for words in ("For", "To clear", "After") for number in
+               (272, 728, 176)]  # fmt: skip
+    alone = {prompt: run(session, prompt)["knn"] for prompt in prompts}
+    found = {}
+
+    def write(prompt):
+        found[prompt] = run(session, prompt)["knn"]
+
+    threads = [threading.Thread(target=write, args=(prompt,)) for prompt in prompts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for prompt in prompts:
+        assert found[prompt].trace.to_dict() == alone[prompt].trace.to_dict()
+
+
+def test_gumbel_noise_draws_from_the_distribution():
+    scores = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])) + 3.0
+    sampler = GumbelSampler(0)
+    drawn = [int(sampler(None, scores).argmax()) for _ in range(4000)]
+    shares = torch.bincount(torch.tensor(drawn), minlength=4) / 4000
+    assert torch.allclose(shares, torch.tensor([0.5, 0.3, 0.15, 0.05]), atol=0.03)
+    chain = samplers(1, 1.0, 0.7)
+    for one in chain[:-1]:
+        scores = one(None, scores)
+    assert {int(chain[-1](None, scores).argmax()) for _ in range(500)} == {0, 1}
+
+
+def test_a_stopped_text_keeps_its_sources(session, memory):
+    deadline = Deadline(60)
+    wanted = writing_of("The", MANUAL, new_tokens=120)
+    answers = None
+    for answers in session.write(memory, wanted, deadline):
+        if answers["knn"].tokens > 2:
+            deadline.cancel()
+    found = answers["knn"]
+    assert found.done
+    assert found.stopped == "stopped"
+    assert 2 < found.tokens < 120
+    assert len(found.trace[0].tokens) == found.tokens
+
+
+def test_a_text_ends_when_its_time_is_up(session, memory):
+    found = last(session.write(memory, writing_of("The", None, new_tokens=120), Deadline(0.05)))
+    assert found["lm"].stopped == "the time is up"
+
+
+def test_nobody_reading_on_ends_the_writing(session, memory):
+    deadline = Deadline(60)
+    frames = session.write(memory, writing_of("The", MANUAL, new_tokens=120), deadline)
+    next(frames)
+    frames.close()
+    assert deadline.cancelled
+
+
+def test_one_sentence_is_enough_where_it_is_wanted(session):
+    text = run(session, new_tokens=40, one_sentence=True)["knn"].text
+    assert text.endswith(".")
+    assert text.count(".") == 1
+
+
+def test_pieces_never_cut_a_character(memory):
+    text = "Grüße, 你好 👍🏽."
+    ids = memory.tokenizer(text)["input_ids"]
+    pieces = Pieces(memory.tokenizer, ids[:1])
+    shown = memory.tokenizer.decode(ids[:1]) + "".join(pieces.add(one) for one in ids[1:])
+    assert shown == text
+    assert "\ufffd" not in shown
+
+
+def test_the_model_is_as_it_was(session, memory):
+    run(session, compare=True)
+    assert not memory.model._forward_pre_hooks
+    assert not any(one._forward_pre_hooks or one._forward_hooks for one in memory.model.modules())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prompt": ""}, "empty"),
+        ({"prompt": "  "}, "empty"),
+        ({"prompt": 7}, "empty"),
+        ({"prompt": "a\ud800"}, "half a character"),
+        ({"prompt": "x" * 30_000}, "allowed"),
+        ({"prompt": "word " * 300}, "tokens"),
+        ({"new_tokens": 10_000}, "are allowed"),
+        ({"new_tokens": 1.5}, "whole"),
+        ({"new_tokens": True}, "number"),
+        ({"seed": -1}, "seed"),
+        ({"sampling_temperature": float("nan")}, "between"),
+        ({"top_p": float("inf")}, "between"),
+        ({"seed": 10**400}, "between"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(session, settings, message):
+    with pytest.raises((RequestError, LimitError)) as caught:
+        run(session, **settings)
+    line = friendly(caught.value)
+    assert message in line
+    assert "\n" not in line
+    assert not line[0].islower()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"stores": None}, {"stores": []}, {"stores": [7]}, {"stores": {"a": 1}},
+        {"stores": ["a"] * 9}, {"stores": ["a"], "k": 0}, {"stores": ["a"], "k": 10**9},
+        {"stores": ["a"], "lmbda": 1.01}, {"stores": ["a"], "temperature": 0},
+        {"stores": ["a"], "k": "many"},
+    ],
+)  # fmt: skip
+def test_a_lookup_that_makes_no_sense_is_refused(given):
+    with pytest.raises((RequestError, LimitError)):
+        lookup_of(**given)
+
+
+def test_only_datastores_that_are_there_are_found(session):
+    for name in ("../../etc", "/etc/passwd", "Manual", "your text"):
+        with pytest.raises(RequestError, match="no such datastore"):
+            run(session, lookup=Lookup((name,)))
+    with pytest.raises(RequestError, match="no model"):
+        session.memory("another")
+
+
+def test_an_unexpected_error_tells_nothing():
+    assert "secret" not in friendly(RuntimeError("secret"))
+    assert "/srv" not in friendly(ConfigError("the folder /srv/store is bad"))
+
+
+def test_a_memory_of_any_model_names_its_datastores(memory):
+    store = memory.stores["manual"]
+    made = Memory.of("mine", memory.model, memory.tokenizer, [store, store])
+    assert list(made.stores) == [store.name, f"{store.name} 2"]
+    assert made.context == 256
+    assert made.examples[0].prompt
+    with pytest.raises(ConfigError):
+        Memory.of("mine", memory.model, memory.tokenizer, [])
+
+
+def test_a_prompt_and_its_answer_must_fit_the_model(memory):
+    wide = Session({memory.name: memory}, Limits(prompt_tokens=256, new_tokens=200))
+    with pytest.raises(LimitError, match="256 that the model reads"):
+        run(wide, "word " * 100, new_tokens=200)
+
+
+def test_watching_changes_nothing(session, memory):
+    ids = memory.tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    with KNNLogitsProcessor(memory.model, memory.stores["manual"]) as knn:
+        settings = {"do_sample": False, "max_new_tokens": 8, "pad_token_id": 0}
+        plain = memory.model.generate(ids, logits_processor=[knn], **settings)
+        watched = memory.model.generate(ids, logits_processor=[Watched(knn)], **settings)
+    assert torch.equal(plain, watched)
+    assert text_of("x") == "x"

@@ -1,0 +1,102 @@
+"""What a Hub Space needs: the README's front matter, the entry, and work in a fork."""
+
+import multiprocessing
+import pickle
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import yaml
+
+from knn_logits_app.own_text import Progress, documents_of
+from knn_logits_app.requests import Lookup, Writing
+from knn_logits_app.work import LentWork, Work, work_for
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_front_matter_names_what_is_there():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    matter = yaml.safe_load(re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)[1])
+    assert matter["sdk"] == "gradio"
+    assert (ROOT / matter["app_file"]).is_file()
+    pins = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    assert f"gradio=={matter['sdk_version']}\n" in pins
+
+
+def test_the_entry_finds_its_packages_by_itself(monkeypatch):
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if not one.startswith(str(ROOT))])
+    space = runpy.run_path(str(ROOT / "app" / "app.py"))
+    assert space["Memory"].__module__ == "knn_logits_app.memory"
+    assert str(ROOT) in sys.path
+
+
+def in_a_fork(function):
+    """What a Space does with a decorated function: a fork runs it, and all else is pickled."""
+
+    def run(results, arguments):
+        try:
+            found = function(*pickle.loads(arguments))
+            if hasattr(found, "__next__"):
+                for one in found:
+                    results.put(("one", one))
+            else:
+                results.put(("one", found))
+            results.put(("end", None))
+        except Exception as error:
+            results.put(("error", str(error)))
+
+    def lent(*arguments):
+        context = multiprocessing.get_context("fork")
+        results = context.Queue()
+        process = context.Process(target=run, args=(results, pickle.dumps(arguments)))
+        process.start()
+        try:
+            while True:
+                kind, what = results.get(timeout=60)
+                if kind == "error":
+                    raise RuntimeError(what)
+                if kind == "end":
+                    return
+                yield what
+        finally:
+            process.terminate()
+            process.join()
+
+    def called(*arguments):
+        steps = lent(*arguments)
+        return steps if function.__name__ in ("write", "built") else next(steps)
+
+    return called
+
+
+def test_a_fork_writes_explains_measures_and_builds_as_this_process_does(session, tmp_path):
+    work = LentWork(session, in_a_fork)
+    here = Work(session)
+    memory, lookup = session.first, Lookup(("manual", "chronicle"))
+    wanted = Writing("The right position of K-5750 is", lookup, compare=True, new_tokens=6)
+
+    def deadline():
+        return session.limits.deadline()
+
+    *_, lent = work.write(memory, wanted, deadline(), {})
+    *_, own = here.write(memory, wanted, deadline(), {})
+    assert lent["knn"].trace.to_dict() == own["knn"].trace.to_dict()
+    assert lent["lm"].text == own["lm"].text
+    text = "The remedy for E272 is to test the main fuse."
+    assert work.explain(memory, text, lookup, {}).words == pickle.loads(
+        pickle.dumps(here.explain(memory, text, lookup, {}).words)
+    )
+    one = Lookup(("manual",))
+    assert work.measure(memory, text, one, deadline(), {}) == here.measure(
+        memory, text, one, deadline(), {}
+    )
+    documents, _ = documents_of(session, [], "The lighthouse was painted blue in 1931.")
+    *steps, folder = work.build(memory, documents, tmp_path, deadline())
+    assert all(isinstance(step, Progress) for step in steps)
+    assert (folder / "datastore.json").is_file()
+
+
+def test_without_the_package_the_work_is_done_here(session):
+    assert type(work_for(session)) is Work

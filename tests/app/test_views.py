@@ -1,0 +1,182 @@
+"""Answers as HTML: nothing from outside is more than text, and the shares are said twice."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from knn_logits import NeighborTrace, SequenceTrace, TokenTrace, Trace
+from knn_logits_app import views
+from knn_logits_app.sampling import Candidate
+from knn_logits_app.session import Answer
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'&`${alert(1)}{{value}}"
+
+
+def neighbor(**given):
+    content = {
+        "before": "The winch ", "word": " cover", "after": " is red.", "document": "d1",
+        "title": "Winches", "uri": None, "store": "manual", "entry": 3, "weight": 0.5,
+        "distance": 2.0, "influence": 0.4,
+    }  # fmt: skip
+    return NeighborTrace(**{**content, **given})
+
+
+def token(text, influence=0.8, neighbors=(), **given):
+    known = {"p": 0.5, "p_lm": 0.1, "p_knn": 0.9, "lmbda": 0.5, **given}
+    return TokenTrace(text, 7, influence=influence, neighbors=list(neighbors), **known)
+
+
+def answer(*tokens, prompt="Open the", candidates=None):
+    return Answer(
+        prompt,
+        tuple((one.token, one.influence) for one in tokens),
+        knn=True,
+        done=True,
+        trace=Trace([SequenceTrace(prompt, list(tokens))]),
+        candidates=tuple(candidates or [[Candidate(" cover", 0.5, 0.1, 0.9)]] * len(tokens)),
+        tokens=len(tokens),
+        seconds=0.5,
+    )
+
+
+class Elements(HTMLParser):
+    """Names and attributes of all elements, and the text."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.found, self.text = [], ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_no_text_from_outside_becomes_an_element_or_an_attribute():
+    hostile = neighbor(
+        before=HOSTILE, word=HOSTILE, after=HOSTILE, document=HOSTILE, title=HOSTILE,
+        uri="javascript:alert(1)//" + HOSTILE, store=HOSTILE,
+    )  # fmt: skip
+    shown = answer(
+        token(" " + HOSTILE, neighbors=[hostile]),
+        prompt=HOSTILE,
+        candidates=[[Candidate(HOSTILE, 0.5, 0.1, None)]],
+    )
+    html = views.answers_html({"lm": shown, "knn": shown})
+    elements = Elements(html)
+    known = re.findall(
+        r"\w+",
+        "a article b blockquote button details div h2 h3 h4 i li mark ol p section span summary "
+        "table tbody td th thead tr ul",
+    )
+    assert {tag for tag, _ in elements.found} <= set(known)
+    assert not [1 for _, attrs in elements.found for name in attrs if name.startswith("on")]
+    assert not [1 for tag, _ in elements.found if tag == "a"]
+    assert elements.text.count("onerror=alert(1)") > 5
+    trace = next(attrs["data-trace"] for _, attrs in elements.found if "data-trace" in attrs)
+    assert json.loads(trace)["sequences"][0]["prompt"] == HOSTILE
+
+
+@pytest.mark.parametrize(
+    ("uri", "linked"),
+    [
+        ("https://example.org/a?b=1&c=2", True),
+        ("HTTP://example.org", True),
+        ("javascript:alert(1)", False),
+        ("data:text/html,<script>", False),
+        (" javascript:alert(1)", False),
+        ("//example.org", False),
+        ("https://", False),
+        ("file:///etc/passwd", False),
+        ("http://[broken", False),
+        ("folder/file.txt", False),
+        (None, False),
+    ],
+)
+def test_only_web_addresses_are_links(uri, linked):
+    html = views.link(uri)
+    assert bool(html) is linked
+    if linked:
+        (_, attrs), *_ = Elements(html).found
+        assert attrs["href"] == uri
+        assert "noopener" in attrs["rel"]
+
+
+@pytest.mark.parametrize(
+    ("share", "level"), [(0.0, 0), (0.049, 0), (0.05, 1), (0.25, 2), (0.5, 3), (0.75, 4), (1.0, 4)]
+)
+def test_a_level_is_a_colour_and_the_thickness_of_a_line(share, level):
+    assert views.level(share) == level
+    html = views.answers_html({"knn": answer(token(" cover", share))})
+    assert f'class="kl-w kl-l{level}"' in html
+    assert f"{share:.0%} by the memory" in html.replace("under 1%", "0%")
+    css = (views.__file__.replace("views.py", "assets/app.css"),)
+    rules = open(css[0], encoding="utf-8").read()  # noqa: PTH123, SIM115
+    for one in range(1, 5):
+        assert re.search(rf"\.kl-l{one} {{[^}}]*border-bottom: {one}px", rules)
+
+
+def test_tokens_become_words_with_the_mean_of_their_shares():
+    pieces = [(" K", 1.0), ("-", 0.5), ("96", 0.0), (".", 0.2), (" After", 0.4), ("", 0.0)]
+    words = views.words_of(pieces)
+    assert [(one.space, one.text) for one in words] == [(" ", "K-96"), ("", "."), (" ", "After")]
+    assert words[0].share == pytest.approx(0.5)
+    assert words[2].tokens == (4, 5)
+
+
+def test_a_word_shows_the_documents_that_did_most_for_it():
+    first = neighbor(document="a", title="A", influence=0.6, word=" K", after="-96 is red.")
+    second = neighbor(document="b", title="B", influence=0.2, word=" K", after="-11.")
+    weak = neighbor(document="c", title="C", influence=0.004)
+    tokens = [
+        token(" K", 0.8, [second, first, weak]),
+        token("-96", 0.8, [neighbor(document="a", title="A", influence=0.8, word="-96")]),
+    ]
+    found = views.main_passages(tokens)
+    assert [(one.neighbor.title, one.share) for one in found] == [
+        ("A", pytest.approx(0.7)),
+        ("B", pytest.approx(0.1)),
+    ]
+    assert found[0].marked == " K-96"
+    html = views.answers_html({"knn": answer(*tokens)})
+    assert "<mark>K-96</mark> is red." in html
+    assert 'role="button" tabindex="0" aria-expanded="true"' in html
+
+
+def test_a_word_without_a_vote_says_so():
+    html = views.answers_html({"knn": answer(token(" cover", 0.0))})
+    assert "the model’s own" in html
+    assert 'aria-expanded="true"' not in html
+
+
+def test_the_answer_without_knn_has_no_buttons():
+    plain = Answer("Open the", ((" cover", 0.0),), done=True, tokens=1, seconds=0.1)
+    html = views.answers_html({"lm": plain})
+    assert "role=" not in html
+    assert "kl-legend" not in html
+
+
+def test_an_answer_grows_without_sources_until_it_is_whole():
+    html = views.answers_html({"knn": Answer("Open the", ((" cover", 0.9),), knn=True)})
+    assert "kl-caret" in html
+    assert "kl-panel" not in html
+    assert 'class="kl-w kl-l4"' in html
+
+
+def test_control_characters_are_left_out():
+    assert views.text("a\x00b\x1b[31mc\u202ed\ne") == "ab[31mcd\ne"
+
+
+@pytest.mark.parametrize("share", [None, 0.0, 1e-12, 0.3, 1.0])
+def test_bars_say_their_number(share):
+    html = views._bar(share, "knn")
+    assert ("–" if share is None else "width:") in html
+
+
+def test_progress_without_a_total_is_open():
+    assert "value" not in views.progress_html("keys", 3, None)
+    assert 'value="3" max="9"' in views.progress_html("keys", 3, 9)

@@ -1,0 +1,102 @@
+"""`knn-logits eval` as a user meets it."""
+
+import json
+
+import pytest
+from commands import call, save_model, write_corpus
+
+TEXT = "The harbour crane lifts twelve crates, and Queen Maira reads the barometer. " * 6
+
+
+@pytest.fixture(scope="module")
+def model_folder(tokenizer, tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("models") / "tiny", tokenizer)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    return lambda *args: call(monkeypatch, capsys, *args)
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write_corpus(tmp_path / "text.jsonl", [TEXT, "The keeper lights the lamp."])
+
+
+def test_json(run, model_folder, store, text, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text(TEXT)
+    result = run("eval", model_folder, store.folder, text, other, "--json")
+    assert result.code == 0, result.err
+    assert len(result.out.splitlines()) == 1
+    content = result.json
+    assert set(content["perplexity"]) == {"lm", "knn", "interpolated", "oracle"}
+    assert content["perplexity"]["oracle"] < content["perplexity"]["interpolated"]
+    assert set(content["bits_per_byte"]) == {"lm", "knn", "interpolated", "oracle"}
+    assert content["searches"] == content["tokens"] == sum(t["tokens"] for t in content["texts"])
+    assert content["searches_saved"] == 0
+    assert content["tokens_per_second"] > 0
+    assert [one["name"] for one in content["texts"]] == [text, str(other)]
+    assert content["settings"]["k"] == 16
+    assert content["settings"]["window"] == 64
+
+
+def test_for_people(run, model_folder, store, text):
+    result = run("eval", model_folder, store.folder, text, "--lmbda", 0.3, "--window", 32)
+    assert result.code == 0, result.err
+    assert "mixture" in result.out
+    assert "lmbda 0.3" in result.out
+    assert "window 32" in result.out
+
+
+def test_windows_and_concatenation(run, model_folder, store, text):
+    options = ("--window", 16, "--stride", 8, "--json")
+    plain = run("eval", model_folder, store.folder, text, *options).json
+    joined = run("eval", model_folder, store.folder, text, "--concatenate", *options).json
+    assert joined["tokens"] == plain["tokens"] + 1
+    assert (joined["settings"]["window"], joined["settings"]["stride"]) == (16, 8)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [("", "no readable document"), ("a", "no token follows another"), (None, "does not exist")],
+)
+def test_a_text_that_predicts_nothing_is_one_line(
+    run, model_folder, store, tmp_path, content, expected
+):
+    path = tmp_path / "short.txt"
+    if content is not None:
+        path.write_text(content)
+    result = run("eval", model_folder, store.folder, path, "--json")
+    assert result.code == 1
+    assert result.out == ""
+    assert expected in result.err
+    assert len([line for line in result.err.splitlines() if line.startswith("knn-logits: ")]) >= 1
+    assert "Traceback" not in result.err
+
+
+def test_mistakes_are_one_line(run, model_folder, store, text, tmp_path):
+    for args, expected in (
+        ((store.folder,), "no text is given"),
+        ((tmp_path / "nowhere", text), "does not exist"),
+        ((store.folder, text, text), "given twice"),
+        ((store.folder, text, "--lmbda", 2), "between 0 and 1"),
+        ((store.folder, text, "--window", 8, "--stride", 9), "larger than window"),
+        ((store.folder, store.folder, text, "--weights", "1"), "give 2 weights"),
+    ):
+        result = run("eval", model_folder, *args)
+        assert result.code == 1, args
+        assert expected in result.err
+        assert len(result.err.splitlines()) == 1
+
+
+def test_an_unreadable_document_is_skipped_or_refused(run, model_folder, store, text, tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text(TEXT)
+    (folder / "b.txt").write_bytes(b"\xff\xfe\x00broken\x00")
+    result = run("eval", model_folder, store.folder, folder, "--json")
+    assert result.code == 0, result.err
+    assert "skipped" in result.err
+    assert json.loads(result.out)["documents"] == 1
+    assert run("eval", model_folder, store.folder, folder, "--strict").code == 1

@@ -1,0 +1,97 @@
+"""`knn-logits tune`, and what `build` and `eval --report` do with its parts."""
+
+import shutil
+import sys
+
+import pytest
+from commands import call, save_model, write_corpus
+from conftest import TEXTS
+
+DOCUMENTS = [f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." for n in range(8)]
+
+
+@pytest.fixture(scope="module")
+def model_folder(tokenizer, tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("models") / "tiny", tokenizer)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    return lambda *args: call(monkeypatch, capsys, *args)
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write_corpus(tmp_path / "text.jsonl", DOCUMENTS)
+
+
+@pytest.fixture
+def copy(store, tmp_path):
+    return shutil.copytree(store.folder, tmp_path / "copy")
+
+
+def test_json_and_write(run, model_folder, copy, text):
+    result = run("tune", model_folder, copy, text, "--k", 32, "--json")
+    assert result.code == 0, result.err
+    assert len(result.out.splitlines()) == 1
+    content = result.json
+    assert set(content) >= {"lmbda", "temperature", "k", "perplexity", "settings_tried", "seconds"}
+    assert content["settings_tried"] >= 1000
+    assert content["perplexity"] < content["perplexity_lm"]
+    assert run("info", copy, "--json").json["settings"]["calibrated"] is False
+    assert run("tune", model_folder, copy, text, "--k", 32, "--write").code == 0
+    settings = run("info", copy, "--json").json["settings"]
+    assert settings["calibrated"] is True
+    assert settings["lmbda"] == content["lmbda"]
+    assert settings["k"] == content["k"]
+
+
+def test_for_people(run, model_folder, copy, text):
+    result = run("tune", model_folder, copy, text, "--k", 8)
+    assert result.code == 0, result.err
+    assert "other tokens" in result.out
+    assert "--write" in result.out
+
+
+def test_plots_and_report(run, model_folder, copy, text, tmp_path):
+    pytest.importorskip("matplotlib")
+    result = run("tune", model_folder, copy, text, "--k", 8, "--plots", tmp_path / "p", "--json")
+    assert result.code == 0, result.err
+    assert len(result.json["files"]) == 3
+    report = tmp_path / "r"
+    result = run("eval", model_folder, copy, text, "--report", report, "--lmbda", 0.5)
+    assert result.code == 0, result.err
+    page = (report / "evaluation.md").read_text()
+    assert f"knn-logits eval {model_folder} {copy} {text}" in page
+    assert "--lmbda 0.5" in page
+
+
+def test_mistakes_are_one_line(run, model_folder, copy, text, tmp_path, monkeypatch):
+    short = tmp_path / "short.txt"
+    short.write_text("a")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    for args, expected in (
+        ((copy,), "no text is given"),
+        ((copy, short), "dozens of documents"),
+        ((copy, text, "--k", 0), "k must be"),
+        ((copy, copy, text, "--write"), "tune each on its own"),
+        ((copy, text, "--plots", tmp_path / "p"), "knn-logits[plots]"),
+    ):
+        result = run("tune", model_folder, *args)
+        assert result.code == 1, args
+        assert expected in result.err
+        lines = [line for line in result.err.splitlines() if line.startswith("knn-logits: ")]
+        assert len(lines) == 1
+    assert "plots]" in run("eval", model_folder, copy, text, "--report", tmp_path / "r").err
+
+
+def test_build_calibrates_unless_told_otherwise(run, model_folder, tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.jsonl", DOCUMENTS * 3)
+    options = ("--window", 64, "--stride", 32, "--json")
+    found = run("build", model_folder, corpus, "--out", tmp_path / "a", *options)
+    assert found.code == 0, found.err
+    assert found.json["calibrated"] is True
+    found = run("build", model_folder, corpus, "--out", tmp_path / "b", "--no-calibrate", *options)
+    assert (found.json["calibrated"], found.json["lmbda"]) == (False, 0.25)
+    found = run("build", model_folder, corpus, "--out", tmp_path / "c", "--lmbda", 0.1, *options)
+    assert (found.json["calibrated"], found.json["lmbda"]) == (True, 0.1)

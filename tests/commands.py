@@ -1,0 +1,45 @@
+"""The command line called from tests, and a model and a corpus for it."""
+
+import json
+import sys
+
+from conftest import TEXTS, make_gpt2
+
+from knn_logits.cli import main
+
+
+class Result:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self):
+        return json.loads(self.out.splitlines()[-1])
+
+
+def call(monkeypatch, capsys, *args):
+    """Runs `knn-logits ARGS` in this process."""
+    monkeypatch.setattr(sys, "argv", ["knn-logits", *map(str, args)])
+    code = 0
+    try:
+        main()
+    except SystemExit as stop:
+        code = stop.code or 0
+    captured = capsys.readouterr()
+    return Result(code, captured.out, captured.err)
+
+
+def save_model(folder, tokenizer):
+    """The small GPT-2 of `conftest` as a folder that the command line can load."""
+    make_gpt2().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def write_corpus(path, texts=TEXTS):
+    rows = [
+        {"id": f"d{number}", "title": f"Title {number}", "text": text}
+        for number, text in enumerate(texts)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)

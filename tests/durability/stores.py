@@ -1,0 +1,136 @@
+"""A small model and the jobs that the tests of durability disturb."""
+
+import functools
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The scripts run without pytest, which puts this folder on the path.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from conftest import TEXTS, make_gpt2
+from folders import hashes, names
+
+from knn_logits import Datastore, Document, IndexConfig, WindowConfig, build_datastore, build_index
+from knn_logits.build.adding import add_documents
+from knn_logits.build.removing import compact, remove_documents
+from knn_logits.datastore import layout
+
+DOCUMENTS = [
+    Document(f"{text} {TEXTS[(number + turn) % 8]}", f"{turn}-{number}", title=f"title {number}")
+    for turn in range(3)
+    for number, text in enumerate(TEXTS)
+]
+WINDOW = WindowConfig(32, 16)
+BATCH_TOKENS = 64
+
+
+def quiet():
+    """One thread and small batches, for children that are forked."""
+    import logging
+
+    import faiss
+
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    logging.getLogger("knn_logits").setLevel(logging.ERROR)
+    from knn_logits.build import keys
+
+    keys._BUFFER_BYTES = 4096
+
+
+@functools.cache
+def model():
+    return make_gpt2(layers=1, width=32)
+
+
+@functools.cache
+def tokenizer():
+    import conftest
+
+    return conftest.tokenizer.__wrapped__()
+
+
+class Jobs:
+    """Each job, with what is there before it; small shards, so that there are many steps.
+
+    Args:
+        documents: Taken for a build; the last third of them is what is added.
+        shard_bytes: Size of a file of keys.
+        index: The index that is built.
+    """
+
+    KINDS = ("build", "add", "compact", "index")
+
+    def __init__(self, documents=24, shard_bytes=4096, index="IVF8,SQ8"):
+        self._documents = DOCUMENTS[:documents]
+        self._first = documents - documents // 3
+        self._shard_bytes = shard_bytes
+        self._index = IndexConfig(index)
+
+    def build(self, folder, last=None, step=1):
+        return build_datastore(
+            model(),
+            tokenizer(),
+            self._documents[:last:step],
+            folder,
+            window=WINDOW,
+            index=self._index,
+            batch_tokens=BATCH_TOKENS,
+            shard_bytes=self._shard_bytes,
+        )
+
+    def add(self, folder):
+        return add_documents(
+            model(),
+            tokenizer(),
+            folder,
+            self._documents[self._first :],
+            batch_tokens=BATCH_TOKENS,
+            shard_bytes=self._shard_bytes,
+        )
+
+    def compact(self, folder):
+        return compact(folder, shard_bytes=self._shard_bytes)
+
+    def index(self, folder):
+        return build_index(Datastore(folder), IndexConfig("IVF4,Flat", "cosine"))
+
+    def run(self, kind, folder):
+        return getattr(self, kind)(folder)
+
+    def prepare(self, kind, folder):
+        """What is there before a job: nothing, some documents, or all with two removed."""
+        if kind == "compact":
+            self.build(folder)
+            remove_documents(folder, ["0-0", "0-3"])
+        elif kind != "build":
+            self.build(folder, self._first)
+
+
+def state(folder):
+    """All that a reader can see of a folder, by content."""
+    return hashes(folder) if folder.exists() else {}
+
+
+def is_datastore(folder):
+    return (folder / layout.MANIFEST).exists()
+
+
+def visible(folder):
+    """What a reader finds: the manifest's checksum, or nothing."""
+    if not is_datastore(folder):
+        return None
+    store = Datastore(folder, full=True)
+    assert len(store.values) == len(store)
+    return store.manifest.checksum
+
+
+def is_clean(folder):
+    """Whether the folder holds nothing but what the manifest names."""
+    manifest = Datastore(folder).manifest
+    return set(names(folder)) == {layout.MANIFEST, *(one.name for one in manifest.files)}

@@ -1,0 +1,27 @@
+"""The scripts beside this file, with small numbers; each says what it shows."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+# They fork and kill, which only POSIX has; a process of their own, so that nothing is shared.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork"),
+]
+
+
+@pytest.mark.parametrize(("script", "number"), [("kills", 25), ("damage", 500)])
+def test_nothing_goes_wrong(script, number):
+    process = subprocess.run(
+        [sys.executable, HERE / f"{script}.py", "--number", str(number), "--seed", "7"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+    )
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]

@@ -1,0 +1,130 @@
+"""Each operation on the disk fails once, in each job: what readers see, and how it goes on."""
+
+import errno
+import itertools
+import os
+import shutil
+
+import pytest
+import stores
+
+from knn_logits.datastore import files
+from knn_logits.errors import StorageError
+
+OPERATIONS = ["_write", "_sync", "_rename", "_save_arrays", "_unlink"]
+
+
+JOBS = stores.Jobs(documents=6, shard_bytes=6000, index="IVF2,SQ8")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_steps():
+    from knn_logits.build import keys
+
+    before, sync = keys._BUFFER_BYTES, files._sync
+    keys._BUFFER_BYTES = 4096
+    # Nothing pulls the plug here, so that the disk need not be waited for.
+    files._sync = lambda handle: None
+    yield
+    keys._BUFFER_BYTES, files._sync = before, sync
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """Of each job: a folder before it, what readers see before and after it, its files after it."""
+    found = {}
+    for kind in JOBS.KINDS:
+        before, after = (tmp_path_factory.mktemp(kind) / name for name in ("before", "after"))
+        JOBS.prepare(kind, before)
+        copied(before, after)
+        JOBS.run(kind, after)
+        found[kind] = before, stores.visible(before), stores.visible(after), stores.state(after)
+    return found
+
+
+def copied(before, folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    if before.exists():
+        shutil.copytree(before, folder)
+
+
+class Failing:
+    """An operation on the disk whose n-th call fails, and all after it where `lasting`."""
+
+    def __init__(self, monkeypatch, operation, at, number, lasting):
+        self.calls = 0
+        self.failed = False
+        self._at, self._number, self._lasting = at, number, lasting
+        self._real = getattr(files, operation)
+        monkeypatch.setattr(files, operation, self)
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        if self.calls == self._at or (self._lasting and self.calls > self._at):
+            self.failed = True
+            raise OSError(self._number, os.strerror(self._number))
+        return self._real(*arguments)
+
+
+def calls(kind, operation, reference, folder, monkeypatch):
+    """How often a job calls an operation when nothing disturbs it."""
+    copied(reference[kind][0], folder)
+    with monkeypatch.context() as patch:
+        counting = Failing(patch, operation, 0, 0, lasting=False)
+        JOBS.run(kind, folder)
+    return counting.calls
+
+
+def attempt(kind, folder):
+    """Runs a job; returns the error of the package's own that ended it, if one did."""
+    try:
+        JOBS.run(kind, folder)
+    except StorageError as error:
+        return str(error)
+    return None
+
+
+def disturbed(kind, operation, at, number, reference, folder, monkeypatch, *, lasting=False):
+    before, old, new, end = reference[kind]
+    copied(before, folder)
+    with monkeypatch.context() as patch:
+        failing = Failing(patch, operation, at, number, lasting)
+        error = attempt(kind, folder)
+        assert failing.failed
+    seen = stores.visible(folder)
+    what = (kind, operation, at, errno.errorcode[number], error)
+    assert seen in (old, new), what
+    assert error is None or "\n" not in error
+    # A fault while the old files are cleared away can leave them there; it undoes nothing.
+    assert error is not None or seen == new, what
+    if seen == new:
+        if kind in ("build", "add"):
+            assert attempt(kind, folder) is None, what
+            assert stores.visible(folder) == new, what
+    else:
+        assert attempt(kind, folder) is None, what
+    if seen != new or kind in ("build", "add"):
+        assert stores.state(folder) == end, what
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("kind", JOBS.KINDS)
+def test_a_job_goes_on_after_a_fault_at_any_call(kind, operation, reference, tmp_path, monkeypatch):
+    number = calls(kind, operation, reference, tmp_path / "count", monkeypatch)
+    kinds = itertools.cycle((errno.ENOSPC, errno.EIO))
+    assert number or operation == "_unlink"
+    for at, error in zip(range(1, number + 1), kinds, strict=False):
+        folder = tmp_path / "s"
+        disturbed(kind, operation, at, error, reference, folder, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", JOBS.KINDS)
+@pytest.mark.parametrize("operation", ["_write", "_sync", "_rename"])
+def test_a_disk_that_stays_full(kind, operation, reference, tmp_path, monkeypatch):
+    """Every call from the n-th on fails, so that nothing can be cleared up with it either."""
+    number = calls(kind, operation, reference, tmp_path / "count", monkeypatch)
+    for at in range(1, number + 1, max(1, number // 12)):
+        folder = tmp_path / "s"
+        disturbed(kind, operation, at, errno.ENOSPC, reference, folder, monkeypatch, lasting=True)

@@ -1,0 +1,208 @@
+"""`LearnedGate`: its features, its formula, its training, and its file, against NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knn_logits import (
+    ConfigError,
+    DamagedError,
+    DistanceGate,
+    KNNLogitsProcessor,
+    LearnedGate,
+    fit_distance_gate,
+    fit_learned_gate,
+    gate_features,
+    load_gate,
+    save_gate,
+)
+from knn_logits.gating.learned import FEATURES
+from knn_logits.gating.stored import gate_arrays, gate_from_arrays
+from knn_logits.neighbors import Neighbors
+
+FAR = {"l2": math.inf, "ip": -math.inf, "cosine": -math.inf}
+
+
+def naive_features(ids, distances, values, metric, log_p):
+    """One row's, from lists."""
+    entropy = -sum(math.exp(one) * one for one in log_p if one > -math.inf)
+    model = [max(log_p), entropy]
+    found = [
+        (distance if metric == "l2" else -distance, place)
+        for place, (one, distance) in enumerate(zip(ids, distances, strict=True))
+        if one >= 0
+    ]
+    if not found:
+        return [0.0] * 4 + model
+    few = [place for _, place in sorted(found)[:16]]
+    value = values[few[0]]
+    return [
+        distances[few[0]],
+        sum(distances[place] for place in few) / len(few),
+        sum(values[place] == value for place in few) / len(few),
+        max(log_p[value], -20.0),
+        *model,
+    ]
+
+
+@st.composite
+def cases(draw):
+    metric = draw(st.sampled_from(["l2", "ip", "cosine"]))
+    vocabulary, k = draw(st.integers(1, 6)), draw(st.integers(0, 20))
+    rows = []
+    for _ in range(draw(st.integers(1, 3))):
+        number = draw(st.integers(0, k))
+        near = st.integers(0, 400) if metric == "l2" else st.integers(-400, 400)
+        # All different, since which of two equally near ones is the nearest is nobody's promise.
+        distances = draw(st.lists(near, min_size=number, max_size=number, unique=True))
+        scores = [draw(st.floats(-30, 30, width=32)) for _ in range(vocabulary)]
+        scores[draw(st.integers(0, vocabulary - 1))] = 5.0
+        if draw(st.booleans()):
+            scores[0] = scores[0] if vocabulary == 1 else -math.inf
+        rows.append(
+            (
+                [3] * number + [-1] * (k - number),
+                [one / 8 for one in distances] + [FAR[metric]] * (k - number),
+                [draw(st.integers(0, vocabulary - 1)) for _ in range(k)],
+                torch.log_softmax(torch.tensor(scores), -1).tolist(),
+            )
+        )
+    return metric, rows
+
+
+def neighbors_of(rows):
+    ids, distances, values = ([row[place] for row in rows] for place in range(3))
+    return Neighbors(
+        torch.tensor(ids, dtype=torch.int64).reshape(len(rows), -1),
+        torch.tensor(distances, dtype=torch.float32).reshape(len(rows), -1),
+        torch.tensor(values, dtype=torch.int64).reshape(len(rows), -1),
+    )
+
+
+@given(cases())
+def test_features(case):
+    metric, rows = case
+    log_p_lm = torch.tensor([row[3] for row in rows])
+    got = gate_features(neighbors_of(rows), metric, log_p_lm)
+    assert got.shape == (len(rows), len(FEATURES))
+    assert bool(got.isfinite().all())
+    expected = [naive_features(*row[:3], metric, row[3]) for row in rows]
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+def random_gate(metric="l2", units=3, seed=0):
+    rng = np.random.default_rng(seed)
+    number = len(FEATURES)
+    return LearnedGate(
+        metric,
+        {
+            "mean": rng.normal(size=number),
+            "scale": rng.uniform(0.5, 2, number),
+            "hidden": rng.normal(size=(units, number)),
+            "hidden_bias": rng.normal(size=units),
+            "out": rng.normal(size=units),
+            "out_bias": rng.normal(size=1),
+        },
+    )
+
+
+@given(cases(), st.integers(0, 99))
+def test_the_formula(case, seed):
+    metric, rows = case
+    gate = random_gate(metric, seed=seed)
+    log_p_lm = torch.tensor([row[3] for row in rows])
+    lmbda = gate.lmbda(neighbors_of(rows), metric, log_p_lm)
+    assert bool(((lmbda >= 0) & (lmbda <= 1)).all())
+    one = {name: array.astype(np.float64) for name, array in gate.to_arrays().items()}
+    for row, got in zip(rows, lmbda.tolist(), strict=True):
+        read = np.array(naive_features(*row[:3], metric, row[3]))
+        inside = np.tanh(one["hidden"] @ ((read - one["mean"]) / one["scale"]) + one["hidden_bias"])
+        expected = 1 / (1 + np.exp(-(one["out"] @ inside + one["out_bias"][0])))
+        assert got == pytest.approx(expected if max(row[0], default=-1) >= 0 else 0.0, abs=1e-3)
+
+
+def test_a_gate_for_another_metric_is_refused(model, store):
+    with pytest.raises(ConfigError, match="reads cosine"):
+        random_gate("cosine").lmbda(Neighbors.nothing(1), "l2", torch.zeros(1, 3))
+    with pytest.raises(ConfigError, match="fitted for the metric cosine"):
+        KNNLogitsProcessor(model, store, lmbda=random_gate("cosine"))
+
+
+def text_where_agreement_decides(count, seed=0):
+    """Features of which the third alone says who is right; distances say nothing."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(count, len(FEATURES)))
+    features[:, 2] = rng.uniform(size=count)
+    good = features[:, 2] > 0.5
+    return features, np.log(np.where(good, 0.1, 0.8)), np.log(np.where(good, 0.9, 0.05))
+
+
+def test_it_learns_what_a_distance_cannot_tell():
+    features, lm, knn = text_where_agreement_decides(4_000)
+    gate = fit_learned_gate(features, lm, knn, "l2", steps=300)
+    held_out, _, _ = text_where_agreement_decides(1_000, seed=1)
+    lmbda = gate.at(torch.from_numpy(held_out).float()).numpy()
+    clear = np.abs(held_out[:, 2] - 0.5) > 0.1
+    assert ((lmbda > 0.5) == (held_out[:, 2] > 0.5))[clear].mean() > 0.99
+    by_distance = fit_distance_gate(features[:, 0], lm, knn, "l2")
+    assert float(by_distance.lmbdas.max() - by_distance.lmbdas.min()) < 0.5
+
+
+def test_the_same_seed_gives_the_same_gate():
+    text = text_where_agreement_decides(500)
+    one, again, other = (
+        fit_learned_gate(*text, "l2", steps=20, seed=seed).to_arrays() for seed in (1, 1, 2)
+    )
+    assert all(np.array_equal(one[name], again[name]) for name in one)
+    assert not np.array_equal(one["hidden"], other["hidden"])
+
+
+def test_tokens_without_a_neighbor_or_a_vote_do_no_harm():
+    features, lm, knn = text_where_agreement_decides(200)
+    features[:20, 0] = math.inf
+    features[:, 4] = 1.5  # a feature that never changes
+    knn[20:60], lm[60:80] = -math.inf, -math.inf
+    knn[80:90], lm[80:90] = -math.inf, -math.inf
+    for array in fit_learned_gate(features, lm, knn, "l2", steps=20).to_arrays().values():
+        assert np.isfinite(array).all()
+    features[:, 0] = math.inf
+    with pytest.raises(ConfigError, match="no token has a neighbor"):
+        fit_learned_gate(features, lm, knn, "l2")
+    with pytest.raises(ConfigError, match="shape"):
+        fit_learned_gate(features[:, :3], lm, knn, "l2")
+
+
+def test_a_file_gives_the_gate_back(tmp_path):
+    gate = random_gate("ip")
+    save_gate(gate, tmp_path / "gate.safetensors")
+    again = load_gate(tmp_path / "gate.safetensors")
+    assert isinstance(again, LearnedGate)
+    assert again.metric == "ip"
+    for name, array in gate.to_arrays().items():
+        np.testing.assert_array_equal(again.to_arrays()[name], array)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mean": np.zeros(3)},
+        {"scale": np.zeros(len(FEATURES))},
+        {"hidden": np.zeros((2, len(FEATURES)))},
+        {"out": np.array([1.0, math.nan, 1.0])},
+        {"out_bias": np.zeros(2)},
+        {"hidden_bias": np.zeros((3, 1))},
+        {"hidden_bias": np.zeros(0)},
+    ],
+)
+def test_damaged_arrays_are_refused(change):
+    arrays, metadata = gate_arrays(random_gate())
+    with pytest.raises(DamagedError, match="fit it again"):
+        gate_from_arrays(arrays | change, metadata)
+    with pytest.raises(DamagedError, match="fit it again"):
+        gate_from_arrays({name: arrays[name] for name in arrays if name != "out"}, metadata)
+    with pytest.raises(DamagedError, match="fit it again"):
+        gate_from_arrays(gate_arrays(DistanceGate("l2", [1.0], [0.5]))[0], metadata)

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+from knn_logits.errors import DamagedError
+from knn_logits.index import plain
+from knn_logits.index.choice import choose_factory
+from knn_logits.index.demand import check_demand
+
+
+@pytest.mark.parametrize("entries", [5_000, 200_000, 10**6, 10**9])
+@pytest.mark.parametrize("dim", [64, 256, 768, 4096, 8192])
+@pytest.mark.parametrize("memory", [None, 10**9, 10**12])
+def test_what_the_package_chooses_is_never_too_much(entries, dim, memory):
+    check_demand(choose_factory(entries, dim, memory), dim, entries)
+
+
+USED = ["Flat", "IVF4096,PQ64", "OPQ64_256,IVF1024,PQ64x4fs", "PCA64,IVF16,SQ8", "HNSW32,SQ8"]
+USED += [
+    "IVF1024_HNSW32,RaBitQ",
+    "PQ16x12",
+    "HNSW32_SQ8",
+    "ITQ64,LSH",
+    "L2norm,IVF4,Flat,RFlat",
+    "IVF1048576,Flat",
+]
+
+
+@pytest.mark.parametrize("factory", USED)
+def test_what_people_use_is_not_too_much(factory):
+    check_demand(factory, 1024, 10**8)
+
+
+ABSURD = [
+    "IVF1000000000,Flat",
+    "IVF" + "9" * 50 + ",Flat",
+    "IVF1001,Flat",
+    "IVF100(IVF100(Flat)),Flat",
+    "IMI2x16,Flat",
+    "IMI2x8,PQ8",
+    "PQ9999999",
+    "PQ8x24",
+    "IVF4,PQ8x99",
+    "OPQ64_100000000,IVF4,PQ64",
+    "OPQ8_65000,PQ8x12",
+    "PCA1000000,Flat",
+    "Pad99999999,Flat",
+    "HNSW100000000,Flat",
+    "NSG1000000",
+    "LSQ8x30",
+    "HNSW0",
+    "HNSW1,Flat",
+    "HNSW03",
+    "PQ0",
+    "IVF0,Flat",
+    "IVF4,Flat\n",
+    "",
+    ",",
+    "Flat;",
+    "RQ4x8",
+    "IDMap,Flat",
+    "RQ99999999x8",
+    "Residual8x31",
+    "Flat," * 40,
+    "IVF\uff14,Flat",
+]
+
+
+@pytest.mark.parametrize("factory", ABSURD)
+def test_what_no_index_of_this_size_can_need(factory):
+    with pytest.raises(ValueError, match=r"."):
+        check_demand(factory, 1024, 1000)
+    arrays = {"centroids": np.zeros(1000, np.float32)}
+    with pytest.raises(DamagedError, match="does not hold") as caught:
+        plain.from_arrays(arrays, factory, 1024, "l2", 1000)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,228 @@
+"""One thing of a datastore or of its model is another's: each is refused, naming what differs."""
+
+import copy
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS, make_gpt2
+from folders import change, one_line, read_content, refit
+
+from knn_logits import (
+    ConfigError,
+    Datastore,
+    IndexConfig,
+    KNNLogitsError,
+    KNNLogitsProcessor,
+    MismatchError,
+    WindowConfig,
+    build_datastore,
+)
+from knn_logits.build.adding import add_documents
+from knn_logits.compatibility import check_tokenizer
+from knn_logits.datastore import layout
+
+
+@pytest.fixture(scope="module")
+def made(model, tokenizer, tmp_path_factory):
+    """Datastores of one text, and of another; each with an inverted file."""
+    folder = tmp_path_factory.mktemp("swaps")
+    for name, texts in (("mine", TEXTS[:6]), ("other", TEXTS[::-1][:6])):
+        build_datastore(
+            model,
+            tokenizer,
+            texts,
+            folder / name,
+            window=WindowConfig(64, 32),
+            index=IndexConfig("IVF4,SQ8", nprobe=4),
+        )
+    return folder
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    return shutil.copytree(made / "mine", tmp_path / "s")
+
+
+def refused(model, folder):
+    """What attaching a processor to the datastore says."""
+    with pytest.raises(KNNLogitsError) as caught, KNNLogitsProcessor(model, Datastore(folder)):
+        pass
+    text = one_line(caught)
+    assert str(folder) in text or "index" in text
+    return text
+
+
+def test_nothing_swapped_is_accepted(model, tokenizer, folder):
+    with KNNLogitsProcessor(model, Datastore(folder)):
+        pass
+    check_tokenizer(tokenizer, Datastore(folder))
+
+
+# The model
+
+
+def test_the_weights(folder):
+    assert "other weights" in refused(make_gpt2(seed=1), folder)
+
+
+def test_the_revision(model, folder):
+    """A later training step of the same model: weights that moved a little."""
+    later = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in later.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(noise * 0.1 * parameter.abs().mean())
+    later.config._commit_hash = "1" * 40
+    assert "other weights" in refused(later, folder)
+
+
+def test_a_name_of_another_revision_with_the_same_weights_is_accepted(model, folder):
+    same = copy.deepcopy(model)
+    same.config._commit_hash = "1" * 40
+    with KNNLogitsProcessor(same, Datastore(folder)):
+        pass
+
+
+def test_the_number_of_layers(folder):
+    assert "another configuration" in refused(make_gpt2(layers=3), folder)
+
+
+def test_the_width(folder):
+    text = refused(make_gpt2(width=48), folder)
+    assert "48 numbers" in text
+    assert "32" in text
+
+
+def test_the_vocabulary(folder):
+    text = refused(make_gpt2(vocabulary=200), folder)
+    assert "the model knows 200 tokens" in text
+
+
+# The tokenizer
+
+
+def test_the_tokenizer(model, tokenizer, folder):
+    other = copy.deepcopy(tokenizer)
+    other.backend_tokenizer.pre_tokenizer.add_prefix_space = True
+    with pytest.raises(MismatchError, match="built with another tokenizer") as caught:
+        check_tokenizer(other, Datastore(folder))
+    one_line(caught)
+    with pytest.raises(MismatchError, match="built with another tokenizer"):
+        add_documents(model, other, folder, ["more text to read"])
+
+
+# The key
+
+
+@pytest.mark.parametrize(
+    ("module", "side"), [("transformer.h.1.mlp", "output"), ("transformer.h.0.mlp", "input")]
+)
+def test_the_side_or_the_layer_of_the_key(model, folder, module, side):
+    store = Datastore(folder)
+    with pytest.raises(MismatchError) as caught:
+        KNNLogitsProcessor(model, store, key=f"{module}:{side}")
+    text = one_line(caught)
+    assert f"{module}:{side}" in text
+    assert "transformer.h.1.mlp:input" in text
+    # And where the manifest itself names another.
+    change(folder, key={"name": f"{module}:{side}", "module": module, "side": side})
+    assert "its keys differ by" in refused(model, folder)
+
+
+# Precision, metric, index
+
+
+def test_the_precision_of_the_keys(model, folder):
+    change(folder, dtype="float32")
+    assert "of float32" in refused(model, folder)
+
+
+@pytest.mark.parametrize("metric", ["ip", "cosine"])
+def test_the_metric(model, folder, metric):
+    change(folder, metric=metric)
+    assert f"another metric than {metric}" in refused(model, folder)
+
+
+def test_a_metric_that_does_not_exist(model, folder):
+    change(folder, metric="l1")
+    assert "metric" in refused(model, folder)
+
+
+def copy_file(made, folder, kind):
+    record = Datastore(made / "other").manifest.file(kind)
+    shutil.copy(made / "other" / record.name, folder / record.name)
+
+
+def test_the_index_of_another_datastore(model, made, folder):
+    copy_file(made, folder, "index")
+    text = refused(model, folder)
+    assert "index.safetensors" in text
+    refit(folder)
+    text = refused(model, folder)
+    assert "does not find what it found" in text or "does not hold" in text
+
+
+def test_the_index_of_another_datastore_of_the_same_size(model, made, folder):
+    """As many keys, of another text: only what it finds tells."""
+    store = Datastore(folder)
+    arrays = store.index_arrays()
+    order = np.random.default_rng(0).permutation(len(store))
+    arrays["ids"] = order[arrays["ids"]].astype(np.int64)
+    from knn_logits.datastore.files import write_arrays
+
+    write_arrays(folder / layout.INDEX, arrays, {})
+    refit(folder)
+    assert "does not find what it found" in refused(model, folder)
+
+
+def test_the_kind_of_index(model, folder):
+    index = read_content(folder)["index"] | {"factory": "IVF4,SQ4"}
+    change(folder, index=index)
+    assert "does not hold 'IVF4,SQ4'" in refused(model, folder)
+    change(folder, index=index | {"factory": "IVF4,SQ9"})
+    assert "does not hold 'IVF4,SQ9'" in refused(model, folder)
+
+
+@pytest.mark.parametrize("kind", ["tokens", "documents", "checks"])
+def test_a_file_of_another_datastore(model, made, folder, kind):
+    copy_file(made, folder, kind)
+    assert layout.file_name(kind) in refused(model, folder)
+
+
+@pytest.mark.parametrize("kind", ["tokens", "checks"])
+def test_a_file_of_another_datastore_under_a_hash_that_fits(model, made, folder, kind):
+    store, other = Datastore(folder), Datastore(made / "other")
+    copy_file(made, folder, kind)
+    refit(folder)
+    if kind == "checks":
+        assert "does not find what it found" in refused(model, folder)
+    elif len(other.tokens) != len(store.tokens):
+        assert "tokens.npy" in refused(model, folder)
+
+
+def test_the_canary(folder, made, tokenizer, tmp_path):
+    """Of another model: then the model that built the keys is refused, and so is the other."""
+    another = make_gpt2(seed=1)
+    build_datastore(another, tokenizer, TEXTS[:6], tmp_path / "o", window=WindowConfig(64, 32))
+    arrays = dict(Datastore(folder).checks)
+    arrays["canary.keys"] = Datastore(tmp_path / "o").checks["canary.keys"]
+    from knn_logits.datastore.files import write_arrays
+
+    write_arrays(folder / layout.CHECKS, arrays, {})
+    refit(folder)
+    assert "other weights" in refused(make_gpt2(), folder)
+
+
+def test_a_datastore_is_not_taken_for_another_format(folder, model):
+    change(folder, format_version=2)
+    assert "format version 2" in refused(model, folder)
+
+
+def test_a_key_that_no_model_has(model, folder):
+    change(folder, key={"name": "nowhere", "module": "nowhere", "side": "input"})
+    with pytest.raises((ConfigError, KNNLogitsError)) as caught:
+        KNNLogitsProcessor(model, Datastore(folder))
+    assert "nowhere" in one_line(caught)
