@@ -133,7 +133,9 @@ class RetomatonRetriever(Retriever):
     def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:
         super().__init__(store, config, **settings)
         self._from_index = config.pointer_distances == "index"
-        if not self._from_index and not store.has_keys:
+        if not self._from_index and store.offers_keys:
+            store.fetch_keys()
+        elif not self._from_index:
             raise DatastoreError(
                 f"{store.folder} has no keys to compare pointers with; take the index's with "
                 "--pointer-distances index, or leave out --retomaton"

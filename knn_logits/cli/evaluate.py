@@ -21,6 +21,7 @@ from knn_logits.cli.common import (
 )
 from knn_logits.config import KNNConfig, WindowConfig
 from knn_logits.datastore import layout
+from knn_logits.datastore.hub_client import hub_name
 from knn_logits.errors import ConfigError
 
 Paths = Annotated[
@@ -34,9 +35,10 @@ Paths = Annotated[
 
 
 def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
-    """Datastores and texts among the arguments: a folder with a manifest is a datastore.
+    """Datastores and texts among the arguments.
 
-    The first argument is a datastore, whatever it holds, so that a mistaken path is named as such.
+    A folder with a manifest is a datastore, and so is org/name where no such path exists. The first
+    argument is a datastore, whatever it holds, so that a mistaken path is named as such.
 
     Raises:
         ConfigError: when no text is left.
@@ -44,7 +46,8 @@ def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
     stores = paths[:1]
     texts: list[str] = []
     for path in paths[1:]:
-        (stores if (Path(path) / layout.MANIFEST).is_file() else texts).append(path)
+        is_store = (Path(path) / layout.MANIFEST).is_file() or hub_name(path) is not None
+        (stores if is_store else texts).append(path)
     if not texts:
         raise ConfigError("no text is given: name one or more after the datastore")
     return stores, texts
