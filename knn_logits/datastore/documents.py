@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from knn_logits.datastore.files import replacing
+from knn_logits.datastore.footer import PACKINGS, Footer, read_footer
 from knn_logits.errors import DamagedError
 
 Ints = npt.NDArray[np.int64]
@@ -139,17 +140,24 @@ def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
         pq.write_table(pa.table(columns, schema=_SCHEMA), file)
 
 
-def _check_columns(metadata: Any, size: int) -> None:
-    """Refuses what `write_documents` does not write: packing that grows without bound, and lies."""
+def _check_footer(footer: Footer, rows: int, size: int) -> None:
+    """Refuses what `write_documents` does not write: a few bytes can stand for billions of rows."""
+    expected = [
+        (field.name, "int64" if field.type == pa.int64() else "string") for field in _SCHEMA
+    ]
+    if footer.columns != expected:
+        raise ValueError("columns are missing, or of another type")
+    if sum(group[0] for group in footer.groups) != rows:
+        raise ValueError(f"the manifest says {rows} documents")
     unpacked = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for column in map(group.column, range(group.num_columns)):
-            if column.compression not in ("SNAPPY", "UNCOMPRESSED"):
-                raise ValueError(f"packed with {column.compression}")
-            if column.num_values != group.num_rows or column.total_uncompressed_size < 0:
-                raise ValueError("columns of other lengths")
-            unpacked += column.total_uncompressed_size
+    for number, columns in footer.groups:
+        if [one.type for one in columns] != [kind for _, kind in expected]:
+            raise ValueError("columns of other types")
+        if any(one.values != number for one in columns):
+            raise ValueError("columns of other lengths")
+        if any(one.packing not in PACKINGS.values() for one in columns):
+            raise ValueError("columns packed in a way that can grow without bound")
+        unpacked += sum(one.unpacked for one in columns)
     if unpacked > _MOST_UNPACKED * size:
         raise ValueError(f"{size} bytes that stand for {unpacked}")
 
@@ -167,14 +175,13 @@ def read_documents(path: Path, rows: int, tokens: int, *, mapped: Any = None) ->
         DamagedError: when they do not.
     """
     try:
-        file = pq.ParquetFile(mapped if mapped is not None else path, read_dictionary=_TEXT)
-        # Before any memory is asked for: a few bytes can stand for billions of rows.
-        if file.metadata.num_rows != rows or rows > tokens:
-            raise ValueError(f"{file.metadata.num_rows} documents, the manifest says {rows}")
-        _check_columns(file.metadata, mapped.size() if mapped else path.stat().st_size)
-        if not set(_SCHEMA.names) <= set(file.schema_arrow.names):
-            raise ValueError("columns are missing")
-        table = file.read(columns=_SCHEMA.names)
+        source = mapped if mapped is not None else pa.memory_map(str(path))
+        if rows > tokens:
+            raise ValueError(f"the manifest says {rows} documents of {tokens} tokens")
+        _check_footer(read_footer(source, source.size()), rows, source.size())
+        table = pq.ParquetFile(source, read_dictionary=_TEXT).read(columns=_SCHEMA.names)
+        # Arrow trusts what it reads: text of other bytes, places beyond a dictionary's end.
+        table.validate(full=True)
         for field in _SCHEMA:
             column = table[field.name].type
             if pa.types.is_dictionary(column):

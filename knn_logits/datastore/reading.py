@@ -71,7 +71,9 @@ class OpenArrays:
         from safetensors import SafetensorError, safe_open
 
         self._path = path
-        self._errors = (SafetensorError, OSError, ValueError, TypeError, MemoryError)
+        # Of numbers that numpy lacks it says `AttributeError`.
+        ordinary = (OSError, ValueError, TypeError, AttributeError, KeyError, MemoryError)
+        self._errors = (SafetensorError, *ordinary)
         try:
             self._file: Any = safe_open(path, framework="numpy")
         except self._errors as error:
