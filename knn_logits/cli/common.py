@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -147,11 +149,36 @@ def print_json(content: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+# Set by Ctrl-C. Python drops an exception that is raised while it collects garbage; then the next
+# progress report ends the job.
+_interrupted = threading.Event()
+
+
+def _on_interrupt(number: int, frame: Any) -> None:
+    _interrupted.set()
+    signal.default_int_handler(number, frame)
+
+
+@contextmanager
+def _noticing_interrupts() -> Iterator[None]:
+    _interrupted.clear()
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @contextmanager
 def interruptible(advice: str) -> Iterator[None]:
     """Ends with one line and the exit status 130 when the user presses Ctrl-C."""
     try:
-        yield
+        with _noticing_interrupts():
+            yield
     except KeyboardInterrupt:
         stderr.print(f"knn-logits: stopped; {advice}", markup=False)
         raise typer.Exit(130) from None
@@ -187,7 +214,14 @@ class Bars:
         self._progress.stop()
 
     def __call__(self, phase: str, done: int, total: int | None) -> None:
-        """See `knn_logits.build.progress.Progress`."""
+        """See `knn_logits.build.progress.Progress`.
+
+        Raises:
+            KeyboardInterrupt: when Ctrl-C was pressed, and got lost.
+        """
+        if _interrupted.is_set():
+            _interrupted.clear()
+            raise KeyboardInterrupt
         if phase not in self._tasks:
             self._finish()
             self._tasks[phase] = self._progress.add_task(phase, total=total)
