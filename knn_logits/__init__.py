@@ -25,6 +25,9 @@ _HOME = {
     "explain": "knn_logits.explanation",
     "evaluate": "knn_logits.evaluation.perplexity",
     "Evaluation": "knn_logits.evaluation.results",
+    "translate": "knn_logits.evaluation.translation",
+    "evaluate_translations": "knn_logits.evaluation.translation",
+    "Translations": "knn_logits.evaluation.translation",
     "tune": "knn_logits.tuning.tuner",
     "Tuning": "knn_logits.tuning.tuner",
     "Document": "knn_logits.build.corpus",
@@ -85,6 +88,9 @@ __all__ = [  # noqa: RUF022
     "explain",
     "evaluate",
     "Evaluation",
+    "translate",
+    "evaluate_translations",
+    "Translations",
     "tune",
     "Tuning",
     "Document",
@@ -159,6 +165,7 @@ if TYPE_CHECKING:
     )
     from knn_logits.evaluation.perplexity import evaluate
     from knn_logits.evaluation.results import Evaluation
+    from knn_logits.evaluation.translation import Translations, evaluate_translations, translate
     from knn_logits.explanation import explain
     from knn_logits.gating.distance import DistanceGate
     from knn_logits.gating.fitting import (

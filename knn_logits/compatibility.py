@@ -18,6 +18,7 @@ from torch import nn
 
 from knn_logits.capture.forward import evaluating, input_device, key_states
 from knn_logits.capture.location import KeyLocation, find_key, is_encoder_decoder
+from knn_logits.capture.pairs import PairTokenizer
 from knn_logits.datastore import layout
 from knn_logits.datastore.manifest import KeyRecord, Manifest, ModelRecord, TokenizerRecord
 from knn_logits.datastore.store import Datastore
@@ -120,13 +121,16 @@ def canary_tokens(tokenizer: Any, vocabulary: int) -> Array:
     return np.asarray(known if len(known) > 1 else [0, vocabulary - 1], np.int32)
 
 
-def canary_keys(model: nn.Module, location: KeyLocation, tokens: Array) -> Array:
+def canary_keys(
+    model: nn.Module, location: KeyLocation, tokens: Array, source: Array | None = None
+) -> Array:
     """The keys of a fixed text.
 
     Args:
         model: The model.
         location: Where the key is.
         tokens: int32 [tokens].
+        source: int32 [source tokens], what an encoder reads; None takes the text itself.
 
     Returns:
         float32 [tokens, dim].
@@ -135,6 +139,8 @@ def canary_keys(model: nn.Module, location: KeyLocation, tokens: Array) -> Array
     ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).unsqueeze(0).to(device)
     inputs = {"input_ids": ids}
     if is_encoder_decoder(model):
+        read = tokens if source is None else source
+        inputs["input_ids"] = torch.from_numpy(np.asarray(read, np.int64)).unsqueeze(0).to(device)
         inputs["decoder_input_ids"] = ids
     with evaluating(model):
         states = key_states(model, location, inputs)[0]
@@ -160,8 +166,8 @@ def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None
         ModelError: when the beginning's keys change with what follows.
     """
     half = max(1, len(tokens) // 2)
-    short = canary_keys(model, location, tokens[:half])
-    long = canary_keys(model, location, tokens)[:half]
+    short = canary_keys(model, location, tokens[:half], tokens)
+    long = canary_keys(model, location, tokens, tokens)[:half]
     exact = model_record(model).dtype in ("float32", "float64")
     tolerance = SAME if exact else SAME_WEIGHTS
     # Keys that are not finite are no sign of it, and refused elsewhere.
@@ -193,6 +199,25 @@ def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> Ke
                 "leave the key out, or build a datastore with it"
             )
     return location
+
+
+def pair_tokenizer(
+    model: nn.Module, tokenizer: Any, store: Datastore | None = None
+) -> PairTokenizer | None:
+    """What cuts the pairs of an encoder-decoder model, as the datastore's were cut.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        store: The datastore, if there is one.
+
+    Returns:
+        None for a causal model.
+    """
+    if not is_encoder_decoder(model):
+        return None
+    record = store.manifest.pairs if store is not None else None
+    return PairTokenizer(model, tokenizer, **(record.model_dump() if record is not None else {}))
 
 
 def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> None:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from knn_logits.capture.forward import evaluating, input_device, key_states_and_logits
-from knn_logits.capture.location import is_encoder_decoder
+from knn_logits.capture.forward import (
+    evaluating,
+    input_device,
+    key_states_and_logits,
+    windows_batch,
+)
+from knn_logits.capture.pairs import PairTokenizer
 from knn_logits.combined import Stores, open_retriever, open_stores
-from knn_logits.compatibility import check_model, check_tokenizer, locate_key
+from knn_logits.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
 from knn_logits.config import SearchSettings
-from knn_logits.errors import CorpusError, ModelError
+from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.gating.gate import Gate, lmbda_of_rows, rows_to_search
 from knn_logits.gating.stored import lmbda_or_gate
-from knn_logits.neighbors import Neighbors
+from knn_logits.neighbors import Array, Neighbors
 from knn_logits.processor import resolve_config
 from knn_logits.retrieval import Retriever
 from knn_logits.trace.assemble import MAX_NEIGHBORS, token_texts, trace_token
@@ -33,6 +40,7 @@ def explain(
     datastore: Stores,
     text: str,
     *,
+    source: str | None = None,
     weights: Sequence[float] | None = None,
     k: int | None = None,
     lmbda: float | Gate | None = None,
@@ -53,7 +61,8 @@ def explain(
         model: The model that built the datastore.
         tokenizer: Its tokenizer.
         datastore: A datastore, or its folder; or several, searched as one.
-        text: Any text of at least two tokens.
+        text: Any text of at least two tokens; for an encoder-decoder model a target.
+        source: What an encoder-decoder model reads, without prefix; the text is its translation.
         weights: Share of each of several datastores in the vote; None merges by distance.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
         lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token;
@@ -68,14 +77,14 @@ def explain(
             `KNNConfig`.
 
     Returns:
-        A trace of one sequence, whose prompt is the first token.
+        A trace of one sequence, whose prompt is the first token, which nothing predicts; a target
+        is traced from its first word on.
 
     Raises:
+        ConfigError: when an encoder-decoder model gets no source, or a causal one gets one.
         CorpusError: when the text is shorter than two tokens.
         MismatchError: when model or tokenizer are not the datastore's.
     """
-    if is_encoder_decoder(model):
-        raise ModelError("explain reads one text; an encoder-decoder model needs a source as well")
     stores = open_stores(datastore)
     check_tokenizer(tokenizer, stores[0])
     location = locate_key(model, stores[0])
@@ -93,7 +102,9 @@ def explain(
     retriever = open_retriever(
         stores, config, weights=weights, device=device, threads=threads, native=native_index
     )
-    ids = tokenizer(text, verbose=False)["input_ids"]
+    pairs = pair_tokenizer(model, tokenizer, stores[0])
+    read = _source_ids(pairs, source)
+    ids = pairs.targets([text])[0] if pairs else tokenizer(text, verbose=False)["input_ids"]
     if len(ids) < 2:
         raise CorpusError("the text is shorter than two tokens, so nothing predicts it")
     words = token_texts(tokenizer, ids)
@@ -103,8 +114,9 @@ def explain(
     tokens: list[TokenTrace] = []
     with evaluating(model):
         for window in plan([0], [len(ids)], windows.window, windows.stride):
-            part = all_ids[:, window.start : window.start + window.size]
-            states, logits = key_states_and_logits(model, location, {"input_ids": part})
+            part = [replace(window, source=read)]
+            inputs = windows_batch(np.array(ids), part, where)
+            states, logits = key_states_and_logits(model, location, inputs)
             first = window.start + window.skip + 1
             scores = logits[0, window.skip :].float()
             targets = torch.tensor(ids[first : first + window.entries], device=scores.device)
@@ -120,7 +132,19 @@ def explain(
                 gate,
                 max_neighbors,
             )
-    return Trace([SequenceTrace(words[0], tokens)])
+    return Trace([SequenceTrace("" if pairs else words[0], tokens)])
+
+
+def _source_ids(pairs: PairTokenizer | None, source: str | None) -> Array | None:
+    if pairs is None:
+        if source is not None:
+            raise ConfigError("a causal model reads no source: leave out --source")
+        return None
+    if source is None:
+        raise ConfigError(
+            "an encoder-decoder model writes to a source: give --source (source= in Python)"
+        )
+    return pairs.sources([source])[0]
 
 
 def _traced(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,13 @@ class Piece:
         tokens: int32 [size + 1], what the model reads and the token after it.
         skip: As in `TextWindow`.
         first: Place of its first token in the text.
+        source: int32 [source tokens], what an encoder reads beside it; None for a causal model.
     """
 
     tokens: Ints
     skip: int
     first: int
+    source: Ints | None = None
 
     @property
     def size(self) -> int:
@@ -47,17 +49,26 @@ class TextWindow:
         skip: States at its beginning that an earlier window has already given. State j predicts
             the token `start + j + 1`.
         first_entry: The entry of its first state that counts.
+        context: Number of the context that it lies in.
+        source: int32 [source tokens], what an encoder reads beside it; None for a causal model.
     """
 
     start: int
     size: int
     skip: int
     first_entry: int
+    context: int = field(default=0, compare=False)
+    source: Ints | None = field(default=None, compare=False, repr=False)
 
     @property
     def entries(self) -> int:
         """States that count."""
         return self.size - self.skip
+
+    @property
+    def source_size(self) -> int:
+        """Tokens an encoder reads."""
+        return 0 if self.source is None else len(self.source)
 
 
 def resolve(config: WindowConfig, context_length: int | None) -> tuple[int, int]:
@@ -100,13 +111,13 @@ def plan(
         stride: Tokens by which the window moves on.
     """
     entry = 0
-    for begin, tokens in zip(first, length, strict=True):
+    for number, (begin, tokens) in enumerate(zip(first, length, strict=True)):
         readable = int(tokens) - 1
         offset = 0
         while readable > 0:
             size = min(window, readable - offset)
             skip = 0 if offset == 0 else window - stride
-            yield TextWindow(int(begin) + offset, size, skip, entry)
+            yield TextWindow(int(begin) + offset, size, skip, entry, number)
             entry += size - skip
             if offset + window >= readable:
                 break
@@ -137,12 +148,17 @@ def stream(blocks: Iterable[Ints], window: int, stride: int, first: int = 0) -> 
 
 
 def batches(windows: Sequence[TextWindow], tokens: int) -> Iterator[list[TextWindow]]:
-    """Groups windows of like size, so that a batch reads about `tokens` tokens with padding."""
+    """Groups windows of like size, so that a batch reads about `tokens` tokens with padding.
+
+    What an encoder reads counts as well.
+    """
     batch: list[TextWindow] = []
-    for window in sorted(windows, key=lambda one: -one.size):
-        if batch and (len(batch) + 1) * batch[0].size > tokens:
+    longest = 0
+    for window in sorted(windows, key=lambda one: (-one.size, -one.source_size)):
+        longest = max(longest, window.source_size)
+        if batch and (len(batch) + 1) * (batch[0].size + longest) > tokens:
             yield batch
-            batch = []
+            batch, longest = [], window.source_size
         batch.append(window)
     if batch:
         yield batch

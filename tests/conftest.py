@@ -31,6 +31,17 @@ TEXTS = [
     "Each morning the keeper reads the barometer, and each evening he lights the lamp again.",
 ]
 
+PAIRS = [
+    ("The crane lifts a crate.", "Der Kran hebt eine Kiste."),
+    ("The winch is blocked.", "Die Winde ist blockiert."),
+    ("Open the cover of the winch by hand.", "Öffne den Deckel der Winde von Hand."),
+    ("The queen founded a town in the year 1312.", "Die Königin gründete 1312 eine Stadt."),
+    ("The keeper lights the lamp each evening.", "Der Wärter zündet jeden Abend die Lampe an."),
+    ("The pump needs oil of grade seven.", "Die Pumpe braucht Öl der Sorte sieben."),
+    ("The crane needs oil of grade nine, never grade seven.", "Der Kran braucht Sorte neun."),
+    ("A town had no walls.", "Eine Stadt hatte keine Mauern."),
+]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _few_threads():
@@ -108,6 +119,98 @@ def store(model, tokenizer, tmp_path_factory):
         lmbda=0.4,
         temperature=5.0,
     )
+
+
+def make_marian(seed=0, layers=2, width=32, vocabulary=384, **settings):
+    """A Marian with random weights, whose decoder's states differ with the source."""
+    from transformers import MarianConfig, MarianMTModel
+
+    torch.manual_seed(seed)
+    config = MarianConfig(
+        **{
+            "vocab_size": vocabulary,
+            "d_model": width,
+            "encoder_layers": layers,
+            "decoder_layers": layers,
+            "encoder_attention_heads": 2,
+            "decoder_attention_heads": 2,
+            "encoder_ffn_dim": 2 * width,
+            "decoder_ffn_dim": 2 * width,
+            "max_position_embeddings": 64,
+            "init_std": 0.3,
+            "dropout": 0.0,
+            "pad_token_id": 1,
+            "decoder_start_token_id": 1,
+            "eos_token_id": 0,
+            "forced_eos_token_id": None,
+            "scale_embedding": False,
+            **settings,
+        }
+    )
+    return MarianMTModel(config).eval()
+
+
+@pytest.fixture(scope="session")
+def marian():
+    """The encoder-decoder model that the datastore of pairs belongs to. Never change it."""
+    return make_marian()
+
+
+@pytest.fixture(scope="session")
+def pair_tokenizer():
+    """A byte-level BPE of 384 tokens that ends a text with </s>, as encoder-decoder models do."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=384,
+        special_tokens=["</s>", "<pad>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator([text for pair in PAIRS for text in pair] * 4, trainer)
+    bpe.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="</s>", pad_token="<pad>")
+
+
+def pair_documents():
+    """`PAIRS` as documents, their ids "p0" to "p7"."""
+    import knn_logits
+
+    return [
+        knn_logits.Document(target, f"p{number}", source=source)
+        for number, (source, target) in enumerate(PAIRS)
+    ]
+
+
+@pytest.fixture(scope="session")
+def pair_store(marian, pair_tokenizer, tmp_path_factory):
+    """An exact datastore of `PAIRS`."""
+    import knn_logits
+
+    return knn_logits.build_datastore(
+        marian,
+        pair_tokenizer,
+        pair_documents(),
+        tmp_path_factory.mktemp("stores") / "pairs",
+        k=16,
+        lmbda=0.4,
+        temperature=5.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def marian_folder(pair_tokenizer, tmp_path_factory):
+    """The encoder-decoder model and its tokenizer, saved."""
+    folder = tmp_path_factory.mktemp("models") / "marian"
+    make_marian().save_pretrained(folder)
+    pair_tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
 @pytest.fixture

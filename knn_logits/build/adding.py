@@ -15,7 +15,8 @@ from knn_logits.build.keys import default_batch_tokens
 from knn_logits.build.progress import Progress, no_progress
 from knn_logits.build.steps import KeyPlan, write_keys, write_text
 from knn_logits.capture.forward import evaluating, input_device
-from knn_logits.compatibility import check_model, check_tokenizer, locate_key
+from knn_logits.capture.location import is_encoder_decoder
+from knn_logits.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
 from knn_logits.config import IndexConfig
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import begin
@@ -53,7 +54,7 @@ def add_documents(
         model: The model that built the datastore.
         tokenizer: Its tokenizer.
         datastore: A datastore with its keys, or its folder.
-        documents: Texts or `Document`s, in order; read once.
+        documents: Texts or `Document`s, in order; read once. Pairs for an encoder-decoder model.
         batch_tokens: Tokens a forward pass; None chooses by the device.
         shard_bytes: Size of a file of keys.
         threads: OpenMP threads of the index; None leaves FAISS's own choice.
@@ -77,11 +78,17 @@ def add_documents(
     check_tokenizer(tokenizer, store)
     check_model(model, store, location)
     windows = store.manifest.windows
+    if is_encoder_decoder(model) and store.manifest.pairs is None:
+        raise DatastoreError(
+            f"{folder} was imported without its sources, so nothing can be added; build it again"
+        )
+    pairs = pair_tokenizer(model, tokenizer, store)
     keys = KeyPlan(
         location=location,
         windows=windows,
         dtype=store.manifest.dtype,
         batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
+        pairs=pairs,
     )
     with begin(folder, "add", keys.as_text(model, tokenizer)) as job, evaluating(model):
         store = Datastore(folder)
@@ -92,7 +99,9 @@ def add_documents(
             write_arrays(job.path("checks"), store.checks, {})
             job.note(job.path("checks"))
         before = (store.tokens, store.documents)
-        text = write_text(job, tokenizer, documents, model, windows.concatenate, progress, before)
+        text = write_text(
+            job, tokenizer, documents, model, windows.concatenate, progress, before, pairs
+        )
         if job.repeated:
             job.give_up()
             return Datastore(folder)

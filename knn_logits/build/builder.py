@@ -18,6 +18,7 @@ from knn_logits.build.progress import Progress, no_progress
 from knn_logits.build.steps import KeyPlan, write_canary, write_keys, write_text
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
+from knn_logits.capture.pairs import PairTokenizer, context_length
 from knn_logits.compatibility import CANARY_KEYS, check_model, model_record, tokenizer_record
 from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
 from knn_logits.datastore.job import Job, begin
@@ -25,12 +26,13 @@ from knn_logits.datastore.manifest import (
     IndexRecord,
     KeyRecord,
     Manifest,
+    PairsRecord,
     SettingsRecord,
     WindowRecord,
 )
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES
-from knn_logits.errors import ConfigError, ModelError
+from knn_logits.errors import ConfigError
 from knn_logits.windows import resolve
 
 
@@ -43,6 +45,9 @@ def build_datastore(
     key: str = DEFAULT_KEY,
     window: WindowConfig | None = None,
     concatenate: bool = False,
+    source_prefix: str = "",
+    source_lang: str | None = None,
+    target_lang: str | None = None,
     index: IndexConfig | None = None,
     k: int | None = None,
     lmbda: float | None = None,
@@ -61,7 +66,9 @@ def build_datastore(
     """Makes a datastore of a corpus: one entry for each token that has something before it.
 
     The key is the model's state before the token, the value the token. Khandelwal et al. (2020),
-    "Generalization through Memorization", section 2.
+    "Generalization through Memorization", section 2. Of an encoder-decoder model the tokens are
+    those of the targets, read beside their sources: Khandelwal et al. (2021), "Nearest Neighbor
+    Machine Translation", section 2.
 
     A build that was interrupted goes on when it is called again with the same arguments, and ends
     with the same bytes.
@@ -69,11 +76,15 @@ def build_datastore(
     Args:
         model: The model that will use the datastore.
         tokenizer: Its tokenizer.
-        documents: Texts or `Document`s, in order; read once.
+        documents: Texts or `Document`s, in order; read once. For an encoder-decoder model
+            `Document`s with a `source`, whose text is the target.
         folder: Where the datastore is written: a new or an empty folder.
         key: "ffn_input", "layer_output", or a module's path with ":input" or ":output".
         window: Tokens seen at once, and the stride between windows.
         concatenate: Join the documents into one stream, so that contexts cross their edges.
+        source_prefix: For an encoder-decoder model: stands before every source.
+        source_lang: For one whose tokenizer knows languages: that of the sources.
+        target_lang: That of the targets.
         index: What kind of index.
         k: Neighbors a query, for users who give none; so the next two.
         lmbda: Weight of the neighbors, in [0, 1].
@@ -108,10 +119,21 @@ def build_datastore(
         raise ConfigError(f"keys are kept in float16 or float32, not in {keys_dtype!r}")
     if batch_tokens is not None and batch_tokens < 1:
         raise ConfigError(f"batch_tokens must be at least 1, not {batch_tokens}")
+    pairs: PairTokenizer | None = None
     if is_encoder_decoder(model):
-        raise ModelError(
-            "a datastore of an encoder-decoder model is made of sources and targets, which this "
-            "release does not build; give a causal model"
+        if concatenate:
+            raise ConfigError("pairs are no stream of text: leave out --concatenate")
+        pairs = PairTokenizer(
+            model,
+            tokenizer,
+            source_prefix=source_prefix,
+            source_lang=source_lang,
+            target_lang=target_lang,
+        )
+    elif source_prefix or source_lang or target_lang:
+        raise ConfigError(
+            "a causal model reads no source: leave out --source-prefix, --source-lang and "
+            "--target-lang"
         )
     settings = KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
     index = index or IndexConfig()
@@ -122,6 +144,7 @@ def build_datastore(
         windows=WindowRecord(window=window_size, stride=stride, concatenate=concatenate),
         dtype=keys_dtype,
         batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
+        pairs=pairs,
     )
     # Resolved, since the job outlives a change of the current folder.
     target = Path(folder).resolve()
@@ -129,7 +152,7 @@ def build_datastore(
     with begin(target, "build", plan, overwrite=overwrite) as job, evaluating(model):
         canary = write_canary(job, model, tokenizer, keys)
         check_index(index, canary[CANARY_KEYS].shape[1], index.metric or "l2")
-        text = write_text(job, tokenizer, documents, model, concatenate, progress)
+        text = write_text(job, tokenizer, documents, model, concatenate, progress, pairs=pairs)
         if job.repeated:
             return _as_it_is(job, model, location)
         contexts = text.contexts()
@@ -147,6 +170,7 @@ def build_datastore(
             dtype="float16" if keys_dtype == "float16" else "float32",
             metric=index.metric or "l2",
             windows=keys.windows,
+            pairs=_pairs_record(pairs),
             skipped=len(skipped),
             index=IndexRecord(factory="exact", requested=index.factory),
             settings=SettingsRecord(
@@ -175,6 +199,7 @@ def build_datastore(
                 k=k,
                 lmbda=lmbda,
                 temperature=temperature,
+                pairs=pairs,
                 seed=index.seed,
                 progress=progress,
             )
@@ -192,12 +217,11 @@ def _as_it_is(job: Job, model: nn.Module, location: KeyLocation) -> Datastore:
     return store
 
 
-def context_length(model: nn.Module) -> int | None:
-    """Tokens a model can read at once, None when its configuration sets no limit."""
-    config: Any = model.config
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-        value = getattr(text, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return None
+def _pairs_record(pairs: PairTokenizer | None) -> PairsRecord | None:
+    if pairs is None:
+        return None
+    return PairsRecord(
+        source_prefix=pairs.source_prefix,
+        source_lang=pairs.source_lang,
+        target_lang=pairs.target_lang,
+    )

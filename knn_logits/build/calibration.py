@@ -17,12 +17,13 @@ from torch import nn
 from knn_logits.build.progress import Progress, no_progress
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import KeyLocation
+from knn_logits.capture.pairs import PairTokenizer
 from knn_logits.compatibility import vocabulary_size
 from knn_logits.config import DEFAULT_K, KNNConfig
 from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.index.base import Index
-from knn_logits.neighbors import Neighbors, padding_distance
+from knn_logits.neighbors import Array, Neighbors, padding_distance
 from knn_logits.retrieval import Retriever
 from knn_logits.scoring.likelihood import (
     LMBDAS,
@@ -62,6 +63,7 @@ def calibrate(
     k: int | None = None,
     lmbda: float | None = None,
     temperature: float | None = None,
+    pairs: PairTokenizer | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> SettingsRecord:
@@ -75,6 +77,7 @@ def calibrate(
         k: A value that is kept; None chooses one, as for the next two.
         lmbda: Weight of the neighbors.
         temperature: Of the softmax over the neighbors.
+        pairs: Cuts the sources, for an encoder-decoder model.
         seed: Of the sample.
         progress: Told how many tokens are scored.
 
@@ -90,7 +93,7 @@ def calibrate(
     )
     if k is not None and lmbda is not None and temperature is not None:
         return kept
-    pieces = sample_pieces(store, seed)
+    pieces = sample_pieces(store, seed, pairs)
     tokens = sum(piece.size - piece.skip for piece in pieces)
     if tokens < _FEWEST:
         return kept
@@ -138,8 +141,8 @@ def calibrate(
     )
 
 
-def sample_pieces(store: Datastore, seed: int) -> list[Piece]:
-    """Whole windows of a datastore's text, drawn at random."""
+def sample_pieces(store: Datastore, seed: int, pairs: PairTokenizer | None = None) -> list[Piece]:
+    """Whole windows of a datastore's text, drawn at random, with their sources where it has any."""
     record, contexts = store.manifest.windows, store.contexts
     windows = list(plan(contexts.first, contexts.length, record.window, record.stride))
     wanted = min(_MOST, max(_SMALL, len(store) // _SHARE))
@@ -149,13 +152,18 @@ def sample_pieces(store: Datastore, seed: int) -> list[Piece]:
             break
         chosen.append(windows[number])
         entries += windows[number].entries
+    chosen.sort(key=lambda one: one.start)
+    sources: list[Array] | list[None] = [None] * len(chosen)
+    if pairs is not None:
+        sources = pairs.sources(store.documents.sources([window.context for window in chosen]))
     return [
         Piece(
             np.asarray(store.tokens[window.start : window.start + window.size + 1]),
             window.skip,
             window.start,
+            source,
         )
-        for window in sorted(chosen, key=lambda one: one.start)
+        for window, source in zip(chosen, sources, strict=True)
     ]
 
 

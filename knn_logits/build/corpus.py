@@ -5,14 +5,18 @@ cannot be read. It does not know tokens or models, nor how a file's bytes become
 `corpus_formats` and `corpus_hub`.
 """
 
+import itertools
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from knn_logits.build.corpus_formats import (
+from knn_logits.build.corpus_formats import is_text, read_rows
+from knn_logits.build.corpus_hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
+from knn_logits.build.corpus_parallel import read_parallel, split_parallel
+from knn_logits.build.corpus_rows import (
     PAIR_KEYS,
     TEXT_KEYS,
     Row,
@@ -20,11 +24,8 @@ from knn_logits.build.corpus_formats import (
     SourceFile,
     display_name,
     first_line,
-    is_text,
-    read_rows,
     type_name,
 )
-from knn_logits.build.corpus_hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
 from knn_logits.datastore import layout
 from knn_logits.errors import CorpusError
 
@@ -55,12 +56,19 @@ class Document:
     source: str | None = None
 
 
+def as_documents(documents: Iterable[Document | str]) -> Iterator[Document]:
+    """Texts as documents, whose ids are their numbers."""
+    for number, document in enumerate(documents):
+        yield Document(document, str(number)) if isinstance(document, str) else document
+
+
 def read_corpus(
     paths: Sequence[str],
     *,
     strict: bool = False,
     on_skip: Callable[[str, str], None] | None = None,
     pairs: bool = False,
+    pair_fields: tuple[str, str] = PAIR_KEYS,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[Document]:
     r"""Read documents from files, folders and datasets of the Hugging Face Hub.
@@ -75,6 +83,7 @@ def read_corpus(
     - gzip of all but parquet, known by `.gz` or by its first bytes.
     - a folder: all files below it, sorted by their path part by part; hidden ones are left out,
       and a folder reached twice through links is read once.
+    - `SOURCES::TARGETS`, with `pairs`: two text files of as many lines, gzipped or not.
     - `hf:DATASET[:CONFIG[:SPLIT]]`, streamed; the split is `train` unless named, and
       `hf:DATASET::SPLIT` takes the default configuration. Needs the extra `datasets`.
 
@@ -91,6 +100,8 @@ def read_corpus(
         strict: raise an error instead of passing over what cannot be read.
         on_skip: called with a name and a reason for everything that is passed over.
         pairs: read rows with `source` and `target` instead of `text`, for encoder-decoder models.
+        pair_fields: what these two are called in the rows; `translation.en` is the field `en` of
+            the object `translation`.
         on_bytes: called with the number of bytes on disk read so far, over all files; compressed
             bytes where a file is compressed. It ends at what `corpus_bytes` returns.
 
@@ -107,12 +118,16 @@ def read_corpus(
         if name.startswith(HUB_PREFIX):
             parse_hub_name(name)
             load_datasets(name)
+        elif pairs and split_parallel(name):
+            continue
         elif pairs and not Path(name).is_dir() and is_text(Path(name)):
             raise CorpusError(
                 f"{display_name(name)}: plain text has no source and target; an encoder-decoder "
-                'model needs JSON lines (.jsonl) or parquet with "source" and "target" in each row'
+                'model needs JSON lines (.jsonl) or parquet with "source" and "target" in each '
+                "row, or two parallel files, written SOURCES::TARGETS"
             )
-    return _documents(names, _Skips(strict, on_skip), pairs, on_bytes)
+    keys = pair_fields if pairs else TEXT_KEYS
+    return _documents(names, _Skips(strict, on_skip), keys, on_bytes)
 
 
 def corpus_bytes(paths: Sequence[str]) -> int | None:
@@ -129,7 +144,7 @@ def corpus_bytes(paths: Sequence[str]) -> int | None:
     if any(name.startswith(HUB_PREFIX) for name in names):
         return None
     total = 0
-    for name in names:
+    for name in itertools.chain.from_iterable(split_parallel(name) or (name,) for name in names):
         for file in _files(Path(name), lambda *_: None):
             if file.size is None:
                 return None
@@ -162,9 +177,8 @@ def _checked(paths: Sequence[str]) -> list[str]:
     names = [os.fspath(name) for name in names]
     if not names:
         raise CorpusError(f"no corpus is given; name {_KINDS}")
-    for name in names:
-        if name.startswith(HUB_PREFIX):
-            continue
+    parts = (split_parallel(name) or (name,) for name in names if not name.startswith(HUB_PREFIX))
+    for name in itertools.chain.from_iterable(parts):
         shown = display_name(name)[:200]
         try:
             if not name:  # which Path takes for the current folder
@@ -185,11 +199,14 @@ def _checked(paths: Sequence[str]) -> list[str]:
 
 
 def _documents(
-    names: list[str], skips: _Skips, pairs: bool, on_bytes: Callable[[int], None] | None
+    names: list[str],
+    skips: _Skips,
+    keys: tuple[str, ...],
+    on_bytes: Callable[[int], None] | None,
 ) -> Iterator[Document]:
     ids: dict[str, int] = {}
-    for row in _rows(names, PAIR_KEYS if pairs else TEXT_KEYS, skips, on_bytes):
-        document = _document(row, pairs, ids, skips)
+    for row in _rows(names, keys, skips, on_bytes):
+        document = _document(row, keys, ids, skips)
         if document is not None:
             yield document
     if not ids:
@@ -209,12 +226,30 @@ def _rows(
         if name.startswith(HUB_PREFIX):
             yield from read_hub(name, keys)
             continue
+        parallel = split_parallel(name) if keys != TEXT_KEYS else None
+        if parallel:
+            source, target = _only_file(parallel[0]), _only_file(parallel[1])
+            for row in read_parallel(source, target, keys, skip):
+                report(before + source.consumed + target.consumed)
+                yield row
+            before += (source.size or 0) + (target.size or 0)
+            report(before)
+            continue
         for file in _files(Path(name), skip):
             for row in read_rows(file, keys, skip):
                 report(before + file.consumed)
                 yield row
             before += file.size or 0
             report(before)
+
+
+def _only_file(name: str) -> SourceFile:
+    path = Path(name)
+    if path.is_dir():
+        raise CorpusError(f"{display_name(name)} is a folder; SOURCES::TARGETS are two text files")
+    status = path.stat()
+    size = status.st_size if stat.S_ISREG(status.st_mode) else None
+    return SourceFile(path, display_name(path.name), size)
 
 
 def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
@@ -246,10 +281,10 @@ def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
         yield SourceFile(path, name, status.st_size if regular else None)
 
 
-def _document(row: Row, pairs: bool, ids: dict[str, int], skip: Skip) -> Document | None:
+def _document(row: Row, keys: tuple[str, ...], ids: dict[str, int], skip: Skip) -> Document | None:
     fields = dict(row.fields)
-    text = str(fields.pop("target" if pairs else "text"))
-    source = str(fields.pop("source")) if pairs else None
+    text = str(fields.pop(keys[-1]))
+    source = str(fields.pop(keys[0])) if len(keys) > 1 else None
     if not text.strip() or (source is not None and not source.strip()):
         skip(row.where, "empty")
         return None

@@ -5,87 +5,32 @@ make a corpus, or whether an unreadable part is passed over or ends the run: `sk
 """
 
 import contextlib
-import datetime
-import decimal
 import gzip
 import itertools
 import json
-import re
-import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from knn_logits.build.corpus_rows import (
+    TEXT_KEYS,
+    Row,
+    Skip,
+    SourceFile,
+    column_row,
+    fault_of,
+    first_line,
+    lifted,
+    listed,
+    parse_row,
+)
 from knn_logits.errors import CorpusError
-
-TEXT_KEYS = ("text",)
-PAIR_KEYS = ("source", "target")
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 20
-_MAX_NESTING = 100
 _MAX_CHECKED = 1 << 30
-_UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-
-Skip = Callable[[str, str], None]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a source.
-
-    Attributes:
-        fields: every field of the row, all of them values that JSON has. The keys asked for are
-            present and strings.
-        name: a name for the row where it has no id of its own, such as `guide/part.jsonl:12`.
-        where: its place for a message, such as `corpus/guide/part.jsonl, line 12`.
-    """
-
-    fields: dict[str, object]
-    name: str
-    where: str
-
-
-@dataclass
-class SourceFile:
-    """A file to read.
-
-    Attributes:
-        path: where it is.
-        name: its path relative to the folder that was given, with forward slashes.
-        size: its size on disk in bytes; None where it has none, as a pipe.
-        consumed: how many of these bytes have been read so far.
-    """
-
-    path: Path
-    name: str
-    size: int | None
-    consumed: int = 0
-
-    @property
-    def shown(self) -> str:
-        """The path, fit to be printed in one line."""
-        return display_name(str(self.path))
-
-    def advance(self, raw: BinaryIO) -> None:
-        """Take note of how far `raw`, this file opened, has been read."""
-        if self.size is not None:
-            self.consumed = min(raw.tell(), self.size)
-
-
-def display_name(path: str) -> str:
-    """Return `path` without control characters and without bytes that are not UTF-8."""
-    return _UNSHOWABLE.sub("\ufffd", path)
-
-
-def first_line(error: BaseException) -> str:
-    """Return what an exception says, cut to one short line."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return display_name((str(error).strip().splitlines() or [type(error).__name__])[0][:200])
 
 
 def is_text(path: Path) -> bool:
@@ -206,7 +151,7 @@ def _read_lines(
             skip(where, "not UTF-8 text")
             continue
         try:
-            fields = _parse_row(text, keys)
+            fields = parse_row(text, keys)
         except ValueError as error:
             if zipped:
                 _raise_if_damaged(stream)
@@ -228,8 +173,9 @@ def _rows_of_json(text: str, file: SourceFile, keys: tuple[str, ...]) -> list[Ro
     except (ValueError, RecursionError):
         return []
     if isinstance(value, dict):
-        return [] if _fault(value, keys) else [Row(value, file.name, file.shown)]
-    if not isinstance(value, list) or any(_fault(item, keys) for item in value):
+        lifted(value, keys)
+        return [] if fault_of(value, keys) else [Row(value, file.name, file.shown)]
+    if not isinstance(value, list) or any(fault_of(lifted(item, keys), keys) for item in value):
         return []
     return [
         Row(item, f"{file.name}:{number}", f"{file.shown}, item {number}")
@@ -239,66 +185,10 @@ def _rows_of_json(text: str, file: SourceFile, keys: tuple[str, ...]) -> list[Ro
 
 def _is_row(line: bytes, keys: tuple[str, ...]) -> bool:
     try:
-        _parse_row(line.removeprefix(_BOM).decode("utf-8"), keys)
+        parse_row(line.removeprefix(_BOM).decode("utf-8"), keys)
     except ValueError:
         return False
     return True
-
-
-def _parse_row(text: str, keys: tuple[str, ...]) -> dict[str, object]:
-    """Parse one line of JSON; a ValueError says what is wrong with it."""
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from None
-    except RecursionError:
-        raise ValueError(f"nested more than {_MAX_NESTING} levels deep") from None
-    except ValueError as error:  # an integer of more digits than Python converts
-        raise ValueError(f"not valid JSON ({str(error).partition(':')[0]})") from None
-    fault = _fault(value, keys)
-    if fault:
-        raise ValueError(fault)
-    return cast(dict[str, object], value)
-
-
-def _fault(value: object, keys: tuple[str, ...]) -> str | None:
-    """Say why a value is no row with these fields; None if it is one."""
-    if not isinstance(value, dict):
-        return f"{type_name(value)}, not a JSON object"
-    for key in keys:
-        if key not in value:
-            return f'the object has no "{key}"'
-        if not isinstance(value[key], str):
-            return f'"{key}" is {type_name(value[key])}, not a string'
-    if _nested_deeper(value, _MAX_NESTING):
-        return f"nested more than {_MAX_NESTING} levels deep"
-    return None
-
-
-def type_name(value: object) -> str:
-    """Return what JSON calls the type of `value`, with its article."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, (int, float)):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    if isinstance(value, (list, tuple)):
-        return "a list"
-    return "an object" if isinstance(value, Mapping) else f"of type {type(value).__name__}"
-
-
-def _nested_deeper(value: object, levels: int) -> bool:
-    # What json reads near its own limit, it may fail to write from a deeper stack.
-    if isinstance(value, dict):
-        children: Iterable[object] = value.values()
-    elif isinstance(value, list):
-        children = value
-    else:
-        return False
-    return levels == 0 or any(_nested_deeper(child, levels - 1) for child in children)
 
 
 def _read_parquet(file: SourceFile, keys: tuple[str, ...], skip: Skip) -> Iterator[Row]:
@@ -312,7 +202,7 @@ def _read_parquet(file: SourceFile, keys: tuple[str, ...], skip: Skip) -> Iterat
         with pq.ParquetFile(file.path, **options) as table:
             names = table.schema_arrow.names
             for key in keys:
-                if key not in names:
+                if key not in names and key.partition(".")[0] not in names:
                     raise CorpusError(
                         f'{file.shown}: no column "{key}" among {listed(names)}; '
                         f'rename the column that holds it to "{key}"'
@@ -327,6 +217,7 @@ def _read_parquet(file: SourceFile, keys: tuple[str, ...], skip: Skip) -> Iterat
                         # One value that Python cannot hold costs that value or its row.
                         with contextlib.suppress(ValueError, OverflowError):
                             values[name] = column[index].as_py()
+                    lifted(values, keys)
                     if any(key not in values for key in keys):
                         skip(where, "not UTF-8 text")
                         continue
@@ -352,42 +243,3 @@ def _to_microseconds(column: Any) -> Any:
     if pa.types.is_duration(kind) and kind.unit == "ns":
         return column.cast(pa.duration("us"), safe=False)
     return column
-
-
-def column_row(values: Mapping[str, object], keys: tuple[str, ...], name: str, where: str) -> Row:
-    """Make a row of the values of a table's columns.
-
-    A null is a missing value: no text, thus an empty document.
-
-    Raises:
-        CorpusError: a value of `keys` is not a string.
-    """
-    texts = {key: "" if values[key] is None else values[key] for key in keys if key in values}
-    fields = {key: _plain(value) for key, value in values.items() if key not in keys}
-    fields = {key: value for key, value in fields.items() if value is not None} | texts
-    fault = _fault(fields, keys)
-    if fault:
-        raise CorpusError(f"{where}: {fault}; correct or remove this row")
-    return Row(fields, name, where)
-
-
-def _plain(value: object) -> object:
-    """Return a value that JSON has: dates and decimals as text, bytes and images as None."""
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(child) for key, child in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(child) for child in value]
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, (decimal.Decimal, datetime.timedelta, uuid.UUID)):
-        return str(value)
-    return None
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return the first ten names for a message."""
-    names = list(names)
-    shown = ", ".join(display_name(name) for name in names[:10])
-    return f"{shown}, ..." if len(names) > 10 else shown or "none"

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-from knn_logits.build.corpus_formats import Row, column_row, display_name, first_line, listed
+from knn_logits.build.corpus_rows import Row, column_row, display_name, first_line, lifted, listed
 from knn_logits.errors import CorpusError, MissingDependencyError
 
 HUB_PREFIX = "hf:"
@@ -72,6 +72,7 @@ def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
             ) from error
         if values is None:
             return
+        values = lifted({**values}, keys)
         for key in keys:
             if key not in values:
                 raise CorpusError(

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from knn_logits._version import __version__
-from knn_logits.build.builder import context_length
 from knn_logits.build.csr_pickle import read_csr
 from knn_logits.build.indexing import make_index, measured, write_index
 from knn_logits.build.legacy import (
@@ -32,17 +31,15 @@ from knn_logits.build.progress import Progress, no_progress
 from knn_logits.build.steps import KeyPlan, write_canary
 from knn_logits.capture.forward import evaluating, input_device, key_states
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
+from knn_logits.capture.pairs import context_length
 from knn_logits.compatibility import (
     CANARY_KEYS,
-    CANARY_TOKENS,
-    canary_keys,
-    canary_tokens,
     model_record,
     tokenizer_record,
     vocabulary_size,
 )
 from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
-from knn_logits.datastore.files import write_array, write_arrays
+from knn_logits.datastore.files import write_array
 from knn_logits.datastore.job import Job, begin
 from knn_logits.datastore.manifest import (
     IndexRecord,
@@ -162,7 +159,7 @@ def import_datastore(
     target = Path(folder).resolve()
     described = plan.as_text(model, tokenizer) | {"import of": str(files.values.resolve())}
     with begin(target, "build", described, overwrite=overwrite) as job, evaluating(model):
-        canary = _canary(job, model, tokenizer, plan)
+        canary = write_canary(job, model, tokenizer, plan)
         dim = int(canary[CANARY_KEYS].shape[1])
         found = _their_index(files, index, dim, progress)
         vocabulary = vocabulary_size(model)
@@ -201,17 +198,6 @@ def import_datastore(
         job.commit(manifest.model_copy(update={"files": job.files_with(())}))
     limits = _limits(files, keys is not None, clusters)
     return Imported(Datastore(folder), files, len(values) - entries, error, limits)
-
-
-def _canary(job: Job, model: nn.Module, tokenizer: Any, plan: KeyPlan) -> dict[str, Array]:
-    if not is_encoder_decoder(model):
-        return write_canary(job, model, tokenizer, plan)
-    # Its encoder reads all of a text, so whether the decoder reads ahead cannot be seen this way.
-    tokens = canary_tokens(tokenizer, vocabulary_size(model))
-    canary = {CANARY_TOKENS: tokens, CANARY_KEYS: canary_keys(model, plan.location, tokens)}
-    write_arrays(job.path("checks"), canary, {})
-    job.note(job.path("checks"))
-    return canary
 
 
 def _their_index(

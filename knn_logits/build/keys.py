@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from knn_logits.windows import TextWindow, batches
 # On a CPU the activations of a larger batch no longer fit the cache.
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 32_768}
 _BUFFER_BYTES = 64 << 20
+
+# The sources of some contexts, by their numbers: int32 [source tokens] each.
+Sources = Callable[[Sequence[int]], list[Array]]
 
 
 def default_batch_tokens(device: torch.device) -> int:
@@ -35,6 +39,7 @@ def compute_keys(
     dtype: str,
     batch_tokens: int,
     first_entry: int = 0,
+    sources: Sources | None = None,
 ) -> Iterator[Array]:
     """Computes the keys of all entries from one on.
 
@@ -50,6 +55,7 @@ def compute_keys(
         dtype: "float16" or "float32", the keys' precision.
         batch_tokens: Tokens a forward pass, padding included.
         first_entry: Entries before it are left out.
+        sources: What the encoder of an encoder-decoder model reads beside each context.
 
     Yields:
         [rows, dim] in `dtype`: the keys of the next entries.
@@ -64,6 +70,9 @@ def compute_keys(
         start, end = group[0].first_entry, group[-1].first_entry + group[-1].entries
         if end <= first_entry:
             continue
+        if sources is not None:
+            read = sources([window.context for window in group])
+            group = [replace(one, source=ids) for one, ids in zip(group, read, strict=True)]
         keys = np.empty((end - start, dim), dtype)
         for batch in batches(group, batch_tokens):
             states = key_states(model, location, windows_batch(tokens, batch, device))

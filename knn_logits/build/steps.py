@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from knn_logits.build.corpus import Document
-from knn_logits.build.keys import compute_keys
+from knn_logits.build.corpus import Document, as_documents
+from knn_logits.build.keys import Sources, compute_keys
 from knn_logits.build.progress import Progress
-from knn_logits.build.tokens import tokenize
+from knn_logits.build.tokens import tokenize, tokenize_pairs
 from knn_logits.capture.location import KeyLocation
+from knn_logits.capture.pairs import PairTokenizer
 from knn_logits.compatibility import (
     CANARY_KEYS,
     CANARY_TOKENS,
@@ -47,17 +48,19 @@ class KeyPlan:
         windows: How the text is cut.
         dtype: Precision of the stored keys.
         batch_tokens: Tokens a forward pass: a matrix product rounds by its shape.
+        pairs: Cuts the sources and targets of an encoder-decoder model.
     """
 
     location: KeyLocation
     windows: WindowRecord
     dtype: str
     batch_tokens: int
+    pairs: PairTokenizer | None = None
 
     def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
         """The plan by name, to compare with that of an unfinished job."""
         record = model_record(model)
-        return {
+        plan = {
             "model type": record.type,
             "model configuration": record.config_sha256[:12],
             "model precision": record.dtype,
@@ -69,6 +72,13 @@ class KeyPlan:
             "keys-dtype": self.dtype,
             "batch-tokens": str(self.batch_tokens),
         }
+        if self.pairs is not None:
+            plan |= {
+                "source-prefix": self.pairs.source_prefix,
+                "source-lang": str(self.pairs.source_lang),
+                "target-lang": str(self.pairs.target_lang),
+            }
+        return plan
 
 
 def write_canary(job: Job, model: nn.Module, tokenizer: Any, keys: KeyPlan) -> dict[str, Array]:
@@ -109,14 +119,17 @@ def write_text(
     concatenate: bool,
     progress: Progress,
     before: tuple[Array, Documents] | None = None,
+    pairs: PairTokenizer | None = None,
 ) -> TokenWriter:
     """Writes tokens and documents, those `before` first."""
     progress("tokens", 0, None)
+    rows = as_documents(documents)
+    cut = tokenize(tokenizer, rows) if pairs is None else tokenize_pairs(pairs, rows)
     writer = TokenWriter(
         job, concatenate=concatenate, vocabulary=vocabulary_size(model), before=before
     )
     with writer:
-        for document, ids in tokenize(tokenizer, _as_documents(documents)):
+        for document, ids in cut:
             if ids:
                 writer.add(
                     ids,
@@ -126,14 +139,10 @@ def write_text(
                     metadata=json.dumps(document.metadata, default=str)
                     if document.metadata
                     else None,
+                    source=document.source if pairs is not None else None,
                 )
             progress("tokens", writer.tokens, None)
     return writer
-
-
-def _as_documents(documents: Iterable[Document | str]) -> Iterator[Document]:
-    for number, document in enumerate(documents):
-        yield Document(document, str(number)) if isinstance(document, str) else document
 
 
 def write_keys(
@@ -157,6 +166,10 @@ def write_keys(
         )
         if window.first_entry + window.entries > first_entry
     ]
+    pairs = keys.pairs
+    sources: Sources | None = None
+    if pairs is not None:
+        sources = lambda contexts: pairs.sources(text.sources(contexts))  # noqa: E731
     dim = read_arrays(job.path("checks"))[0][CANARY_KEYS].shape[1]
     writer = KeyWriter(job, dim, keys.dtype, entries, shard_bytes=shard_bytes)
     done = writer.done
@@ -170,6 +183,7 @@ def write_keys(
         dtype=keys.dtype,
         batch_tokens=keys.batch_tokens,
         first_entry=first_entry + done,
+        sources=sources,
     )
     for part in parts:
         writer.append(part)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from knn_logits.build.corpus import Document
+from knn_logits.capture.pairs import PairTokenizer
+from knn_logits.errors import CorpusError
 from knn_logits.neighbors import Array
 
 # A tokenizer holds several times a text's size in memory, so a huge text goes in parts.
 _PART = 1 << 20
 _BLOCK = 1 << 17
 _PARTS_AT_ONCE = 64
+_PAIRS_AT_ONCE = 1024
 _CHARACTERS_AT_ONCE = 4 << 20
 _BREAK = re.compile(r"\n(?=\S)")
 
@@ -68,6 +72,32 @@ def tokenize(tokenizer: Any, documents: Iterable[Document]) -> Iterator[tuple[Do
             ids = [one for part in cut[place : place + len(parts)] for one in part]
             place += len(parts)
             yield document, [*before, *ids, *after]
+
+
+def tokenize_pairs(
+    pairs: PairTokenizer, documents: Iterable[Document]
+) -> Iterator[tuple[Document, list[int]]]:
+    """Cuts the targets of pairs into the decoder's text.
+
+    Args:
+        pairs: The model's tokenizer.
+        documents: In order, each with its source.
+
+    Yields:
+        Each document and the token ids of its target, from the one that starts it.
+
+    Raises:
+        CorpusError: when a document has no source.
+    """
+    waiting = iter(documents)
+    while group := list(islice(waiting, _PAIRS_AT_ONCE)):
+        for document in group:
+            if document.source is None:
+                raise CorpusError(
+                    f"{document.id} has no source: an encoder-decoder model needs pairs, that is "
+                    'rows with "source" and "target"'
+                )
+        yield from zip(group, pairs.targets([one.text for one in group]), strict=True)
 
 
 def token_blocks(tokenizer: Any, text: str, around: tuple[list[int], list[int]]) -> Iterator[Array]:

@@ -55,18 +55,39 @@ def windows_batch(
 
     Args:
         tokens: int32, the text.
-        windows: Which parts.
+        windows: Which parts; with their sources for an encoder-decoder model.
         device: The model's.
 
     Returns:
-        `input_ids`, int64 [windows, longest window], and an `attention_mask` where they differ.
+        `input_ids`, int64 [windows, longest window], and an `attention_mask` where they differ;
+        with sources these are the encoder's, and the windows are `decoder_input_ids` and
+        `decoder_attention_mask`.
     """
-    longest = max(window.size for window in windows)
-    ids = np.zeros((len(windows), longest), np.int64)
-    mask = np.zeros((len(windows), longest), np.int64)
-    for row, window in enumerate(windows):
-        ids[row, : window.size] = tokens[window.start : window.start + window.size]
-        mask[row, : window.size] = 1
+    parts = [tokens[window.start : window.start + window.size] for window in windows]
+    sources = [window.source for window in windows if window.source is not None]
+    if not sources:
+        return padded(parts, device)
+    targets = padded(parts, device)
+    return padded(sources, device) | {f"decoder_{name}": one for name, one in targets.items()}
+
+
+def padded(rows: Sequence[Array], device: torch.device, fill: int = 0) -> dict[str, Tensor]:
+    """Sequences of tokens as one tensor.
+
+    Args:
+        rows: Integers [tokens] each.
+        device: Where to.
+        fill: Stands behind the shorter ones, where the mask is 0.
+
+    Returns:
+        `input_ids`, int64 [rows, longest], and an `attention_mask` where lengths differ.
+    """
+    longest = max(len(row) for row in rows)
+    ids = np.full((len(rows), longest), fill, np.int64)
+    mask = np.zeros((len(rows), longest), np.int64)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = row
+        mask[number, : len(row)] = 1
     inputs = {"input_ids": torch.from_numpy(ids).to(device)}
     if not mask.all():
         inputs["attention_mask"] = torch.from_numpy(mask).to(device)

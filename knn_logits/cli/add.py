@@ -14,6 +14,7 @@ from knn_logits.cli.common import (
     open_datastore,
     prepare,
     print_json,
+    reads_pairs,
     stderr,
 )
 
@@ -22,6 +23,8 @@ def add(
     model: options.Model,
     store: options.Store,
     corpus: options.Corpus,
+    source_field: options.SourceField = "source",
+    target_field: options.TargetField = "target",
     batch_tokens: options.BatchTokens = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
@@ -49,6 +52,8 @@ def add(
             corpus,
             strict=strict,
             on_skip=on_skip,
+            pairs=reads_pairs(model),
+            pair_fields=(source_field, target_field),
             on_bytes=lambda done: bars("bytes read", done, total),
         )
         prepare(threads)

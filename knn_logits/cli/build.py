@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, load_model, prepare, print_json, stderr
+from knn_logits.cli.common import (
+    Bars,
+    interruptible,
+    load_model,
+    prepare,
+    print_json,
+    reads_pairs,
+    stderr,
+)
 from knn_logits.config import (
     IndexConfig,
     KNNConfig,
@@ -44,6 +52,18 @@ def build(
     concatenate: Annotated[
         bool, typer.Option("--concatenate", help="Join the documents into one stream.")
     ] = False,
+    source_prefix: Annotated[
+        str,
+        typer.Option("--source-prefix", help="Before each source, for models such as T5."),
+    ] = "",
+    source_lang: Annotated[
+        str | None, typer.Option("--source-lang", help="By the tokenizer's name for it: eng_Latn.")
+    ] = None,
+    target_lang: Annotated[
+        str | None, typer.Option("--target-lang", help="The language to write: deu_Latn.")
+    ] = None,
+    source_field: options.SourceField = "source",
+    target_field: options.TargetField = "target",
     keys_dtype: Annotated[
         str, typer.Option("--keys-dtype", help="Precision of stored keys: float16 or float32.")
     ] = "float16",
@@ -72,8 +92,9 @@ def build(
     """Make a datastore of a corpus.
 
     Every token that has something before it becomes an entry: the model's state before it, and
-    the token. --k, --lmbda and --temperature are kept as the datastore's settings; those that are
-    not given are chosen by how well a sample of the corpus is predicted.
+    the token; of an encoder-decoder model, every token of the targets. --k, --lmbda and
+    --temperature are kept as the datastore's settings; those that are not given are chosen by how
+    well a sample of the corpus is predicted.
     """
     # Refused before the model is loaded.
     KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
@@ -101,6 +122,8 @@ def build(
             corpus,
             strict=strict,
             on_skip=on_skip,
+            pairs=reads_pairs(model),
+            pair_fields=(source_field, target_field),
             on_bytes=lambda done: bars("bytes read", done, total),
         )
         prepare(threads, seed)
@@ -113,6 +136,9 @@ def build(
             key=key,
             window=window_config,
             concatenate=concatenate,
+            source_prefix=source_prefix,
+            source_lang=source_lang,
+            target_lang=target_lang,
             index=index_config,
             k=k,
             lmbda=lmbda,

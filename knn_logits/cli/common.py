@@ -123,6 +123,16 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
         ) from error
 
 
+def reads_pairs(name: str) -> bool:
+    """Whether a model is an encoder-decoder; False where there is none of that name."""
+    from transformers import AutoConfig
+
+    try:
+        return bool(AutoConfig.from_pretrained(name).is_encoder_decoder)
+    except (OSError, ValueError, KeyError, ImportError):
+        return False  # `load_model` says what is wrong
+
+
 def open_datastore(name: str, *, keys: bool = False) -> Datastore:
     """Opens a datastore, with a progress bar when it has to be fetched or read.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from json import dumps as json_text
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,12 +18,16 @@ from knn_logits.cli.common import (
     open_datastore,
     prepare,
     print_json,
+    reads_pairs,
     stderr,
 )
 from knn_logits.config import KNNConfig, WindowConfig
 from knn_logits.datastore import layout
 from knn_logits.datastore.hub_client import hub_name
 from knn_logits.errors import ConfigError
+
+if TYPE_CHECKING:
+    from knn_logits.evaluation.translation import Translations
 
 Paths = Annotated[
     list[str],
@@ -53,9 +58,12 @@ def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
     return stores, texts
 
 
-def read_texts(names: list[str], strict: bool) -> dict[str, Any]:
-    """The documents of each text, read when their turn comes."""
+def read_texts(
+    names: list[str], strict: bool, fields: tuple[str, str] | None = None
+) -> dict[str, Any]:
+    """The documents of each text, read when their turn comes; pairs, where fields are given."""
     from knn_logits.build.corpus import read_corpus
+    from knn_logits.build.corpus_rows import PAIR_KEYS
 
     def on_skip(name: str, reason: str) -> None:
         stderr.print(f"knn-logits: skipped {name}: {reason}", style="yellow", markup=False)
@@ -64,8 +72,29 @@ def read_texts(names: list[str], strict: bool) -> dict[str, Any]:
     for name in names:
         if name in texts:
             raise ConfigError(f"the text {name!r} is given twice; leave one out")
-        texts[name] = read_corpus([name], strict=strict, on_skip=on_skip)
+        texts[name] = read_corpus(
+            [name],
+            strict=strict,
+            on_skip=on_skip,
+            pairs=fields is not None,
+            pair_fields=fields or PAIR_KEYS,
+        )
     return texts
+
+
+def write_translations(found: list[Translations], file: str) -> Path:
+    """Writes what was translated, a line a pair and number of beams."""
+    path = Path(file)
+    lines = [
+        json_text({"text": one.name, "num_beams": one.num_beams, **row}, ensure_ascii=False)
+        for one in found
+        for row in one.texts
+    ]
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written ({error.strerror})") from error
+    return path
 
 
 def evaluate(
@@ -86,6 +115,23 @@ def evaluate(
     stride: options.Stride = None,
     concatenate: options.Concatenate = None,
     batch_tokens: options.BatchTokens = None,
+    bleu: Annotated[
+        bool,
+        typer.Option("--bleu/--no-bleu", help="Encoder-decoder models: translate, and score that."),
+    ] = True,
+    num_beams: Annotated[
+        list[int] | None,
+        typer.Option("--num-beams", min=1, help="For --bleu; may be repeated. [default: 1 and 5]"),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", min=1, help="Sources translated at once.")
+    ] = 16,
+    translations: Annotated[
+        str | None,
+        typer.Option("--translations", metavar="FILE", help="Write them there, as JSON lines."),
+    ] = None,
+    source_field: options.SourceField = "source",
+    target_field: options.TargetField = "target",
     report: Annotated[
         str | None,
         typer.Option("--report", metavar="FOLDER", help="Write a page with table and plot there."),
@@ -100,7 +146,8 @@ def evaluate(
     """Measure how well texts are predicted: by the model, by its neighbors, by their mixture.
 
     Every token is scored once. Documents are read in the datastore's windows unless --window,
-    --stride and --concatenate say otherwise.
+    --stride and --concatenate say otherwise. Of an encoder-decoder model also BLEU and chrF of what
+    it translates, by sacrebleu.
     """
     # Refused before the model is loaded.
     KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature, nprobe=nprobe)
@@ -109,7 +156,15 @@ def evaluate(
     shares = options.parse_weights(weights)
     weight = options.weight_of(lmbda, gate)
     datastores = [open_datastore(store) for store in stores]
-    texts = read_texts(names, strict)
+    pairs = reads_pairs(model)
+    texts: dict[str, Any] = read_texts(
+        names, strict, (source_field, target_field) if pairs else None
+    )
+    if pairs and bleu:
+        from knn_logits.evaluation.scores import sacrebleu
+
+        sacrebleu()  # refused here when it is missing
+        texts = {name: list(documents) for name, documents in texts.items()}
     if report is not None:
         from knn_logits.evaluation.figures import new_figure
 
@@ -142,16 +197,47 @@ def evaluate(
             seed=seed,
             progress=bars,
         )
+        written = None
+        if pairs and bleu:
+            from knn_logits.evaluation.translation import evaluate_translations
+
+            written = evaluate_translations(
+                loaded,
+                tokenizer,
+                datastores,
+                texts,
+                num_beams=num_beams or (1, 5),
+                batch_size=batch_size,
+                k=k,
+                lmbda=weight,
+                temperature=temperature,
+                nprobe=nprobe,
+                refine=refine,
+                retomaton=retomaton,
+                min_knns=min_knns,
+                max_knns=max_knns,
+                pointer_distances=pointer_distances,
+                weights=shares,
+                threads=threads,
+                progress=bars,
+            )
     files = []
     if report is not None:
         from knn_logits.evaluation.report import write_report
 
-        files = write_report(result, report, shlex.join(["knn-logits", *sys.argv[1:]]))
+        files = write_report(result, report, shlex.join(["knn-logits", *sys.argv[1:]]), written)
+    if written is not None and translations is not None:
+        files.append(write_translations(written, translations))
     if json:
-        print_json({**result.to_dict(), "files": [str(path) for path in files]})
+        more = {} if written is None else {"translations": [one.to_dict() for one in written]}
+        print_json({**result.to_dict(), **more, "files": [str(path) for path in files]})
         return
     from knn_logits.evaluation.table import plain_table
 
     typer.echo(plain_table(result))
+    if written is not None:
+        from knn_logits.evaluation.table import plain_translations
+
+        typer.echo("\n" + plain_translations(written))
     for path in files:
         typer.echo(f"written: {path}")

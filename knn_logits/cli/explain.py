@@ -21,6 +21,10 @@ def explain(
     model: options.Model,
     stores: options.Stores,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A text; - reads standard input.")],
+    source: Annotated[
+        str | None,
+        typer.Option("--source", help="What an encoder-decoder model reads; TEXT is the target."),
+    ] = None,
     sources: Annotated[int, typer.Option("--sources", min=0, help="Sources listed.")] = 12,
     k: options.K = None,
     lmbda: options.Lmbda = None,
@@ -56,6 +60,7 @@ def explain(
             tokenizer,
             datastores,
             text,
+            source=source,
             k=k,
             lmbda=weight,
             temperature=temperature,

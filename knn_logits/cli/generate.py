@@ -45,7 +45,12 @@ def generate(
     model: options.Model,
     stores: options.Stores,
     prompt: Annotated[
-        str, typer.Option("--prompt", help="Text to continue; - reads it from standard input.")
+        str,
+        typer.Option(
+            "--prompt",
+            help="Text to continue, or the source for an encoder-decoder model; - reads it from "
+            "standard input.",
+        ),
     ],
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", min=1, help="Tokens to write, at most.")
@@ -95,14 +100,20 @@ def generate(
     datastores = [open_datastore(store, keys=refine or retomaton) for store in stores]
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
-    from knn_logits.build.builder import context_length
-    from knn_logits.compatibility import check_tokenizer
+    from knn_logits.capture.pairs import context_length
+    from knn_logits.compatibility import check_tokenizer, pair_tokenizer
     from knn_logits.gating.gate import gate_name
     from knn_logits.processor import KNNLogitsProcessor
 
     check_tokenizer(tokenizer, datastores[0])
-    inputs = tokenizer(prompt, return_tensors="pt", verbose=False).to(loaded.device)
-    length = 1 if loaded.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    pairs = pair_tokenizer(loaded, tokenizer, datastores[0])
+    if pairs is not None:
+        inputs: Any = pairs.inputs([prompt], loaded.device)
+        length = 1
+        settings |= pairs.settings
+    else:
+        inputs = tokenizer(prompt, return_tensors="pt", verbose=False).to(loaded.device)
+        length = inputs["input_ids"].shape[1]
     room = context_length(loaded)
     if room is not None and length + max_new_tokens > room:
         raise ConfigError(
@@ -120,7 +131,8 @@ def generate(
         # Some tokenizers drop the space at the beginning of what they decode.
         whole = tokenizer.decode(output.sequences[0], skip_special_tokens=True)
         start = tokenizer.decode(output.sequences[0, :length], skip_special_tokens=True)
-        return output, str(whole)[len(str(start)) :]
+        text = str(whole)[len(str(start)) :]
+        return output, text if pairs is None else text.strip()
 
     with interruptible("nothing was written"):
         without = write()[1] if compare else None
@@ -152,11 +164,12 @@ def generate(
         content["tokens"] = [token_dict(token) for token in trace[0].tokens]
         print_json(content)
         return
+    shown = prompt if pairs is None else ""
     if without is not None:
         typer.echo("--- without kNN")
-        typer.echo(prompt + without)
+        typer.echo(shown + without)
         typer.echo("\n--- with kNN")
     if explain:
         trace.show(sources)
     else:
-        typer.echo(prompt + text)
+        typer.echo(shown + text)

@@ -21,13 +21,18 @@ Corpus = Annotated[
     typer.Argument(
         metavar="CORPUS...",
         help="Text files, JSON lines (text; id, title, uri), gzip of either, parquet, folders "
-        "of these, or hf:DATASET[:CONFIG[:SPLIT]].",
+        "of these, or hf:DATASET[:CONFIG[:SPLIT]]. For an encoder-decoder model rows with source "
+        "and target, or two parallel text files, SOURCES::TARGETS.",
     ),
 ]
 Stores = Annotated[
     list[str],
     typer.Argument(metavar="STORE...", help=f"{STORE_HELP} Several are one memory."),
 ]
+SourceField = Annotated[
+    str, typer.Option("--source-field", help="Field of the source, such as translation.en.")
+]
+TargetField = Annotated[str, typer.Option("--target-field", help="Field of the target.")]
 Weights = Annotated[
     str | None,
     typer.Option(

@@ -14,6 +14,7 @@ from knn_logits.cli.common import (
     open_datastore,
     prepare,
     print_json,
+    reads_pairs,
 )
 from knn_logits.cli.evaluate import Paths, read_texts, stores_and_texts
 from knn_logits.config import KNNConfig, WindowConfig
@@ -38,6 +39,8 @@ def tune(
     skip_by: Annotated[
         str, typer.Option("--skip-by", help="Which ones: a learned rule, or the confidence.")
     ] = "learned",
+    source_field: options.SourceField = "source",
+    target_field: options.TargetField = "target",
     plots: Annotated[
         str | None,
         typer.Option("--plots", metavar="FOLDER", help="Write heat map, curve and numbers there."),
@@ -70,7 +73,8 @@ def tune(
     if write and len(stores) > 1:
         raise ConfigError("--write stores settings in one datastore; tune each on its own")
     datastores = [open_datastore(store) for store in stores]
-    texts = read_texts(names, strict)
+    pairs = reads_pairs(model)
+    texts = read_texts(names, strict, (source_field, target_field) if pairs else None)
     if plots is not None:
         from knn_logits.evaluation.figures import new_figure
 

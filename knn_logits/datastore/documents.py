@@ -33,7 +33,8 @@ _SCHEMA = pa.schema(
         ("metadata", pa.string()),
     ]
 )
-_TEXT = ["id", "title", "uri", "metadata"]
+_SCHEMA_OF_PAIRS = _SCHEMA.append(pa.field("source", pa.string()))
+_TEXT = ["id", "title", "uri", "metadata", "source"]
 # What a byte can stand for when packed with Snappy is less.
 _MOST_UNPACKED = 32
 
@@ -49,6 +50,7 @@ class DocumentRecord:
         title: For people, may be missing.
         uri: Where it can be read, may be missing; never followed.
         metadata: Further fields of the corpus, as JSON.
+        source: Of a pair, what the encoder read, without prefix; the document is its target.
     """
 
     first: int
@@ -57,6 +59,7 @@ class DocumentRecord:
     title: str | None = None
     uri: str | None = None
     metadata: str | None = None
+    source: str | None = None
 
 
 class Documents:
@@ -73,6 +76,11 @@ class Documents:
     def __getitem__(self, number: int) -> DocumentRecord:
         row = self._table.slice(number, 1).to_pylist()[0]
         return DocumentRecord(**row)
+
+    def sources(self, numbers: Sequence[int]) -> list[str]:
+        """The sources of some documents, which are pairs."""
+        found: list[str] = self._table["source"].take(pa.array(numbers, pa.int64())).to_pylist()
+        return found
 
     def numbers_of(self, id: str) -> list[int]:
         """Numbers of the documents with an id, ascending."""
@@ -134,17 +142,17 @@ class Contexts:
 
 
 def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
-    """Writes the table, a row a document."""
-    columns = {name: [getattr(row, name) for row in documents] for name in _SCHEMA.names}
+    """Writes the table, a row a document; with their sources where they are pairs."""
+    pairs = any(row.source is not None for row in documents)
+    schema = _SCHEMA_OF_PAIRS if pairs else _SCHEMA
+    columns = {name: [getattr(row, name) for row in documents] for name in schema.names}
     with replacing(path) as file:
-        pq.write_table(pa.table(columns, schema=_SCHEMA), file)
+        pq.write_table(pa.table(columns, schema=schema), file)
 
 
-def _check_footer(footer: Footer, rows: int, size: int) -> None:
+def _check_footer(footer: Footer, schema: Any, rows: int, size: int) -> None:
     """Refuses what `write_documents` does not write: a few bytes can stand for billions of rows."""
-    expected = [
-        (field.name, "int64" if field.type == pa.int64() else "string") for field in _SCHEMA
-    ]
+    expected = [(field.name, "int64" if field.type == pa.int64() else "string") for field in schema]
     if footer.columns != expected:
         raise ValueError("columns are missing, or of another type")
     if sum(group[0] for group in footer.groups) != rows:
@@ -162,27 +170,32 @@ def _check_footer(footer: Footer, rows: int, size: int) -> None:
         raise ValueError(f"{size} bytes that stand for {unpacked}")
 
 
-def read_documents(path: Path, rows: int, tokens: int, *, mapped: Any = None) -> Documents:
+def read_documents(
+    path: Path, rows: int, tokens: int, *, pairs: bool = False, mapped: Any = None
+) -> Documents:
     """Reads the table and checks that its documents follow one another without a gap.
 
     Args:
         path: The file.
         rows: Documents that it must hold, at most `tokens`.
         tokens: Tokens of all of them.
+        pairs: Whether each must have a source.
         mapped: The file, open already.
 
     Raises:
         DamagedError: when they do not.
     """
+    schema = _SCHEMA_OF_PAIRS if pairs else _SCHEMA
     try:
         source = mapped if mapped is not None else pa.memory_map(str(path))
         if rows > tokens:
             raise ValueError(f"the manifest says {rows} documents of {tokens} tokens")
-        _check_footer(read_footer(source, source.size()), rows, source.size())
-        table = pq.ParquetFile(source, read_dictionary=_TEXT).read(columns=_SCHEMA.names)
+        _check_footer(read_footer(source, source.size()), schema, rows, source.size())
+        text = [name for name in _TEXT if name in schema.names]
+        table = pq.ParquetFile(source, read_dictionary=text).read(columns=schema.names)
         # Arrow trusts what it reads: text of other bytes, places beyond a dictionary's end.
         table.validate(full=True)
-        for field in _SCHEMA:
+        for field in schema:
             column = table[field.name].type
             if pa.types.is_dictionary(column):
                 column = column.value_type
@@ -191,8 +204,9 @@ def read_documents(path: Path, rows: int, tokens: int, *, mapped: Any = None) ->
     except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         raise DamagedError(f"{path} cannot be read: {reason}; build it again") from error
-    if any(table[name].null_count for name in ("first", "length", "id")):
-        raise DamagedError(f"{path} lacks places or ids of documents; build it again")
+    needed = ("first", "length", "id", "source") if pairs else ("first", "length", "id")
+    if any(table[name].null_count for name in needed):
+        raise DamagedError(f"{path} lacks {', '.join(needed)} of documents; build it again")
     documents = Documents(table)
     ends = np.cumsum(documents.length)
     whole = len(documents) == rows and (rows == 0 or int(ends[-1]) == tokens)

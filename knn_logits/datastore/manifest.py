@@ -77,6 +77,20 @@ class WindowRecord(Record):
     concatenate: bool = False
 
 
+class PairsRecord(Record):
+    """How the sources and targets of an encoder-decoder model were cut.
+
+    Attributes:
+        source_prefix: Stood before every source.
+        source_lang: Language of the sources by the tokenizer's name for it, if one was set.
+        target_lang: Language of the targets.
+    """
+
+    source_prefix: str = ""
+    source_lang: str | None = None
+    target_lang: str | None = None
+
+
 class RecallRecord(Record):
     """Share of the true `at` nearest entries that the index finds, on sampled queries."""
 
@@ -138,6 +152,7 @@ class Manifest(Record):
         metric: How keys are compared.
         generation: Number of the job that wrote the manifest; its files carry it in their names.
         removed: Numbers of the documents that are never found any more, ascending.
+        pairs: Of an encoder-decoder model, whose documents are targets with a source each.
         skipped: Documents of the corpus that could not be read.
         license: Licence of the text, as given by its publisher.
         source: Where the text comes from, as given by its publisher.
@@ -158,6 +173,7 @@ class Manifest(Record):
     metric: Metric = "l2"
     windows: WindowRecord
     removed: tuple[int, ...] = Field(default=(), strict=False)
+    pairs: PairsRecord | None = None
     skipped: int = Field(default=0, ge=0)
     index: IndexRecord
     settings: SettingsRecord

@@ -197,6 +197,7 @@ class Datastore:
             self._path("documents"),
             manifest.documents,
             manifest.tokens,
+            pairs=manifest.pairs is not None,
             mapped=self._documents_file,
         )
 

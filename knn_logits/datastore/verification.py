@@ -211,7 +211,12 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
     """Whether the files fit one another."""
     record = manifest.file("documents")
     assert record is not None
-    documents = read_documents(folder / record.name, manifest.documents, manifest.tokens)
+    documents = read_documents(
+        folder / record.name,
+        manifest.documents,
+        manifest.tokens,
+        pairs=manifest.pairs is not None,
+    )
     contexts = Contexts.of(documents.first, manifest.tokens, manifest.windows.concatenate)
     keys = sum(one.shape[0] for one in manifest.key_shards if one.shape)
     if contexts.entries != manifest.entries or (manifest.key_shards and keys != manifest.entries):

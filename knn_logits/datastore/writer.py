@@ -70,8 +70,9 @@ class TokenWriter:
         title: str | None = None,
         uri: str | None = None,
         metadata: str | None = None,
+        source: str | None = None,
     ) -> None:
-        """Appends a document of at least one token.
+        """Appends a document of at least one token; a pair's target with its source.
 
         Raises:
             ConfigError: when a token is not in the model's vocabulary.
@@ -84,7 +85,9 @@ class TokenWriter:
                 f"{self._vocabulary}: load the tokenizer that belongs to the model"
             )
         self._file.write(array.astype(np.int32).tobytes())
-        self._documents.append(DocumentRecord(self._tokens, len(array), id, title, uri, metadata))
+        self._documents.append(
+            DocumentRecord(self._tokens, len(array), id, title, uri, metadata, source)
+        )
         self._tokens += len(array)
 
     def __exit__(
@@ -111,7 +114,7 @@ class TokenWriter:
         self._job.note(path)
 
     def _identity(self) -> str:
-        """Of the new tokens and of where documents begin: all that their keys depend on."""
+        """Of the new tokens, where documents begin, their sources: all that keys depend on."""
         before, documents = (0, 0)
         if self._before is not None:
             before, documents = len(self._before[0]), len(self._before[1])
@@ -122,6 +125,9 @@ class TokenWriter:
                 digest.update(part)
         first = [document.first - before for document in self._documents[documents:]]
         digest.update(np.array(first, dtype=np.int64).tobytes())
+        for document in self._documents[documents:]:
+            if document.source is not None:
+                digest.update(hashlib.sha256(document.source.encode()).digest())
         return digest.hexdigest()
 
     @property
@@ -133,6 +139,10 @@ class TokenWriter:
     def tokens(self) -> int:
         """Tokens so far."""
         return self._tokens
+
+    def sources(self, numbers: Sequence[int]) -> list[str]:
+        """The sources of some documents, which are pairs."""
+        return [self._documents[number].source or "" for number in numbers]
 
     def contexts(self) -> Contexts:
         """The spans in which contexts run.

@@ -10,14 +10,20 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from knn_logits.build.builder import context_length
 from knn_logits.capture.forward import input_device
-from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
+from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key
+from knn_logits.capture.pairs import PairTokenizer, context_length
 from knn_logits.combined import Stores, open_retriever, open_stores
-from knn_logits.compatibility import check_model, check_tokenizer, locate_key, vocabulary_size
+from knn_logits.compatibility import (
+    check_model,
+    check_tokenizer,
+    locate_key,
+    pair_tokenizer,
+    vocabulary_size,
+)
 from knn_logits.config import SearchSettings, WindowConfig
 from knn_logits.datastore.store import Datastore
-from knn_logits.errors import ConfigError, ModelError
+from knn_logits.errors import ConfigError
 from knn_logits.gating.gate import Gate
 from knn_logits.gating.stored import lmbda_or_gate
 from knn_logits.processor import resolve_config
@@ -36,6 +42,7 @@ class Bench:
         location: Where the key is.
         retriever: Searches the datastore; None scores the model alone.
         gate: Decides how much its neighbors count; None where that is a number.
+        pairs: Cuts the pairs of an encoder-decoder model; None for a causal one.
         window: Tokens read at once.
         stride: Tokens by which the window moves on.
         concatenate: Whether documents are joined into one stream.
@@ -51,6 +58,7 @@ class Bench:
     concatenate: bool
     batch_tokens: int
     gate: Gate | None = None
+    pairs: PairTokenizer | None = None
 
 
 def open_bench(
@@ -76,14 +84,8 @@ def open_bench(
 
     Raises:
         ConfigError: when a setting is out of its range.
-        ModelError: for an encoder-decoder model.
         MismatchError: when model or tokenizer are not the datastore's.
     """
-    if is_encoder_decoder(model):
-        raise ModelError(
-            "perplexity is measured on texts; an encoder-decoder model needs sources as well: give "
-            "a causal model"
-        )
     if batch_tokens is not None and batch_tokens < 1:
         raise ConfigError(f"batch_tokens must be at least 1, not {batch_tokens}")
     stores = [] if datastore is None else open_stores(datastore)
@@ -109,6 +111,11 @@ def open_bench(
         resolve(windows[0], context_length(model))
         retriever = open_retriever(stores, config, weights=weights, device=device, threads=threads)
     size, stride = resolve(windows[0], context_length(model))
+    pairs = pair_tokenizer(model, tokenizer, stores[0] if stores else None)
+    if pairs is not None:
+        if concatenate:
+            raise ConfigError("pairs are no stream of text: leave out --concatenate")
+        concatenate = False
     return Bench(
         model,
         tokenizer,
@@ -119,6 +126,7 @@ def open_bench(
         windows[1] if concatenate is None else concatenate,
         batch_tokens or scoring_batch_tokens(input_device(model), vocabulary_size(model)),
         gate,
+        pairs,
     )
 
 

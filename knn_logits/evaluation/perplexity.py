@@ -241,6 +241,7 @@ def _score_text(
         bench.window,
         bench.stride,
         concatenate=bench.concatenate,
+        pairs=bench.pairs,
     )
     tally = Tally()
     progress(name, 0, None)

@@ -11,7 +11,15 @@ from typing import Any
 from knn_logits._version import __version__
 from knn_logits.evaluation.figures import new_figure
 from knn_logits.evaluation.results import Evaluation, TextResult
-from knn_logits.evaluation.table import HEADER, notes, rows
+from knn_logits.evaluation.table import (
+    HEADER,
+    TRANSLATIONS_HEADER,
+    notes,
+    rows,
+    translation_notes,
+    translation_rows,
+)
+from knn_logits.evaluation.translation import Translations
 
 PAGE = "evaluation.md"
 PLOT = "evaluation.png"
@@ -24,7 +32,10 @@ _ORACLE = ("oracle λ", "oracle", "#a8dab5")
 
 
 def write_report(
-    result: Evaluation, folder: str | os.PathLike[str], command: str | None = None
+    result: Evaluation,
+    folder: str | os.PathLike[str],
+    command: str | None = None,
+    translations: Sequence[Translations] | None = None,
 ) -> list[Path]:
     """Writes a page in Markdown, its plot, and the numbers as JSON.
 
@@ -32,6 +43,7 @@ def write_report(
         result: From `evaluate`.
         folder: Where to; made if it is not there.
         command: The command that made the result, printed as it is.
+        translations: From `evaluate_translations`, for a table of their own.
 
     Returns:
         The files.
@@ -43,13 +55,20 @@ def write_report(
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     figure.savefig(target / PLOT)
-    (target / PAGE).write_text(page(result, command), encoding="utf-8")
-    numbers = json.dumps({**result.to_dict(), "command": command}, indent=1, allow_nan=False)
+    (target / PAGE).write_text(page(result, command, translations), encoding="utf-8")
+    content = {**result.to_dict(), "command": command}
+    if translations is not None:
+        content["translations"] = [one.to_dict() for one in translations]
+    numbers = json.dumps(content, indent=1, allow_nan=False)
     (target / NUMBERS).write_text(numbers + "\n", encoding="utf-8")
     return [target / name for name in (PAGE, PLOT, NUMBERS)]
 
 
-def page(result: Evaluation, command: str | None = None) -> str:
+def page(
+    result: Evaluation,
+    command: str | None = None,
+    translations: Sequence[Translations] | None = None,
+) -> str:
     """The page in Markdown."""
     lines = ["## Evaluation", ""]
     lines += [
@@ -60,6 +79,11 @@ def page(result: Evaluation, command: str | None = None) -> str:
     lines += _table(HEADER, [[_cell(cell) for cell in row] for row in rows(result)], left=1)
     lines += ["", f"![Perplexity without and with the datastore]({PLOT})", ""]
     lines += [f"- {note}" for note in notes(result)]
+    if translations:
+        lines += ["", "### Translations", ""]
+        cells = [[_cell(cell) for cell in row] for row in translation_rows(translations)]
+        lines += _table(TRANSLATIONS_HEADER, cells, left=1)
+        lines += ["", *(f"- {note}" for note in translation_notes(translations))]
     lines += ["", "### Setting", ""]
     settings = {**result.settings, "searches": f"{result.searches:,}"}
     lines += _table(

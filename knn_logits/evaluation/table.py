@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from knn_logits.evaluation.results import Evaluation, Measures, TextResult
+from knn_logits.evaluation.scores import Score
+from knn_logits.evaluation.translation import Translations
 
 HEADER = ("text", "tokens", "model", "neighbors", "mixture", "oracle", "bits a byte")
 
@@ -67,16 +69,74 @@ def notes(result: Evaluation) -> list[str]:
 
 def plain_table(result: Evaluation) -> str:
     """The table for a terminal, and the settings below it."""
-    lines = [HEADER, *rows(result)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
-    text = [
+    text = [*_aligned([HEADER, *rows(result)]), *notes(result)]
+    text.append(", ".join(f"{name} {value}" for name, value in result.settings.items()))
+    text.append(f"{result.tokens_per_second:,.0f} tokens a second, {result.searches:,} searches")
+    return "\n".join(text)
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return [
         "  ".join(
             cell.ljust(width) if column == 0 else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         for line in lines
     ]
-    text += notes(result)
-    text.append(", ".join(f"{name} {value}" for name, value in result.settings.items()))
-    text.append(f"{result.tokens_per_second:,.0f} tokens a second, {result.searches:,} searches")
-    return "\n".join(text)
+
+
+TRANSLATIONS_HEADER = ("text", "beams", "written by", "BLEU", "chrF", "pairs a second")
+
+
+def translation_rows(found: Sequence[Translations]) -> list[Sequence[str]]:
+    """A row a text, number of beams and system."""
+    lines: list[Sequence[str]] = []
+    for one in found:
+        systems = [("model", one.lm, one.lm_per_second)]
+        if one.knn is not None and one.knn_per_second is not None:
+            systems.append(("with kNN", one.knn, one.knn_per_second))
+        lines += [
+            (
+                f"{one.name} ({one.pairs:,})",
+                str(one.num_beams),
+                name,
+                _score(scores["bleu"]),
+                _score(scores["chrf"]),
+                f"{speed:.2f}",
+            )
+            for name, scores, speed in systems
+        ]
+    return lines
+
+
+def _score(score: Score) -> str:
+    if score.interval is None:
+        return f"{score.score:.2f}"
+    low, high = score.interval
+    return f"{score.score:.2f} ({low:.1f} to {high:.1f})"
+
+
+def translation_notes(found: Sequence[Translations]) -> list[str]:
+    """What a reader of the translations' table needs to know, a sentence each."""
+    lines = ["In parentheses: 95% intervals, by resampling the pairs."]
+    for one in found:
+        if one.p_value is not None:
+            chances = ", ".join(
+                f"{title} {one.p_value[name]:.3f}" for name, title in _TITLES.items()
+            )
+            lines.append(
+                f"{one.name}, beams {one.num_beams}: so large a difference by chance (paired "
+                f"bootstrap): {chances}."
+            )
+    signatures = dict.fromkeys(score.signature for one in found for score in one.lm.values())
+    return [*lines, *(f"Signature: {signature}" for signature in signatures)]
+
+
+_TITLES = {"bleu": "BLEU", "chrf": "chrF"}
+
+
+def plain_translations(found: Sequence[Translations]) -> str:
+    """The translations' table for a terminal, and notes below it."""
+    table = _aligned([TRANSLATIONS_HEADER, *translation_rows(found)])
+    return "\n".join([*table, *translation_notes(found)])

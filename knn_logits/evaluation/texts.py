@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from knn_logits.build.corpus import Document
-from knn_logits.build.tokens import special_tokens, token_blocks
+from knn_logits.build.corpus import Document, as_documents
+from knn_logits.build.tokens import special_tokens, token_blocks, tokenize_pairs
+from knn_logits.capture.pairs import PairTokenizer
 from knn_logits.neighbors import Array
 from knn_logits.windows import Ints, Piece, stream
 
@@ -35,6 +37,7 @@ class Text:
         window: Tokens the model reads at once.
         stride: Tokens by which the window moves on.
         concatenate: Join the documents into one stream.
+        pairs: Cuts the pairs of an encoder-decoder model, whose targets are the text.
 
     Attributes:
         tokens: Tokens read so far.
@@ -52,6 +55,7 @@ class Text:
         stride: int,
         *,
         concatenate: bool = False,
+        pairs: PairTokenizer | None = None,
     ) -> None:
         self.name = name
         self.tokens = 0
@@ -63,6 +67,7 @@ class Text:
         self._around = special_tokens(tokenizer)
         self._window, self._stride = window, stride
         self._concatenate = concatenate
+        self._pairs = pairs
 
     @property
     def documents(self) -> int:
@@ -70,13 +75,27 @@ class Text:
         return len(self.starts)
 
     def pieces(self) -> Iterator[Piece]:
-        """The windows of all documents, in order."""
+        """The windows of all documents, in order; with their sources where they have any."""
+        if self._pairs is not None:
+            yield from self._pieces_of_pairs(self._pairs)
+            return
         if self._concatenate:
             blocks = chain.from_iterable(self._blocks(one) for one in self._documents)
             yield from stream(blocks, self._window, self._stride)
             return
         for document in self._documents:
             yield from stream(self._blocks(document), self._window, self._stride, self.tokens)
+
+    def _pieces_of_pairs(self, pairs: PairTokenizer) -> Iterator[Piece]:
+        for document, ids in tokenize_pairs(pairs, as_documents(self._documents)):
+            assert document.source is not None
+            (source,) = pairs.sources([document.source])
+            first = self.tokens
+            self.starts.append(first)
+            self.tokens += len(ids)
+            self._count(document.text, 0)
+            for piece in stream([np.array(ids, np.int32)], self._window, self._stride, first):
+                yield replace(piece, source=source)
 
     def documents_at(self, places: Ints) -> Ints:
         """int64 [rows], the number of the document in which each token stands."""

@@ -106,9 +106,9 @@ def score_pieces(
     """Scores every token that windows of a text predict.
 
     Args:
-        model: A causal model, in evaluation mode.
+        model: In evaluation mode.
         location: Where the key is.
-        pieces: Windows with their tokens.
+        pieces: Windows with their tokens, and with their sources for an encoder-decoder model.
         batch_tokens: Tokens a forward pass, padding included.
 
     Yields:
@@ -140,7 +140,7 @@ def _score_group(
     tokens = np.concatenate([piece.tokens for piece in group])
     starts = np.cumsum([0, *(len(piece.tokens) for piece in group[:-1])]).tolist()
     windows = [
-        TextWindow(start, piece.size, piece.skip, number)
+        TextWindow(start, piece.size, piece.skip, number, source=piece.source)
         for number, (start, piece) in enumerate(zip(starts, group, strict=True))
     ]
     for batch in batches(windows, batch_tokens):

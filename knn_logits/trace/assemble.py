@@ -100,7 +100,13 @@ def _sequence(
                 max_neighbors,
             )
         )
-    return SequenceTrace("".join(words[:first]), tokens)
+    return SequenceTrace(prompt_text(tokenizer, ids[:first], words[:first]), tokens)
+
+
+def prompt_text(tokenizer: Any, ids: Sequence[int], words: Sequence[str]) -> str:
+    """The text of a prompt; none where it only starts a decoder."""
+    special = set(getattr(tokenizer, "all_special_ids", ()))
+    return "" if special.issuperset(ids) else "".join(words)
 
 
 def trace_token(
@@ -174,9 +180,12 @@ def _neighbor(
 ) -> NeighborTrace:
     store, entry = locate(int(neighbors.ids[0, column]))
     passage = store.passage(entry)
-    tokens = [*passage.before, passage.token, *passage.after]
-    words = token_texts(tokenizer, tokens)
-    here = len(passage.before)
+    # What starts and ends a document for the model is none of its text.
+    special = set(getattr(tokenizer, "all_special_ids", ()))
+    before = [token for token in passage.before if token not in special]
+    after = [token for token in passage.after if token not in special]
+    words = token_texts(tokenizer, [*before, passage.token, *after])
+    here = len(before)
     return NeighborTrace(
         # A character may be cut where the passage begins or ends.
         before="".join(words[:here]).lstrip("\ufffd"),
@@ -190,6 +199,7 @@ def _neighbor(
         weight=math.exp(float(weights[0, column])),
         distance=float(neighbors.distances[0, column]),
         influence=influence,
+        source=passage.document.source,
     )
 
 

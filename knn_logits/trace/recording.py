@@ -43,11 +43,12 @@ class Step:
     tokens: Tensor | None = None
     chosen_log_p_lm: Tensor | None = None
 
-    def settle(self, input_ids: Tensor) -> bool:
+    def settle(self, input_ids: Tensor, inputs: Tensor) -> bool:
         """Notes which tokens were chosen, and lets go of the rest of the distribution.
 
         Args:
             input_ids: int64 [rows, more than length], the sequences after the choice.
+            inputs: int64 [rows], see `Recording`.
 
         Returns:
             False when the sequences do not continue this step's.
@@ -59,7 +60,7 @@ class Step:
         if before.shape != after.shape:
             return False
         if not torch.equal(before, after):
-            parents = _parents(before, after)
+            parents = _parents(before, after, inputs)
             if parents is None:
                 return False
         self.parents = parents
@@ -87,11 +88,29 @@ class Step:
         return float(self.end_log_p_lm[row, ends.index(token)]) if token in ends else None
 
 
-def _parents(before: Tensor, after: Tensor) -> Tensor | None:
+def _parents(before: Tensor, after: Tensor, inputs: Tensor) -> Tensor | None:
     """For each sequence of `after` the row of `before` that equals it, None when one has none."""
     same = (after.unsqueeze(1) == before.unsqueeze(0)).all(dim=-1)
+    same &= inputs.unsqueeze(1) == inputs.unsqueeze(0)
     if not bool(same.any(dim=-1).all()):
         return None
+    return same.int().argmax(dim=-1)
+
+
+def inputs_of(prompt: Tensor, sources: Tensor | None = None) -> Tensor:
+    """Which rows continue the same input: beams, and samples of one prompt.
+
+    Args:
+        prompt: int64 [rows, prompt length].
+        sources: int64 [rows], of an encoder-decoder model: equal where an encoder read the same.
+
+    Returns:
+        int64 [rows], equal for those.
+    """
+    same = (prompt.unsqueeze(1) == prompt.unsqueeze(0)).all(dim=-1)
+    if sources is not None:
+        sources = sources.to(prompt.device)
+        same &= sources.unsqueeze(1) == sources.unsqueeze(0)
     return same.int().argmax(dim=-1)
 
 
@@ -101,6 +120,7 @@ class Recording:
 
     Attributes:
         prompt: int64 [rows, prompt length], the ids of the first call.
+        inputs: int64 [rows], from `inputs_of`. A row keeps its input, whichever beam it holds.
         ends: Tokens that end a sequence.
         steps: By length.
         open: The steps of the latest forward pass, whose choices are not known yet.
@@ -109,6 +129,7 @@ class Recording:
     """
 
     prompt: Tensor
+    inputs: Tensor
     ends: list[int]
     steps: dict[int, Step] = field(default_factory=dict)
     open: list[Step] = field(default_factory=list)
@@ -132,11 +153,11 @@ class Recording:
         if (whole and self.cached) or not first.length < input_ids.shape[1] <= longest:
             return False
         with self.lock:
-            if not first.settle(input_ids):
+            if not first.settle(input_ids, self.inputs):
                 return False
             for step in others:
                 # A candidate that was not accepted.
-                kept = step.length < input_ids.shape[1] and step.settle(input_ids)
+                kept = step.length < input_ids.shape[1] and step.settle(input_ids, self.inputs)
                 if not kept and self.steps.get(step.length) is step:
                     del self.steps[step.length]
             self.open = []
@@ -170,8 +191,8 @@ class Recording:
         return True
 
     def alike(self, row: int) -> list[int]:
-        """The rows with the same prompt, the row itself first: beams before they part."""
-        same = (self.prompt == self.prompt[row]).all(-1).nonzero()[:, 0].tolist()
+        """The rows with the same input, the row itself first: beams before they part."""
+        same = (self.inputs == self.inputs[row]).nonzero()[:, 0].tolist()
         return sorted(same, key=lambda other: other != row)
 
     def _has_beams(self, step: Step, chosen: Tensor, beam_indices: Tensor, place: int) -> bool:
@@ -184,8 +205,8 @@ class Recording:
         parents = rows if step.parents is None else step.parents
         same_row = beam_indices[:, place].unsqueeze(1) == parents
         if step.length == self.prompt.shape[1]:
-            before = self.prompt[beam_indices[:, place]]
-            same_row = (before.unsqueeze(1) == self.prompt[parents].unsqueeze(0)).all(-1)
+            before = self.inputs[beam_indices[:, place]]
+            same_row = before.unsqueeze(1) == self.inputs[parents]
         found = (same_row & (chosen.unsqueeze(1) == step.tokens)).any(-1)
         return bool((found | ~goes_on).all())
 

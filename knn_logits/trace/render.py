@@ -160,6 +160,10 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
             passage.append(one_line(same), style="reverse")
             passage.append(one_line(after)[:60])
             console.print(passage, soft_wrap=True)
+            if source.neighbor.source is not None:
+                line = Text("    ⇐ ", style="dim")
+                line.append(one_line(source.neighbor.source)[:200])
+                console.print(line, soft_wrap=True)
         console.print()
 
 
@@ -213,11 +217,13 @@ def to_html(trace: Trace) -> str:
         for source in listed:
             before, same, after = _passage(source)
             title = _title(source.neighbor, named=several)
+            of = source.neighbor.source
+            read = f'<br><span style="opacity:.6">⇐ {escape(of)}</span>' if of else ""
             parts.append(
                 f'<div style="margin:.2em 1em;font-size:.9em"><b>{escape(source.words)}</b> '
                 f"{source.total:.0%}, {source.influence:.0%} by "
                 f"<i>{escape(title)}</i>: "
-                f"{escape(before)}<mark>{escape(same)}</mark>{escape(after)}</div>"
+                f"{escape(before)}<mark>{escape(same)}</mark>{escape(after)}{read}</div>"
             )
     parts.append("</div>")
     return "".join(parts)

@@ -31,6 +31,7 @@ class NeighborTrace:
         weight: w_i, its share of p_kNN, in [0, 1].
         distance: Squared distance for "l2", a similarity for "ip" and "cosine".
         influence: lmbda * w_i / p, its share of the token's probability.
+        source: Of an encoder-decoder model, the source that the passage is a target of.
     """
 
     before: str
@@ -44,6 +45,7 @@ class NeighborTrace:
     weight: float
     distance: float
     influence: float
+    source: str | None = None
 
     @property
     def snippet(self) -> str:

@@ -288,6 +288,7 @@ def _pass(
         bench.window,
         bench.stride,
         concatenate=bench.concatenate,
+        pairs=bench.pairs,
     )
     halves = Halves(text, middle)
     assert bench.retriever is not None

@@ -17,7 +17,7 @@ from knn_logits import (
     WindowConfig,
     build_datastore,
 )
-from knn_logits.build.builder import context_length
+from knn_logits.capture.pairs import context_length
 from knn_logits.datastore import layout
 
 # The model is used, not changed
@@ -129,15 +129,24 @@ def test_an_index_that_faiss_cannot_make(model, tokenizer, tmp_path):
     assert not (tmp_path / "s").exists()
 
 
-def test_an_encoder_decoder_model(tokenizer, tmp_path):
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    model = T5ForConditionalGeneration(
-        T5Config(vocab_size=384, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
-    )
-    with pytest.raises(ModelError, match="encoder-decoder"):
-        build_datastore(model, tokenizer, TEXTS, tmp_path / "s")
+def test_pairs_without_a_source(marian, tokenizer, tmp_path):
+    with pytest.raises(CorpusError, match=r"0 has no source: .*pairs"):
+        build_datastore(marian, tokenizer, TEXTS, tmp_path / "s")
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"source_prefix": "translate: "}, {"source_lang": "en_XX"}, {"target_lang": "de_DE"}],
+)
+def test_a_source_for_a_causal_model(model, tokenizer, tmp_path, given):
+    with pytest.raises(ConfigError, match="reads no source"):
+        build_datastore(model, tokenizer, TEXTS, tmp_path / "s", **given)
+
+
+def test_pairs_in_one_stream(marian, tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match="--concatenate"):
+        build_datastore(marian, tokenizer, [], tmp_path / "s", concatenate=True)
 
 
 def test_a_corpus_that_breaks_off(model, tokenizer, tmp_path):

@@ -9,7 +9,7 @@ from conftest import TEXTS, make_gpt2
 
 import knn_logits
 from knn_logits.config import WindowConfig
-from knn_logits.errors import ConfigError, CorpusError, MismatchError, ModelError
+from knn_logits.errors import ConfigError, CorpusError, MismatchError
 from knn_logits.evaluation.opening import open_bench
 from knn_logits.evaluation.perplexity import token_likelihoods
 from knn_logits.evaluation.texts import Text
@@ -238,12 +238,6 @@ def test_what_does_not_belong_together_is_refused(model, tokenizer, store):
         knn_logits.evaluate(make_gpt2(seed=5), tokenizer, store, OTHER)
     with pytest.raises(ConfigError, match="weights"):
         knn_logits.evaluate(model, tokenizer, [store, store], OTHER, weights=[1.0])
-    model.config.is_encoder_decoder = True
-    try:
-        with pytest.raises(ModelError, match="causal"):
-            knn_logits.evaluate(model, tokenizer, store, OTHER)
-    finally:
-        model.config.is_encoder_decoder = False
 
 
 def test_the_model_is_left_as_it_was(model, tokenizer, store):

@@ -1,0 +1,195 @@
+"""What a row of a corpus is, and what is wrong with one that is none.
+
+Knows JSON's values and the fields that a row must have. It reads no file.
+"""
+
+import datetime
+import decimal
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from knn_logits.errors import CorpusError
+
+TEXT_KEYS = ("text",)
+
+
+PAIR_KEYS = ("source", "target")
+
+
+_MAX_NESTING = 100
+
+
+_UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+Skip = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a source.
+
+    Attributes:
+        fields: every field of the row, all of them values that JSON has. The keys asked for are
+            present and strings.
+        name: a name for the row where it has no id of its own, such as `guide/part.jsonl:12`.
+        where: its place for a message, such as `corpus/guide/part.jsonl, line 12`.
+    """
+
+    fields: dict[str, object]
+    name: str
+    where: str
+
+
+@dataclass
+class SourceFile:
+    """A file to read.
+
+    Attributes:
+        path: where it is.
+        name: its path relative to the folder that was given, with forward slashes.
+        size: its size on disk in bytes; None where it has none, as a pipe.
+        consumed: how many of these bytes have been read so far.
+    """
+
+    path: Path
+    name: str
+    size: int | None
+    consumed: int = 0
+
+    @property
+    def shown(self) -> str:
+        """The path, fit to be printed in one line."""
+        return display_name(str(self.path))
+
+    def advance(self, raw: BinaryIO) -> None:
+        """Take note of how far `raw`, this file opened, has been read."""
+        if self.size is not None:
+            self.consumed = min(raw.tell(), self.size)
+
+
+def display_name(path: str) -> str:
+    """Return `path` without control characters and without bytes that are not UTF-8."""
+    return _UNSHOWABLE.sub("\ufffd", path)
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an exception says, cut to one short line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return display_name((str(error).strip().splitlines() or [type(error).__name__])[0][:200])
+
+
+def parse_row(text: str, keys: tuple[str, ...]) -> dict[str, object]:
+    """Parse one line of JSON; a ValueError says what is wrong with it."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from None
+    except RecursionError:
+        raise ValueError(f"nested more than {_MAX_NESTING} levels deep") from None
+    except ValueError as error:  # an integer of more digits than Python converts
+        raise ValueError(f"not valid JSON ({str(error).partition(':')[0]})") from None
+    value = lifted(value, keys)
+    fault = fault_of(value, keys)
+    if fault:
+        raise ValueError(fault)
+    return cast(dict[str, object], value)
+
+
+def lifted(value: Any, keys: tuple[str, ...]) -> Any:
+    """A row with the fields that a key like `translation.en` names at its top."""
+    for key in keys:
+        *path, last = key.split(".")
+        if not path or not isinstance(value, dict) or key in value:
+            continue
+        holder: Any = value
+        for name in path:
+            holder = holder.get(name) if isinstance(holder, dict) else None
+        if isinstance(holder, dict) and last in holder:
+            value[key] = holder.pop(last)
+    return value
+
+
+def fault_of(value: object, keys: tuple[str, ...]) -> str | None:
+    """Say why a value is no row with these fields; None if it is one."""
+    if not isinstance(value, dict):
+        return f"{type_name(value)}, not a JSON object"
+    for key in keys:
+        if key not in value:
+            return f'the object has no "{key}"'
+        if not isinstance(value[key], str):
+            return f'"{key}" is {type_name(value[key])}, not a string'
+    if _nested_deeper(value, _MAX_NESTING):
+        return f"nested more than {_MAX_NESTING} levels deep"
+    return None
+
+
+def type_name(value: object) -> str:
+    """Return what JSON calls the type of `value`, with its article."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, (int, float)):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    return "an object" if isinstance(value, Mapping) else f"of type {type(value).__name__}"
+
+
+def _nested_deeper(value: object, levels: int) -> bool:
+    # What json reads near its own limit, it may fail to write from a deeper stack.
+    if isinstance(value, dict):
+        children: Iterable[object] = value.values()
+    elif isinstance(value, list):
+        children = value
+    else:
+        return False
+    return levels == 0 or any(_nested_deeper(child, levels - 1) for child in children)
+
+
+def column_row(values: Mapping[str, object], keys: tuple[str, ...], name: str, where: str) -> Row:
+    """Make a row of the values of a table's columns.
+
+    A null is a missing value: no text, thus an empty document.
+
+    Raises:
+        CorpusError: a value of `keys` is not a string.
+    """
+    texts = {key: "" if values[key] is None else values[key] for key in keys if key in values}
+    fields = {key: _plain(value) for key, value in values.items() if key not in keys}
+    fields = {key: value for key, value in fields.items() if value is not None} | texts
+    fault = fault_of(fields, keys)
+    if fault:
+        raise CorpusError(f"{where}: {fault}; correct or remove this row")
+    return Row(fields, name, where)
+
+
+def _plain(value: object) -> object:
+    """Return a value that JSON has: dates and decimals as text, bytes and images as None."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(child) for key, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(child) for child in value]
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (decimal.Decimal, datetime.timedelta, uuid.UUID)):
+        return str(value)
+    return None
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first ten names for a message."""
+    names = list(names)
+    shown = ", ".join(display_name(name) for name in names[:10])
+    return f"{shown}, ..." if len(names) > 10 else shown or "none"

@@ -1,0 +1,263 @@
+"""What an encoder-decoder model writes to its sources, without and with kNN, and how good it is.
+
+Khandelwal et al. (2021), "Nearest Neighbor Machine Translation", section 3. BLEU and chrF are
+those of sacrebleu (Post, 2018), named by their signatures.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from typing_extensions import Unpack
+
+from knn_logits.build.corpus import Document
+from knn_logits.build.progress import Progress, no_progress
+from knn_logits.capture.forward import evaluating, input_device
+from knn_logits.capture.pairs import PairTokenizer, context_length
+from knn_logits.combined import Stores, open_stores
+from knn_logits.compatibility import check_tokenizer, pair_tokenizer
+from knn_logits.config import SearchSettings
+from knn_logits.errors import ConfigError, CorpusError, ModelError
+from knn_logits.evaluation.scores import Score, scores
+from knn_logits.gating.gate import Gate
+from knn_logits.processor import KNNLogitsProcessor
+
+_BATCH_SIZE = 16
+# A translation may be so many times as long as its source, and longer by so many tokens.
+_TIMES, _MORE = 2, 50
+
+
+def translate(
+    model: nn.Module,
+    tokenizer: Any,
+    sources: Sequence[str],
+    datastore: Stores | None = None,
+    *,
+    num_beams: int = 1,
+    batch_size: int = _BATCH_SIZE,
+    max_new_tokens: int | None = None,
+    weights: Sequence[float] | None = None,
+    k: int | None = None,
+    lmbda: float | Gate | None = None,
+    temperature: float | None = None,
+    device: torch.device | str | None = None,
+    threads: int | None = None,
+    check: bool = True,
+    progress: Progress = no_progress,
+    phase: str = "translating",
+    **search: Unpack[SearchSettings],
+) -> list[str]:
+    """Translates, or summarizes: whatever an encoder-decoder model writes to a source.
+
+    Args:
+        model: An encoder-decoder model.
+        tokenizer: Its tokenizer.
+        sources: What it reads, without the datastore's prefix.
+        datastore: A datastore or its folder, or several; None takes the model alone.
+        num_beams: Beams, 1 for greedy search.
+        batch_size: Sources at once; they are sorted by length.
+        max_new_tokens: Tokens written at most; None allows for twice a batch's longest source and
+            50 more, as far as the model can read.
+        weights: Share of each of several datastores in the vote; None merges by distance.
+        k: Neighbors a query; None takes the datastore's setting, as for the next two.
+        lmbda: Weight of the neighbors: a number in [0, 1], or a gate.
+        temperature: Of the softmax over the neighbors, above 0.
+        device: Where to search.
+        threads: OpenMP threads for searches.
+        check: Compare the model with the datastore first.
+        progress: Told how many sources are done.
+        phase: What progress calls this work.
+        search: How neighbors are found; see `KNNConfig`.
+
+    Returns:
+        A text for each source.
+
+    Raises:
+        ConfigError: when a setting is out of its range.
+        MismatchError: when model or tokenizer are not the datastore's.
+        ModelError: for a causal model.
+    """
+    if num_beams < 1 or batch_size < 1:
+        raise ConfigError(f"num_beams and batch_size are at least 1, not {num_beams}, {batch_size}")
+    stores = [] if datastore is None else open_stores(datastore)
+    for store in stores:
+        check_tokenizer(tokenizer, store)
+    pairs = pair_tokenizer(model, tokenizer, stores[0] if stores else None)
+    if pairs is None:
+        raise ModelError("a causal model reads no source: give an encoder-decoder model")
+    memory: Any = nullcontext()
+    if stores:
+        memory = KNNLogitsProcessor(
+            model,
+            stores,
+            weights=weights,
+            k=k,
+            lmbda=lmbda,
+            temperature=temperature,
+            device=device,
+            threads=threads,
+            record=False,
+            check=check,
+            **search,
+        )
+    found: list[str] = [""] * len(sources)
+    progress(phase, 0, len(sources))
+    done = 0
+    with memory as knn, evaluating(model):
+        extra = {} if knn is None else {"logits_processor": [knn]}
+        written = _written(model, pairs, sources, num_beams, batch_size, max_new_tokens, extra)
+        for rows, texts in written:
+            for row, text in zip(rows, texts, strict=True):
+                found[row] = text
+            done += len(rows)
+            progress(phase, done, len(sources))
+    return found
+
+
+def _written(
+    model: Any,
+    pairs: PairTokenizer,
+    sources: Sequence[str],
+    num_beams: int,
+    batch_size: int,
+    max_new_tokens: int | None,
+    extra: dict[str, Any],
+) -> Iterator[tuple[list[int], list[str]]]:
+    order = sorted(range(len(sources)), key=lambda row: -len(sources[row]))
+    room = context_length(model)
+    for first in range(0, len(order), batch_size):
+        rows = order[first : first + batch_size]
+        inputs = pairs.inputs([sources[row] for row in rows], input_device(model))
+        most = max_new_tokens or _TIMES * inputs["input_ids"].shape[1] + _MORE
+        if room is not None:
+            most = min(most, room - len(pairs.opening))
+        output = model.generate(
+            **inputs,
+            num_beams=num_beams,
+            do_sample=False,
+            max_new_tokens=most,
+            **pairs.settings,
+            **extra,
+        )
+        texts = pairs.tokenizer.batch_decode(output, skip_special_tokens=True)
+        yield rows, [text.strip() for text in texts]
+
+
+@dataclass(frozen=True)
+class Translations:
+    """What a model wrote to the sources of a text, and how near it is to the targets.
+
+    Attributes:
+        name: The text's name.
+        pairs: Its pairs.
+        num_beams: Beams, 1 for greedy search.
+        lm: BLEU and chrF of the model alone.
+        knn: Those with kNN; None without a datastore.
+        p_value: By score, how often the difference of both is as large by chance: sacrebleu's
+            paired bootstrap.
+        lm_per_second: Pairs a second of the model alone, decoding only.
+        knn_per_second: Those with kNN.
+        texts: Source, target and what was written by each, a row a pair.
+    """
+
+    name: str
+    pairs: int
+    num_beams: int
+    lm: dict[str, Score]
+    knn: dict[str, Score] | None
+    p_value: dict[str, float] | None
+    lm_per_second: float
+    knn_per_second: float | None
+    texts: list[dict[str, str]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the texts, as JSON."""
+        plain = asdict(self)
+        del plain["texts"]
+        return plain
+
+
+def evaluate_translations(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Stores | None,
+    texts: Mapping[str, Iterable[Document]],
+    *,
+    num_beams: Sequence[int] = (1, 5),
+    batch_size: int = _BATCH_SIZE,
+    samples: int = 1000,
+    progress: Progress = no_progress,
+    **settings: Any,
+) -> list[Translations]:
+    """BLEU and chrF of what a model writes without and with kNN.
+
+    Args:
+        model: An encoder-decoder model.
+        tokenizer: Its tokenizer.
+        datastore: A datastore or its folder, or several; None measures the model alone.
+        texts: Pairs by name; read once.
+        num_beams: Each number of beams to decode with.
+        batch_size: Sources at once.
+        samples: Resamples of the bootstrap over pairs, for intervals and p values.
+        progress: Told how many sources are done.
+        settings: `k`, `lmbda`, `temperature` and the other settings of `translate`.
+
+    Returns:
+        One result a text and number of beams.
+
+    Raises:
+        CorpusError: when a text has no pair.
+        MissingDependencyError: when sacrebleu is not installed.
+    """
+    stores = None if datastore is None else open_stores(datastore)
+    found = []
+    for name, documents in texts.items():
+        rows = list(documents)
+        if not rows or any(row.source is None for row in rows):
+            raise CorpusError(f"{name}: translations are measured on pairs with a source each")
+        sources, targets = [str(row.source) for row in rows], [row.text for row in rows]
+        for beams in num_beams:
+            systems: dict[str, list[str]] = {}
+            speeds: dict[str, float] = {}
+            for system in ("lm", "knn") if stores else ("lm",):
+                started = time.monotonic()
+                systems[system] = translate(
+                    model,
+                    tokenizer,
+                    sources,
+                    stores if system == "knn" else None,
+                    num_beams=beams,
+                    batch_size=batch_size,
+                    progress=progress,
+                    phase=f"{name}, {'kNN' if system == 'knn' else 'model'}, beams {beams}",
+                    **settings,
+                )
+                speeds[system] = len(sources) / max(time.monotonic() - started, 1e-9)
+            measured, p_value = scores(systems, targets, samples)
+            found.append(
+                Translations(
+                    name=name,
+                    pairs=len(rows),
+                    num_beams=beams,
+                    lm=measured["lm"],
+                    knn=measured.get("knn"),
+                    p_value=p_value,
+                    lm_per_second=speeds["lm"],
+                    knn_per_second=speeds.get("knn"),
+                    texts=[
+                        {
+                            "source": sources[row],
+                            "target": targets[row],
+                            **{system: lines[row] for system, lines in systems.items()},
+                        }
+                        for row in range(len(rows))
+                    ],
+                )
+            )
+    return found

@@ -1,0 +1,126 @@
+"""What `generate()` chooses for sources is the mixture of a plain reference, step by step."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import PAIRS
+
+import knn_logits
+from knn_logits.capture.forward import key_states_and_logits
+from knn_logits.capture.location import find_key
+
+K, LMBDA, TEMPERATURE = 12, 0.45, 4.0
+SOURCES = [source for source, _ in PAIRS] + [target for _, target in PAIRS]
+
+
+@pytest.fixture
+def knn(marian, pair_store):
+    with knn_logits.KNNLogitsProcessor(
+        marian, pair_store, k=K, lmbda=LMBDA, temperature=TEMPERATURE
+    ) as processor:
+        yield processor
+
+
+def mixtures(model, store, source, sequence):
+    """float64 [tokens, vocabulary], the mixture before each token of a target, without a cache."""
+    ids = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([sequence[:-1]])}
+    states, logits = key_states_and_logits(model, find_key(model), ids)
+    queries, logits = states[0].double().numpy(), logits[0].double().numpy()
+    keys = store.keys(np.arange(len(store))).astype(np.float64)
+    values = store.values.numpy()
+    found = []
+    for query, scores in zip(queries, logits, strict=True):
+        far = ((keys - query) ** 2).sum(-1)
+        nearest = np.argsort(far, kind="stable")[:K]
+        weights = np.exp(-(far[nearest] - far[nearest[0]]) / TEMPERATURE)
+        p_knn = np.zeros(len(scores))
+        np.add.at(p_knn, values[nearest], weights / weights.sum())
+        p_lm = np.exp(scores - scores.max())
+        found.append(LMBDA * p_knn + (1 - LMBDA) * p_lm / p_lm.sum())
+    return np.array(found)
+
+
+def ended(sequence):
+    """A row of an output without its padding."""
+    end = sequence.index(0, 1) + 1 if 0 in sequence[1:] else len(sequence)
+    return sequence[:end]
+
+
+def test_greedy_is_the_mixture_in_a_padded_batch(marian, pair_tokenizer, pair_store, knn):
+    batch = pair_tokenizer(SOURCES, return_tensors="pt", padding=True)
+    assert len(SOURCES) == 16
+    assert not batch["attention_mask"].all()
+    output = marian.generate(
+        **batch,
+        logits_processor=[knn],
+        max_new_tokens=14,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    trace = knn.trace(output, pair_tokenizer)
+    worst = 0.0
+    for row, sequence in enumerate(output.sequences.tolist()):
+        source, text = pair_tokenizer(SOURCES[row])["input_ids"], ended(sequence)
+        expected = mixtures(marian, pair_store, source, text)
+        for step, mixture in enumerate(expected):
+            got = output.scores[step][row].double().exp().numpy()
+            worst = max(worst, float(np.abs(got - mixture).max()))
+            assert trace[row].tokens[step].p == pytest.approx(mixture[text[step + 1]], abs=1e-4)
+        assert len(trace[row].tokens) == len(expected)
+        assert trace[row].prompt == ""
+    assert worst <= 1e-4
+
+
+@pytest.mark.parametrize("retomaton", [False, True])
+def test_beams_are_the_mixture_in_a_padded_batch(marian, pair_tokenizer, pair_store, retomaton):
+    settings = {"k": K, "lmbda": LMBDA, "temperature": TEMPERATURE, "retomaton": retomaton}
+    batch = pair_tokenizer(SOURCES, return_tensors="pt", padding=True)
+    if retomaton:
+        settings |= {"min_knns": 10**6}  # searches at every step, beside following pointers
+    with knn_logits.KNNLogitsProcessor(marian, pair_store, **settings) as knn:
+        output = marian.generate(
+            **batch,
+            logits_processor=[knn],
+            max_new_tokens=14,
+            num_beams=5,
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+        trace = knn.trace(output, pair_tokenizer)
+    for row, sequence in enumerate(output.sequences.tolist()):
+        source, text = pair_tokenizer(SOURCES[row])["input_ids"], ended(sequence)
+        chosen = trace[row].tokens
+        assert [token.token_id for token in chosen] == text[1:]
+        if retomaton:
+            continue
+        expected = mixtures(marian, pair_store, source, text)
+        for step, mixture in enumerate(expected):
+            assert chosen[step].p == pytest.approx(mixture[text[step + 1]], abs=1e-4)
+        total = np.log([mixture[token] for mixture, token in zip(expected, text[1:], strict=True)])
+        own = float(output.sequences_scores[row]) * len(total)
+        assert own == pytest.approx(float(total.sum()), abs=1e-3)
+
+
+def test_a_passage_comes_with_its_source(marian, pair_tokenizer, pair_store):
+    batch = pair_tokenizer([PAIRS[0][0]], return_tensors="pt")
+    with knn_logits.KNNLogitsProcessor(marian, pair_store, lmbda=0.95) as knn:
+        output = marian.generate(**batch, logits_processor=[knn], max_new_tokens=6)
+        (sequence,) = knn.trace(output, pair_tokenizer)
+    sources = dict(PAIRS)
+    found = [near for token in sequence.tokens for near in token.neighbors]
+    assert found
+    for near in found:
+        number = int(near.document[1:])
+        assert near.source == PAIRS[number][0]
+        assert near.snippet.replace("</s>", "").strip() in sources[near.source]
+
+
+def test_shares_sum_to_one(marian, pair_tokenizer, pair_store, knn):
+    batch = pair_tokenizer(SOURCES[:3], return_tensors="pt", padding=True)
+    output = marian.generate(**batch, logits_processor=[knn], max_new_tokens=8, num_beams=3,
+                             return_dict_in_generate=True)  # fmt: skip
+    for sequence in knn.trace(output, pair_tokenizer, max_neighbors=K):
+        for token in sequence.tokens:
+            by_model = (1 - token.lmbda) * token.p_lm / token.p
+            by_neighbors = sum(near.influence for near in token.neighbors)
+            assert by_model + by_neighbors == pytest.approx(1.0, abs=1e-6)
