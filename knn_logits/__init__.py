@@ -29,7 +29,7 @@ _HOME = {
     "evaluate_translations": "knn_logits.evaluation.translation",
     "Translations": "knn_logits.evaluation.translation",
     "tune": "knn_logits.tuning.tuner",
-    "Tuning": "knn_logits.tuning.tuner",
+    "Tuning": "knn_logits.tuning.result",
     "Document": "knn_logits.build.corpus",
     "read_corpus": "knn_logits.build.corpus",
     "KNNConfig": "knn_logits.config",
@@ -185,7 +185,8 @@ if TYPE_CHECKING:
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
     from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
-    from knn_logits.tuning.tuner import Tuning, tune
+    from knn_logits.tuning.result import Tuning
+    from knn_logits.tuning.tuner import tune
 
 
 def __getattr__(name: str) -> Any:

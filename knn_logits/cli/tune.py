@@ -39,6 +39,16 @@ def tune(
     skip_by: Annotated[
         str, typer.Option("--skip-by", help="Which ones: a learned rule, or the confidence.")
     ] = "learned",
+    bleu: Annotated[
+        int | None,
+        typer.Option(
+            "--bleu",
+            min=1,
+            metavar="N",
+            help="Encoder-decoder models: decode the N likeliest settings, choose by BLEU.",
+        ),
+    ] = None,
+    num_beams: Annotated[int, typer.Option("--num-beams", min=1, help="For --bleu.")] = 1,
     source_field: options.SourceField = "source",
     target_field: options.TargetField = "target",
     plots: Annotated[
@@ -74,6 +84,10 @@ def tune(
         raise ConfigError("--write stores settings in one datastore; tune each on its own")
     datastores = [open_datastore(store) for store in stores]
     pairs = reads_pairs(model)
+    if bleu is not None:
+        from knn_logits.evaluation.scores import sacrebleu
+
+        sacrebleu()  # refused here when it is missing
     texts = read_texts(names, strict, (source_field, target_field) if pairs else None)
     if plots is not None:
         from knn_logits.evaluation.figures import new_figure
@@ -100,6 +114,8 @@ def tune(
             gate=gate,  # type: ignore[arg-type]  # checked above, as the next but one
             skip=skip,
             skip_by=skip_by,  # type: ignore[arg-type]
+            bleu=bleu,
+            num_beams=num_beams,
             seed=seed,
             write=write,
             progress=bars,
@@ -121,6 +137,13 @@ def tune(
         f"perplexity on {held.tokens:,} other tokens: {held.perplexity:.2f}; with the datastore's "
         f"settings {held.before:.2f}, without kNN {held.lm:.2f}"
     )
+    if result.bleu is not None:
+        scores = result.bleu.held_out
+        typer.echo(
+            f"chosen by BLEU among {len(result.bleu.trials)} settings on {result.bleu.pairs} "
+            f"pairs; BLEU on {result.bleu.held_out_pairs} other pairs: {scores['chosen']:.2f}; with "
+            f"the datastore's settings {scores['before']:.2f}, without kNN {scores['lm']:.2f}"
+        )
     if result.gate is not None:
         found = result.gate
         low, high = found.interval or (None, None)

@@ -32,6 +32,8 @@ FEATURES = (
 )
 FEW = 16
 _LEAST_LOG_P = -20.0
+# A model that has no say at all leaves a token without a vote impossible.
+_MOST = 0.999
 
 
 def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
@@ -74,6 +76,7 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
 class LearnedGate:
     """λ = sigmoid(out · tanh(hidden · (features - mean) / scale + hidden_bias) + out_bias).
 
+    At most 0.999: in float32 the sigmoid reaches 1, where a token without a vote is impossible.
     `fit_learned_gate` makes one; a few hundred numbers, read in no time beside a search. A row
     without neighbors has λ 0.
 
@@ -112,7 +115,7 @@ class LearnedGate:
         Returns:
             float32 [n], in [0, 1].
         """
-        return torch.sigmoid(self._network(features))
+        return torch.sigmoid(self._network(features)).clamp(max=_MOST)
 
     def to_arrays(self) -> dict[str, Array]:
         """The gate as arrays, float32."""

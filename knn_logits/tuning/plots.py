@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from knn_logits.evaluation.figures import new_figure
-from knn_logits.tuning.tuner import Tuning
+from knn_logits.tuning.result import Tuning
 
 HEAT_MAP = "lmbda-temperature.png"
 CURVE = "k.png"

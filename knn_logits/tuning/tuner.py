@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
-from knn_logits.build.corpus import Document
+from knn_logits.build.corpus import Document, as_documents
 from knn_logits.build.progress import Progress, no_progress
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores, open_stores
@@ -25,7 +24,7 @@ from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evaluation.opening import Bench, open_bench
 from knn_logits.evaluation.perplexity import describe, searched
-from knn_logits.evaluation.texts import Text, Texts
+from knn_logits.evaluation.texts import Text, Texts, named
 from knn_logits.gating.learned import FEW
 from knn_logits.neighbors import Neighbors
 from knn_logits.scoring.likelihood import (
@@ -38,111 +37,11 @@ from knn_logits.scoring.likelihood import (
     temperatures_around,
 )
 from knn_logits.scoring.text_pass import TokenScores
-from knn_logits.tuning.gates import GateKind, GateTuning, Gathered, SkipKind, Wanted, fit
+from knn_logits.tuning.gates import GateKind, Gathered, SkipKind, Wanted, fit
 from knn_logits.tuning.parts import Bools, Halves, whole_or_middle
+from knn_logits.tuning.result import Part, Tuning
+from knn_logits.tuning.translating import choose_by_bleu
 from knn_logits.tuning.writing import write_settings
-
-
-@dataclass(frozen=True)
-class Part:
-    """One part of the text.
-
-    Attributes:
-        documents: Whole documents in it; 1 where it is a half of the only one.
-        tokens: Tokens scored.
-        lm: Perplexity of the model alone.
-        before: Perplexity of the mixture under the settings the datastore has.
-        perplexity: Perplexity under the chosen settings.
-    """
-
-    documents: int
-    tokens: int
-    lm: float
-    before: float
-    perplexity: float
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """The result of `tune`.
-
-    Attributes:
-        k: Neighbors a query, chosen.
-        lmbda: Weight of the neighbors, chosen.
-        temperature: Of the softmax over the neighbors, chosen.
-        chosen_on: The part that the settings were chosen on.
-        held_out: The part that had no say in the choice; the numbers to trust.
-        at_the_edge: Names of settings whose best value is the largest or smallest tried.
-        grid: The settings tried.
-        perplexities: float64 [ks, temperatures, lmbdas], on the part they were chosen on.
-        held_out_perplexities: The same on the other part.
-        place: The choice's place in the grid.
-        settings: Model, datastore, windows: what the numbers hold for.
-        seconds: Of the pass over the texts, loading left out.
-        gate: The gate that was fitted, if one was asked for, and what it is worth.
-        held_out_documents: Numbers of the documents held out, in the order they were read; empty
-            for halves of a single one.
-    """
-
-    k: int
-    lmbda: float
-    temperature: float
-    chosen_on: Part
-    held_out: Part
-    at_the_edge: tuple[str, ...]
-    grid: Grid
-    perplexities: npt.NDArray[np.float64]
-    held_out_perplexities: npt.NDArray[np.float64]
-    place: tuple[int, int, int]
-    settings: dict[str, Any]
-    seconds: float
-    gate: GateTuning | None = None
-    held_out_documents: tuple[int, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """What was chosen and what it is worth, as JSON."""
-        return {
-            "lmbda": self.lmbda,
-            "temperature": self.temperature,
-            "k": self.k,
-            "perplexity": self.held_out.perplexity,
-            "perplexity_lm": self.held_out.lm,
-            "perplexity_before": self.held_out.before,
-            "settings_tried": self.grid.settings,
-            "seconds": round(self.seconds, 3),
-            "tokens": self.chosen_on.tokens + self.held_out.tokens,
-            "chosen_on": asdict(self.chosen_on),
-            "held_out": asdict(self.held_out),
-            "at_the_edge": list(self.at_the_edge),
-            "settings": self.settings,
-            "gate": self.gate.to_dict() if self.gate is not None else None,
-        }
-
-    def numbers(self) -> dict[str, Any]:
-        """The heat map and the curve as JSON, everything else beside them."""
-        place_k = self.place[0]
-        return {
-            **self.to_dict(),
-            "ks": list(self.grid.ks),
-            "temperatures": list(self.grid.temperatures),
-            "lmbdas": list(self.grid.lmbdas),
-            "perplexity_by_temperature_and_lmbda": _rounded(self.perplexities[place_k]),
-            "perplexity_by_k": _rounded(self.perplexities.min(axis=(1, 2))),
-            "held_out_perplexity_by_k": _rounded(np.array(self.held_out_by_k())),
-        }
-
-    def held_out_by_k(self) -> list[float]:
-        """For each k, the held-out perplexity of what was best for it on the other part."""
-        flat = self.perplexities.reshape(len(self.grid.ks), -1)
-        held = self.held_out_perplexities.reshape(len(self.grid.ks), -1)
-        return [float(row[best]) for row, best in zip(held, flat.argmin(axis=1), strict=True)]
-
-
-def _rounded(numbers: npt.NDArray[np.float64]) -> Any:
-    """Nested lists with None for what JSON has no number for."""
-    if numbers.ndim > 1:
-        return [_rounded(row) for row in numbers]
-    return [float(f"{one:.6g}") if np.isfinite(one) else None for one in numbers.tolist()]
 
 
 def tune(
@@ -163,6 +62,8 @@ def tune(
     gate: GateKind | None = None,
     skip: float | None = None,
     skip_by: SkipKind = "learned",
+    bleu: int | None = None,
+    num_beams: int = 1,
     samples: int = 1000,
     seed: int = 0,
     write: bool = False,
@@ -194,6 +95,9 @@ def tune(
             is the best number, for a gate that skips. Keeps some 400 bytes a token.
         skip: Share of the tokens that the gate leaves unsearched, at least 0 and below 1.
         skip_by: Chosen by a "learned" network, or by the model's "confidence".
+        bleu: For an encoder-decoder model: decode so many of the likeliest settings, and take the
+            one whose translations have the highest BLEU.
+        num_beams: Beams for that, 1 for greedy search.
         samples: Resamples of the bootstrap over documents, for the gate.
         seed: Of the bootstrap, and of the gate's first weights.
         write: Store the choice in the datastore, the gate with it; a gate that was stored before
@@ -213,6 +117,8 @@ def tune(
         raise ConfigError("no datastore is given, and only one has settings to tune")
     if write and len(stores) > 1:
         raise ConfigError("settings are written into one datastore; tune each on its own")
+    if bleu is not None and (gate is not None or skip is not None):
+        raise ConfigError("a gate is fitted by likelihood: leave out bleu, or the gate and skip")
     own = stores[0].manifest.settings
     wanted = Wanted.of(gate, skip, skip_by)
     bench = open_bench(
@@ -231,6 +137,12 @@ def tune(
         threads=threads,
         check=check,
     )
+    if bleu is not None and bench.pairs is None:
+        raise ConfigError("BLEU is for translations, and a causal model writes none: leave it out")
+    rows: list[Document] = []
+    if bleu is not None:
+        rows = list(as_documents(chain.from_iterable(named(texts).values())))
+        texts = rows
     started = time.monotonic()
     gathered = (Gathered(wanted), Gathered(wanted)) if wanted is not None else None
     one, other, halves = _pass(bench, own, texts, progress, gathered)
@@ -242,6 +154,23 @@ def tune(
     if gathered is not None:
         progress("gate", 0, None)
         fitted = fit(*gathered, metric, best, samples=samples, seed=seed)
+    decoded = None
+    if bleu is not None:
+        away = set(halves.held_out())
+        best, decoded = choose_by_bleu(
+            model,
+            tokenizer,
+            stores,
+            one,
+            [row for number, row in enumerate(rows) if number not in away],
+            [rows[number] for number in sorted(away)],
+            bleu,
+            num_beams=num_beams,
+            progress=progress,
+            refine=refine,
+            nprobe=nprobe,
+            threads=threads,
+        )
     seconds = time.monotonic() - started
     before = _place(one.grid, own)
     chosen_on, held_out = (
@@ -266,6 +195,7 @@ def tune(
         seconds=seconds,
         gate=fitted,
         held_out_documents=halves.held_out(),
+        bleu=decoded,
     )
     if write:
         found = fitted.gate if fitted is not None else None

@@ -1,0 +1,118 @@
+"""What `tune` found: the choice, what it is worth, every setting that was tried. Numbers only."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from knn_logits.scoring.likelihood import Grid
+from knn_logits.tuning.gates import GateTuning
+from knn_logits.tuning.translating import BleuTuning
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the text.
+
+    Attributes:
+        documents: Whole documents in it; 1 where it is a half of the only one.
+        tokens: Tokens scored.
+        lm: Perplexity of the model alone.
+        before: Perplexity of the mixture under the settings the datastore has.
+        perplexity: Perplexity under the chosen settings.
+    """
+
+    documents: int
+    tokens: int
+    lm: float
+    before: float
+    perplexity: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The result of `tune`.
+
+    Attributes:
+        k: Neighbors a query, chosen.
+        lmbda: Weight of the neighbors, chosen.
+        temperature: Of the softmax over the neighbors, chosen.
+        chosen_on: The part that the settings were chosen on.
+        held_out: The part that had no say in the choice; the numbers to trust.
+        at_the_edge: Names of settings whose best value is the largest or smallest tried.
+        grid: The settings tried.
+        perplexities: float64 [ks, temperatures, lmbdas], on the part they were chosen on.
+        held_out_perplexities: The same on the other part.
+        place: The choice's place in the grid.
+        settings: Model, datastore, windows: what the numbers hold for.
+        seconds: Of the pass over the texts, loading left out.
+        gate: The gate that was fitted, if one was asked for, and what it is worth.
+        held_out_documents: Numbers of the documents held out, in the order they were read; empty
+            for halves of a single one.
+        bleu: What decoding the likeliest settings said, if that was asked for.
+    """
+
+    k: int
+    lmbda: float
+    temperature: float
+    chosen_on: Part
+    held_out: Part
+    at_the_edge: tuple[str, ...]
+    grid: Grid
+    perplexities: npt.NDArray[np.float64]
+    held_out_perplexities: npt.NDArray[np.float64]
+    place: tuple[int, int, int]
+    settings: dict[str, Any]
+    seconds: float
+    gate: GateTuning | None = None
+    held_out_documents: tuple[int, ...] = ()
+    bleu: BleuTuning | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was chosen and what it is worth, as JSON."""
+        return {
+            "lmbda": self.lmbda,
+            "temperature": self.temperature,
+            "k": self.k,
+            "perplexity": self.held_out.perplexity,
+            "perplexity_lm": self.held_out.lm,
+            "perplexity_before": self.held_out.before,
+            "settings_tried": self.grid.settings,
+            "seconds": round(self.seconds, 3),
+            "tokens": self.chosen_on.tokens + self.held_out.tokens,
+            "chosen_on": asdict(self.chosen_on),
+            "held_out": asdict(self.held_out),
+            "at_the_edge": list(self.at_the_edge),
+            "settings": self.settings,
+            "gate": self.gate.to_dict() if self.gate is not None else None,
+            "bleu": self.bleu.to_dict() if self.bleu is not None else None,
+        }
+
+    def numbers(self) -> dict[str, Any]:
+        """The heat map and the curve as JSON, everything else beside them."""
+        place_k = self.place[0]
+        return {
+            **self.to_dict(),
+            "ks": list(self.grid.ks),
+            "temperatures": list(self.grid.temperatures),
+            "lmbdas": list(self.grid.lmbdas),
+            "perplexity_by_temperature_and_lmbda": _rounded(self.perplexities[place_k]),
+            "perplexity_by_k": _rounded(self.perplexities.min(axis=(1, 2))),
+            "held_out_perplexity_by_k": _rounded(np.array(self.held_out_by_k())),
+        }
+
+    def held_out_by_k(self) -> list[float]:
+        """For each k, the held-out perplexity of what was best for it on the other part."""
+        flat = self.perplexities.reshape(len(self.grid.ks), -1)
+        held = self.held_out_perplexities.reshape(len(self.grid.ks), -1)
+        return [float(row[best]) for row, best in zip(held, flat.argmin(axis=1), strict=True)]
+
+
+def _rounded(numbers: npt.NDArray[np.float64]) -> Any:
+    """Nested lists with None for what JSON has no number for."""
+    if numbers.ndim > 1:
+        return [_rounded(row) for row in numbers]
+    return [float(f"{one:.6g}") if np.isfinite(one) else None for one in numbers.tolist()]

@@ -1,0 +1,146 @@
+"""The best few settings by likelihood, decoded: which of them translates best.
+
+Likelihood and BLEU do not always agree, and decoding every setting of a grid would take days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from knn_logits.build.corpus import Document
+from knn_logits.build.progress import Progress
+from knn_logits.combined import Stores
+from knn_logits.errors import CorpusError
+from knn_logits.evaluation.scores import bleu
+from knn_logits.evaluation.translation import translate
+from knn_logits.scoring.likelihood import Choice, GridLikelihood
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A setting that was decoded.
+
+    Attributes:
+        k: Neighbors a query.
+        lmbda: Weight of the neighbors.
+        temperature: Of the softmax over the neighbors.
+        perplexity: On the pairs it was tried on.
+        bleu: Of their translations.
+    """
+
+    k: int
+    lmbda: float
+    temperature: float
+    perplexity: float
+    bleu: float
+
+
+@dataclass(frozen=True)
+class BleuTuning:
+    """What decoding said.
+
+    Attributes:
+        num_beams: Beams, 1 for greedy search.
+        trials: The settings tried, the likeliest first.
+        held_out: BLEU on the pairs that had no say: of the model alone ("lm"), under the settings
+            that the datastore has ("before"), and under the choice ("chosen").
+        pairs: Pairs that were decoded for each trial.
+        held_out_pairs: Pairs held out.
+    """
+
+    num_beams: int
+    trials: tuple[Trial, ...]
+    held_out: dict[str, float]
+    pairs: int
+    held_out_pairs: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON."""
+        return asdict(self)
+
+
+def likeliest(part: GridLikelihood, number: int) -> list[Choice]:
+    """The likeliest λ of each k and temperature, the likeliest settings first."""
+    found = part.perplexities().nan_to_num(nan=np.inf)
+    choices = []
+    for place_k, k in enumerate(part.grid.ks):
+        for place_t, temperature in enumerate(part.grid.temperatures):
+            place_l = int(found[place_k, place_t].argmin())
+            place = (place_k, place_t, place_l)
+            lmbda = part.grid.lmbdas[place_l]
+            choices.append(Choice(k, temperature, lmbda, place, float(found[place])))
+    return sorted(choices, key=lambda choice: choice.perplexity)[:number]
+
+
+def choose_by_bleu(
+    model: nn.Module,
+    tokenizer: Any,
+    stores: Stores,
+    part: GridLikelihood,
+    pairs: Sequence[Document],
+    held_out: Sequence[Document],
+    number: int,
+    *,
+    num_beams: int,
+    progress: Progress,
+    **settings: Any,
+) -> tuple[Choice, BleuTuning]:
+    """Decodes the likeliest settings and takes the one with the highest BLEU.
+
+    Args:
+        model: An encoder-decoder model.
+        tokenizer: Its tokenizer.
+        stores: The datastores.
+        part: The likelihood of the pairs under each setting.
+        pairs: The pairs that settings are chosen on.
+        held_out: Pairs that have no say.
+        number: Settings to decode.
+        num_beams: Beams, 1 for greedy search.
+        progress: Told how far decoding is.
+        settings: Further settings of `translate`.
+
+    Raises:
+        CorpusError: when a part has no pair.
+        MissingDependencyError: when sacrebleu is not installed.
+    """
+    if not pairs or not held_out:
+        raise CorpusError("there are too few pairs to choose on some and report on others")
+
+    def decoded(of: Sequence[Document], name: str, choice: Choice | None, with_knn: bool) -> float:
+        own: dict[str, Any] = {}
+        if choice is not None:
+            own = {"k": choice.k, "lmbda": choice.lmbda, "temperature": choice.temperature}
+        texts = translate(
+            model,
+            tokenizer,
+            [str(one.source) for one in of],
+            stores if with_knn else None,
+            num_beams=num_beams,
+            progress=progress,
+            phase=name,
+            **own,
+            **(settings if with_knn else {}),
+        )
+        return bleu(texts, [one.text for one in of])
+
+    choices = likeliest(part, number)
+    scores = [
+        decoded(pairs, f"setting {place + 1} of {len(choices)}", choice, True)
+        for place, choice in enumerate(choices)
+    ]
+    best = choices[int(np.argmax(scores))]
+    trials = tuple(
+        Trial(one.k, one.lmbda, one.temperature, one.perplexity, score)
+        for one, score in zip(choices, scores, strict=True)
+    )
+    reported = {
+        "lm": decoded(held_out, "held out, model", None, False),
+        "before": decoded(held_out, "held out, before", None, True),
+        "chosen": decoded(held_out, "held out, chosen", best, True),
+    }
+    return best, BleuTuning(num_beams, trials, reported, len(pairs), len(held_out))
