@@ -25,6 +25,7 @@ _HOME = {
     "explain": "knn_logits.explanation",
     "evaluate": "knn_logits.evaluation.perplexity",
     "Evaluation": "knn_logits.evaluation.results",
+    "pair_tokenizer": "knn_logits.compatibility",
     "translate": "knn_logits.evaluation.translation",
     "evaluate_translations": "knn_logits.evaluation.translation",
     "Translations": "knn_logits.evaluation.translation",
@@ -88,6 +89,7 @@ __all__ = [  # noqa: RUF022
     "explain",
     "evaluate",
     "Evaluation",
+    "pair_tokenizer",
     "translate",
     "evaluate_translations",
     "Translations",
@@ -144,6 +146,7 @@ if TYPE_CHECKING:
     from knn_logits.build.importing import import_datastore
     from knn_logits.build.indexing import build_index
     from knn_logits.build.removing import compact, remove_documents
+    from knn_logits.compatibility import pair_tokenizer
     from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
     from knn_logits.datastore.store import Datastore
     from knn_logits.errors import (

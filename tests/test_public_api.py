@@ -60,6 +60,7 @@ PUBLIC = [
     "gate_features",
     "import_datastore",
     "load_gate",
+    "pair_tokenizer",
     "pull",
     "push_to_hub",
     "read_corpus",

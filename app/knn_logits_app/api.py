@@ -14,7 +14,7 @@ import gradio as gr
 from gradio.events import api as add_endpoint
 
 from knn_logits_app import layout
-from knn_logits_app.measuring import MOST_CHARACTERS
+from knn_logits_app.measuring import MOST_CHARACTERS, to_measure
 from knn_logits_app.requests import Lookup, Writing, lookup_of, text_of, writing_of
 from knn_logits_app.session import Answer, friendly
 
@@ -71,8 +71,10 @@ def add_api(page: Any, server: Server) -> None:
     ) -> dict[str, Any]:
         """Continue a text with kNN, and name the passages behind each token.
 
+        An encoder-decoder model, such as one that translates, writes to the prompt instead.
+
         Args:
-            prompt: The text to continue.
+            prompt: The text to continue, or the source to write to.
             stores: Datastores to look into, by name; the first one when none is named.
             knn: Whether to look anything up.
             compare: Write without kNN as well.
@@ -99,6 +101,11 @@ def add_api(page: Any, server: Server) -> None:
         content["tokens"] = tokens_of(whole)
         return content
 
+    def explained(source: str | None, text: Any, *how: Any) -> dict[str, Any]:
+        answer = server.work.explain(memory, text_of(text), asked(*how), {}, source)
+        content = {"text": text, "tokens": tokens_of(answer)}
+        return content if source is None else {"source": source, **content}
+
     def explain(
         text: str,
         stores: list[str] | None = None,
@@ -115,9 +122,27 @@ def add_api(page: Any, server: Server) -> None:
             lmbda: Weight of the neighbors, from 0 to 1.
             temperature: Of the softmax over the neighbors, above 0.
         """
-        lookup = asked(stores, k, lmbda, temperature)
-        answer = server.work.explain(memory, text_of(text), lookup, {})
-        return {"text": text, "tokens": tokens_of(answer)}
+        return explained(None, text, stores, k, lmbda, temperature)
+
+    def explain_pair(
+        source: str,
+        text: str,
+        stores: list[str] | None = None,
+        k: int | None = None,
+        lmbda: float | None = None,
+        temperature: float | None = None,
+    ) -> dict[str, Any]:
+        """Name the passages that speak for each token of what was written to a source.
+
+        Args:
+            source: What the model reads.
+            text: What was written to it, such as its translation.
+            stores: Datastores to look into, by name; the first one when none is named.
+            k: Neighbors a query; the datastore's setting when not given, as for the next two.
+            lmbda: Weight of the neighbors, from 0 to 1.
+            temperature: Of the softmax over the neighbors, above 0.
+        """
+        return explained(text_of(source, "source"), text, stores, k, lmbda, temperature)
 
     def evaluate(
         text: str,
@@ -139,6 +164,28 @@ def add_api(page: Any, server: Server) -> None:
         found = server.work.measure(memory, text, lookup, session.limits.deadline(), {})
         return asdict(found)
 
+    def evaluate_pairs(
+        sources: str,
+        targets: str,
+        stores: list[str] | None = None,
+        k: int | None = None,
+        lmbda: float | None = None,
+        temperature: float | None = None,
+    ) -> dict[str, Any]:
+        """Measure the perplexity of targets beside their sources, without and with kNN.
+
+        Args:
+            sources: What the model reads, one a line.
+            targets: What was written to each, one a line; best what the datastores do not hold.
+            stores: Datastores to look into, by name; the first one when none is named.
+            k: Neighbors a query; the datastore's setting when not given, as for the next two.
+            lmbda: Weight of the neighbors, from 0 to 1.
+            temperature: Of the softmax over the neighbors, above 0.
+        """
+        lookup = asked(stores, k, lmbda, temperature)
+        deadline = session.limits.deadline()
+        return asdict(server.work.measure(memory, targets, lookup, deadline, {}, sources))
+
     def datastores() -> list[dict[str, Any]]:
         """List the datastores by name, with their sizes and settings."""
         return [
@@ -153,18 +200,31 @@ def add_api(page: Any, server: Server) -> None:
 
     def check_explain(text: Any, *lookup: Any) -> None:
         asked(*lookup)
-        session.prompt_ids(memory, text_of(text))
+        memory.reading.prompt(text_of(text), session.limits, 0)
+
+    def check_explain_pair(source: Any, text: Any, *lookup: Any) -> None:
+        asked(*lookup)
+        memory.reading.whole(text_of(text), text_of(source, "source"), session.limits)
 
     def check_evaluate(text: Any, *lookup: Any) -> None:
         asked(*lookup)
         text_of(text, most=MOST_CHARACTERS)
 
-    for function, check in (
-        (generate, wanted_of),
-        (explain, check_explain),
-        (evaluate, check_evaluate),
-    ):
-        endpoint = add_endpoint(told(function), api_name=function.__name__, concurrency_id="model")
+    def check_evaluate_pairs(sources: Any, targets: Any, *lookup: Any) -> None:
+        asked(*lookup)
+        to_measure(session, memory, targets, sources)
+
+    # One name for both kinds of model; what is to be given differs.
+    functions: dict[str, tuple[Any, Any]] = {
+        "generate": (generate, wanted_of),
+        "explain": (explain, check_explain),
+        "evaluate": (evaluate, check_evaluate),
+    }
+    if memory.reading.sources:
+        functions["explain"] = explain_pair, check_explain_pair
+        functions["evaluate"] = evaluate_pairs, check_evaluate_pairs
+    for name, (function, check) in functions.items():
+        endpoint = add_endpoint(told(function), api_name=name, concurrency_id="model")
         page.fns[endpoint["id"]].validator = layout.validator(check)
     add_endpoint(datastores, api_name="datastores", concurrency_limit=None)
 

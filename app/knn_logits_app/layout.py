@@ -105,25 +105,57 @@ def words_html(value: str = "", **settings: Any) -> Any:
     )
 
 
+def followed(
+    server: Server, controls: Controls, settings: Callable[[Memory], dict[str, Any]], **fixed: Any
+) -> Any:
+    """A text box that suits the chosen model.
+
+    Args:
+        server: What the handlers of a page work with.
+        controls: Where the model is chosen.
+        settings: What differs with the model.
+        fixed: What does not.
+    """
+    memories, first = server.session.memories, server.session.first
+    box = gr.Textbox(**settings(first), **fixed)
+    if len({one.reading.sources for one in memories.values()}) > 1:
+
+        def follow(name: Any) -> Any:
+            found = settings(memories.get(name, first))
+            return gr.Textbox(**{key: one for key, one in found.items() if key != "value"})
+
+        controls.model.input(follow, [controls.model], [box], **LIGHT)
+    return box
+
+
+def first_sources(memory: Memory, documents: int = 1) -> str:
+    """What the first documents of the first datastore were written to, one a line."""
+    store = next(iter(memory.stores.values()))
+    found = [
+        store.documents[number].source for number in range(min(documents, len(store.documents)))
+    ]
+    return "\n".join(" ".join(one.split()) for one in found if one is not None)
+
+
 def beginning(memory: Memory, documents: int = 1) -> str:
-    """The first documents of the first datastore, as a text to begin with."""
+    """The first documents of the first datastore, as a text to begin with; targets one a line."""
     store = next(iter(memory.stores.values()))
     parts = []
     for number in range(min(documents, len(store.documents))):
         document = store.documents[number]
         ids = store.tokens[document.first : document.first + min(document.length, 80)].tolist()
         parts.append(str(memory.tokenizer.decode(ids, skip_special_tokens=True)).strip())
-    return " ".join(parts)
+    return ("\n" if memory.reading.sources else " ").join(parts)
 
 
-def check(server: Server, values: Sequence[Any], text: Any, most: int = MOST_CHARACTERS) -> None:
+def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_CHARACTERS) -> None:
     """Refuses what the page itself does not let anybody enter.
 
     Args:
         server: What the handlers of a page work with.
         values: A handler's, those of `Controls.lookup` first.
-        text: The text among them.
-        most: Characters that its field takes.
+        texts: The texts among them.
+        most: Characters that a field of theirs takes.
 
     Raises:
         KNNLogitsError: saying what is refused.
@@ -131,7 +163,7 @@ def check(server: Server, values: Sequence[Any], text: Any, most: int = MOST_CHA
     model, (stores, lmbda, k, temperature, gate) = values[0], values[1:_CONTROLS]
     server.session.memory(model)
     lookup_of(stores or [""], k, lmbda, temperature, gate)
-    if text is not None and (not isinstance(text, str) or len(text) > most):
+    if any(one is not None and (not isinstance(one, str) or len(one) > most) for one in texts):
         raise LimitError(f"the text is longer than the {most:,} characters that are allowed")
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from knn_logits import CorpusError, Datastore, Deadline, evaluate, tune
+from knn_logits import CorpusError, Datastore, Deadline, Document, evaluate, tune
+from knn_logits_app.lines import pairs_of
 from knn_logits_app.memory import Memory
 from knn_logits_app.requests import Lookup, text_of
 from knn_logits_app.session import Session
@@ -57,6 +58,26 @@ class Heat:
     best: tuple[int, int]
 
 
+def to_measure(
+    session: Session, memory: Memory, text: Any, sources: Any = None
+) -> list[Document | str]:
+    """What is measured, when it is within the limits.
+
+    Args:
+        session: Whose limits hold.
+        memory: The model.
+        text: The text; of an encoder-decoder model targets, one a line.
+        sources: What the targets were written to, one a line.
+    """
+    if not memory.reading.sources:
+        text = text_of(text, most=MOST_CHARACTERS)
+        session.limits.check(text_bytes=len(text.encode("utf-8")))
+        return [text]
+    pairs = pairs_of(sources, text, most=MOST_CHARACTERS)
+    session.limits.check(text_bytes=len(f"{sources}{text}".encode()))
+    return list(pairs)
+
+
 def measure(
     session: Session,
     memory: Memory,
@@ -64,19 +85,20 @@ def measure(
     lookup: Lookup,
     deadline: Deadline,
     own: Mapping[str, Datastore] | None = None,
+    sources: str | None = None,
 ) -> Measured:
     """Measures a text.
 
     Args:
         session: The models.
         memory: The model.
-        text: The text, one document.
+        text: The text, one document; of an encoder-decoder model targets, one a line.
         lookup: The datastores and settings. A gate has no say here.
         deadline: Ends the work early.
         own: The visitor's datastores.
+        sources: What the targets were written to, one a line.
     """
-    text = text_of(text, most=MOST_CHARACTERS)
-    session.limits.check(text_bytes=len(text.encode("utf-8")))
+    documents = to_measure(session, memory, text, sources)
     stores = session.stores(memory, lookup, own)
     shared: dict[str, Any] = {
         "threads": session.threads,
@@ -89,11 +111,11 @@ def measure(
         "temperature": lookup.temperature,
     }
     found = evaluate(
-        memory.model, memory.tokenizer, stores, [text], samples=0, **settings, **shared
+        memory.model, memory.tokenizer, stores, documents, samples=0, **settings, **shared
     ).total
     heat = None
     try:
-        tuned = tune(memory.model, memory.tokenizer, stores, [text], **shared)
+        tuned = tune(memory.model, memory.tokenizer, stores, documents, **shared)
         numbers = tuned.numbers()
         heat = Heat(
             numbers["temperatures"],

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from knn_logits import ConfigError, Datastore, KNNLogitsProcessor
+from knn_logits_app.reading import Reading
+
+# Characters of a source that still makes an example.
+_LONG = 160
 
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt worth trying, and the datastores it is about."""
+    """A prompt or a source worth trying, and the datastores it is about."""
 
     prompt: str
     stores: tuple[str, ...]
@@ -23,7 +28,7 @@ class Memory:
 
     Attributes:
         name: What people call the model.
-        model: A causal model of transformers, in evaluation mode.
+        model: A causal or encoder-decoder model of transformers, in evaluation mode.
         tokenizer: Its tokenizer.
         stores: The datastores by name; each was built by the model.
         gates: What decides the weight of the neighbors, by datastore, where a visitor leaves the
@@ -68,9 +73,17 @@ class Memory:
         )
         return cls(name, model, tokenizer, opened, examples=examples)
 
+    @cached_property
+    def reading(self) -> Reading:
+        """How the model takes a text."""
+        return Reading(self.model, self.tokenizer, self.stores, self.context)
+
     @property
     def context(self) -> int | None:
-        """Tokens that the model reads at most, None where it does not say."""
+        """Tokens that the model reads at most, None where it does not say.
+
+        Of an encoder-decoder model those of its decoder.
+        """
         for attribute in ("max_position_embeddings", "n_positions", "n_ctx"):
             found = getattr(self.model.config, attribute, None)
             if isinstance(found, int) and found > 0:
@@ -84,14 +97,19 @@ class Memory:
 
 
 def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) -> list[str]:
-    """The first words of some documents, as prompts for a datastore that nobody wrote any for."""
+    """The first words of some documents, as prompts for a datastore that nobody wrote any for.
+
+    Where the documents are the targets of pairs: some of their sources.
+    """
     found: list[str] = []
     documents = store.documents
     for place in range(0, len(documents), max(1, len(documents) // (number * 4))):
         document = documents[place]
         ids = store.tokens[document.first : document.first + 24].tolist()
         text = str(tokenizer.decode(ids, skip_special_tokens=True)).split()
-        if len(text) > words:
+        if document.source is not None:
+            found += [document.source] if len(document.source) <= _LONG else []
+        elif len(text) > words:
             found.append(" ".join(text[:words]))
         if len(found) == number:
             break

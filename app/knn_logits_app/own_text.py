@@ -21,6 +21,7 @@ from knn_logits import (
     build_datastore,
     read_corpus,
 )
+from knn_logits_app.lines import pairs_of
 from knn_logits_app.memory import Memory
 from knn_logits_app.requests import RequestError, text_of
 from knn_logits_app.session import Session
@@ -41,13 +42,23 @@ class Progress:
     total: int | None
 
 
-def documents_of(session: Session, files: Sequence[str], pasted: Any) -> tuple[list[Document], int]:
+def documents_of(
+    session: Session,
+    files: Sequence[str],
+    pasted: Any,
+    *,
+    pairs: bool = False,
+    sources: Any = None,
+) -> tuple[list[Document], int]:
     """The documents that a visitor gave, all of them within the limits.
 
     Args:
         session: Whose limits hold.
         files: Paths of uploaded files, as the server stored them.
         pasted: Text typed in.
+        pairs: Whether pairs are wanted, for an encoder-decoder model: of files those of JSON
+            lines with a source and a target each, of `pasted` the targets, one a line.
+        sources: Typed in, the source of each of its lines.
 
     Returns:
         The documents, and how many could not be read.
@@ -58,8 +69,8 @@ def documents_of(session: Session, files: Sequence[str], pasted: Any) -> tuple[l
     if not all(Path(file).is_file() for file in files):
         raise RequestError("A file is gone from the server; upload it again.")
     size = sum(Path(file).stat().st_size for file in files)
-    if isinstance(pasted, str):
-        size += len(pasted.encode("utf-8", "replace"))
+    typed = [one for one in (pasted, sources) if isinstance(one, str)]
+    size += sum(len(one.encode("utf-8", "replace")) for one in typed)
     session.limits.check(text_bytes=size)
     found: list[Document] = []
     skipped: list[str] = []
@@ -73,13 +84,15 @@ def documents_of(session: Session, files: Sequence[str], pasted: Any) -> tuple[l
                 "nothing packed."
             )
         try:
-            found += read_corpus([file], on_skip=lambda name, _: skipped.append(name))
+            found += read_corpus([file], pairs=pairs, on_skip=lambda name, _: skipped.append(name))
         except CorpusError as error:
-            raise RequestError(
-                f"{name} cannot be read: it has to be text in UTF-8, or JSON lines with a "
-                '"text" in each.'
-            ) from error
-    if isinstance(pasted, str) and pasted.strip():
+            wanted = 'text in UTF-8, or JSON lines with a "text" in each'
+            if pairs:
+                wanted = 'JSON lines with a "source" and a "target" in each'
+            raise RequestError(f"{name} cannot be read: it has to be {wanted}.") from error
+    if pairs and any(one.strip() for one in typed):
+        found += pairs_of(sources, pasted, most=session.limits.text_bytes)
+    elif isinstance(pasted, str) and pasted.strip():
         text = text_of(pasted, most=session.limits.text_bytes)
         found.append(Document(text, "pasted text", title="Pasted text"))
     if not found:
@@ -89,7 +102,13 @@ def documents_of(session: Session, files: Sequence[str], pasted: Any) -> tuple[l
 
 
 def _titled(document: Document) -> Document:
-    return Document(document.text, document.id, title=document.id, uri=_web(document.uri))
+    return Document(
+        document.text,
+        document.id,
+        title=document.id,
+        uri=_web(document.uri),
+        source=document.source,
+    )
 
 
 def _web(uri: str | None) -> str | None:
@@ -135,6 +154,7 @@ def build_steps(
                 lmbda=like.settings.lmbda,
                 temperature=like.settings.temperature,
                 batch_tokens=1024,
+                **(like.pairs.model_dump() if like.pairs else {}),
                 threads=session.threads,
                 source="a visitor's own text",
                 progress=deadline.watch(progress),

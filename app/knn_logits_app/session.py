@@ -27,9 +27,11 @@ from knn_logits import (
     explain,
 )
 from knn_logits_app.memory import Memory
+from knn_logits_app.reading import Given
 from knn_logits_app.requests import Lookup, RequestError, Writing
 from knn_logits_app.sampling import Candidate, NotedGate, Watched, samplers
 from knn_logits_app.streaming import Pieces, SentenceEnd, TokenStream
+from knn_logits_app.traced import candidates_of, named, words_only
 
 # Passages shown for a token.
 PASSAGES = 3
@@ -41,7 +43,7 @@ class Answer:
     """A text as far as it is written.
 
     Attributes:
-        prompt: What was given.
+        prompt: What it goes on from; empty where it begins a text of its own.
         words: Pieces of text with the neighbors' share in each, while it is written.
         knn: Whether the neighbors had a say.
         done: Whether it is whole.
@@ -130,24 +132,16 @@ class Session:
             "check": False,
         }
 
-    def prompt_ids(self, memory: Memory, text: str, new_tokens: int = 0) -> torch.Tensor:
-        """int64 [1, tokens] of a text that is within the limits."""
-        ids = memory.tokenizer(text, verbose=False)["input_ids"]
-        self.limits.check(prompt_tokens=len(ids), new_tokens=new_tokens, context=memory.context)
-        if not ids:
-            raise RequestError("The text holds no token: write something first.")
-        return torch.tensor([ids], device=memory.model.device)
-
     def check_writing(
         self, memory: Memory, wanted: Writing, own: Mapping[str, Datastore] | None = None
-    ) -> tuple[torch.Tensor, list[Datastore]]:
+    ) -> tuple[Given, list[Datastore]]:
         """Refuses what is not allowed, before anything runs.
 
         Returns:
-            The prompt's ids, and the datastores.
+            What the model is given, and the datastores.
         """
-        ids = self.prompt_ids(memory, wanted.prompt, wanted.new_tokens)
-        return ids, self.stores(memory, wanted.lookup, own) if wanted.lookup else []
+        given = memory.reading.prompt(wanted.prompt, self.limits, wanted.new_tokens)
+        return given, self.stores(memory, wanted.lookup, own) if wanted.lookup else []
 
     def write(
         self,
@@ -156,7 +150,7 @@ class Session:
         deadline: Deadline,
         own: Mapping[str, Datastore] | None = None,
     ) -> Iterator[dict[str, Answer]]:
-        """Continues a text; with `compare` both answers grow side by side.
+        """Continues a text, or writes to a source; with `compare` both answers grow side by side.
 
         Args:
             memory: The model.
@@ -167,17 +161,17 @@ class Session:
         Yields:
             The answers so far, under "lm" and "knn".
         """
-        ids, stores = self.check_writing(memory, wanted, own)
+        given, stores = self.check_writing(memory, wanted, own)
         sides = ["knn"] if wanted.lookup else ["lm"]
         if wanted.compare:
             sides = ["lm", "knn"]
         news: queue.Queue[tuple[str, Answer | BaseException]] = queue.Queue()
         for side in sides:
-            arguments = (memory, wanted, ids, stores if side == "knn" else [], deadline)
+            arguments = (memory, wanted, given, stores if side == "knn" else [], deadline)
             threading.Thread(
                 target=self._run, args=(side, news, *arguments), name=f"write-{side}", daemon=True
             ).start()
-        answers = {side: Answer(wanted.prompt, knn=side == "knn") for side in sides}
+        answers = {side: Answer(given.shown, knn=side == "knn") for side in sides}
         try:
             while not all(answer.done for answer in answers.values()):
                 side, what = news.get()
@@ -205,12 +199,12 @@ class Session:
         tell: Callable[[Answer], None],
         memory: Memory,
         wanted: Writing,
-        ids: torch.Tensor,
+        given: Given,
         stores: list[Datastore],
         deadline: Deadline,
     ) -> None:
         tokenizer = memory.tokenizer
-        ends = end_tokens(memory)
+        reading = memory.reading
         with ExitStack() as stack:
             processors: list[LogitsProcessor] = []
             watched = None
@@ -222,33 +216,34 @@ class Session:
                 processors.append(watched)
             if wanted.sample:
                 processors += samplers(wanted.seed, wanted.sampling_temperature, wanted.top_p)
-            pieces = Pieces(tokenizer, ids[0].tolist())
+            pieces = Pieces(tokenizer, given.ids[0].tolist())
             words: list[tuple[str, float]] = []
             last = time.monotonic()
             started = last
 
             def on_token(token: int) -> None:
                 nonlocal last
-                if token in ends:
+                if token in reading.silent:
                     return
                 share = watched.influence(token) if watched else 0.0
-                words.append((pieces.add(token), share))
+                written = any(word for word, _ in words)
+                words.append((reading.begins(pieces.add(token), written), share))
                 now = time.monotonic()
                 if now - last >= _FRAME_SECONDS:
                     last = now
-                    tell(Answer(wanted.prompt, tuple(words), knn=bool(watched), tokens=len(words)))
+                    tell(Answer(given.shown, tuple(words), knn=bool(watched), tokens=len(words)))
 
             criteria: list[Any] = [deadline]
             if wanted.one_sentence:
-                criteria.append(SentenceEnd(tokenizer, ids.shape[1]))
+                criteria.append(SentenceEnd(tokenizer, given.ids.shape[1]))
             pad = tokenizer.pad_token_id
             output = memory.model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
+                **given.inputs,
+                **reading.settings,
                 max_new_tokens=wanted.new_tokens,
                 do_sample=False,
                 num_beams=1,
-                pad_token_id=pad if pad is not None else (sorted(ends) or [0])[0],
+                pad_token_id=pad if pad is not None else (sorted(reading.silent) or [0])[0],
                 logits_processor=processors,
                 stopping_criteria=criteria,
                 streamer=TokenStream(on_token),
@@ -258,7 +253,7 @@ class Session:
             if deadline.over and len(words) < wanted.new_tokens:
                 stopped = "stopped" if deadline.cancelled else "the time is up"
             answer = Answer(
-                wanted.prompt, tuple(words), knn=bool(watched), stopped=stopped,
+                given.shown, tuple(words), knn=bool(watched), stopped=stopped,
                 tokens=len(words), seconds=seconds,
             )  # fmt: skip
             if watched is None or wanted.lookup is None:
@@ -267,8 +262,9 @@ class Session:
             # The words are there; the passages take a moment more.
             tell(answer)
             trace = watched.knn.trace(output, tokenizer, max_neighbors=PASSAGES)
-            trace = named(without_end(trace, ends), stores, wanted.lookup)
-            tell(_done(answer, trace, candidates_of(trace, watched, tokenizer)))
+            trace = named(trace, stores, wanted.lookup)
+            candidates = candidates_of(trace, watched, tokenizer)
+            tell(_done(answer, *words_only(trace, candidates, reading.silent)))
 
     def explain(
         self,
@@ -276,79 +272,52 @@ class Session:
         text: str,
         lookup: Lookup,
         own: Mapping[str, Datastore] | None = None,
+        source: str | None = None,
     ) -> Answer:
-        """The sources of a text that exists already."""
-        ids = self.prompt_ids(memory, text)
-        if ids.shape[1] < 2:
-            raise RequestError("The text is too short: one word has nothing before it.")
+        """The sources of a text that exists already.
+
+        Args:
+            memory: The model.
+            text: The text.
+            lookup: The datastores and settings.
+            own: The visitor's datastores.
+            source: What the text was written to, for a model that reads sources.
+        """
+        reading = memory.reading
+        given = reading.whole(text, source, self.limits)
         stores = self.stores(memory, lookup, own)
         settings = self.settings(memory, lookup)
         started = time.monotonic()
         trace = explain(
-            memory.model, memory.tokenizer, stores, text, max_neighbors=PASSAGES, **settings
-        )
+            memory.model, memory.tokenizer, stores, text, source=source, max_neighbors=PASSAGES,
+            **settings,
+        )  # fmt: skip
         trace = named(trace, stores, lookup)
         with (
             torch.no_grad(),
             KNNLogitsProcessor(memory.model, stores, record=False, **settings) as knn,
         ):
             watched = Watched(knn)
-            logits = memory.model(ids).logits
-            for place in range(1, ids.shape[1]):
-                watched(ids[:, :place], logits[:, place - 1])
+            logits = memory.model(**given.inputs).logits
+            for place in range(1, given.ids.shape[1]):
+                watched(given.ids[:, :place], logits[:, place - 1])
+        candidates = candidates_of(trace, watched, memory.tokenizer)
+        if reading.sources:
+            trace, candidates = words_only(trace, candidates, reading.silent)
+        words: list[tuple[str, float]] = []
+        for token in trace[0].tokens:
+            written = any(word for word, _ in words)
+            words.append((reading.begins(token.token, written), token.influence))
         return Answer(
             trace[0].prompt,
-            tuple((token.token, token.influence) for token in trace[0].tokens),
+            tuple(words),
             knn=True,
             done=True,
             trace=trace,
-            candidates=candidates_of(trace, watched, memory.tokenizer),
-            tokens=len(trace[0].tokens),
+            candidates=candidates,
+            tokens=len(words),
             seconds=time.monotonic() - started,
         )
-
-
-def end_tokens(memory: Memory) -> set[int]:
-    """Tokens that end a text."""
-    found = getattr(memory.model.generation_config, "eos_token_id", None)
-    if found is None:
-        return set()
-    return set(found) if isinstance(found, (list, tuple)) else {int(found)}
-
-
-def without_end(trace: Trace, ends: set[int]) -> Trace:
-    """The trace without the token that ended the text, which is no word."""
-    sequence = trace[0]
-    tokens = list(sequence.tokens)
-    while tokens and tokens[-1].token_id in ends:
-        tokens.pop()
-    return Trace([replace(sequence, tokens=tokens)])
-
-
-def named(trace: Trace, stores: Sequence[Datastore], lookup: Lookup) -> Trace:
-    """The trace with the datastores' names on the page in place of their folders'."""
-    names = {store.name: name for store, name in zip(stores, lookup.stores, strict=True)}
-    sequence = trace[0]
-    tokens = [
-        replace(
-            token,
-            neighbors=[
-                replace(one, store=names.get(one.store, one.store)) for one in token.neighbors
-            ],
-        )
-        for token in sequence.tokens
-    ]
-    return Trace([replace(sequence, tokens=tokens)])
-
-
-def candidates_of(
-    trace: Trace, watched: Watched, tokenizer: Any
-) -> tuple[Sequence[Candidate], ...]:
-    """What might have stood at each token of a trace."""
-    return tuple(
-        watched.candidates(place, token.lmbda, tokenizer) if place < len(watched.steps) else ()
-        for place, token in enumerate(trace[0].tokens)
-    )
 
 
 def _done(

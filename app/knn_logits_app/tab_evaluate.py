@@ -18,9 +18,24 @@ if TYPE_CHECKING:
 def build(server: Server, controls: Controls) -> None:
     """Lays the tab out and connects it."""
     session = server.session
-    text = gr.Textbox(
-        session.first.sample_text or layout.beginning(session.first, documents=4),
-        label="A text to predict",
+    memory = session.first
+    documents = 8 if memory.reading.sources else 4
+    source = layout.followed(
+        server,
+        controls,
+        lambda one: {"visible": one.reading.sources},
+        value=layout.first_sources(memory, documents),
+        label="Sources, one a line",
+        lines=5,
+        max_lines=14,
+        max_length=MOST_CHARACTERS,
+        elem_id="evaluate-sources",
+    )
+    text = layout.followed(
+        server,
+        controls,
+        lambda one: {"label": "Their targets" if one.reading.sources else "A text to predict"},
+        value=memory.sample_text or layout.beginning(memory, documents),
         info="Best one that the datastore does not hold: what it holds, it knows by heart.",
         lines=5,
         max_lines=14,
@@ -32,23 +47,23 @@ def build(server: Server, controls: Controls) -> None:
 
     def on_evaluate(request: gr.Request, *values: Any) -> str:
         try:
-            model, lookup, (given,) = layout.split(server, values)
+            model, lookup, (read, given) = layout.split(server, values)
             visitor = request.session_hash
             memory = session.memory(model)
             own = server.visitors.stores(visitor)
             with server.visitors.running(visitor, session.limits.deadline()) as deadline:
                 wanted = lookup()
-                found = server.work.measure(memory, given, wanted, deadline, own)
+                found = server.work.measure(memory, given, wanted, deadline, own, read)
             return measured_html(found)
         except Exception as error:
             return views.notice(friendly(error), kind="error")
 
     def check(*values: Any) -> None:
-        layout.check(server, values, values[-1], most=MOST_CHARACTERS)
+        layout.check(server, values, *values[-2:], most=MOST_CHARACTERS)
 
     button.click(
         on_evaluate,
-        [*controls.lookup, text],
+        [*controls.lookup, source, text],
         [output],
         validator=layout.validator(check),
         **{**layout.MODEL, "show_progress": "full"},

@@ -13,13 +13,29 @@ from knn_logits_app.session import friendly
 if TYPE_CHECKING:
     from knn_logits_app.layout import Controls, Server
 
+TEXT_LABEL = "Any text: yours, a model’s, a document’s"
+TARGET_LABEL = "What was written to it: by you, a model, a translator"
+
 
 def build(server: Server, controls: Controls) -> None:
     """Lays the tab out and connects it."""
     memory = server.session.first
-    text = gr.Textbox(
-        layout.beginning(memory),
-        label="Any text: yours, a model’s, a document’s",
+    source = layout.followed(
+        server,
+        controls,
+        lambda one: {"visible": one.reading.sources},
+        value=layout.first_sources(memory),
+        label="The source: what the model reads",
+        lines=2,
+        max_lines=8,
+        max_length=MOST_CHARACTERS,
+        elem_id="explain-source",
+    )
+    text = layout.followed(
+        server,
+        controls,
+        lambda one: {"label": TARGET_LABEL if one.reading.sources else TEXT_LABEL},
+        value=layout.beginning(memory),
         info="Each word is coloured by how much the memory would have helped to write it.",
         lines=4,
         max_lines=14,
@@ -31,16 +47,24 @@ def build(server: Server, controls: Controls) -> None:
 
     def on_explain(request: gr.Request, *values: Any) -> str:
         try:
-            model, lookup, (given,) = layout.split(server, values)
-            return explain_html(server, model, text_of(given), lookup(), request.session_hash)
+            model, lookup, (read, given) = layout.split(server, values)
+            reads = server.session.memory(model).reading.sources
+            return explain_html(
+                server,
+                model,
+                text_of(given),
+                lookup(),
+                request.session_hash,
+                text_of(read, "source") if reads else None,
+            )
         except Exception as error:
             return views.notice(friendly(error), kind="error")
 
     run: dict[str, Any] = {
         "fn": on_explain,
-        "inputs": [*controls.lookup, text],
+        "inputs": [*controls.lookup, source, text],
         "outputs": [output],
-        "validator": layout.validator(lambda *values: layout.check(server, values, values[-1])),
+        "validator": layout.validator(lambda *values: layout.check(server, values, *values[-2:])),
         **layout.MODEL,
         "show_progress": "full",
     }
@@ -48,11 +72,18 @@ def build(server: Server, controls: Controls) -> None:
     text.submit(**run)
 
 
-def explain_html(server: Server, model: Any, text: str, lookup: Any, visitor: str | None) -> str:
+def explain_html(
+    server: Server,
+    model: Any,
+    text: str,
+    lookup: Any,
+    visitor: str | None,
+    source: str | None = None,
+) -> str:
     """A text's words and their sources as HTML."""
     session = server.session
     memory = session.memory(model)
     own = server.visitors.stores(visitor)
     metric = session.stores(memory, lookup, own)[0].manifest.metric
-    answer = server.work.explain(memory, text, lookup, own)
+    answer = server.work.explain(memory, text, lookup, own, source)
     return views.answers_html({"text": answer}, metric=metric, name="explain")

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from knn_logits_app.layout import Controls, Server
 
 
+PROMPT_LABEL = "Begin a text, or take one below; the model goes on"
+SOURCE_LABEL = "The source: what the model reads, such as a sentence to translate"
+
+
 def first_answer(session: Session) -> str:
     """What the page shows before anybody asked: the first example, answered."""
     memory = session.first
@@ -25,8 +29,9 @@ def first_answer(session: Session) -> str:
         example.prompt,
         Lookup(example.stores, gate=True),
         compare=True,
-        new_tokens=40,
-        one_sentence=True,
+        new_tokens=min(40, session.limits.new_tokens),
+        # A source may hold several sentences.
+        one_sentence=not memory.reading.sources,
     )
     answers: dict[str, Answer] = {}
     for frame in session.write(memory, wanted, session.limits.deadline()):
@@ -40,9 +45,11 @@ def build(server: Server, controls: Controls) -> None:
     session = server.session
     memory = session.first
     examples = memory.examples
-    prompt = gr.Textbox(
-        examples[0].prompt if examples else "",
-        label="Begin a text, or take one below; the model goes on",
+    prompt = layout.followed(
+        server,
+        controls,
+        lambda one: {"label": SOURCE_LABEL if one.reading.sources else PROMPT_LABEL},
+        value=examples[0].prompt if examples else "",
         lines=2,
         max_lines=8,
         max_length=MOST_CHARACTERS,

@@ -28,22 +28,43 @@ _PHASES = {"documents": "reading", "keys": "computing keys", "index": "building 
 def build(server: Server, controls: Controls) -> None:
     """Lays the tab out and connects it."""
     most = server.session.limits.text_bytes
+    reads = server.session.first.reading.sources
+    wanted = (
+        "own pairs, such as sentences and their translations: up to "
+        f"{most // 1000:,} KB, typed in or as JSON lines with a “source” and a “target” each"
+        if reads
+        else f"own text: up to {most // 1000:,} KB of plain text or JSON lines"
+    )
     gr.HTML(
-        '<p class="kl-prose">Make a memory of your own text: up to '
-        f"{most // 1000:,} KB of plain text or JSON lines. It is used at once, seen by nobody "
+        f'<p class="kl-prose">Make a memory of your {wanted}. It is used at once, seen by nobody '
         "else, and deleted when you close the page.</p>",
         apply_default_css=False,
     )
-    pasted = gr.Textbox(
-        label="Paste a text",
-        placeholder=SAMPLE,
+    source = layout.followed(
+        server,
+        controls,
+        lambda one: {"visible": one.reading.sources},
+        label="Sources, one a line",
+        lines=4,
+        max_lines=16,
+        max_length=most,
+        elem_id="own-sources",
+    )
+    pasted = layout.followed(
+        server,
+        controls,
+        lambda one: (
+            {"label": "Their targets, such as translations", "placeholder": None}
+            if one.reading.sources
+            else {"label": "Paste a text", "placeholder": SAMPLE}
+        ),
         lines=5,
         max_lines=16,
         max_length=most,
         elem_id="own-text",
     )
     files = gr.File(
-        label="or upload files (.txt, .md, .jsonl)",
+        label="or upload files (.jsonl)" if reads else "or upload files (.txt, .md, .jsonl)",
         file_count="multiple",
         file_types=[".txt", ".md", ".rst", ".jsonl", ".json", ".csv", ".tex", ".html", ".py"],
         height=120,
@@ -52,7 +73,7 @@ def build(server: Server, controls: Controls) -> None:
     with gr.Row(elem_classes="kl-run"):
         start = gr.Button("Build", variant="primary", size="md", elem_id="build")
         cancel = gr.Button("Cancel", size="md", elem_id="cancel")
-        sample = gr.Button("Take a sample text", size="md")
+        sample = gr.Button("Take a sample text", size="md", visible=not reads)
         delete = gr.Button("Delete it now", size="md", elem_id="delete")
     output = layout.words_html(elem_id="built")
 
@@ -61,14 +82,16 @@ def build(server: Server, controls: Controls) -> None:
         return gr.CheckboxGroup(choices=known, value=chosen or known[:1])
 
     def on_build(request: gr.Request, *values: Any) -> Iterator[tuple[Any, Any]]:
-        model, _, (text, uploaded) = layout.split(server, values)
+        model, _, (read, text, uploaded) = layout.split(server, values)
         paths = [str(one) for one in uploaded or []]
         try:
             visitor = request.session_hash
             if not visitor:
                 raise RequestError("A text of one's own needs an open page.")
             memory = server.session.memory(model)
-            documents, skipped = documents_of(server.session, paths, text)
+            documents, skipped = documents_of(
+                server.session, paths, text, pairs=memory.reading.sources, sources=read
+            )
             with server.visitors.running(visitor, server.session.limits.deadline()) as deadline:
                 room = server.visitors.new_folder(visitor)
                 steps = build_own(
@@ -105,10 +128,10 @@ def build(server: Server, controls: Controls) -> None:
 
     start.click(
         on_build,
-        [*controls.lookup, pasted, files],
+        [*controls.lookup, source, pasted, files],
         [output, controls.stores],
         validator=layout.validator(
-            lambda *values: layout.check(server, values, values[-2], most=most)
+            lambda *values: layout.check(server, values, *values[-3:-1], most=most)
         ),
         **layout.MODEL,
     ).then(lambda: None, None, [files], **layout.LIGHT)

@@ -27,6 +27,7 @@ LEVELS = (
     (0.05, "5% to 25%"),
 )
 _BEFORE, _AFTER = 140, 80
+_SOURCE = 300
 # White space, and what joins letters and signs in many scripts.
 _KEPT = "\n\t \u200c\u200d"
 _PUNCTUATION = ".,;:!?)]}»”"
@@ -286,11 +287,19 @@ def _source(passage: Passage, metric: str) -> str:
         f'<li><div class="kl-doc"><b>{text(neighbor.title or neighbor.document)}</b> '
         f'<span class="kl-store">{text(neighbor.store)}</span>{link(neighbor.uri)}</div>'
         f'<blockquote dir="auto">{text(before + space)}'
-        f"<mark>{text(marked.lstrip())}</mark>{text(after)}</blockquote>"
+        f"<mark>{text(marked.lstrip())}</mark>{text(after)}</blockquote>{_read(neighbor.source)}"
         f'<div class="kl-nums"><span>{percent(passage.share)} of the word</span>'
         f"<span>weight {percent(neighbor.weight)} of the vote</span>"
         f"<span>{name} {number(neighbor.distance)}</span></div></li>"
     )
+
+
+def _read(source: str | None) -> str:
+    """What a passage was written to, where it was."""
+    if source is None:
+        return ""
+    shown = source if len(source) <= _SOURCE else f"{source[:_SOURCE].rpartition(' ')[0]} …"
+    return f'<p class="kl-read" dir="auto"><span>source</span> {text(shown)}</p>'
 
 
 def _from_a_word(before: str) -> str:

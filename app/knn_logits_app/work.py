@@ -41,15 +41,18 @@ class Work:
         """See `Session.write`."""
         return self.session.write(memory, wanted, deadline, own)
 
-    def explain(self, memory: Memory, text: str, lookup: Lookup, own: Own) -> Answer:
+    def explain(
+        self, memory: Memory, text: str, lookup: Lookup, own: Own, source: str | None = None
+    ) -> Answer:
         """See `Session.explain`."""
-        return self.session.explain(memory, text, lookup, own)
+        return self.session.explain(memory, text, lookup, own, source)
 
     def measure(
-        self, memory: Memory, text: str, lookup: Lookup, deadline: Deadline, own: Own
-    ) -> Measured:
+        self, memory: Memory, text: str, lookup: Lookup, deadline: Deadline, own: Own,
+        sources: str | None = None,
+    ) -> Measured:  # fmt: skip
         """See `measure`."""
-        return measure(self.session, memory, text, lookup, deadline, own)
+        return measure(self.session, memory, text, lookup, deadline, own, sources)
 
     def build(
         self, memory: Memory, documents: Sequence[Document], room: Path, deadline: Deadline
@@ -75,12 +78,16 @@ class LentWork(Work):
         def write(model: str, wanted: Writing, own: Mapping[str, str]) -> Iterator[Any]:
             yield from session.write(session.memory(model), wanted, limits.deadline(), _opened(own))
 
-        def explained(model: str, text: str, lookup: Lookup, own: Mapping[str, str]) -> Any:
-            return session.explain(session.memory(model), text, lookup, _opened(own))
+        def explained(
+            model: str, text: str, lookup: Lookup, own: Mapping[str, str], source: str | None
+        ) -> Any:
+            return session.explain(session.memory(model), text, lookup, _opened(own), source)
 
-        def measured(model: str, text: str, lookup: Lookup, own: Mapping[str, str]) -> Any:
-            memory = session.memory(model)
-            return measure(session, memory, text, lookup, limits.deadline(), _opened(own))
+        def measured(
+            model: str, text: str, lookup: Lookup, own: Mapping[str, str], sources: str | None
+        ) -> Any:
+            memory, stores = session.memory(model), _opened(own)
+            return measure(session, memory, text, lookup, limits.deadline(), stores, sources)
 
         def built(model: str, documents: Sequence[Document], room: str) -> Iterator[Any]:
             yield from build_steps(
@@ -99,17 +106,20 @@ class LentWork(Work):
             if deadline.over:
                 return
 
-    def explain(self, memory: Memory, text: str, lookup: Lookup, own: Own) -> Answer:
+    def explain(
+        self, memory: Memory, text: str, lookup: Lookup, own: Own, source: str | None = None
+    ) -> Answer:
         """See `Session.explain`."""
-        found: Answer = self._explain(memory.name, text, lookup, _folders(own))
+        found: Answer = self._explain(memory.name, text, lookup, _folders(own), source)
         return found
 
     def measure(
-        self, memory: Memory, text: str, lookup: Lookup, deadline: Deadline, own: Own
-    ) -> Measured:
+        self, memory: Memory, text: str, lookup: Lookup, deadline: Deadline, own: Own,
+        sources: str | None = None,
+    ) -> Measured:  # fmt: skip
         """See `measure`."""
         deadline.check()
-        found: Measured = self._measure(memory.name, text, lookup, _folders(own))
+        found: Measured = self._measure(memory.name, text, lookup, _folders(own), sources)
         return found
 
     def build(

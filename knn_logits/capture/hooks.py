@@ -89,19 +89,26 @@ class _Hooks:
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"copied": True}
 
+    # Removed by another thread while a forward pass is at them, they are called once more, and
+    # without `kwargs`: nobody will ask for those states.
+
     # Compiled code must not trace these: they keep tensors across calls and read a cache's length.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def on_model(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.copied or torch.is_grad_enabled():
+    def on_model(
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
+        if kwargs is None or self.copied or torch.is_grad_enabled():
             return
         ids = _argument(self.ids_name, self.model_names, args, kwargs)
         self.thread.outer_ids = ids if isinstance(ids, Tensor) else None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def on_decoder(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def on_decoder(
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
         thread = self.thread
         thread.open = None
-        if self.copied or torch.is_grad_enabled():
+        if kwargs is None or self.copied or torch.is_grad_enabled():
             return
         ids = _argument("input_ids", self.decoder_names, args, kwargs)
         embeds = _argument("inputs_embeds", self.decoder_names, args, kwargs)
@@ -125,8 +132,11 @@ class _Hooks:
         return None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def on_input(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._take(first_tensor(args, kwargs))
+    def on_input(
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
+        if kwargs is not None:
+            self._take(first_tensor(args, kwargs))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def on_output(self, _: nn.Module, __: Any, output: Any) -> None:

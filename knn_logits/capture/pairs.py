@@ -59,6 +59,7 @@ class PairTokenizer:
 
     Attributes:
         opening: What the decoder's text begins with, whatever the target: a start, a language.
+        source_limit: Tokens that the encoder can read, None when the model sets no limit.
 
     Raises:
         ConfigError: when the tokenizer does not know the language.
@@ -82,7 +83,7 @@ class PairTokenizer:
         self.source_prefix = source_prefix
         self.source_lang = source_lang
         self.target_lang = target_lang
-        self._source_limit = _length(model, _SOURCE_LENGTHS)
+        self.source_limit = _length(model, _SOURCE_LENGTHS)
         self._warned = False
         config: Any = model.config
         own: Any = getattr(model, "generation_config", None)
@@ -118,7 +119,7 @@ class PairTokenizer:
         return ids
 
     def _cut(self, ids: list[int]) -> list[int]:
-        limit = self._source_limit
+        limit = self.source_limit
         if limit is None or len(ids) <= limit:
             return ids
         if not self._warned:

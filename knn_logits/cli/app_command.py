@@ -40,8 +40,6 @@ def serve(
     datastores = [open_datastore(store) for store in stores]
     prepare(None)
     loaded, tokenizer = load_model(model, device, dtype)
-    if loaded.config.is_encoder_decoder:
-        raise ConfigError("the page continues texts; give a causal language model")
     from knn_logits_app import Memory, launch
 
     name = Path(model).name if Path(model).is_dir() else model

@@ -1,5 +1,6 @@
 """The page against the demo model: one server and one browser for all its tests."""
 
+import contextlib
 import os
 import shutil
 import sys
@@ -12,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 for folder in (ROOT, ROOT / "app"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+
+HOSTILE_SOURCE = "<img src=x onerror=window.pwned=1> A sign."
 
 pytest.importorskip("gradio", reason="the page needs gradio: pip install 'knn-logits[app]'")
 
@@ -36,15 +39,59 @@ def session(memory):
     return Session({memory.name: memory}, Limits(prompt_tokens=200, new_tokens=128))
 
 
-@pytest.fixture(scope="package")
-def served(memory):
-    """The running page: its address, and what it works with."""
+@contextlib.contextmanager
+def serving(*memories):
+    """A running page: its address, and what it works with."""
     from knn_logits_app import launch
 
-    page, server = launch([memory], block=False, quiet=True)
+    page, server = launch(memories, block=False, quiet=True)
     yield page.local_url.rstrip("/"), server
     server.visitors.close()
     page.close(verbose=False)
+
+
+@pytest.fixture(scope="package")
+def served(memory):
+    """The demo's page."""
+    with serving(memory) as found:
+        yield found
+
+
+@pytest.fixture(scope="package")
+def pair_memory(marian, pair_tokenizer, tmp_path_factory):
+    """An encoder-decoder model that writes the targets of `PAIRS`; one source holds a script."""
+    from conftest import pair_documents
+
+    from knn_logits import Document, build_datastore
+    from knn_logits_app.memory import Memory
+
+    hostile = Document("Das Schild ist leer.", "sign", title="The sign", source=HOSTILE_SOURCE)
+    store = build_datastore(
+        marian,
+        pair_tokenizer,
+        [*pair_documents(), hostile],
+        tmp_path_factory.mktemp("pairs") / "crane",
+        k=4,
+        lmbda=0.95,
+        temperature=0.01,
+    )
+    return Memory.of("marian", marian, pair_tokenizer, [store])
+
+
+@pytest.fixture(scope="package")
+def pair_session(pair_memory):
+    """That model without a server."""
+    from knn_logits import Limits
+    from knn_logits_app.session import Session
+
+    return Session({"marian": pair_memory}, Limits(prompt_tokens=80, new_tokens=80))
+
+
+@pytest.fixture(scope="package")
+def pair_url(pair_memory):
+    """The address of its page."""
+    with serving(pair_memory) as (url, _):
+        yield url
 
 
 @pytest.fixture(scope="package")
@@ -143,7 +190,7 @@ def visit(chromium, url):
     """Opens the page, as often as a test asks for it."""
     opened = []
 
-    def new(width=1280, scheme="light"):
+    def new(width=1280, scheme="light", url=url):
         context = chromium.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme
         )

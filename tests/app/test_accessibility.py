@@ -6,10 +6,11 @@ OPTIONS = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"], "resultTypes": ["violat
 TABS = ("Generate", "Explain", "Your text", "Evaluate", "About")
 
 
+@pytest.mark.parametrize("address", ["url", "pair_url"])
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_no_serious_finding_and_no_overflow(visit, width, scheme):
+def test_no_serious_finding_and_no_overflow(visit, request, address, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    one = visit(width, scheme)
+    one = visit(width, scheme, request.getfixturevalue(address))
     one.tab("Explain")
     one.page.locator("#explain-text textarea").fill("The remedy for E272 is to test the fuse.")
     one.page.locator("#explain").click()

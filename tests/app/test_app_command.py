@@ -33,6 +33,14 @@ def test_the_command_opens_the_model_with_its_datastores(run, launched, model_fo
     assert given["at_once"] == 3
 
 
+def test_an_encoder_decoder_model_is_served(run, launched, marian_folder, pair_store):
+    done = run("app", marian_folder, pair_store.folder)
+    assert done.code == 0, done.err
+    ((memory,), _) = launched[0]
+    assert memory.name == "marian"
+    assert memory.reading.sources
+
+
 def test_without_gradio_one_line_names_the_extra(run, monkeypatch, model_folder, store):
     found = importlib.util.find_spec
     monkeypatch.setattr(

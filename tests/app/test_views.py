@@ -59,7 +59,7 @@ class Elements(HTMLParser):
 def test_no_text_from_outside_becomes_an_element_or_an_attribute():
     hostile = neighbor(
         before=HOSTILE, word=HOSTILE, after=HOSTILE, document=HOSTILE, title=HOSTILE,
-        uri="javascript:alert(1)//" + HOSTILE, store=HOSTILE,
+        uri="javascript:alert(1)//" + HOSTILE, store=HOSTILE, source=HOSTILE,
     )  # fmt: skip
     shown = answer(
         token(" " + HOSTILE, neighbors=[hostile]),
@@ -145,6 +145,23 @@ def test_a_word_shows_the_documents_that_did_most_for_it():
     html = views.answers_html({"knn": answer(*tokens)})
     assert "<mark>K-96</mark> is red." in html
     assert 'role="button" tabindex="0" aria-expanded="true"' in html
+
+
+def test_a_passage_of_a_pair_is_shown_with_its_source():
+    long = "The winch is red. " * 40
+    for source, shown in (
+        (None, ""),
+        ("The winch.", "The winch."),
+        (long, "The winch is red. The"),
+    ):
+        html = views.answers_html(
+            {"knn": answer(token(" cover", neighbors=[neighbor(source=source)]))}
+        )
+        assert ("kl-read" in html) is bool(source)
+        assert shown in html
+    panels = html.split("kl-panels")[1]
+    assert panels.count("winch is red") < 20
+    assert " …</p>" in panels
 
 
 def test_a_word_without_a_vote_says_so():

@@ -136,6 +136,18 @@ def test_two_processors_of_one_generation_both_count(mine, store, ids):
     torch.testing.assert_close(both.scores[0], expected.scores[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("place", ["", "transformer", "transformer.h.1.mlp"])
+def test_closing_while_another_thread_is_in_a_forward_pass_does_not_end_it(mine, store, ids, place):
+    expected = mine(ids).logits
+    knn = attach(mine, store)
+    # What another thread's close() does between PyTorch's listing the hooks and its calling them.
+    hook = mine.get_submodule(place).register_forward_pre_hook(lambda *_: knn.close(), prepend=True)
+    with torch.no_grad():
+        found = mine(ids).logits
+    hook.remove()
+    assert torch.equal(found, expected)
+
+
 def test_a_closed_processor_refuses_to_be_called(mine, store, ids):
     knn = attach(mine, store)
     knn.close()
