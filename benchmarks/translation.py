@@ -2,9 +2,9 @@
 
 python benchmarks/translation.py MODEL STORE SOURCES::TARGETS [--theirs DIR]
 
-DIR is a checkout of github.com/neulab/knn-transformers. Theirs works on this project's store, written
-once more in its format: the same keys, values and FAISS index. All ways take turns, on one thread,
-in the same batches; what is counted is the time that the process was running.
+DIR is a checkout of github.com/neulab/knn-transformers. Theirs works on this project's store,
+written once more in its format: the same keys, values and FAISS index. All ways take turns, on one
+thread, in the same batches; what is counted is the time that the process was running.
 """
 
 import argparse

@@ -141,8 +141,8 @@ def tune(
         scores = result.bleu.held_out
         typer.echo(
             f"chosen by BLEU among {len(result.bleu.trials)} settings on {result.bleu.pairs} "
-            f"pairs; BLEU on {result.bleu.held_out_pairs} other pairs: {scores['chosen']:.2f}; with "
-            f"the datastore's settings {scores['before']:.2f}, without kNN {scores['lm']:.2f}"
+            f"pairs; BLEU on {result.bleu.held_out_pairs} others: {scores['chosen']:.2f}; with the "
+            f"datastore's settings {scores['before']:.2f}, without kNN {scores['lm']:.2f}"
         )
     if result.gate is not None:
         found = result.gate
