@@ -71,6 +71,7 @@ class PairTokenizer:
 
     Raises:
         ConfigError: when the tokenizer does not know the language.
+        ModelError: when the model's encoder reads no text.
     """
 
     def __init__(
@@ -82,6 +83,12 @@ class PairTokenizer:
         source_lang: str | None = None,
         target_lang: str | None = None,
     ) -> None:
+        reads = getattr(model, "main_input_name", "input_ids")
+        if reads != "input_ids":
+            raise ModelError(
+                f"{type(model).__name__} reads {reads}, not text: give an encoder-decoder model "
+                "whose encoder reads tokens"
+            )
         if any(hasattr(tokenizer, name) for name in _OPTIONS):
             # Cutting a target alone changes such a tokenizer.
             tokenizer = copy.deepcopy(tokenizer)

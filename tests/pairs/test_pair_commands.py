@@ -222,6 +222,7 @@ def test_languages(good, refused, nllb_folder, folder, tmp_path):
 def test_a_prefix(good, marian_folder, folder, tmp_path):
     out = ["--out", tmp_path / "s", *QUICK]
     good("build", marian_folder, folder / "p.jsonl", "--source-prefix", "to German: ", *out)
+    assert "sources and targets, read after 'to German: '\n" in good("info", tmp_path / "s").out
     said = good("generate", marian_folder, tmp_path / "s", "--prompt", PAIRS[4][0], "--json",
                 "--k", "1", "--lmbda", "0.999", "--max-new-tokens", "30").json  # fmt: skip
     assert said["text"] == PAIRS[4][1]

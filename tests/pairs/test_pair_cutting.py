@@ -206,3 +206,17 @@ def test_the_decoders_length_is_the_context(pair_tokenizer):
 
 def test_a_causal_model_reads_no_pairs(model, tokenizer):
     assert pairs_of(model, tokenizer) is None
+
+
+def test_an_encoder_that_reads_no_text(pair_tokenizer):
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    model = WhisperForConditionalGeneration(
+        WhisperConfig(
+            vocab_size=384, d_model=16, encoder_layers=1, decoder_layers=1,
+            encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16,
+            decoder_ffn_dim=16, pad_token_id=1, bos_token_id=1, eos_token_id=0,
+        )
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="reads input_features, not text"):
+        PairTokenizer(model, pair_tokenizer)
