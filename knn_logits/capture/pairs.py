@@ -219,6 +219,20 @@ class PairTokenizer:
         found = padded(self.sources(texts), device, self._pad)
         return {"attention_mask": torch.ones_like(found["input_ids"]), **found}
 
+    def texts(self, output: Tensor) -> list[str]:
+        """What `generate()` wrote.
+
+        Args:
+            output: int64 [rows, tokens], as it returned them, with `settings` among its arguments.
+
+        Returns:
+            Texts without what every text of the decoder begins and ends with.
+        """
+        # A language is no special token to every tokenizer.
+        first = len(self.opening) if self.settings else 1
+        found = self.tokenizer.batch_decode(output[:, first:], skip_special_tokens=True)
+        return [str(text).strip() for text in found]
+
     @property
     def settings(self) -> dict[str, Any]:
         """Arguments of `generate()` that make it write in the target language, if one is named."""

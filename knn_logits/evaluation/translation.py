@@ -160,8 +160,7 @@ def _written(
             **pairs.settings,
             **extra,
         )
-        texts = pairs.tokenizer.batch_decode(output, skip_special_tokens=True)
-        yield rows, [text.strip() for text in texts]
+        yield rows, pairs.texts(output)
 
 
 @dataclass(frozen=True)

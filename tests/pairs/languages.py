@@ -42,11 +42,11 @@ def nllb():
 
 
 def m2m100():
-    """M2M-100: languages have names that are no tokens, and one must be set."""
+    """M2M-100: languages have names that are no tokens, are not special, and one must be set."""
     from transformers import NllbTokenizer
 
     class Stand(NllbTokenizer):
-        lang_code_to_token = {"en": "eng_Latn", "de": "deu_Latn"}  # noqa: RUF012
+        lang_code_to_token = {"en": "Q", "de": "X"}  # noqa: RUF012
 
         def set_src_lang_special_tokens(self, src_lang):
             super().set_src_lang_special_tokens(self.lang_code_to_token[src_lang])
