@@ -309,6 +309,9 @@ class KNNLogitsProcessor(LogitsProcessor):
                 pad_token_id = self._ends[0]
         with self._lock:
             recordings = list(reversed(self._recordings))
+        # Another thread may be in the middle of the very same text.
+        own = getattr(self._current, "recording", None)
+        recordings.sort(key=lambda recording: recording is not own)
         for recording in recordings:
             there = recording.prompt.device
             beams = None if beam_indices is None else beam_indices.to(there)

@@ -1,5 +1,7 @@
 """Two rows of a batch may have written the same to other sources: each is its own text."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -53,23 +55,44 @@ def check_alone(model, tokenizer, stores, sources, search, settings):
     for row, source in enumerate(sources):
         with knn_logits.KNNLogitsProcessor(model, stores, **search) as knn:
             alone = written(model, tokenizer, knn, [source], **settings)
-        for number, expected in enumerate(alone):
-            found = together[row * returned + number]
-            assert found.prompt == expected.prompt == ""
-            ids = [token.token_id for token in found.tokens]
-            assert ids == [token.token_id for token in expected.tokens]
-            for one, other in zip(found.tokens, expected.tokens, strict=True):
-                for name in ("p", "p_lm", "p_knn", "lmbda"):
-                    assert getattr(one, name) == pytest.approx(getattr(other, name), abs=1e-5)
-                assert {near.document for near in one.neighbors if near.weight > 1e-3} == {
-                    near.document for near in other.neighbors if near.weight > 1e-3
-                }
+        check_same(together.sequences[row * returned : (row + 1) * returned], alone)
+
+
+def check_same(found, expected):
+    """Two traces are the same but for rounding."""
+    for sequence, other in zip(found, expected, strict=True):
+        assert sequence.prompt == other.prompt == ""
+        ids = [token.token_id for token in sequence.tokens]
+        assert ids == [token.token_id for token in other.tokens]
+        for mine, theirs in zip(sequence.tokens, other.tokens, strict=True):
+            for name in ("p", "p_lm", "p_knn", "lmbda"):
+                assert getattr(mine, name) == pytest.approx(getattr(theirs, name), abs=1e-5)
+            assert {near.document for near in mine.neighbors if near.weight > 1e-3} == {
+                near.document for near in theirs.neighbors if near.weight > 1e-3
+            }
 
 
 @pytest.mark.parametrize("search", [{}, RETOMATON], ids=["search", "retomaton"])
 def test_sources_that_a_model_hardly_tells_apart(alike, pair_tokenizer, search):
     model, store = alike
     check_alone(model, pair_tokenizer, store, SOURCES[:4], search, BEAMS)
+
+
+def test_a_source_that_comes_twice(marian, pair_tokenizer, pair_store):
+    sources = [SOURCES[0], SOURCES[6], SOURCES[0], SOURCES[0]]
+    several = BEAMS | {"num_return_sequences": 2}
+    for search in (SETTINGS, SETTINGS | RETOMATON):
+        check_alone(marian, pair_tokenizer, pair_store, sources, search, several)
+
+
+def test_threads_write_to_their_own_sources(marian, pair_tokenizer, pair_store):
+    with knn_logits.KNNLogitsProcessor(marian, pair_store, **SETTINGS, **RETOMATON) as knn:
+        batches = [SOURCES[:3], SOURCES[6:9]] * 2
+        work = lambda sources: written(marian, pair_tokenizer, knn, sources, **BEAMS)  # noqa: E731
+        expected = [work(sources) for sources in batches]
+        with ThreadPoolExecutor(4) as pool:
+            for found, own in zip(pool.map(work, batches), expected, strict=True):
+                check_same(found, own)
 
 
 @pytest.mark.parametrize("decoding", [GREEDY, BEAMS], ids=["greedy", "beams"])
