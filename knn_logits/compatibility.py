@@ -202,7 +202,7 @@ def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> Ke
 
 
 def pair_tokenizer(
-    model: nn.Module, tokenizer: Any, store: Datastore | None = None
+    model: nn.Module, tokenizer: Any, store: Datastore | None = None, **given: str | None
 ) -> PairTokenizer | None:
     """What cuts the pairs of an encoder-decoder model, as the datastore's were cut.
 
@@ -210,6 +210,7 @@ def pair_tokenizer(
         model: The model.
         tokenizer: Its tokenizer.
         store: The datastore, if there is one.
+        given: `source_prefix`, `source_lang`, `target_lang`; None takes the datastore's.
 
     Returns:
         None for a causal model.
@@ -217,7 +218,9 @@ def pair_tokenizer(
     if not is_encoder_decoder(model):
         return None
     record = store.manifest.pairs if store is not None else None
-    return PairTokenizer(model, tokenizer, **(record.model_dump() if record is not None else {}))
+    settings = record.model_dump() if record is not None else {}
+    settings |= {name: value for name, value in given.items() if value is not None}
+    return PairTokenizer(model, tokenizer, **settings)
 
 
 def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> None:

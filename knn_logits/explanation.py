@@ -140,7 +140,7 @@ def _source_ids(pairs: PairTokenizer | None, source: str | None) -> Array | None
         if source is not None:
             raise ConfigError("a causal model reads no source: leave out --source")
         return None
-    if source is None:
+    if source is None or not source.strip():
         raise ConfigError(
             "an encoder-decoder model writes to a source: give --source (source= in Python)"
         )

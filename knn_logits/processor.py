@@ -14,7 +14,6 @@ from typing_extensions import Unpack
 
 from knn_logits.capture.forward import input_device
 from knn_logits.capture.hooks import StateCapture, Window
-from knn_logits.capture.location import is_encoder_decoder
 from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key
 from knn_logits.config import KNNConfig, SearchSettings
@@ -25,15 +24,12 @@ from knn_logits.gating.gate import Gate, lmbda_of_rows, rows_to_search
 from knn_logits.gating.stored import lmbda_or_gate
 from knn_logits.neighbors import Neighbors
 from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
-from knn_logits.trace.recording import Recording, Step, inputs_of
+from knn_logits.trace.recording import Recording, Step, inputs_of, sources_of
 from knn_logits.trace.trace import Trace
 
 # Of the latest generations, as long as they hold no more than so many bytes.
 _RECORDINGS_KEPT = 32
 _BYTES_KEPT = 32 << 20
-# States of the decoder's first token differ by less where the encoder read the same; the nearest
-# of 500 sentences of Multi30k differ by 7%.
-_SAME_SOURCE = 0.01
 
 
 def resolve_config(
@@ -145,7 +141,6 @@ class KNNLogitsProcessor(LogitsProcessor):
         self._model_config = getattr(model, "generation_config", None) or model.config
         self._ends = _end_tokens(self._model_config)
         self._end_index = torch.tensor(self._ends, dtype=torch.int64)
-        self._has_sources = is_encoder_decoder(model)
         self._capture = StateCapture(model, self.location)
 
     def close(self) -> None:
@@ -186,8 +181,8 @@ class KNNLogitsProcessor(LogitsProcessor):
         window, position = found
         is_first = not window.answers
         whole = position + 1 == input_ids.shape[1]
-        if self._has_sources and whole:
-            self._current.sources = _same_states(self._capture.states(window, 0)[:, 0])
+        if whole and (self._record or self.retriever.follows_text):
+            self._current.sources = sources_of(window.encoded)
         log_p_lm = torch.log_softmax(scores.float(), dim=-1)
         neighbors = self._neighbors(window, position, input_ids, log_p_lm).to(scores.device)
         weights = self.retriever.log_weights(neighbors)
@@ -314,6 +309,9 @@ class KNNLogitsProcessor(LogitsProcessor):
                 pad_token_id = self._ends[0]
         with self._lock:
             recordings = list(reversed(self._recordings))
+        # Another thread may be in the middle of the very same text.
+        own = getattr(self._current, "recording", None)
+        recordings.sort(key=lambda recording: recording is not own)
         for recording in recordings:
             there = recording.prompt.device
             beams = None if beam_indices is None else beam_indices.to(there)
@@ -331,13 +329,6 @@ class KNNLogitsProcessor(LogitsProcessor):
             "no such generation is recorded: trace the whole output of a recent generate(), made "
             "with record=True; with beams, one of generate(..., return_dict_in_generate=True)"
         )
-
-
-def _same_states(states: Tensor) -> Tensor:
-    """int64 [rows], equal where the states, [rows, dim], are but for rounding."""
-    states = states.float()
-    same: Tensor = torch.cdist(states, states) <= _SAME_SOURCE * states.norm(dim=-1, keepdim=True)
-    return same.int().argmax(dim=-1)
 
 
 def _end_tokens(config: Any) -> list[int]:

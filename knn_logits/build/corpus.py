@@ -113,6 +113,8 @@ def read_corpus(
             not), or the corpus turns out to hold no document.
         MissingDependencyError: a path starts with `hf:` and `datasets` is not installed.
     """
+    if pairs and pair_fields[0] == pair_fields[1]:
+        raise CorpusError(f'"{pair_fields[0]}" cannot be both source and target; name two fields')
     names = _checked(paths)
     for name in names:
         if name.startswith(HUB_PREFIX):
@@ -247,7 +249,12 @@ def _only_file(name: str) -> SourceFile:
     path = Path(name)
     if path.is_dir():
         raise CorpusError(f"{display_name(name)} is a folder; SOURCES::TARGETS are two text files")
-    status = path.stat()
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise CorpusError(
+            f"{display_name(name)} cannot be read ({first_line(error)}); get it again"
+        ) from error
     size = status.st_size if stat.S_ISREG(status.st_mode) else None
     return SourceFile(path, display_name(path.name), size)
 

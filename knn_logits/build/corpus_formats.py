@@ -202,7 +202,7 @@ def _read_parquet(file: SourceFile, keys: tuple[str, ...], skip: Skip) -> Iterat
         with pq.ParquetFile(file.path, **options) as table:
             names = table.schema_arrow.names
             for key in keys:
-                if key not in names and key.partition(".")[0] not in names:
+                if not _has_column(table.schema_arrow, key):
                     raise CorpusError(
                         f'{file.shown}: no column "{key}" among {listed(names)}; '
                         f'rename the column that holds it to "{key}"'
@@ -229,6 +229,21 @@ def _read_parquet(file: SourceFile, keys: tuple[str, ...], skip: Skip) -> Iterat
         if not (isinstance(error, OSError) and error.errno):
             reason = f"damaged parquet ({reason})"
         skip(file.shown, reason + _already_read(done))
+
+
+def _has_column(schema: Any, key: str) -> bool:
+    """Whether a table has a column, or a field of one that is written `column.field`."""
+    import pyarrow as pa
+
+    if key in schema.names:
+        return True
+    first, *path = key.split(".")
+    kind = schema.field(first).type if path and first in schema.names else None
+    for name in path:
+        if kind is None or not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+            return False
+        kind = kind.field(name).type
+    return kind is not None
 
 
 def _to_microseconds(column: Any) -> Any:

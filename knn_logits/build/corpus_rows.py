@@ -16,16 +16,10 @@ from typing import Any, BinaryIO, cast
 from knn_logits.errors import CorpusError
 
 TEXT_KEYS = ("text",)
-
-
 PAIR_KEYS = ("source", "target")
 
-
 _MAX_NESTING = 100
-
-
 _UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-
 
 Skip = Callable[[str, str], None]
 
@@ -110,9 +104,13 @@ def lifted(value: Any, keys: tuple[str, ...]) -> Any:
             continue
         holder: Any = value
         for name in path:
-            holder = holder.get(name) if isinstance(holder, dict) else None
-        if isinstance(holder, dict) and last in holder:
+            holder = holder.get(name, {}) if isinstance(holder, dict) else holder
+        if holder is None:  # a null holds nulls
+            value[key] = None
+        elif isinstance(holder, dict) and last in holder:
             value[key] = holder.pop(last)
+            if not value[path[0]]:  # nothing else was in it
+                del value[path[0]]
     return value
 
 

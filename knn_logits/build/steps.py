@@ -77,6 +77,7 @@ class KeyPlan:
                 "source-prefix": self.pairs.source_prefix,
                 "source-lang": str(self.pairs.source_lang),
                 "target-lang": str(self.pairs.target_lang),
+                "targets begin with": str(self.pairs.opening),
             }
         return plan
 

@@ -44,6 +44,7 @@ class Window:
         ids: int64 [rows, tokens], None when embeddings were given.
         shape: (rows, tokens).
         states: The captured tensor, one vector a token.
+        encoded: [rows, source tokens, width], what the encoder gave; None for a causal model.
         asked: The last position that was asked for, -1 at first. Each is asked for once.
         answers: What the processor wants to keep beside the window, by position.
     """
@@ -52,6 +53,7 @@ class Window:
     ids: Tensor | None
     shape: torch.Size
     states: Tensor | None = None
+    encoded: Tensor | None = None
     asked: int = -1
     answers: dict[int, Any] = field(default_factory=dict)
 
@@ -123,7 +125,9 @@ class _Hooks:
             shape = embeds.shape[:2]
         else:
             return
-        thread.open = Window(self._start(args, kwargs), ids, shape)
+        encoded = _argument("encoder_hidden_states", self.decoder_names, args, kwargs)
+        encoded = encoded if isinstance(encoded, Tensor) else None
+        thread.open = Window(self._start(args, kwargs), ids, shape, encoded=encoded)
 
     def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | Tensor | None:
         for name in _CACHE_NAMES:

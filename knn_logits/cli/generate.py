@@ -128,11 +128,12 @@ def generate(
     def write(**extra: Any) -> tuple[Any, str]:
         set_seed(seed)
         output = loaded.generate(**inputs, **settings, **extra)
+        if pairs is not None:
+            return output, pairs.texts(output.sequences)[0]
         # Some tokenizers drop the space at the beginning of what they decode.
         whole = tokenizer.decode(output.sequences[0], skip_special_tokens=True)
         start = tokenizer.decode(output.sequences[0, :length], skip_special_tokens=True)
-        text = str(whole)[len(str(start)) :]
-        return output, text if pairs is None else text.strip()
+        return output, str(whole)[len(str(start)) :]
 
     with interruptible("nothing was written"):
         without = write()[1] if compare else None

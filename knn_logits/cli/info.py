@@ -56,6 +56,7 @@ def info(store: options.Store, json: options.Json = False) -> None:
         ("key", f"{manifest.key.module}:{manifest.key.side} ({manifest.key.name})"),
         ("keys", f"{manifest.dim} numbers in {manifest.dtype}, {manifest.metric}"),
         ("windows", f"{windows.window} tokens, stride {windows.stride}{joined}"),
+        ("pairs", manifest.pairs),
         ("index", f"{manifest.index.factory}{probes}{found}"),
         (
             "settings",

@@ -90,6 +90,12 @@ class PairsRecord(Record):
     source_lang: str | None = None
     target_lang: str | None = None
 
+    def __str__(self) -> str:
+        prefix = f", read after {self.source_prefix!r}" if self.source_prefix else ""
+        named = [f"from {self.source_lang}"] if self.source_lang else []
+        named += [f"to {self.target_lang}"] if self.target_lang else []
+        return f"sources and targets{prefix}" + (f", {' '.join(named)}" if named else "")
+
 
 class RecallRecord(Record):
     """Share of the true `at` nearest entries that the index finds, on sampled queries."""

@@ -67,23 +67,16 @@ def scores(
         MissingDependencyError: when sacrebleu is not installed.
     """
     library = sacrebleu()
-    metrics = {"BLEU": library.metrics.BLEU(), "chrF2": library.metrics.CHRF()}
-    targets = [list(references)]
-    resampled = samples > 1 and len(references) > 1
     found: dict[str, dict[str, Score]] = {name: {} for name in systems}
-    for title, metric in metrics.items():
-        for name, texts in systems.items():
-            if resampled:
-                result = metric.corpus_score(list(texts), targets, n_bootstrap=samples)
-                middle, half = float(result._mean), float(result._ci)
-                interval = (middle - half, middle + half)
-            else:
-                result, interval = metric.corpus_score(list(texts), targets), None
-            found[name][NAMES[title]] = Score(
-                float(result.score), interval, f"{title}|{metric.get_signature()}"
-            )
-    if len(systems) < 2 or not resampled:
+    targets = [list(references)]
+    if samples < 2 or len(references) < 2:
+        for metric in (library.metrics.BLEU(), library.metrics.CHRF()):
+            for name, texts in systems.items():
+                result = metric.corpus_score(list(texts), targets)
+                signature = f"{result.name}|{metric.get_signature()}"
+                found[name][NAMES[result.name]] = Score(float(result.score), None, signature)
         return found, None
+    # Its test of pairs gives the intervals as well, also of one system.
     significance = importlib.import_module("sacrebleu.significance")
     test = significance.PairedTest(
         [(name, list(texts)) for name, texts in systems.items()],
@@ -95,6 +88,18 @@ def scores(
         test_type="bs",
         n_samples=samples,
     )
-    _, results = test()
-    p_values = {NAMES[title]: float(results[title][1].p_value) for title in NAMES}
+    signatures, results = test()
+    for title, short in NAMES.items():
+        for name, result in zip(systems, results[title], strict=True):
+            interval = (float(result.mean - result.ci), float(result.mean + result.ci))
+            signature = f"{title}|{signatures[title]}"
+            found[name][short] = Score(float(result.score), interval, signature)
+    if len(systems) < 2:
+        return found, None
+    first, second = (list(texts) for texts in systems.values())
+    # No difference at all would count as one that chance does not reach.
+    p_values = {
+        short: 1.0 if first == second else float(results[title][1].p_value)
+        for title, short in NAMES.items()
+    }
     return found, p_values

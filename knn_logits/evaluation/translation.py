@@ -42,6 +42,9 @@ def translate(
     num_beams: int = 1,
     batch_size: int = _BATCH_SIZE,
     max_new_tokens: int | None = None,
+    source_prefix: str | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
     weights: Sequence[float] | None = None,
     k: int | None = None,
     lmbda: float | Gate | None = None,
@@ -58,12 +61,15 @@ def translate(
     Args:
         model: An encoder-decoder model.
         tokenizer: Its tokenizer.
-        sources: What it reads, without the datastore's prefix.
+        sources: What it reads, without prefix.
         datastore: A datastore or its folder, or several; None takes the model alone.
         num_beams: Beams, 1 for greedy search.
         batch_size: Sources at once; they are sorted by length.
         max_new_tokens: Tokens written at most; None allows for twice a batch's longest source and
             50 more, as far as the model can read.
+        source_prefix: Stands before every source; None takes the datastore's, as for the next two.
+        source_lang: Language of the sources, where the tokenizer knows languages.
+        target_lang: The language to write.
         weights: Share of each of several datastores in the vote; None merges by distance.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
         lmbda: Weight of the neighbors: a number in [0, 1], or a gate.
@@ -85,10 +91,19 @@ def translate(
     """
     if num_beams < 1 or batch_size < 1:
         raise ConfigError(f"num_beams and batch_size are at least 1, not {num_beams}, {batch_size}")
+    if max_new_tokens is not None and max_new_tokens < 1:
+        raise ConfigError(f"max_new_tokens is at least 1, not {max_new_tokens}")
     stores = [] if datastore is None else open_stores(datastore)
     for store in stores:
         check_tokenizer(tokenizer, store)
-    pairs = pair_tokenizer(model, tokenizer, stores[0] if stores else None)
+    pairs = pair_tokenizer(
+        model,
+        tokenizer,
+        stores[0] if stores else None,
+        source_prefix=source_prefix,
+        source_lang=source_lang,
+        target_lang=target_lang,
+    )
     if pairs is None:
         raise ModelError("a causal model reads no source: give an encoder-decoder model")
     memory: Any = nullcontext()
@@ -145,8 +160,7 @@ def _written(
             **pairs.settings,
             **extra,
         )
-        texts = pairs.tokenizer.batch_decode(output, skip_special_tokens=True)
-        yield rows, [text.strip() for text in texts]
+        yield rows, pairs.texts(output)
 
 
 @dataclass(frozen=True)
@@ -216,6 +230,10 @@ def evaluate_translations(
         MissingDependencyError: when sacrebleu is not installed.
     """
     stores = None if datastore is None else open_stores(datastore)
+    record = stores[0].manifest.pairs if stores else None
+    if record is not None:
+        # The model alone reads what it reads beside the datastore.
+        settings = record.model_dump() | settings
     found = []
     for name, documents in texts.items():
         rows = list(documents)

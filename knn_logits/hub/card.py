@@ -123,6 +123,7 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("key", f"`{key.module}:{key.side}`, {manifest.dim} numbers in {manifest.dtype}"),
         ("distance", manifest.metric),
         ("windows", f"{manifest.windows.window} tokens, stride {manifest.windows.stride}{joined}"),
+        *([("pairs", _one_line(str(manifest.pairs)))] if manifest.pairs else []),
         ("index", f"`{manifest.index.factory}`{probes}{found}"),
         (
             "settings",

@@ -45,6 +45,7 @@ def trace_recording(
     first = recording.prompt.shape[1]
     with recording.lock:
         steps = dict(recording.steps)
+    alike = {} if beam_indices is None else recording.alike()
     traced = []
     for number, ids in enumerate(sequences.tolist()):
         chosen = []
@@ -56,7 +57,9 @@ def trace_recording(
             step = steps.get(position)
             if row < 0 or step is None:
                 break
-            rows = recording.alike(row) if position == first else [row]
+            rows = [row]
+            if position in alike:
+                rows += (alike[position] == alike[position][row]).nonzero()[:, 0].tolist()
             known = (step.log_p_lm_of(one, ids[position], recording.ends) for one in rows)
             log_p_lm = next((one for one in known if one is not None), None)
             chosen.append((ids[position], step, row, log_p_lm))

@@ -6,6 +6,7 @@ model's distribution is therefore kept until then, and only the chosen tokens' s
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from dataclasses import dataclass, field
 
@@ -97,6 +98,24 @@ def _parents(before: Tensor, after: Tensor, inputs: Tensor) -> Tensor | None:
     return same.int().argmax(dim=-1)
 
 
+def sources_of(encoded: Tensor | None) -> Tensor | None:
+    """Which rows an encoder read the same source for.
+
+    Beams and samples of a source share what it gave bit for bit, and no two sources do.
+
+    Args:
+        encoded: [rows, source tokens, width], what the encoder gave; None for a causal model.
+
+    Returns:
+        int64 [rows], at least 0, equal for those; None for a causal model.
+    """
+    if encoded is None:
+        return None
+    rows = encoded.detach().contiguous().view(torch.uint8).cpu().numpy()
+    digests = [hashlib.blake2b(row.tobytes(), digest_size=7).digest() for row in rows]
+    return torch.tensor([int.from_bytes(digest, "big") for digest in digests])
+
+
 def inputs_of(prompt: Tensor, sources: Tensor | None = None) -> Tensor:
     """Which rows continue the same input: beams, and samples of one prompt.
 
@@ -179,6 +198,7 @@ class Recording:
             return False
         with self.lock:
             steps = [step for length, step in self.steps.items() if first <= length]
+        alike = {} if beam_indices is None else self.alike()
         for step in steps:
             if step.length >= sequences.shape[1] or step.tokens is None:
                 continue
@@ -186,29 +206,26 @@ class Recording:
             if beam_indices is None:
                 if step.parents is not None or not torch.equal(chosen, step.tokens):
                     return False
-            elif not self._has_beams(step, chosen, beam_indices, step.length - first):
+            elif not _has_beams(step, alike, chosen, beam_indices, step.length - first):
                 return False
         return True
 
-    def alike(self, row: int) -> list[int]:
-        """The rows with the same input, the row itself first: beams before they part."""
-        same = (self.inputs == self.inputs[row]).nonzero()[:, 0].tolist()
-        return sorted(same, key=lambda other: other != row)
+    def alike(self) -> dict[int, Tensor]:
+        """By length, which rows had written the same to the same input, int64 [rows].
 
-    def _has_beams(self, step: Step, chosen: Tensor, beam_indices: Tensor, place: int) -> bool:
-        if place + 1 >= beam_indices.shape[1]:
-            return True
-        # A beam's last token may have ended it, and is then not seen again.
-        goes_on = beam_indices[:, place + 1] >= 0
-        assert step.tokens is not None
-        rows = torch.arange(len(step.tokens), device=step.tokens.device)
-        parents = rows if step.parents is None else step.parents
-        same_row = beam_indices[:, place].unsqueeze(1) == parents
-        if step.length == self.prompt.shape[1]:
-            before = self.inputs[beam_indices[:, place]]
-            same_row = before.unsqueeze(1) == self.inputs[parents]
-        found = (same_row & (chosen.unsqueeze(1) == step.tokens)).any(-1)
-        return bool((found | ~goes_on).all())
+        Beams do at first, and for as long as their tokens are forced; a choice may then be noted
+        for another of these rows than the one that `generate()` says it came from.
+        """
+        with self.lock:
+            steps = sorted(self.steps.items(), key=lambda item: item[0])
+        alike, found = self.inputs, {}
+        for length, step in steps:
+            found[length] = alike
+            if step.tokens is None:
+                break
+            before = alike if step.parents is None else alike[step.parents]
+            alike = inputs_of(torch.stack([before, step.tokens.to(before.device)], dim=-1))
+        return found
 
     def add(self, step: Step) -> None:
         """Adds a step whose choice is still open."""
@@ -217,3 +234,19 @@ class Recording:
             self.open.append(step)
             neighbors = step.neighbors
             self.bytes += 24 * neighbors.ids.numel() + 8 * step.end_log_p_lm.numel()
+
+
+def _has_beams(
+    step: Step, alike: dict[int, Tensor], chosen: Tensor, beam_indices: Tensor, place: int
+) -> bool:
+    if place + 1 >= beam_indices.shape[1]:
+        return True
+    # A beam's last token may have ended it, and is then not seen again.
+    goes_on = beam_indices[:, place + 1] >= 0
+    assert step.tokens is not None
+    rows = torch.arange(len(step.tokens), device=step.tokens.device)
+    parents = rows if step.parents is None else step.parents
+    same = alike.get(step.length, rows)
+    same_row = same[beam_indices[:, place]].unsqueeze(1) == same[parents]
+    found = (same_row & (chosen.unsqueeze(1) == step.tokens)).any(-1)
+    return bool((found | ~goes_on).all())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -20,6 +21,7 @@ _LEVELS = (
     (0.25, "underline yellow4", "#f5ecb3", "dashed"),
     (0.05, "underline grey58", "#eeeeee", "dotted"),
 )
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 
 
@@ -197,8 +199,11 @@ def _passage(source: Source) -> tuple[str, str, str]:
 
 
 def one_line(text: str) -> str:
-    """Text with every run of white space, line breaks included, as one space."""
-    joined = " ".join(text.split())
+    """Text with every run of white space, line breaks included, as one space.
+
+    Characters that steer a terminal are replaced: a datastore's text may be anybody's.
+    """
+    joined = _CONTROL.sub("\ufffd", " ".join(text.split()))
     left = " " if text[:1].isspace() else ""
     right = " " if joined and text[-1:].isspace() else ""
     return left + joined + right

@@ -3,7 +3,7 @@
 import pytest
 from handmade import make_manifest
 
-from knn_logits.datastore.manifest import ModelRecord, RecallRecord
+from knn_logits.datastore.manifest import ModelRecord, PairsRecord, RecallRecord
 from knn_logits.hub.card import BEGIN, END, front_matter, license_id, merged, page
 
 
@@ -68,6 +68,15 @@ def data_of(card):
     from huggingface_hub import DatasetCard
 
     return DatasetCard(card).data.to_dict()
+
+
+def test_the_page_says_how_sources_are_read():
+    assert "pairs" not in page(manifest(), "org/name", None)
+    plain = page(manifest(pairs=PairsRecord()), "org/name", None)
+    assert "| pairs | sources and targets |" in plain
+    pairs = PairsRecord(source_prefix="to `German`: ", source_lang="en", target_lang="de")
+    text = page(manifest(pairs=pairs), "org/name", None)
+    assert "| pairs | sources and targets, read after 'to 'German': ', from en to de |" in text
 
 
 def test_a_new_card_and_the_same_again():

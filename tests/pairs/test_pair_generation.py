@@ -2,15 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 from conftest import PAIRS
+from pair_mixtures import LMBDA, SOURCES, TEMPERATURE, K, ended, mixtures
 
 import knn_logits
-from knn_logits.capture.forward import key_states_and_logits
-from knn_logits.capture.location import find_key
-
-K, LMBDA, TEMPERATURE = 12, 0.45, 4.0
-SOURCES = [source for source, _ in PAIRS] + [target for _, target in PAIRS]
 
 
 @pytest.fixture
@@ -19,31 +14,6 @@ def knn(marian, pair_store):
         marian, pair_store, k=K, lmbda=LMBDA, temperature=TEMPERATURE
     ) as processor:
         yield processor
-
-
-def mixtures(model, store, source, sequence):
-    """float64 [tokens, vocabulary], the mixture before each token of a target, without a cache."""
-    ids = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([sequence[:-1]])}
-    states, logits = key_states_and_logits(model, find_key(model), ids)
-    queries, logits = states[0].double().numpy(), logits[0].double().numpy()
-    keys = store.keys(np.arange(len(store))).astype(np.float64)
-    values = store.values.numpy()
-    found = []
-    for query, scores in zip(queries, logits, strict=True):
-        far = ((keys - query) ** 2).sum(-1)
-        nearest = np.argsort(far, kind="stable")[:K]
-        weights = np.exp(-(far[nearest] - far[nearest[0]]) / TEMPERATURE)
-        p_knn = np.zeros(len(scores))
-        np.add.at(p_knn, values[nearest], weights / weights.sum())
-        p_lm = np.exp(scores - scores.max())
-        found.append(LMBDA * p_knn + (1 - LMBDA) * p_lm / p_lm.sum())
-    return np.array(found)
-
-
-def ended(sequence):
-    """A row of an output without its padding."""
-    end = sequence.index(0, 1) + 1 if 0 in sequence[1:] else len(sequence)
-    return sequence[:end]
 
 
 def test_greedy_is_the_mixture_in_a_padded_batch(marian, pair_tokenizer, pair_store, knn):

@@ -1,0 +1,40 @@
+"""What the tests of pairs share."""
+
+from conftest import PAIRS, pair_documents
+from pair_mixtures import LMBDA, TEMPERATURE, K
+
+import knn_logits
+
+SETTINGS = {"k": K, "lmbda": LMBDA, "temperature": TEMPERATURE}
+SMALL = {"batch_tokens": 48, "shard_bytes": 4096}
+MANY = [
+    knn_logits.Document(f"{target} Nummer {number}.", f"d{number}", source=f"{source} No. {number}")
+    for number in range(6)
+    for source, target in PAIRS
+]
+
+
+class Stop(Exception):
+    pass
+
+
+def stopping(at, phase="keys"):
+    """A progress that stops the work when so much of a phase is done."""
+
+    def progress(now, done, total):
+        if now == phase and done >= at:
+            raise Stop
+
+    return progress
+
+
+def builder(model, tokenizer, parent):
+    """What builds datastores of pairs in a folder."""
+
+    def built(name="s", documents=None, **options):
+        pairs = pair_documents() if documents is None else documents
+        return knn_logits.build_datastore(
+            model, tokenizer, pairs, parent / name, **SETTINGS | options
+        )
+
+    return built

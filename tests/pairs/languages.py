@@ -1,0 +1,79 @@
+"""Small tokenizers that name languages as those of multilingual models do, and their models."""
+
+import string
+
+import torch
+from conftest import PAIRS, make_marian
+
+CHARACTERS = string.ascii_letters + string.digits + ".,!?'äöüÄÖÜß▁"
+
+
+def _pieces():
+    words = {word for pair in PAIRS for text in pair for word in text.split()}
+    return [*CHARACTERS, *sorted("▁" + word for word in words)]
+
+
+def mbart():
+    """mBART-25: a text ends with `</s> language`, and the decoder starts with the language."""
+    from transformers import MBartTokenizer
+    from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES
+
+    vocabulary = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+    vocabulary += [(piece, -float(len(CHARACTERS) > n) - 1) for n, piece in enumerate(_pieces())]
+    vocabulary += [(code, 0.0) for code in FAIRSEQ_LANGUAGE_CODES] + [("<mask>", 0.0)]
+    return MBartTokenizer(vocab=vocabulary)
+
+
+def mbart50():
+    """mBART-50: a text is `language ... </s>`, and the decoder starts with `</s>`."""
+    from transformers import MBart50Tokenizer
+
+    return MBart50Tokenizer(
+        vocab=[("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *((one, -1.0) for one in _pieces())]
+    )
+
+
+def nllb():
+    """NLLB: as mBART-50, with other languages and a vocabulary of merges."""
+    from transformers import NllbTokenizer
+
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *CHARACTERS]
+    return NllbTokenizer(vocab={token: number for number, token in enumerate(tokens)})
+
+
+def m2m100():
+    """M2M-100: languages have names that are no tokens, are not special, and one must be set."""
+    from transformers import NllbTokenizer
+
+    class Stand(NllbTokenizer):
+        lang_code_to_token = {"en": "Q", "de": "X"}  # noqa: RUF012
+
+        def set_src_lang_special_tokens(self, src_lang):
+            super().set_src_lang_special_tokens(self.lang_code_to_token[src_lang])
+
+        def set_tgt_lang_special_tokens(self, lang):
+            super().set_tgt_lang_special_tokens(self.lang_code_to_token[lang])
+
+        def _switch_to_target_mode(self):
+            self.set_tgt_lang_special_tokens(self.tgt_lang)
+
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *CHARACTERS]
+    return Stand(vocab={token: number for number, token in enumerate(tokens)}, src_lang="en")
+
+
+# How a tokenizer is made, English, German, and a language that it does not know.
+FAMILIES = {
+    "mbart": (mbart, "en_XX", "de_DE", "deu_Latn"),
+    "mbart50": (mbart50, "en_XX", "de_DE", "deu_Latn"),
+    "nllb": (nllb, "eng_Latn", "deu_Latn", "de_DE"),
+    "m2m100": (m2m100, "en", "de", "deu_Latn"),
+}
+
+
+def model_of(tokenizer, **settings):
+    """A model for a tokenizer, which tells the languages apart."""
+    own = {"vocabulary": len(tokenizer), "eos_token_id": 2, "decoder_start_token_id": 2}
+    model = make_marian(**{**own, "bos_token_id": 0, **settings})
+    with torch.no_grad():
+        model.final_logits_bias.zero_()
+    return model

@@ -1,0 +1,48 @@
+"""The mixture before each token of a target, by NumPy in float64: all keys, no cache, no batch."""
+
+import numpy as np
+import torch
+from conftest import PAIRS
+
+from knn_logits.capture.forward import key_states_and_logits
+from knn_logits.capture.location import find_key
+
+K, LMBDA, TEMPERATURE = 12, 0.45, 4.0
+SOURCES = [source for source, _ in PAIRS] + [target for _, target in PAIRS]
+
+
+def parts(model, store, source, sequence, k=K, temperature=TEMPERATURE):
+    """What the model and its neighbors say before each token of a target.
+
+    Returns:
+        p_LM and p_kNN, float64 [tokens, vocabulary] each.
+    """
+    ids = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([sequence[:-1]])}
+    states, logits = key_states_and_logits(model, find_key(model), ids)
+    queries, logits = states[0].double().numpy(), logits[0].double().numpy()
+    shown = np.setdiff1d(np.arange(len(store)), store.removed_entries)
+    keys = store.keys(shown).astype(np.float64)
+    values = store.values.numpy()[shown]
+    by_model, by_neighbors = [], []
+    for query, scores in zip(queries, logits, strict=True):
+        far = ((keys - query) ** 2).sum(-1)
+        nearest = np.argsort(far, kind="stable")[:k]
+        weights = np.exp(-(far[nearest] - far[nearest[0]]) / temperature)
+        p_knn = np.zeros(len(scores))
+        np.add.at(p_knn, values[nearest], weights / weights.sum())
+        p_lm = np.exp(scores - scores.max())
+        by_model.append(p_lm / p_lm.sum())
+        by_neighbors.append(p_knn)
+    return np.array(by_model), np.array(by_neighbors)
+
+
+def mixtures(model, store, source, sequence):
+    """float64 [tokens, vocabulary], the mixture before each token of a target."""
+    by_model, by_neighbors = parts(model, store, source, sequence)
+    return LMBDA * by_neighbors + (1 - LMBDA) * by_model
+
+
+def ended(sequence, end=0):
+    """A row of an output without its padding."""
+    place = sequence.index(end, 1) + 1 if end in sequence[1:] else len(sequence)
+    return sequence[:place]

@@ -1,0 +1,347 @@
+"""The command line with pairs, as one uses it who has not read how it works."""
+
+import gzip
+import json
+import logging
+import re
+import shutil
+import sys
+
+import pytest
+import sacrebleu
+from commands import call, save_model, write_corpus
+from conftest import PAIRS, TEXTS
+from languages import FAMILIES, model_of
+
+import knn_logits
+
+QUICK = ["--k", "8", "--lmbda", "0.4", "--temperature", "5", "--json"]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    logger = logging.getLogger("knn_logits")
+    handlers, propagates = logger.handlers, logger.propagate
+    yield lambda *args: call(monkeypatch, capsys, *args)
+    logger.handlers, logger.propagate = handlers, propagates
+
+
+@pytest.fixture
+def good(run):
+    def succeed(*args):
+        result = run(*args)
+        assert result.code == 0, result.err
+        return result
+
+    return succeed
+
+
+@pytest.fixture
+def refused(run):
+    """Runs what must fail in one clear line, and returns the line."""
+
+    def fail(*args):
+        result = run(*args)
+        assert (result.code, result.out) == (1, ""), result.out
+        said = [line for line in result.err.splitlines() if line.startswith("knn-logits: ")]
+        assert "unexpected" not in result.err
+        assert "Traceback" not in result.err
+        return said[-1]
+
+    return fail
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Pairs in each form that they can have."""
+    folder = tmp_path_factory.mktemp("corpora")
+    sources = "".join(source + "\n" for source, _ in PAIRS)
+    targets = "".join(target + "\n" for _, target in PAIRS)
+    (folder / "p.en").write_text(sources)
+    (folder / "p.de").write_text(targets)
+    (folder / "p.en.gz").write_bytes(gzip.compress(sources.encode()))
+    (folder / "p.de.gz").write_bytes(gzip.compress(targets.encode()))
+    (folder / "short.de").write_text("".join(target + "\n" for _, target in PAIRS[:5]))
+    (folder / "blank.en").write_text("\n" + PAIRS[0][0] + "\n\n" + PAIRS[1][0] + "\n")
+    (folder / "blank.de").write_text("\n" + PAIRS[0][1] + "\nEin Rest.\n" + PAIRS[1][1] + "\n")
+    write = lambda name, rows: (folder / name).write_text(  # noqa: E731
+        "".join(json.dumps(row) + "\n" for row in rows)
+    )
+    write("p.jsonl", [{"source": source, "target": target} for source, target in PAIRS])
+    write("dev.jsonl", [{"source": PAIRS[0][0], "target": "Der Kran hebt die Winde.", "id": "x"}])
+    write("opus.jsonl", [{"id": str(n), "translation": {"en": source, "de": target}}
+                         for n, (source, target) in enumerate(PAIRS)])  # fmt: skip
+    write("long.jsonl", [{"source": "crane " * 200, "target": "Kran " * 200}])
+    write("empty.jsonl", [{"source": " ", "target": "Der Kran."}])
+    write("lacking.jsonl", [{"source": "a"}])
+    write("null.jsonl", [{"source": None, "target": "a"}])
+    (folder / "text.txt").write_text("Only a text.\n")
+    (folder / "mixed").mkdir()
+    (folder / "mixed" / "a.txt").write_text("Only a text.\n")
+    (folder / "mixed" / "b.jsonl").write_text((folder / "p.jsonl").read_text())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(marian, pair_tokenizer, folder, tmp_path_factory):
+    """A datastore of the pairs."""
+    return knn_logits.build_datastore(
+        marian,
+        pair_tokenizer,
+        knn_logits.read_corpus([str(folder / "p.jsonl")], pairs=True),
+        tmp_path_factory.mktemp("built") / "store",
+        k=8,
+        lmbda=0.4,
+        temperature=5.0,
+    ).folder
+
+
+@pytest.fixture(scope="module")
+def nllb_folder(tmp_path_factory):
+    """A model with languages and its tokenizer, saved."""
+    folder = tmp_path_factory.mktemp("models") / "nllb"
+    tokenizer = FAMILIES["nllb"][0]()
+    model_of(tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def causal(tokenizer, tmp_path_factory):
+    """A causal model and its datastore."""
+    folder = tmp_path_factory.mktemp("causal")
+    return save_model(folder / "model", tokenizer), write_corpus(folder / "texts.jsonl", TEXTS)
+
+
+# What works
+
+
+def test_every_form_of_a_corpus_gives_the_same_datastore(good, marian_folder, folder, tmp_path):
+    forms = {
+        "p.jsonl": [folder / "p.jsonl"],
+        "parallel": [f"{folder / 'p.en'}::{folder / 'p.de'}"],
+        "parallel, gz": [f"{folder / 'p.en.gz'}::{folder / 'p.de.gz'}"],
+        "fields": [
+            folder / "opus.jsonl",
+            "--source-field", "translation.en", "--target-field", "translation.de",
+        ],
+    }  # fmt: skip
+    stores = []
+    for name, corpus in forms.items():
+        done = good("build", marian_folder, *corpus, "--out", tmp_path / name, *QUICK).json
+        assert (done["documents"], done["k"], done["lmbda"]) == (8, 8, 0.4)
+        stores.append(knn_logits.Datastore(tmp_path / name))
+    for store in stores[1:]:
+        assert store.values.tolist() == stores[0].values.tolist()
+        assert store.documents.sources(range(8)) == [source for source, _ in PAIRS]
+    assert stores[1].documents[0].id == "p.de:1"
+    assert [stores[3].documents[n].metadata for n in range(8)] == [None] * 8
+
+
+def test_from_a_build_to_answers(good, marian_folder, folder, built, tmp_path):
+    for command in ("info", "verify"):
+        assert good(command, built, "--json").json["ok"]
+    sure = ["--k", "1", "--lmbda", "0.99", "--max-new-tokens", "30"]
+    said = good("generate", marian_folder, built, "--prompt", PAIRS[0][0], "--compare", "--json",
+                "--num-beams", "2", *sure).json  # fmt: skip
+    assert said["text"] == PAIRS[0][1]
+    assert said["text_without_knn"] != said["text"]
+    assert {near["source"] for token in said["tokens"] for near in token["neighbors"]}
+    shown = good(
+        "generate", marian_folder, built, "--prompt", PAIRS[0][0], "--k", "1", "--lmbda", "0.99"
+    )
+    assert shown.out.strip() == PAIRS[0][1]
+    shown = good("generate", marian_folder, built, "--prompt", PAIRS[0][0], "--explain", *sure)
+    assert "⇐" in shown.out
+    explained = good(
+        "explain", marian_folder, built, PAIRS[3][1], "--source", PAIRS[3][0], "--json"
+    ).json
+    assert explained["first"] == ""
+    assert "".join(token["token"] for token in explained["tokens"]).startswith(" Die Königin")
+    more = ["add", marian_folder, built, folder / "dev.jsonl", "--json"]
+    copy = tmp_path / "copy"
+    shutil.copytree(built, copy)
+    more[2] = copy
+    assert good(*more).json["documents"] == 9
+    assert good("remove", copy, "--document", "x", "--json").json["documents"] == 8
+
+
+def test_numbers_of_an_evaluation(good, marian_folder, folder, built, tmp_path):
+    file = tmp_path / "written.jsonl"
+    result = good(
+        "eval", marian_folder, built, folder / "p.jsonl", folder / "dev.jsonl", "--num-beams", "1",
+        "--num-beams", "2", "--translations", file, "--report", tmp_path / "report", "--json",
+    ).json  # fmt: skip
+    assert set(result["perplexity"]) == {"lm", "knn", "interpolated", "oracle"}
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(rows) == 2 * 9
+    for one in result["translations"]:
+        mine = [
+            row for row in rows
+            if (row["text"], row["num_beams"]) == (one["name"], one["num_beams"])
+        ]  # fmt: skip
+        targets = [[row["target"] for row in mine]]
+        for system in ("lm", "knn"):
+            written = [row[system] for row in mine]
+            assert one[system]["bleu"]["score"] == sacrebleu.corpus_bleu(written, targets).score
+            assert one[system]["chrf"]["score"] == sacrebleu.corpus_chrf(written, targets).score
+    assert "### Translations" in (tmp_path / "report" / "evaluation.md").read_text()
+    shown = good("eval", marian_folder, built, folder / "dev.jsonl", "--num-beams", "1")
+    assert "BLEU" in shown.out
+    pair = f"{folder / 'p.en'}::{folder / 'p.de'}"
+    shown = good("eval", marian_folder, built, pair, "--no-bleu")
+    assert "BLEU" not in shown.out
+
+
+def test_tuning(good, marian_folder, folder, built):
+    pair = f"{folder / 'p.en'}::{folder / 'p.de'}"
+    found = good("tune", marian_folder, built, pair, "--json").json
+    assert 0 <= found["lmbda"] <= 1
+
+
+def test_languages(good, refused, nllb_folder, folder, tmp_path):
+    build = ["build", nllb_folder, folder / "p.jsonl", "--out", tmp_path / "s", *QUICK]
+    assert "--target-lang" in refused(*build)
+    assert "--target-lang" in refused(*build, "--source-lang", "eng_Latn")
+    assert "no language of the tokenizer" in refused(*build, "--target-lang", "german")
+    both = ["--source-lang", "eng_Latn", "--target-lang", "deu_Latn"]
+    good(*build, *both)
+    again = [*build, "--source-lang", "eng_Latn", "--target-lang", "fra_Latn"]
+    assert (tmp_path / "s").exists()
+    refused(*again)
+    for beams in ("1", "3"):
+        said = good("generate", nllb_folder, tmp_path / "s", "--prompt", PAIRS[1][0], "--json",
+                    "--num-beams", beams, "--k", "1", "--lmbda", "0.999")  # fmt: skip
+        assert said.json["text"] == PAIRS[1][1]
+        assert said.json["tokens"][0]["token"] == "deu_Latn"
+    found = good("eval", nllb_folder, tmp_path / "s", folder / "p.jsonl", "--num-beams", "2",
+                 "--k", "1", "--lmbda", "0.999", "--json").json  # fmt: skip
+    assert found["translations"][0]["knn"]["bleu"]["score"] == pytest.approx(100.0)
+
+
+def test_a_prefix(good, marian_folder, folder, tmp_path):
+    out = ["--out", tmp_path / "s", *QUICK]
+    good("build", marian_folder, folder / "p.jsonl", "--source-prefix", "to German: ", *out)
+    assert "sources and targets, read after 'to German: '\n" in good("info", tmp_path / "s").out
+    said = good("generate", marian_folder, tmp_path / "s", "--prompt", PAIRS[4][0], "--json",
+                "--k", "1", "--lmbda", "0.999", "--max-new-tokens", "30").json  # fmt: skip
+    assert said["text"] == PAIRS[4][1]
+
+
+def test_what_is_too_long_is_cut_and_told(good, marian_folder, folder, built, tmp_path):
+    out = ["--out", tmp_path / "s", *QUICK]
+    done = good("build", marian_folder, folder / "long.jsonl", folder / "p.jsonl", *out)
+    assert done.err.count("the model reads 64") == 1
+    assert done.json["entries"] > 300
+    said = good("generate", marian_folder, built, "--prompt", "crane " * 300)
+    assert "the model reads 64" in said.err
+    said = good("explain", marian_folder, built, "Kran " * 100, "--source", "crane " * 300)
+    assert "the model reads 64" in said.err
+
+
+def test_blank_lines_and_what_is_no_pair_are_named(good, refused, marian_folder, folder, tmp_path):
+    out = ["--out", tmp_path / "s", *QUICK]
+    pair = f"{folder / 'blank.en'}::{folder / 'blank.de'}"
+    done = good("build", marian_folder, pair, *out)
+    assert done.json["documents"] == 2
+    assert "blank.de, line 3: empty" in done.err
+    strict = refused("build", marian_folder, pair, "--out", tmp_path / "t", "--strict", *QUICK)
+    assert "line 1: empty" in strict
+    done = good("build", marian_folder, folder / "mixed", "--out", tmp_path / "m", *QUICK)
+    assert done.json["documents"] == 8
+    assert "plain text has no source and target" in done.err
+
+
+# What is refused
+
+
+def wrong(folder):
+    """Corpora that are none, and what the line says."""
+    return {
+        f"{folder}/p.en::{folder}/short.de": "short.de ends after 5 lines",
+        f"{folder}/short.de::{folder}/p.de": "short.de ends after 5 lines",
+        f"{folder}/p.en::{folder}/none.de": "none.de' does not exist",
+        f"{folder}/none.en::{folder}/p.de": "none.en' does not exist",
+        f"{folder}/p.en::": "does not exist",
+        f"::{folder}/p.de": "does not exist",
+        f"{folder}::{folder}/p.de": "is a folder",
+        f"{folder}/text.txt": "plain text has no source and target",
+        f"{folder}/p.en": "plain text has no source and target",
+        f"{folder}/lacking.jsonl": 'no "target"',
+        f"{folder}/null.jsonl": '"source" is null',
+        f"{folder}/opus.jsonl": 'no "source"',
+        f"{folder}/empty.jsonl": "no readable document",
+        f"{folder}/none.jsonl": "does not exist",
+    }
+
+
+@pytest.mark.parametrize("number", range(14))
+def test_corpora_that_are_none(refused, marian_folder, folder, built, tmp_path, number):
+    corpus, says = list(wrong(folder).items())[number]
+    assert says in refused("build", marian_folder, corpus, "--out", tmp_path / "s", *QUICK)
+    assert not (tmp_path / "s").exists()
+    assert says in refused("eval", marian_folder, built, corpus, "--num-beams", "1")
+    assert says in refused("tune", marian_folder, built, corpus)
+
+
+FIELDS = {
+    "both the same": (["--source-field", "id", "--target-field", "id"], "name two fields"),
+    "a field that is not there": (["--target-field", "translation.fr"], 'no "translation.fr"'),
+    "an object": (["--target-field", "translation"], '"translation" is an object'),
+    "below a string": (["--target-field", "id.de"], 'no "id.de"'),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields_that_are_none(refused, marian_folder, folder, tmp_path, name):
+    options, says = FIELDS[name]
+    own = ["--source-field", "translation.en", *options]
+    line = refused(
+        "build", marian_folder, folder / "opus.jsonl", *own, "--out", tmp_path / "s", *QUICK
+    )
+    assert says in line
+
+
+def test_options_for_other_models(refused, marian_folder, folder, built, causal, tmp_path):
+    model, corpus = causal
+    out = ["--out", tmp_path / "s", *QUICK]
+    build = ["build", marian_folder, folder / "p.jsonl", *out]
+    assert "knows no languages" in refused(*build, "--source-lang", "en_XX")
+    assert "knows no languages" in refused(*build, "--target-lang", "de_DE")
+    assert "leave out --concatenate" in refused(*build, "--concatenate")
+    for option in ("--source-lang", "--target-lang", "--source-prefix"):
+        assert "reads no source" in refused("build", model, corpus, *out, option, "en")
+    assert "p.jsonl" in refused("build", model, folder / "p.jsonl", *out)
+    assert "give --source" in refused("explain", marian_folder, built, "a b")
+    assert "prompt is empty" in refused("generate", marian_folder, built, "--prompt", "")
+    assert "give --source" in refused("explain", marian_folder, built, "a b", "--source", " ")
+    line = refused("eval", marian_folder, built, folder / "p.jsonl", "--concatenate", "--no-bleu")
+    assert "--concatenate" in line
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_causal_model_and_its_store(good, refused, marian_folder, built, causal, tmp_path):
+    model, corpus = causal
+    good("build", model, corpus, "--out", tmp_path / "s", *QUICK)
+    explain = ["explain", model, tmp_path / "s", TEXTS[0]]
+    assert "reads no source" in refused(*explain, "--source", "a")
+    for one, store in ((marian_folder, tmp_path / "s"), (model, built)):
+        for command in (
+            ["generate", one, store, "--prompt", "a"],
+            ["explain", one, store, "a b", "--source", "a"],
+            ["add", one, store, corpus],
+        ):
+            assert re.search("another (tokenizer|model)", refused(*command))
+
+
+def test_without_sacrebleu(refused, good, marian_folder, folder, built, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    evaluate = ["eval", marian_folder, built, folder / "dev.jsonl"]
+    assert 'pip install "knn-logits[mt]"' in refused(*evaluate)
+    assert good(*evaluate, "--no-bleu", "--json").json["tokens"] > 3
+
+
+def test_translations_that_cannot_be_written(refused, marian_folder, folder, built, tmp_path):
+    line = refused("eval", marian_folder, built, folder / "dev.jsonl", "--num-beams", "1",
+                   "--translations", tmp_path / "none" / "t.jsonl")  # fmt: skip
+    assert "cannot be written" in line

@@ -1,0 +1,193 @@
+"""Datastores of pairs that are wrong, and what belongs to another kind of model."""
+
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import PAIRS, make_marian, pair_documents
+from folders import change, one_line, read_content, refit
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import knn_logits
+from knn_logits import ConfigError, DamagedError, DatastoreError, KNNLogitsError, MismatchError
+from knn_logits.datastore import layout
+from knn_logits.datastore.documents import DocumentRecord, read_documents, write_documents
+from knn_logits.datastore.manifest import read_manifest
+from knn_logits.datastore.verification import damage
+from knn_logits.windows import TextWindow, batches
+
+
+@pytest.fixture
+def copied(pair_store, tmp_path):
+    """The session's datastore, for a test to change."""
+    return shutil.copytree(pair_store.folder, tmp_path / "copy")
+
+
+def with_table(folder, change_table):
+    path = folder / layout.DOCUMENTS
+    pq.write_table(change_table(pq.read_table(path)), path)
+    refit(folder)
+
+
+def nulls(table):
+    sources = [None, *table["source"].to_pylist()[1:]]
+    return table.set_column(6, "source", pa.array(sources, pa.string()))
+
+
+TABLES = {
+    "no sources": lambda table: table.drop_columns(["source"]),
+    "null sources": nulls,
+    "numbers": lambda table: table.set_column(6, "source", pa.array(range(len(table)))),
+    "another place": lambda table: table.select(["source", *table.column_names[:6]]),
+    "twice": lambda table: table.append_column("source", table["source"]),
+    "one more": lambda table: table.append_column("more", table["source"]),
+}
+
+
+@pytest.mark.parametrize("wrong", TABLES)
+def test_sources_that_are_missing_or_wrong(copied, wrong):
+    with_table(copied, TABLES[wrong])
+    with pytest.raises(DamagedError) as caught:
+        knn_logits.Datastore(copied)
+    one_line(caught)
+    assert damage(copied, read_manifest(copied))
+
+
+def test_sources_in_a_store_of_plain_texts(store, tmp_path):
+    folder = shutil.copytree(store.folder, tmp_path / "copy")
+    with_table(folder, lambda table: table.append_column("source", table["id"]))
+    with pytest.raises(DamagedError, match="columns are missing, or of another type"):
+        knn_logits.Datastore(folder)
+
+
+PAIRS_FIELDS = {
+    "null": None,
+    "a list": [],
+    "a prefix that is a number": {"source_prefix": 3},
+    "a field more": {"source_prefix": "", "path": "/etc/passwd"},
+    "a language that is a list": {"target_lang": ["de"]},
+}
+
+
+@pytest.mark.parametrize("wrong", PAIRS_FIELDS)
+def test_a_manifest_whose_pairs_were_edited(copied, wrong):
+    change(copied, pairs=PAIRS_FIELDS[wrong])
+    with pytest.raises(KNNLogitsError) as caught:
+        knn_logits.Datastore(copied)
+    one_line(caught)
+
+
+def test_a_manifest_edited_by_hand(copied):
+    path = copied / layout.MANIFEST
+    path.write_text(path.read_text().replace('"source_prefix":"', '"source_prefix":"x'))
+    content = path.read_text().replace('"source_prefix": "', '"source_prefix": "x')
+    path.write_text(content)
+    with pytest.raises(DamagedError):
+        knn_logits.Datastore(copied)
+
+
+def test_pairs_in_one_stream_are_refused(copied):
+    change(copied, windows=read_content(copied)["windows"] | {"concatenate": True})
+    with pytest.raises(KNNLogitsError):
+        knn_logits.Datastore(copied)
+
+
+def test_a_language_that_the_tokenizer_does_not_know(marian, pair_tokenizer, copied):
+    change(copied, pairs={"source_prefix": "", "source_lang": None, "target_lang": "de_DE"})
+    with pytest.raises(ConfigError, match="knows no languages") as caught:
+        knn_logits.explain(marian, pair_tokenizer, copied, "a b", source="a")
+    one_line(caught)
+
+
+def test_models_and_stores_of_other_kinds(model, tokenizer, marian, pair_tokenizer, store, copied):
+    causal = shutil.copytree(store.folder, copied.parent / "causal")
+    for one, cutter, folder in ((model, tokenizer, copied), (marian, pair_tokenizer, causal)):
+        with pytest.raises(KNNLogitsError) as caught:
+            knn_logits.add_documents(one, cutter, folder, pair_documents())
+        one_line(caught)
+        with pytest.raises(MismatchError):
+            knn_logits.explain(one, cutter, folder, "a b", source="a")
+    with pytest.raises(MismatchError):
+        knn_logits.explain(make_marian(seed=4), pair_tokenizer, copied, "a b", source="a")
+
+
+def test_a_source_for_a_causal_model_and_none_for_pairs(
+    model, tokenizer, marian, pair_tokenizer, store, pair_store
+):
+    with pytest.raises(ConfigError, match="causal model reads no source"):
+        knn_logits.explain(model, tokenizer, store, "a b", source="a")
+    with pytest.raises(ConfigError, match="give --source"):
+        knn_logits.explain(marian, pair_tokenizer, pair_store, "a b")
+
+
+def test_a_store_without_sources_generates_and_does_not_grow(
+    marian, pair_tokenizer, pair_store, copied
+):
+    """As an imported one is."""
+    with_table(copied, TABLES["no sources"])
+    change(copied, pairs=None)
+    batch = pair_tokenizer([PAIRS[0][0]], return_tensors="pt")
+    outputs = []
+    for one in (copied, pair_store):
+        with knn_logits.KNNLogitsProcessor(marian, one) as knn:
+            outputs.append(marian.generate(**batch, logits_processor=[knn], max_new_tokens=9))
+            assert len(knn.trace(outputs[-1], pair_tokenizer)) == 1
+    assert torch.equal(*outputs)
+    with pytest.raises(DatastoreError, match="imported without its sources") as caught:
+        knn_logits.add_documents(marian, pair_tokenizer, copied, pair_documents())
+    one_line(caught)
+    assert not damage(copied, read_manifest(copied))
+
+
+# The table and the windows
+
+
+RECORDS = st.lists(
+    st.tuples(
+        st.integers(1, 9),
+        st.text(st.characters(codec="utf-8"), max_size=20),
+        st.text(st.characters(codec="utf-8"), max_size=60),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(rows=RECORDS, pairs=st.booleans())
+def test_the_table_is_read_as_it_was_written(tmp_path, rows, pairs):
+    first, records = 0, []
+    for length, name, source in rows:
+        records.append(DocumentRecord(first, length, name, source=source if pairs else None))
+        first += length
+    write_documents(tmp_path / "t", records)
+    found = read_documents(tmp_path / "t", len(rows), first, pairs=pairs)
+    assert [found[number] for number in range(len(rows))] == records
+    with pytest.raises(DamagedError):
+        read_documents(tmp_path / "t", len(rows), first, pairs=not pairs)
+    if pairs:
+        some = list(range(len(rows)))[::-1] * 2
+        assert found.sources(some) == [records[number].source for number in some]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=30),
+    tokens=st.integers(1, 300),
+)
+def test_batches_hold_every_window_once_and_fit(sizes, tokens):
+    windows = [
+        TextWindow(number, size, 0, number, number, np.zeros(source, np.int32) if source else None)
+        for number, (size, source) in enumerate(sizes)
+    ]
+    found = list(batches(windows, tokens))
+    assert sorted(one.start for batch in found for one in batch) == list(range(len(windows)))
+    for batch in found:
+        longest = max(one.size for one in batch) + max(one.source_size for one in batch)
+        assert len(batch) == 1 or len(batch) * longest <= tokens

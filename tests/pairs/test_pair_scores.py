@@ -1,0 +1,297 @@
+"""Perplexities, tuning, calibration and translations of pairs, against plain references."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+from building import MANY, SETTINGS
+from conftest import PAIRS, make_marian, pair_documents
+from languages import FAMILIES, model_of
+from pair_mixtures import LMBDA, SOURCES, parts
+
+import knn_logits
+from knn_logits import (
+    ConfigError,
+    CorpusError,
+    Document,
+    MissingDependencyError,
+    ModelError,
+    WindowConfig,
+)
+from knn_logits.build import calibration
+from knn_logits.evaluation.report import write_report
+from knn_logits.evaluation.scores import scores
+from knn_logits.evaluation.table import plain_translations
+
+# What the datastore does not hold: sources that it has, and others.
+HELD_OUT = [
+    Document("Der Kran hebt die Winde.", "h0", source=PAIRS[0][0]),
+    Document("Eine Stadt hatte Sorte sieben.", "h1", source="A town had grade seven."),
+    Document("Ja.", "h2", source="The winch is blocked, and so is the crane of the town."),
+]
+PREFIX = "translate English to German: "
+
+
+@pytest.fixture(scope="module")
+def big_store(marian, pair_tokenizer, tmp_path_factory):
+    """A calibrated datastore."""
+    folder = tmp_path_factory.mktemp("big") / "store"
+    return knn_logits.build_datastore(marian, pair_tokenizer, MANY, folder)
+
+
+def reference(model, tokenizer, store, documents, prefix=""):
+    """Log-probabilities of every token of the targets: by model, neighbors, and their mixture."""
+    found = []
+    for document in documents:
+        ids = [1, *tokenizer(document.text)["input_ids"]]
+        source = tokenizer(prefix + document.source)["input_ids"]
+        by_model, by_neighbors = parts(model, store, source, ids)
+        for step, token in enumerate(ids[1:]):
+            lm, knn = by_model[step, token], by_neighbors[step, token]
+            found.append((lm, knn, LMBDA * knn + (1 - LMBDA) * lm))
+    with np.errstate(divide="ignore"):
+        return np.log(np.array(found))
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 40, 4096])
+def test_perplexities_are_those_of_a_plain_reference(
+    marian, pair_tokenizer, pair_store, batch_tokens
+):
+    result = knn_logits.evaluate(
+        marian, pair_tokenizer, pair_store, HELD_OUT, **SETTINGS, batch_tokens=batch_tokens
+    )
+    lm, knn, mixed = reference(marian, pair_tokenizer, pair_store, HELD_OUT).T
+    total = result.total
+    assert total.tokens == len(lm) == result.searches
+    assert total.documents == 3
+    assert total.perplexity.lm == pytest.approx(math.exp(-lm.mean()), rel=1e-4)
+    assert total.perplexity.interpolated == pytest.approx(math.exp(-mixed.mean()), rel=1e-4)
+    oracle = np.maximum(lm, knn)
+    assert total.perplexity.oracle == pytest.approx(math.exp(-oracle.mean()), rel=1e-4)
+
+
+def test_the_prefix_is_read_in_evaluations(marian, pair_tokenizer, tmp_path):
+    store = knn_logits.build_datastore(
+        marian, pair_tokenizer, pair_documents(), tmp_path / "s", source_prefix=PREFIX, **SETTINGS
+    )
+    result = knn_logits.evaluate(marian, pair_tokenizer, store, HELD_OUT)
+    lm, _, mixed = reference(marian, pair_tokenizer, store, HELD_OUT, PREFIX).T
+    assert result.total.perplexity.lm == pytest.approx(math.exp(-lm.mean()), rel=1e-4)
+    assert result.total.perplexity.interpolated == pytest.approx(math.exp(-mixed.mean()), rel=1e-4)
+    # So it is for the model alone, with which translations are compared.
+    (found,) = knn_logits.evaluate_translations(
+        marian, pair_tokenizer, store, {"t": HELD_OUT}, num_beams=[1], samples=0, lmbda=0.0
+    )
+    assert [row["lm"] for row in found.texts] == [row["knn"] for row in found.texts]
+    alone = knn_logits.translate(
+        marian, pair_tokenizer, [PREFIX + row.source for row in HELD_OUT], max_new_tokens=12
+    )
+    also = knn_logits.translate(
+        marian, pair_tokenizer, [row.source for row in HELD_OUT], source_prefix=PREFIX,
+        max_new_tokens=12,
+    )  # fmt: skip
+    assert alone == also
+
+
+def test_windows_of_long_targets_are_scored_once(marian, pair_tokenizer, pair_store):
+    long = [Document(" ".join(target for _, target in PAIRS), source=PAIRS[0][0], id="l")]
+    tokens = len(pair_tokenizer(long[0].text)["input_ids"])
+    for window in (None, WindowConfig(16, 8)):
+        result = knn_logits.evaluate(marian, pair_tokenizer, pair_store, long, window=window)
+        assert result.total.tokens == tokens
+    with pytest.raises(ConfigError, match="--concatenate"):
+        knn_logits.evaluate(marian, pair_tokenizer, pair_store, long, concatenate=True)
+
+
+@pytest.mark.parametrize("retomaton", [False, True])
+def test_two_pairs_with_one_target_are_scored_alone(marian, pair_tokenizer, pair_store, retomaton):
+    """In one batch they are the same text to other sources."""
+    twins = [Document(PAIRS[0][1], str(n), source=source) for n, source in enumerate(SOURCES[:6])]
+    search = SETTINGS | ({"retomaton": True, "min_knns": 2} if retomaton else {})
+
+    def losses(documents):
+        total = knn_logits.evaluate(
+            marian, pair_tokenizer, pair_store, documents, samples=0, **search
+        ).total
+        return total.tokens * math.log(total.perplexity.interpolated)
+
+    assert losses(twins) == pytest.approx(sum(losses([one]) for one in twins), rel=1e-4)
+
+
+def test_tuning_finds_the_best_of_the_reference(marian, pair_tokenizer, pair_store):
+    texts = HELD_OUT + pair_documents()[:3]
+    result = knn_logits.tune(marian, pair_tokenizer, pair_store, texts * 2)
+    assert 0 <= result.lmbda <= 1
+    assert result.held_out.perplexity > 0
+    assert result.chosen_on.documents + result.held_out.documents == 2 * len(texts)
+    settings = {"k": result.k, "lmbda": result.lmbda, "temperature": result.temperature}
+    before = knn_logits.evaluate(marian, pair_tokenizer, pair_store, texts, **SETTINGS).total
+    after = knn_logits.evaluate(marian, pair_tokenizer, pair_store, texts, **settings).total
+    assert after.perplexity.interpolated <= before.perplexity.interpolated * 1.001
+
+
+def test_calibration_leaves_a_pairs_own_entries_out(
+    marian, pair_tokenizer, big_store, tmp_path, monkeypatch
+):
+    assert big_store.manifest.settings.calibrated
+    seen = []
+    add = calibration.GridLikelihood.add
+
+    def watched(self, neighbors, targets, log_p_lm):
+        seen.append((neighbors, targets, log_p_lm))
+        add(self, neighbors, targets, log_p_lm)
+
+    monkeypatch.setattr(calibration.GridLikelihood, "add", watched)
+    places = []
+    entry_of = calibration.entry_of_places
+    monkeypatch.setattr(
+        calibration,
+        "entry_of_places",
+        lambda store, where: places.append(entry_of(store, where)) or places[-1],
+    )
+    store = knn_logits.build_datastore(marian, pair_tokenizer, MANY, tmp_path / "s")
+    assert store.manifest.settings == big_store.manifest.settings
+    entries = np.concatenate(places)
+    assert len(entries) > 300
+    row = 0
+    owners = np.repeat(np.arange(len(MANY)), store.documents.length - 1)
+    for neighbors, targets, log_p_lm in seen:
+        assert targets.tolist() == store.values[entries[row : row + len(targets)]].tolist()
+        for ids, mask in zip(neighbors.ids.numpy(), neighbors.mask.numpy(), strict=True):
+            assert owners[entries[row]] not in owners[ids[mask]]
+            row += 1
+        assert torch.isfinite(log_p_lm).all()
+    assert row == len(entries)
+    # The model read each target beside its own source.
+    expected = {
+        (entry, token): lm
+        for number in {int(owners[entry]) for entry in entries[:60]}
+        for entry, (token, lm) in enumerate(
+            zip(
+                pair_tokenizer(MANY[number].text)["input_ids"],
+                reference(marian, pair_tokenizer, store, [MANY[number]])[:, 0],
+                strict=True,
+            ),
+            start=int(np.flatnonzero(owners == number)[0]),
+        )
+    }
+    known = dict(
+        zip(entries.tolist(), torch.cat([one for _, _, one in seen]).tolist(), strict=True)
+    )
+    for (entry, _), lm in expected.items():
+        assert entry not in known or known[entry] == pytest.approx(lm, abs=1e-3)
+
+
+# Translations
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_batch_is_translated_as_each_source_is(marian, pair_tokenizer, pair_store, num_beams):
+    own = {"num_beams": num_beams, "max_new_tokens": 10}
+    found = knn_logits.translate(
+        marian, pair_tokenizer, SOURCES, pair_store, batch_size=5, **SETTINGS, **own
+    )
+    assert len(found) == len(SOURCES)
+    for source, text in list(zip(SOURCES, found, strict=True))[::4]:
+        batch = pair_tokenizer([source], return_tensors="pt")
+        with knn_logits.KNNLogitsProcessor(marian, pair_store, **SETTINGS) as knn:
+            output = marian.generate(**batch, logits_processor=[knn], do_sample=False, **own)
+        assert pair_tokenizer.decode(output[0], skip_special_tokens=True).strip() == text
+
+
+def test_a_memory_of_the_pairs_writes_their_targets(marian, pair_tokenizer, pair_store):
+    assert knn_logits.translate(
+        marian, pair_tokenizer, [source for source, _ in PAIRS], pair_store, k=1, lmbda=1.0
+    ) == [target for _, target in PAIRS]
+    assert knn_logits.translate(marian, pair_tokenizer, [], pair_store) == []
+
+
+def test_more_than_the_model_reads_is_not_written(pair_tokenizer):
+    model = make_marian(max_position_embeddings=12)
+    (text,) = knn_logits.translate(model, pair_tokenizer, ["crane " * 50])
+    assert len(pair_tokenizer(text)["input_ids"]) <= 40
+    for wrong in ({"max_new_tokens": 0}, {"num_beams": 0}, {"batch_size": 0}):
+        with pytest.raises(ConfigError):
+            knn_logits.translate(model, pair_tokenizer, ["a"], **wrong)
+
+
+def test_a_causal_model_does_not_translate(model, tokenizer, store):
+    for datastore in (None, store):
+        with pytest.raises(ModelError, match="causal model reads no source"):
+            knn_logits.translate(model, tokenizer, ["a"], datastore)
+
+
+def test_languages_of_the_model_alone():
+    make, english, german, _ = FAMILIES["nllb"]
+    tokenizer = make()
+    model = model_of(tokenizer)
+    with pytest.raises(ConfigError, match="target_lang"):
+        knn_logits.translate(model, tokenizer, ["the crane"], max_new_tokens=4)
+    own = {"source_lang": english, "max_new_tokens": 4}
+    (text,) = knn_logits.translate(model, tokenizer, ["the crane"], target_lang=german, **own)
+    assert isinstance(text, str)
+    assert tokenizer.tgt_lang is None
+
+
+def test_scores_are_sacrebleus_of_what_was_written(marian, pair_tokenizer, pair_store, tmp_path):
+    texts = {"held": HELD_OUT, "own": pair_documents()}
+    found = knn_logits.evaluate_translations(
+        marian, pair_tokenizer, pair_store, texts, num_beams=[1, 2], samples=50, k=1, lmbda=0.999
+    )
+    assert [(one.name, one.num_beams) for one in found] == [
+        ("held", 1), ("held", 2), ("own", 1), ("own", 2),
+    ]  # fmt: skip
+    for one in found:
+        targets = [[row["target"] for row in one.texts]]
+        assert [row["source"] for row in one.texts] == [row.source for row in texts[one.name]]
+        assert one.pairs == len(texts[one.name])
+        for system in ("lm", "knn"):
+            written = [row[system] for row in one.texts]
+            score = getattr(one, system)
+            assert score["bleu"].score == sacrebleu.corpus_bleu(written, targets).score
+            assert score["chrf"].score == sacrebleu.corpus_chrf(written, targets).score
+            assert score["bleu"].signature.startswith("BLEU|nrefs:1|bs:50|seed:")
+            low, high = score["chrf"].interval
+            assert low <= high
+        assert set(one.p_value) == {"bleu", "chrf"}
+        assert all(0 <= value <= 1 for value in one.p_value.values())
+    assert found[2].knn["bleu"].score == pytest.approx(100.0)
+    assert "with kNN" in plain_translations(found)
+    files = write_report(
+        knn_logits.evaluate(marian, pair_tokenizer, pair_store, HELD_OUT), tmp_path, None, found
+    )
+    assert "### Translations" in files[0].read_text()
+
+
+def test_scores_of_one_system_of_one_pair_and_of_equal_systems():
+    one, chance = scores({"lm": ["a b c d"]}, ["a b c d"])
+    assert one["lm"]["bleu"].score == pytest.approx(100.0)
+    assert one["lm"]["bleu"].interval is chance is None
+    same = ["a b c d e", "f g h i j"]
+    both, chance = scores({"lm": same, "knn": same}, ["a b c d x", "f g h i j"], samples=20)
+    assert both["lm"] == both["knn"]
+    assert both["lm"]["bleu"].signature.startswith("BLEU|nrefs:1|bs:20|seed:")
+    assert chance == {"bleu": 1.0, "chrf": 1.0}
+    empty, _ = scores({"lm": ["", ""]}, ["a", "b"], samples=20)
+    assert empty["lm"]["bleu"].score == 0.0
+
+
+def test_without_sacrebleu_one_line_says_what_to_install(
+    marian, pair_tokenizer, pair_store, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install \"knn-logits\[mt\]\""):
+        knn_logits.evaluate_translations(
+            marian, pair_tokenizer, pair_store, {"t": HELD_OUT}, num_beams=[1], samples=0
+        )
+
+
+@pytest.mark.parametrize("rows", [[], [Document("a b", "d")]])
+def test_translations_of_no_pairs_are_refused(marian, pair_tokenizer, pair_store, rows):
+    with pytest.raises(CorpusError):
+        knn_logits.evaluate_translations(marian, pair_tokenizer, pair_store, {"t": rows})
+    with pytest.raises(CorpusError):
+        knn_logits.evaluate(marian, pair_tokenizer, pair_store, rows)

@@ -1,0 +1,250 @@
+"""Two rows of a batch may have written the same to other sources: each is its own text."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from conftest import PAIRS, make_marian, pair_documents
+from languages import model_of, nllb
+from pair_mixtures import LMBDA, SOURCES, TEMPERATURE, K, ended, mixtures
+
+import knn_logits
+from knn_logits.trace.recording import inputs_of, sources_of
+
+SETTINGS = {"k": K, "lmbda": LMBDA, "temperature": TEMPERATURE}
+GREEDY = {"max_new_tokens": 8, "return_dict_in_generate": True, "do_sample": False}
+BEAMS = GREEDY | {"num_beams": 4}
+RETOMATON = {"retomaton": True, "min_knns": 2}
+CURVE = ([1.0, 10.0, 25.0, 60.0], [0.95, 0.5, 0.8, 0.05])
+
+
+@pytest.fixture(scope="module")
+def alike(pair_tokenizer, tmp_path_factory):
+    """A model to which all sources are nearly the same, and its datastore."""
+    model = make_marian(init_std=0.05)
+    folder = tmp_path_factory.mktemp("alike") / "store"
+    return model, knn_logits.build_datastore(
+        model, pair_tokenizer, pair_documents(), folder, **SETTINGS
+    )
+
+
+@pytest.fixture(scope="module")
+def other_store(marian, pair_tokenizer, tmp_path_factory):
+    """A second datastore of the model: the same sentences, the other way."""
+    turned = [
+        knn_logits.Document(source, f"t{number}", source=target)
+        for number, (source, target) in enumerate(PAIRS)
+    ]
+    folder = tmp_path_factory.mktemp("others") / "store"
+    return knn_logits.build_datastore(marian, pair_tokenizer, turned, folder, **SETTINGS)
+
+
+def written(model, tokenizer, knn, sources, **settings):
+    """What is written to some sources: the trace of each."""
+    batch = tokenizer(sources, return_tensors="pt", padding=True)
+    output = model.generate(**batch, logits_processor=[knn], **settings)
+    return knn.trace(output, tokenizer)
+
+
+def check_alone(model, tokenizer, stores, sources, search, settings):
+    """Each source of a batch is written to as it is alone."""
+    returned = settings.get("num_return_sequences", 1)
+    with knn_logits.KNNLogitsProcessor(model, stores, **search) as knn:
+        together = written(model, tokenizer, knn, sources, **settings)
+    for row, source in enumerate(sources):
+        with knn_logits.KNNLogitsProcessor(model, stores, **search) as knn:
+            alone = written(model, tokenizer, knn, [source], **settings)
+        check_same(together.sequences[row * returned : (row + 1) * returned], alone)
+
+
+def check_same(found, expected):
+    """Two traces are the same but for rounding."""
+    for sequence, other in zip(found, expected, strict=True):
+        assert sequence.prompt == other.prompt == ""
+        ids = [token.token_id for token in sequence.tokens]
+        assert ids == [token.token_id for token in other.tokens]
+        for mine, theirs in zip(sequence.tokens, other.tokens, strict=True):
+            for name in ("p", "p_lm", "p_knn", "lmbda"):
+                assert getattr(mine, name) == pytest.approx(getattr(theirs, name), abs=1e-5)
+            assert {near.document for near in mine.neighbors if near.weight > 1e-3} == {
+                near.document for near in theirs.neighbors if near.weight > 1e-3
+            }
+
+
+@pytest.mark.parametrize("search", [{}, RETOMATON], ids=["search", "retomaton"])
+def test_sources_that_a_model_hardly_tells_apart(alike, pair_tokenizer, search):
+    model, store = alike
+    check_alone(model, pair_tokenizer, store, SOURCES[:4], search, BEAMS)
+
+
+def test_a_source_that_comes_twice(marian, pair_tokenizer, pair_store):
+    sources = [SOURCES[0], SOURCES[6], SOURCES[0], SOURCES[0]]
+    several = BEAMS | {"num_return_sequences": 2}
+    for search in (SETTINGS, SETTINGS | RETOMATON):
+        check_alone(marian, pair_tokenizer, pair_store, sources, search, several)
+
+
+def test_threads_write_to_their_own_sources(marian, pair_tokenizer, pair_store):
+    with knn_logits.KNNLogitsProcessor(marian, pair_store, **SETTINGS, **RETOMATON) as knn:
+        batches = [SOURCES[:3], SOURCES[6:9]] * 2
+        work = lambda sources: written(marian, pair_tokenizer, knn, sources, **BEAMS)  # noqa: E731
+        expected = [work(sources) for sources in batches]
+        with ThreadPoolExecutor(4) as pool:
+            for found, own in zip(pool.map(work, batches), expected, strict=True):
+                check_same(found, own)
+
+
+@pytest.mark.parametrize("decoding", [GREEDY, BEAMS], ids=["greedy", "beams"])
+def test_pointers_are_those_of_the_rows_own_source(marian, pair_tokenizer, pair_store, decoding):
+    """Three targets begin with one word; each row follows its own to the end."""
+    numbers = [0, 4, 6]
+    own = {"k": 1, "lmbda": 0.95, "retomaton": True, "min_knns": 1}
+    with knn_logits.KNNLogitsProcessor(marian, pair_store, **own) as knn:
+        long = decoding | {"max_new_tokens": 60}
+        trace = written(marian, pair_tokenizer, knn, [PAIRS[one][0] for one in numbers], **long)
+    for sequence, number in zip(trace, numbers, strict=True):
+        assert sequence.text.removesuffix("</s>").strip() == PAIRS[number][1]
+        assert {near.document for token in sequence.tokens for near in token.neighbors} == {
+            f"p{number}"
+        }
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        pytest.param(RETOMATON, id="retomaton"),
+        pytest.param({"lmbda": knn_logits.DistanceGate("l2", *CURVE)}, id="distance gate"),
+        pytest.param(
+            {"lmbda": knn_logits.ConfidenceSkip(0.4, 0.3), **RETOMATON}, id="skipping, retomaton"
+        ),
+    ],
+)
+def test_beams_of_a_batch_are_those_of_each_source(marian, pair_tokenizer, pair_store, search):
+    own = SETTINGS | search
+    check_alone(marian, pair_tokenizer, pair_store, SOURCES[6:10], own, BEAMS)
+
+
+@pytest.mark.parametrize(
+    "search", [{}, {"weights": [0.3, 0.7]}, RETOMATON], ids=["merged", "weights", "retomaton"]
+)
+def test_several_stores(marian, pair_tokenizer, pair_store, other_store, search):
+    own = SETTINGS | search
+    stores = [pair_store, other_store]
+    check_alone(marian, pair_tokenizer, stores, SOURCES[6:9], own, BEAMS)
+
+
+def test_a_token_is_a_language(tmp_path):
+    """Each row begins with a token that is forced, so rows are alike for two tokens at least."""
+    tokenizer = nllb()
+    model = model_of(tokenizer)
+    languages = {"source_lang": "eng_Latn", "target_lang": "deu_Latn"}
+    store = knn_logits.build_datastore(
+        model, tokenizer, pair_documents(), tmp_path / "s", **languages, **SETTINGS
+    )
+    german = tokenizer.convert_tokens_to_ids("deu_Latn")
+    check_alone(model, tokenizer, store, SOURCES[:3], {}, BEAMS | {"forced_bos_token_id": german})
+    with knn_logits.KNNLogitsProcessor(model, store, **RETOMATON) as knn:
+        own = BEAMS | {"forced_bos_token_id": german}
+        (trace,) = written(model, tokenizer, knn, SOURCES[:1], **own)
+    assert trace.tokens[0].token == "deu_Latn"
+    assert trace.tokens[0].p == pytest.approx(1.0)
+
+
+MODES = {
+    "no cache": {"use_cache": False},
+    "no cache, beams": {"use_cache": False, "num_beams": 3},
+    "static cache": {"cache_implementation": "static"},
+    "sampling": {"do_sample": True, "top_k": 0, "num_return_sequences": 3},
+    "beams, several returned": {"num_beams": 4, "num_return_sequences": 3},
+    "beam sampling": {"num_beams": 3, "do_sample": True, "top_k": 0},
+    "prompt lookup": {"prompt_lookup_num_tokens": 3},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_trace_is_the_mixture(marian, pair_tokenizer, pair_store, mode):
+    torch.manual_seed(2)
+    own = GREEDY | MODES[mode]
+    returned = own.get("num_return_sequences", 1)
+    sources = SOURCES[5:6] if mode == "prompt lookup" else SOURCES[5:10]
+    batch = pair_tokenizer(sources, return_tensors="pt", padding=True)
+    with knn_logits.KNNLogitsProcessor(marian, pair_store, **SETTINGS) as knn:
+        output = marian.generate(**batch, logits_processor=[knn], **own)
+        trace = knn.trace(output, pair_tokenizer)
+    assert len(trace) == len(sources) * returned
+    for row, sequence in enumerate(output.sequences.tolist()):
+        text = ended(sequence)
+        source = pair_tokenizer(sources[row // returned])["input_ids"]
+        expected = mixtures(marian, pair_store, source, text)
+        assert trace[row].prompt == ""
+        assert [token.token_id for token in trace[row].tokens] == text[1:]
+        for token, mixture in zip(trace[row].tokens, expected, strict=True):
+            assert token.p == pytest.approx(mixture[token.token_id], abs=1e-4)
+
+
+def test_a_text_goes_on_for_another_source(marian, pair_tokenizer, pair_store):
+    """What another source left behind is not followed, though the target goes on from it."""
+    own = SETTINGS | RETOMATON
+    batches = [pair_tokenizer([source], return_tensors="pt") for source in SOURCES[:2]]
+    begun = marian.generate(**batches[0], max_new_tokens=3, do_sample=False)
+    longer = dict(batches[1], decoder_input_ids=begun)
+
+    def probabilities(knn):
+        output = marian.generate(**longer, logits_processor=[knn], **GREEDY)
+        (sequence,) = knn.trace(output, pair_tokenizer)
+        return [(token.token_id, token.p, token.p_lm) for token in sequence.tokens]
+
+    with knn_logits.KNNLogitsProcessor(marian, pair_store, **own) as knn:
+        fresh = probabilities(knn)
+    with knn_logits.KNNLogitsProcessor(marian, pair_store, **own) as knn:
+        marian.generate(**batches[0], logits_processor=[knn], max_new_tokens=2, do_sample=False)
+        assert probabilities(knn) == fresh
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_of_one_source_are_known_bit_for_bit(dtype):
+    torch.manual_seed(0)
+    rows = torch.randn(3, 4, 8).to(dtype)
+    rows[2] = rows[1]
+    rows[2, 3, 7] = torch.nextafter(rows[2, 3, 7].float(), torch.tensor(9.0)).to(dtype) + (
+        0 if dtype is torch.float32 else 0.01
+    )
+    found = sources_of(rows.repeat_interleave(2, 0))
+    assert found.min() >= 0
+    assert inputs_of(torch.zeros(6, 1), found).tolist() == [0, 0, 2, 2, 4, 4]
+    assert sources_of(None) is None
+
+
+def test_sources_are_shown_and_written_safely(marian, pair_tokenizer, tmp_path, capsys):
+    source = '<img src=x onerror="alert(1)"> & the crane'
+    source += " \x1b[31mred\x9b7m"
+    documents = [knn_logits.Document("Der Kran hebt eine Kiste.", "p", source=source)]
+    store = knn_logits.build_datastore(marian, pair_tokenizer, documents, tmp_path / "s")
+    with knn_logits.KNNLogitsProcessor(marian, store, lmbda=0.99) as knn:
+        trace = written(marian, pair_tokenizer, knn, ["The crane"], **GREEDY)
+    page = trace._repr_html_()
+    assert "&lt;img src=x onerror=&quot;alert(1)&quot;&gt; &amp; the crane" in page
+    assert "<img" not in page
+    trace.save(tmp_path / "trace.json")
+    again = knn_logits.Trace.load(tmp_path / "trace.json")
+    assert again == trace
+    assert {near.source for token in again[0].tokens for near in token.neighbors} == {source}
+    trace.show()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert source.replace("\x1b", "\ufffd").replace("\x9b", "\ufffd") in shown
+
+
+def test_what_is_explained_is_the_mixture(marian, pair_tokenizer, pair_store):
+    for source, target in (PAIRS[3], (PAIRS[0][0], PAIRS[5][1])):
+        trace = knn_logits.explain(
+            marian, pair_tokenizer, pair_store, target, source=source, **SETTINGS
+        )
+        ids = [1, *pair_tokenizer(target)["input_ids"]]
+        expected = mixtures(marian, pair_store, pair_tokenizer(source)["input_ids"], ids)
+        (sequence,) = trace
+        assert sequence.prompt == ""
+        assert [token.token_id for token in sequence.tokens] == ids[1:]
+        chosen = [mixture[token] for mixture, token in zip(expected, ids[1:], strict=True)]
+        assert np.allclose([token.p for token in sequence.tokens], chosen, atol=1e-4)
+        assert all(near.source for token in sequence.tokens for near in token.neighbors)
