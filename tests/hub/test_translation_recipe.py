@@ -5,8 +5,8 @@ import shlex
 
 import pytest
 import torch
-
 from conftest import PAIRS
+
 from knn_logits.hub.catalog import recipe
 
 
