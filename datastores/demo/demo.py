@@ -41,9 +41,9 @@ KINDS = {
     "manual": "the service manual of a machine that does not exist",
     "chronicle": "the chronicle of a country that does not exist",
 }
-# Chosen on the tuning half of the questions; README.md has the figures. The λ here is that of a
-# processor without a gate.
-SETTINGS = KNNConfig(k=1024, lmbda=0.6, temperature=0.03)
+# k and temperature were chosen on the tuning half of the questions. The λ holds where no gate does:
+# for several datastores, and for a visitor's own text on the page. README.md has the figures.
+SETTINGS = KNNConfig(k=1024, lmbda=0.8, temperature=0.03)
 METRIC = "cosine"
 GATE = "learned"
 

@@ -112,7 +112,7 @@ def test_settings_change_the_answer_and_go_back(open_page):
     assert shown(one, "knn") == shown(one, "lm")
     one.page.get_by_role("button", name="own settings").click()
     one.page.wait_for_function("document.querySelector('#gate input').checked")
-    assert number.input_value() == "0.6"
+    assert number.input_value() == "0.8"
     one.write()
     assert "adjust the front hose" in shown(one, "knn")
 
