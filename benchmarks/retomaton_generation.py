@@ -76,12 +76,13 @@ def measure(mode, model, tokenizer, stores, prompts, args):
         rows = {"input_ids": [next(prompts) for _ in range(number)]}
         inputs = tokenizer.pad(rows, padding=True, padding_side="left", return_tensors="pt")
         for name, store in stores.items():
-            more = {"retomaton": name.startswith("RetoMaton"), "threads": 1, "check": False}
+            more = {"k": args.k, "nprobe": args.nprobe, "threads": 1, "check": False}
             if store is None:
                 took, _ = timed(model, tokenizer, inputs, None, args, **settings)
             else:
                 # Only one at a time, since a processor's hooks cost the others a little.
-                with knn_logits.KNNLogitsProcessor(model, store, k=args.k, **more) as knn:
+                follows = name.startswith("RetoMaton")
+                with knn_logits.KNNLogitsProcessor(model, store, retomaton=follows, **more) as knn:
                     took, output = timed(model, tokenizer, inputs, [knn], args, **settings)
                     saved[name].append(followed(knn, output, tokenizer))
             if turn:
@@ -112,6 +113,7 @@ def main():
     parser.add_argument("--without", help="the same store without clusters")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--k", type=int)
+    parser.add_argument("--nprobe", type=int)
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=11)
