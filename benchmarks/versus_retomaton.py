@@ -11,12 +11,10 @@ the time that the process was running.
 import argparse
 import importlib
 import math
-import pickle
 import statistics
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import faiss
 import numpy as np
@@ -93,9 +91,7 @@ def theirs(model, windows, wrapper=None):
 
 
 def write_theirs(knnlm, folder, model, store):
-    """The store in their format; returns the settings of a wrapper and the path of the clusters."""
-    import scipy.sparse
-
+    """The store in their format; returns the settings of a wrapper."""
     entries, dim, kind = len(store), store.manifest.dim, model.config.model_type
     retriever = knn_logits.Retriever(store, knn_logits.KNNConfig())
     start = knnlm.get_dstore_path(folder, kind, entries, dim)
@@ -105,12 +101,7 @@ def write_theirs(knnlm, folder, model, store):
     ):
         values.tofile(f"{start}_{name}.npy")
     faiss.write_index(retriever.index.raw, knnlm.get_index_path(folder, kind, entries, dim))
-    clusters = np.asarray(store.clusters)
-    members = scipy.sparse.csr_matrix((np.ones(entries, int), (clusters, np.arange(entries))))
-    path = Path(folder) / "clusters" / "members.pkl"
-    path.parent.mkdir()
-    path.write_bytes(pickle.dumps(members))
-    settings = {
+    return {
         "dstore_size": entries,
         "dstore_dir": folder,
         "dimension": dim,
@@ -120,7 +111,19 @@ def write_theirs(knnlm, folder, model, store):
         "knn_gpu": False,
         "move_dstore_to_mem": True,
     }
-    return settings, str(path)
+
+
+def with_clusters(wrapper, clusters):
+    """Gives a wrapper the clusters, which it would read from a pickle."""
+    import scipy.sparse
+
+    clusters = np.array(clusters)
+    entries = np.arange(len(clusters))
+    # Without that file it has put a function that does nothing in its method's place.
+    del wrapper.extend_pointers_using_clusters
+    wrapper.members = scipy.sparse.csr_matrix((np.ones(len(entries), int), (clusters, entries)))
+    wrapper.cluster = torch.from_numpy(clusters.astype(np.int32))
+    return wrapper
 
 
 def cut(text, tokenizer, documents, window):
@@ -159,12 +162,14 @@ def main():
     tokens = len(windows) * (args.window - 1)
     store, without = (knn_logits.Datastore(one) for one in (args.store, args.without))
     with tempfile.TemporaryDirectory() as folder:
-        settings, members = write_theirs(knnlm, folder, other, store)
+        settings = write_theirs(knnlm, folder, other, store)
         settings |= {"k": args.k, "lmbda": args.lmbda, "knn_temp": args.temperature}
         wrappers = {
             "kNN-LM": knnlm.KNNWrapper(**settings),
             "RetoMaton, pointers": retomaton.RetomatonWrapper(**settings),
-            "RetoMaton, clusters": retomaton.RetomatonWrapper(members=members, **settings),
+            "RetoMaton, clusters": with_clusters(
+                retomaton.RetomatonWrapper(**settings), store.clusters
+            ),
         }
         common = (model, tokenizer, texts, tokens)
         ways = {
