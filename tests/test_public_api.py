@@ -11,13 +11,14 @@ PUBLIC = [
     "BusyError", "ConfidenceSkip", "ConfigError", "CorpusError", "DamagedError", "Datastore",
     "DatastoreError", "Deadline", "DistanceGate", "Document", "Evaluation", "Gate", "HubError",
     "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError", "KNNLogitsProcessor",
-    "LearnedGate", "LearnedSkip", "LimitError", "Limits", "MismatchError",
+    "LearnedGate", "LearnedSkip", "LimitError", "Limits", "MetaKGate", "MismatchError",
     "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors", "Retriever",
     "SearchError", "SequenceTrace", "StorageError", "TokenTrace", "Trace", "TraceError", "Tuning",
     "WindowConfig", "add_documents", "build_datastore", "build_index", "cluster", "compact",
     "evaluate", "explain", "fit_confidence_skip", "fit_distance_gate", "fit_learned_gate",
-    "fit_learned_skip", "gate_features", "import_datastore", "load_gate", "pull", "push_to_hub",
-    "read_corpus", "remove_documents", "save_gate", "skip_features", "tune",
+    "fit_learned_skip", "fit_meta_k_gate", "gate_features", "import_datastore", "load_gate",
+    "meta_k_features", "pull", "push_to_hub", "read_corpus", "remove_documents", "save_gate",
+    "skip_features", "tune",
 ]  # fmt: skip
 
 
