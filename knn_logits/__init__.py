@@ -51,6 +51,9 @@ _HOME = {
     "LearnedSkip": "knn_logits.gating.skipping",
     "fit_learned_skip": "knn_logits.gating.fitting",
     "skip_features": "knn_logits.gating.skipping",
+    "MetaKGate": "knn_logits.gating.meta_k",
+    "fit_meta_k_gate": "knn_logits.gating.fitting",
+    "meta_k_features": "knn_logits.gating.meta_k",
     "load_gate": "knn_logits.gating.stored",
     "save_gate": "knn_logits.gating.stored",
     "Trace": "knn_logits.trace.trace",
@@ -115,6 +118,9 @@ __all__ = [  # noqa: RUF022
     "LearnedSkip",
     "fit_learned_skip",
     "skip_features",
+    "MetaKGate",
+    "fit_meta_k_gate",
+    "meta_k_features",
     "load_gate",
     "save_gate",
     "Trace",
@@ -176,9 +182,11 @@ if TYPE_CHECKING:
         fit_distance_gate,
         fit_learned_gate,
         fit_learned_skip,
+        fit_meta_k_gate,
     )
     from knn_logits.gating.gate import Gate
     from knn_logits.gating.learned import LearnedGate, gate_features
+    from knn_logits.gating.meta_k import MetaKGate, meta_k_features
     from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip, skip_features
     from knn_logits.gating.stored import load_gate, save_gate
     from knn_logits.hub.pull import pull

@@ -22,7 +22,7 @@ from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
 from knn_logits.config import SearchSettings
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.gating.gate import Gate, lmbda_of_rows, rows_to_search
+from knn_logits.gating.gate import Gate, rows_to_search, weigh_rows
 from knn_logits.gating.stored import lmbda_or_gate
 from knn_logits.neighbors import Array, Neighbors
 from knn_logits.processor import resolve_config
@@ -165,15 +165,15 @@ def _traced(
         part = slice(start, start + _QUERIES_AT_ONCE)
         end = ids.shape[1] - len(states) + min(part.stop, len(states))
         wanted = rows_to_search(gate, log_p_lm[part])
-        found = retriever.search_steps(
+        neighbors: Neighbors = retriever.search_steps(
             states[part].unsqueeze(0), ids[:, :end], None if wanted is None else wanted[None]
-        )
-        neighbors: Neighbors = found.to("cpu")
+        ).to("cpu")
         weights = retriever.log_weights(neighbors)
         lmbdas = [config.lmbda] * neighbors.rows
         if gate is not None:
             by_model = log_p_lm[part].to("cpu")
-            lmbdas = lmbda_of_rows(gate, neighbors, retriever.metric, by_model).tolist()
+            found, weights = weigh_rows(gate, neighbors, weights, retriever.metric, by_model)
+            lmbdas = found.tolist()
         for row in range(neighbors.rows):
             place, one = start + row, slice(row, row + 1)
             tokens.append(

@@ -20,7 +20,7 @@ from knn_logits.config import KNNConfig, SearchSettings
 from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.distribution import drop_impossible, mix
 from knn_logits.errors import ModelError, TraceError
-from knn_logits.gating.gate import Gate, lmbda_of_rows, rows_to_search
+from knn_logits.gating.gate import Gate, rows_to_search, weigh_rows
 from knn_logits.gating.stored import lmbda_or_gate
 from knn_logits.neighbors import Neighbors
 from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
@@ -186,11 +186,12 @@ class KNNLogitsProcessor(LogitsProcessor):
         log_p_lm = torch.log_softmax(scores.float(), dim=-1)
         neighbors = self._neighbors(window, position, input_ids, log_p_lm).to(scores.device)
         weights = self.retriever.log_weights(neighbors)
-        votes = drop_impossible(weights, neighbors.values, log_p_lm)
-        every_row = neighbors.every_row and votes is weights
         lmbda: float | Tensor = self.config.lmbda
         if self.gate is not None:
-            lmbda = lmbda_of_rows(self.gate, neighbors, self.retriever.metric, log_p_lm)
+            metric = self.retriever.metric
+            lmbda, weights = weigh_rows(self.gate, neighbors, weights, metric, log_p_lm)
+        votes = drop_impossible(weights, neighbors.values, log_p_lm)
+        every_row = neighbors.every_row and votes is weights
         mixed = mix(log_p_lm, votes, neighbors.values, lmbda, every_row=every_row)
         if self._record:
             recording = self._recording(input_ids, is_first=is_first, whole=whole)

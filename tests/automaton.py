@@ -1,5 +1,8 @@
 """RetoMaton as the paper's sections 3 and 4 have it, with sets and loops."""
 
+import math
+from collections import Counter
+
 import numpy as np
 from handmade import naive_entries
 
@@ -28,6 +31,10 @@ class ByTheBook:
         self.metric, self.config = store.manifest.metric, config
         self.clusters = None if store.clusters is None else store.clusters.tolist()
         self.removed = set(store.removed_entries.tolist())
+        self.members = {}
+        for entry, cluster in enumerate(self.clusters or []):
+            if entry not in self.removed:
+                self.members.setdefault(cluster, []).append(entry)
         self.last, self.searches = {}, 0
 
     def distance(self, state, entry):
@@ -37,6 +44,13 @@ class ByTheBook:
         if self.metric == "cosine":
             return -float(state @ key / np.linalg.norm(state) / np.linalg.norm(key))
         return -float(state @ key)
+
+    def search(self, state):
+        """The k nearest of all entries, and how far each is."""
+        everything = sorted(
+            (self.distance(state, i), i) for i in range(len(self.value)) if i not in self.removed
+        )
+        return {i: far for far, i in everything[: self.config.k]}
 
     def step(self, state, token):
         """The candidates of a state, reached by a token from the state before."""
@@ -51,25 +65,27 @@ class ByTheBook:
         ]
         candidates = set(pointers[: self.config.max_knns])
         if self.clusters is not None and pointers:
-            named = [self.clusters[i] for i in pointers]
-            for number in sorted(set(named), key=lambda one: (-named.count(one), one)):
-                for i in range(len(self.value)):
-                    room = len(candidates) < self.config.max_knns
-                    if room and self.clusters[i] == number and i not in self.removed:
+            named = Counter(self.clusters[i] for i in pointers)
+            for number in sorted(named, key=lambda one: (-named[one], one)):
+                for i in self.members[number]:
+                    if len(candidates) < self.config.max_knns:
                         candidates.add(i)
+        self.last = {i: self.distance(state, i) for i in candidates}
         if len(pointers) < self.config.min_knns:
             self.searches += 1
-            everything = sorted(
-                (self.distance(state, i), i)
-                for i in range(len(self.value))
-                if i not in self.removed
-            )
-            candidates |= {i for _, i in everything[: self.config.k]}
-        self.last = {i: self.distance(state, i) for i in candidates}
+            self.last |= self.search(state)
         return self.last
 
+    def votes(self):
+        """p_kNN of each token that the last step's candidates vote for."""
+        nearest = min(self.last.values())
+        weights = {
+            i: math.exp(-(far - nearest) / self.config.temperature) for i, far in self.last.items()
+        }
+        total, votes = sum(weights.values()), Counter()
+        for i, weight in weights.items():
+            votes[self.value[i]] += weight / total
+        return votes
+
     def p_knn(self, token):
-        far = np.array(list(self.last.values())) / self.config.temperature
-        weights = np.exp(-(far - far.min()))
-        right = [self.value[i] == token for i in self.last]
-        return float(weights[right].sum() / weights.sum())
+        return self.votes()[token]

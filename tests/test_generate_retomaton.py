@@ -9,7 +9,16 @@ from knn_logits import Datastore, KNNConfig, KNNLogitsProcessor, cluster, explai
 from knn_logits.capture.forward import key_states_and_logits
 
 SETTINGS = {"k": 12, "lmbda": 0.6, "temperature": 4.0}
-PROMPTS = ["The harbour crane", "When error code", "In 1312", "Each morning the keeper reads the"]
+PROMPTS = [
+    "The harbour crane",
+    "When error code",
+    "In 1312",
+    "Each morning the keeper reads the",
+    "E42",
+    "The pump needs oil of grade seven. The crane",
+    "a",
+    "Queen Maira founded the town",
+]
 
 
 @pytest.fixture(scope="module", params=["pointers", "clusters"])
@@ -42,17 +51,33 @@ def by_the_book(model, location, store, ids, first):
 MODES = {
     "greedy": {},
     "batch": {"prompts": PROMPTS},
-    "sampling": {"do_sample": True, "prompts": PROMPTS},
+    "sampling": {"do_sample": True, "prompts": PROMPTS[:4]},
     "beams": {"num_beams": 4},
     "beams of a batch": {"num_beams": 3, "num_return_sequences": 2, "prompts": PROMPTS[:2]},
     "no cache": {"use_cache": False},
+    "streaming": {"streamed": True},
 }
+
+
+class Streamed:
+    """A streamer that keeps what it is given."""
+
+    def __init__(self):
+        self.tokens, self.ended = [], False
+
+    def put(self, tokens):
+        self.tokens += tokens.flatten().tolist()
+
+    def end(self):
+        self.ended = True
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_follows_its_own_text(model, tokenizer, memory, mode):
     settings = dict(MODES[mode])
     prompts = settings.pop("prompts", PROMPTS[:1])
+    if settings.pop("streamed", False):
+        settings["streamer"] = Streamed()
     tokenizer.padding_side = "left"
     inputs = tokenizer(prompts, return_tensors="pt", padding=True)
     torch.manual_seed(1)
@@ -65,6 +90,9 @@ def test_every_mode_follows_its_own_text(model, tokenizer, memory, mode):
             **{"do_sample": False, **settings},
         )
         traces = knn.trace(output, tokenizer)
+    if "streamer" in settings:
+        assert settings["streamer"].tokens == output.sequences[0].tolist()
+        assert settings["streamer"].ended
     length = inputs["input_ids"].shape[1]
     per_prompt = settings.get("num_return_sequences", 1)
     followed = 0

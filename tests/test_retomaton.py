@@ -1,5 +1,8 @@
 """RetoMaton's steps against a derivation of the paper's sections 3 and 4 with sets and loops."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +12,7 @@ from handmade import make_store, naive_entries
 from knn_logits import ConfigError, DatastoreError, IndexConfig, KNNConfig, build_index, cluster
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_p_knn_of
-from knn_logits.retomaton import RetomatonRetriever
+from knn_logits.retomaton import Pointers, RetomatonRetriever
 from knn_logits.retrieval import Retriever
 
 DIM, VOCABULARY = 6, 12
@@ -213,3 +216,23 @@ def test_without_keys_distances_come_from_the_index(tmp_path):
 def test_settings_out_of_range(settings):
     with pytest.raises(ConfigError):
         KNNConfig(**settings)
+
+
+def test_threads_do_not_disturb_one_another(tmp_path):
+    store = make(tmp_path / "s", clusters=9)
+    pointers = Pointers(store, 300)
+    random = np.random.default_rng(0)
+    asked = [random.permutation(len(store))[: random.integers(1, 80)] for _ in range(400)]
+    expected = [pointers.extended(one).tolist() for one in asked]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            parts = [list(range(start, 400, 4)) * 5 for start in range(4)]
+            found = pool.map(
+                lambda part: [pointers.extended(asked[one]).tolist() for one in part], parts
+            )
+            for part, answers in zip(parts, found, strict=True):
+                assert answers == [expected[one] for one in part]
+    finally:
+        sys.setswitchinterval(interval)

@@ -81,12 +81,25 @@ class NotedGate:
         self.last = 0.0
         if hasattr(gate, "metric"):
             self.metric = gate.metric
+        if hasattr(gate, "searches"):
+            self.searches = gate.searches
 
     def lmbda(self, neighbors: Neighbors, metric: Any, log_p_lm: Tensor) -> Tensor:
         """λ of each row; see `knn_logits.Gate`."""
         found: Tensor = self._gate.lmbda(neighbors, metric, log_p_lm)
         self.last = float(found[-1])
         return found
+
+    def weigh(
+        self, neighbors: Neighbors, log_weights: Tensor, metric: Any, log_p_lm: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """λ of each row and the neighbors' weights; see `knn_logits.Gate`."""
+        weigh = getattr(self._gate, "weigh", None)
+        if weigh is None:
+            return self.lmbda(neighbors, metric, log_p_lm), log_weights
+        found, weights = weigh(neighbors, log_weights, metric, log_p_lm)
+        self.last = float(found[-1])
+        return found, weights
 
 
 class Watched(LogitsProcessor):

@@ -30,7 +30,9 @@ def tune(
     ] = False,
     gate: Annotated[
         str | None,
-        typer.Option("--gate", help="Also fit a gate: distance, learned, or constant with --skip."),
+        typer.Option(
+            "--gate", help="Also fit a gate: distance, learned, meta-k, or constant with --skip."
+        ),
     ] = None,
     skip: Annotated[
         float | None,

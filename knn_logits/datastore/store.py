@@ -293,8 +293,8 @@ class Datastore:
         """
         shards, flat = self._all_shards(), np.asarray(ids).reshape(-1)
         if len(shards) == 1:
-            # A view without the memory map's own, slower way of indexing.
-            only: Array = np.asarray(shards[0])[flat]
+            # A view without the memory map's own, slower way of indexing; `take` is faster still.
+            only: Array = np.take(np.asarray(shards[0]), flat, axis=0)
             return only.reshape(*np.shape(ids), self.manifest.dim)
         out = np.empty((len(flat), self.manifest.dim), self.manifest.dtype)
         first = 0

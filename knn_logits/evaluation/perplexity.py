@@ -28,7 +28,7 @@ from knn_logits.evaluation.following import followed
 from knn_logits.evaluation.opening import Bench, open_bench
 from knn_logits.evaluation.results import Evaluation, Tally, TextResult, join
 from knn_logits.evaluation.texts import Text, Texts, named
-from knn_logits.gating.gate import Gate, gate_name, lmbda_of_rows, rows_to_search
+from knn_logits.gating.gate import Gate, gate_name, rows_to_search, weigh_rows
 from knn_logits.neighbors import Neighbors
 from knn_logits.scoring.text_pass import Ints, TokenScores, score_pieces
 from knn_logits.windows import Piece
@@ -171,30 +171,35 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
             nothing = torch.full_like(scored.log_p_lm, float("-inf"))
             yield TokenLikelihoods(scored.places, scored.log_p_lm, nothing, scored.log_p_lm, 0)
             continue
-        weights = bench.retriever.log_weights(neighbors)
+        lmbdas, weights = _weighed(bench, scored, neighbors)
         targets = scored.targets.to(weights.device)
         knn = log_p_knn_of(weights, neighbors.values, targets).cpu()
-        mixed = mix_one(scored.log_p_lm, knn, _lmbdas(bench, scored, neighbors))
+        mixed = mix_one(scored.log_p_lm, knn, lmbdas)
         searches = len(mixed) if neighbors.searched is None else int(neighbors.searched.sum())
         yield TokenLikelihoods(scored.places, scored.log_p_lm, knn, mixed, searches)
 
 
-def _lmbdas(bench: Bench, scored: TokenScores, neighbors: Neighbors) -> Tensor:
-    """λ of each token, float32 [rows]; 0 for one without neighbors."""
+def _weighed(bench: Bench, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
+    """λ of each token, float32 [rows], 0 for one without neighbors; and log w_i, [rows, k]."""
     assert bench.retriever is not None
+    weights = bench.retriever.log_weights(neighbors)
     if bench.gate is not None:
-        return torch.cat(
-            [
-                lmbda_of_rows(
-                    bench.gate, neighbors[rows].to(log_p.device), bench.retriever.metric, log_p
-                ).cpu()
-                for rows, log_p in scored.distributions.parts()
-            ]
-        )
+        parts = [
+            weigh_rows(
+                bench.gate,
+                neighbors[rows].to(log_p.device),
+                weights[rows].to(log_p.device),
+                bench.retriever.metric,
+                log_p,
+            )
+            for rows, log_p in scored.distributions.parts()
+        ]
+        shares, own = (torch.cat(one) for one in zip(*parts, strict=True))
+        return shares.cpu(), own.to(weights.device)
     lmbda = torch.full_like(scored.log_p_lm, bench.retriever.config.lmbda)
     if not neighbors.every_row:
         lmbda = lmbda.masked_fill(~neighbors.mask.any(dim=-1).cpu(), 0.0)
-    return lmbda
+    return lmbda, weights
 
 
 def _wanted(bench: Bench, scored: TokenScores) -> Tensor | None:

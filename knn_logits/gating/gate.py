@@ -25,6 +25,10 @@ class Gate(Protocol):
     A gate may also have a method `searches(log_p_lm)`, of the model's log-probabilities as above,
     that returns bool [rows]: False where no neighbors are to be looked for. Such a row has λ 0.
     He et al. (2021), "Efficient Nearest Neighbor Language Models", section 4.1.
+
+    And it may have a method `weigh(neighbors, log_weights, metric, log_p_lm)` that is asked in
+    place of `lmbda`, and decides on the weight of each neighbor as well: given log w_i [rows, k],
+    it returns λ [rows] and log w_i [rows, k], the weights of a row with neighbors summing to 1.
     """
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
@@ -114,19 +118,54 @@ def lmbda_of_rows(gate: Gate, neighbors: Neighbors, metric: Metric, log_p_lm: Te
         ConfigError: when the gate answers with anything else.
     """
     share = gate.lmbda(neighbors, metric, log_p_lm)
+    return _checked(share, f"{type(gate).__name__}.lmbda", neighbors, log_p_lm)
+
+
+def _checked(share: object, source: str, neighbors: Neighbors, log_p_lm: Tensor) -> Tensor:
+    """λ as a gate gave it, 0 for rows without neighbors."""
     if not isinstance(share, Tensor) or share.shape != (neighbors.rows,):
         what = tuple(share.shape) if isinstance(share, Tensor) else type(share).__name__
         raise ConfigError(
-            f"{type(gate).__name__}.lmbda must return a tensor of shape ({neighbors.rows},), one "
-            f"number a row, not {what}"
+            f"{source} must return a tensor of shape ({neighbors.rows},), one number a row, not "
+            f"{what}"
         )
     share = share.to(log_p_lm)
     if not bool(((share >= 0.0) & (share <= 1.0)).all()):
         raise ConfigError(
-            f"{type(gate).__name__}.lmbda must return numbers between 0 and 1: end it with a "
-            "sigmoid or a clamp"
+            f"{source} must return numbers between 0 and 1: end it with a sigmoid or a clamp"
         )
     return share if neighbors.every_row else share.masked_fill(~neighbors.mask.any(-1), 0.0)
+
+
+def weigh_rows(
+    gate: Gate, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A gate's λ, and the weights of the neighbors as it wants them, checked.
+
+    Args:
+        gate: Any gate.
+        neighbors: Of `rows` queries.
+        log_weights: log w_i, [rows, k].
+        metric: Of their distances.
+        log_p_lm: [rows, vocabulary].
+
+    Returns:
+        λ [rows] as from `lmbda_of_rows`, and log w_i [rows, k].
+
+    Raises:
+        ConfigError: when the gate answers with anything else.
+    """
+    weigh = getattr(gate, "weigh", None)
+    if weigh is None:
+        return lmbda_of_rows(gate, neighbors, metric, log_p_lm), log_weights
+    share, weights = weigh(neighbors, log_weights, metric, log_p_lm)
+    if not isinstance(weights, Tensor) or weights.shape != log_weights.shape:
+        what = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise ConfigError(
+            f"{type(gate).__name__}.weigh must return weights of shape "
+            f"{tuple(log_weights.shape)}, not {what}"
+        )
+    return _checked(share, f"{type(gate).__name__}.weigh", neighbors, log_p_lm), weights
 
 
 def nearest_distance(neighbors: Neighbors, metric: Metric) -> Tensor:

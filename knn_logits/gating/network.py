@@ -1,4 +1,4 @@
-"""A network of one hidden layer that reads features of a token and says one number.
+"""A network of one hidden layer that reads features of a token and says one number or several.
 
 Knows arrays and how to train on them; what features and number mean is the gates' business.
 """
@@ -27,14 +27,18 @@ class Network:
         owner: Whose network it is, for errors.
         inputs: Number of features.
         arrays: `mean` and `scale` [features], `hidden` [units, features], `hidden_bias` [units],
-            `out` [units], `out_bias` [1], all finite, `scale` above 0.
+            `out` [units] or [outputs, units], `out_bias` [1] or [outputs], all finite, `scale`
+            above 0.
+        outputs: How many numbers it says; None for one.
 
     Raises:
         ConfigError: when the arrays do not fit together.
         KeyError: when one is missing.
     """
 
-    def __init__(self, owner: str, inputs: int, arrays: Mapping[str, Any]) -> None:
+    def __init__(
+        self, owner: str, inputs: int, arrays: Mapping[str, Any], *, outputs: int | None = None
+    ) -> None:
         self._weights = {name: _numbers(owner, name, arrays[name]) for name in ARRAYS}
         units = len(self._weights["hidden_bias"])
         expected = {
@@ -42,8 +46,8 @@ class Network:
             "scale": (inputs,),
             "hidden": (units, inputs),
             "hidden_bias": (units,),
-            "out": (units,),
-            "out_bias": (1,),
+            "out": _out_shape(units, outputs),
+            "out_bias": (outputs or 1,),
         }
         for name, shape in expected.items():
             have = tuple(self._weights[name].shape)
@@ -53,18 +57,18 @@ class Network:
             raise ConfigError(f"scale of a {owner} must be above 0")
 
     def __call__(self, features: Tensor) -> Tensor:
-        """The network's number for each row.
+        """The network's number for each row, or its numbers.
 
         Args:
             features: float32 [n, features].
 
         Returns:
-            float32 [n].
+            float32 [n] or [n, outputs].
         """
         weights = (one.to(features.device) for one in self._weights.values())
         mean, scale, hidden, hidden_bias, out, out_bias = weights
         inside = torch.tanh((features - mean) / scale @ hidden.T + hidden_bias)
-        return inside @ out + out_bias
+        return torch.inner(inside, out) + out_bias
 
     def to_arrays(self) -> dict[str, Array]:
         """The network as arrays, float32."""
@@ -79,6 +83,7 @@ def trained(
     steps: int,
     decay: float,
     seed: int,
+    outputs: int | None = None,
 ) -> dict[str, Tensor]:
     """The arrays of a network, trained with AdamW on batches of 4,096 rows.
 
@@ -86,12 +91,13 @@ def trained(
 
     Args:
         features: [n, features].
-        loss: Of the network's numbers for some rows, [some], and int64 [some], which rows they
-            are; a scalar.
+        loss: Of the network's numbers for some rows, [some] or [some, outputs], and int64 [some],
+            which rows they are; a scalar.
         units: Hidden units.
         steps: Of training.
         decay: Weight decay.
         seed: Of the first weights and of the batches.
+        outputs: How many numbers it says; None for one.
     """
     read = torch.from_numpy(np.asarray(features)).float()
     inputs = read.shape[1]
@@ -102,8 +108,8 @@ def trained(
     weights = [
         torch.randn(units, inputs, generator=random) / inputs**0.5,
         torch.zeros(units),
-        torch.randn(units, generator=random) / units**0.5,
-        torch.zeros(1),
+        torch.randn(_out_shape(units, outputs), generator=random) / units**0.5,
+        torch.zeros(outputs or 1),
     ]
     for one in weights:
         one.requires_grad_()
@@ -113,13 +119,18 @@ def trained(
     with torch.enable_grad():
         for _ in range(steps):
             some = torch.randint(len(read), (min(len(read), _BATCH),), generator=random)
-            said = torch.tanh(read[some] @ hidden.T + hidden_bias) @ out + out_bias
+            inside = torch.tanh(read[some] @ hidden.T + hidden_bias)
+            said = torch.inner(inside, out) + out_bias
             optimizer.zero_grad()
             loss(said, some).backward()
             optimizer.step()
             schedule.step()
     found = {name: one.detach() for name, one in zip(ARRAYS[2:], weights, strict=True)}
     return {"mean": mean, "scale": scale, **found}
+
+
+def _out_shape(units: int, outputs: int | None) -> tuple[int, ...]:
+    return (units,) if outputs is None else (outputs, units)
 
 
 def _numbers(owner: str, name: str, values: Any) -> Tensor:

@@ -100,9 +100,22 @@ class _Skipping:
             found = self.inner.lmbda(neighbors, metric, log_p_lm)
         else:
             found = torch.full((neighbors.rows,), self.inner, device=log_p_lm.device)
+        return self._where_found(found, neighbors)
+
+    def weigh(
+        self, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """λ of each row as from `lmbda`, and weights as the inner gate wants them; see `Gate`."""
+        weigh = getattr(self.inner, "weigh", None)
+        if weigh is None:
+            return self.lmbda(neighbors, metric, log_p_lm), log_weights
+        found, log_weights = weigh(neighbors, log_weights, metric, log_p_lm)
+        return self._where_found(found, neighbors), log_weights
+
+    def _where_found(self, lmbda: Tensor, neighbors: Neighbors) -> Tensor:
         if neighbors.every_row:
-            return found
-        return found.masked_fill(~neighbors.mask.any(-1).to(found.device), 0.0)
+            return lmbda
+        return lmbda.masked_fill(~neighbors.mask.any(-1).to(lmbda.device), 0.0)
 
 
 class ConfidenceSkip(_Skipping):

@@ -20,15 +20,19 @@ from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.gating.distance import DistanceGate
 from knn_logits.gating.gate import Gate, split_lmbda
 from knn_logits.gating.learned import LearnedGate
+from knn_logits.gating.meta_k import MetaKGate
 from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip
 from knn_logits.neighbors import Array
 
 _VERSION = "1"
 _SKIP = "skip."
-StoredGate: TypeAlias = DistanceGate | LearnedGate | ConfidenceSkip | LearnedSkip
-_KINDS: dict[str | None, type[DistanceGate] | type[LearnedGate]] = {
+# The gates that search always.
+WeightGate: TypeAlias = DistanceGate | LearnedGate | MetaKGate
+StoredGate: TypeAlias = WeightGate | ConfidenceSkip | LearnedSkip
+_KINDS: dict[str | None, type[DistanceGate] | type[LearnedGate] | type[MetaKGate]] = {
     DistanceGate.kind: DistanceGate,
     LearnedGate.kind: LearnedGate,
+    MetaKGate.kind: MetaKGate,
 }
 _SKIPS: dict[str, type[ConfidenceSkip] | type[LearnedSkip]] = {
     ConfidenceSkip.skip: ConfidenceSkip,
@@ -51,7 +55,7 @@ def gate_arrays(gate: StoredGate) -> tuple[dict[str, Array], dict[str, str]]:
         metadata["skip"] = gate.skip
         arrays = {_SKIP + name: value for name, value in gate.skip_arrays().items()}
         weight = gate.inner
-    if isinstance(weight, (DistanceGate, LearnedGate)):
+    if isinstance(weight, (DistanceGate, LearnedGate, MetaKGate)):
         return arrays | weight.to_arrays(), metadata | {
             "gate": weight.kind,
             "metric": weight.metric,

@@ -23,15 +23,17 @@ from knn_logits.gating.fitting import (
     fit_distance_gate,
     fit_learned_gate,
     fit_learned_skip,
+    fit_meta_k_gate,
 )
 from knn_logits.gating.learned import LearnedGate, gate_features
+from knn_logits.gating.meta_k import MetaKGate, meta_k_features
 from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip, skip_features
-from knn_logits.gating.stored import StoredGate
+from knn_logits.gating.stored import StoredGate, WeightGate
 from knn_logits.neighbors import Neighbors
 from knn_logits.scoring.likelihood import Choice
 from knn_logits.scoring.text_pass import Ints, TokenScores
 
-GateKind = Literal["constant", "distance", "learned"]
+GateKind = Literal["constant", "distance", "learned", "meta-k"]
 SkipKind = Literal["learned", "confidence"]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -61,7 +63,9 @@ class Wanted:
         if kind is None and skip is None:
             return None
         if kind is None:
-            raise ConfigError("name the gate that skips: --gate learned, distance or constant")
+            raise ConfigError(
+                "name the gate that skips: --gate learned, meta-k, distance or constant"
+            )
         for known in get_args(GateKind):
             if kind == known:
                 break
@@ -91,12 +95,18 @@ class Gathered:
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
+        self.ks: tuple[int, ...] = ()
         self._kept: dict[str, list[Any]] = {
             name: [] for name in ("features", "skip", "found", "lm", "knn", "documents")
         }
 
     def add(
-        self, scored: TokenScores, neighbors: Neighbors, metric: Metric, documents: Ints
+        self,
+        scored: TokenScores,
+        neighbors: Neighbors,
+        metric: Metric,
+        documents: Ints,
+        ks: tuple[int, ...],
     ) -> None:
         """Adds tokens, while the model's scores of them are in memory.
 
@@ -105,10 +115,16 @@ class Gathered:
             neighbors: Of each.
             metric: Of their distances.
             documents: int64 [rows], the document of each.
+            ks: Of the grid.
         """
+        self.ks = ks
         for rows, log_p in scored.distributions.parts():
             near = neighbors[rows].to(log_p.device)
-            self._kept["features"].append(gate_features(near, metric, log_p).cpu().numpy())
+            if self.wanted.kind == "meta-k":
+                features = meta_k_features(near, metric, log_p, ks)
+            else:
+                features = gate_features(near, metric, log_p)
+            self._kept["features"].append(features.cpu().numpy())
             if self.wanted.skip is not None:
                 self._kept["skip"].append(skip_features(log_p).cpu().numpy())
         self._kept["found"].append(neighbors.mask.any(-1).cpu().numpy())
@@ -125,15 +141,16 @@ class Gathered:
         found = np.concatenate(kept["found"])
         features = np.concatenate(kept["features"])
         with np.errstate(divide="ignore"):
-            knn = np.log(
-                np.concatenate([one[:, place[0], place[1]] for one in kept["knn"]]).astype(float)
+            by_k = np.log(
+                np.concatenate([one[:, :, place[1]] for one in kept["knn"]]).astype(float)
             )
         return _Tokens(
             features=features,
             nearest=np.where(found, features[:, 0], np.inf),
             skip=np.concatenate(kept["skip"]) if kept["skip"] else None,
             lm=np.concatenate(kept["lm"]),
-            knn=knn,
+            knn=by_k[:, place[0]],
+            by_k=by_k,
             documents=np.concatenate(kept["documents"]),
         )
 
@@ -145,6 +162,7 @@ class _Tokens:
     skip: npt.NDArray[np.float32] | None
     lm: Floats
     knn: Floats
+    by_k: Floats
     documents: Ints
 
     def __getitem__(self, rows: Bools) -> _Tokens:
@@ -155,11 +173,17 @@ class _Tokens:
             skip,
             self.lm[rows],
             self.knn[rows],
+            self.by_k[rows],
             self.documents[rows],
         )
 
-    def mixed(self, lmbda: float | DistanceGate | LearnedGate) -> Floats:
+    def mixed(self, lmbda: float | WeightGate) -> Floats:
         """log p of each token under a λ, or under a gate that searches always."""
+        if isinstance(lmbda, MetaKGate):
+            shares = lmbda.at(torch.from_numpy(self.features)).double().numpy()
+            sides = np.column_stack([self.lm, self.by_k])
+            found = np.logaddexp.reduce(shares + sides, axis=1)
+            return np.where(np.isfinite(self.nearest), found, self.lm)
         if isinstance(lmbda, DistanceGate):
             share = lmbda.at(torch.from_numpy(self.nearest).float().clamp(-3e38, 3e38))
         elif isinstance(lmbda, LearnedGate):
@@ -236,14 +260,14 @@ def fit(
         ConfigError: when no token has a neighbor.
     """
     fitted_on, held_out = one.at(best.place), other.at(best.place)
-    inner = _weight(one.wanted.kind, fitted_on, metric, seed)
+    inner = _weight(one.wanted.kind, fitted_on, metric, seed, one.ks)
     gate: float | StoredGate = inner
     if one.wanted.skip is not None:
         skipping = _skipping(one.wanted, fitted_on, inner, seed)
         # λ where it searches, of the tokens that it searches for.
         left = fitted_on[fitted_on.searched(skipping)]
         if np.isfinite(left.nearest).any():
-            inner = _weight(one.wanted.kind, left, metric, seed)
+            inner = _weight(one.wanted.kind, left, metric, seed, one.ks)
         gate = type(skipping).from_arrays(inner, skipping.skip_arrays())
     assert not isinstance(gate, float)
     constant = held_out.mixed(best.lmbda)
@@ -262,8 +286,8 @@ def fit(
 
 
 def _weight(
-    kind: GateKind, tokens: _Tokens, metric: Metric, seed: int
-) -> float | DistanceGate | LearnedGate:
+    kind: GateKind, tokens: _Tokens, metric: Metric, seed: int, ks: tuple[int, ...]
+) -> float | WeightGate:
     if kind == "constant":
         there = np.isfinite(tokens.nearest)
         return best_lmbda(tokens.lm[there], tokens.knn[there])
@@ -272,11 +296,13 @@ def _weight(
     features = tokens.features.copy()
     # Not finite where there is no neighbor: such tokens are left out.
     features[:, 0] = tokens.nearest
+    if kind == "meta-k":
+        return fit_meta_k_gate(features, ks, tokens.lm, tokens.by_k, metric, seed=seed)
     return fit_learned_gate(features, tokens.lm, tokens.knn, metric, seed=seed)
 
 
 def _skipping(
-    wanted: Wanted, tokens: _Tokens, inner: float | DistanceGate | LearnedGate, seed: int
+    wanted: Wanted, tokens: _Tokens, inner: float | WeightGate, seed: int
 ) -> ConfidenceSkip | LearnedSkip:
     assert wanted.skip is not None
     assert tokens.skip is not None

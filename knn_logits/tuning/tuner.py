@@ -91,8 +91,9 @@ def tune(
         device: Where to search.
         threads: OpenMP threads for searches.
         check: Compare the model with the datastore first.
-        gate: Also fit a gate, at the k and temperature chosen: "distance" or "learned"; "constant"
-            is the best number, for a gate that skips. Keeps some 400 bytes a token.
+        gate: Also fit a gate, at the k and temperature chosen: "distance" or "learned"; "meta-k",
+            which chooses among all k tried; "constant" is the best number, for a gate that skips.
+            Keeps some 400 bytes a token.
         skip: Share of the tokens that the gate leaves unsearched, at least 0 and below 1.
         skip_by: Chosen by a "learned" network, or by the model's "confidence".
         bleu: For an encoder-decoder model: decode so many of the likeliest settings, and take the
@@ -149,7 +150,9 @@ def tune(
     assert bench.retriever is not None
     metric = bench.retriever.metric
     # A gate reads so many of the nearest; with fewer it would read others than it was fitted on.
-    best = one.best(least_k=min(FEW, one.grid.ks[-1]) if gathered else 1)
+    # One that chooses among the ks needs the largest.
+    least = 1 if wanted is None else one.grid.ks[-1] if wanted.kind == "meta-k" else FEW
+    best = one.best(least_k=min(least, one.grid.ks[-1]))
     fitted = None
     if gathered is not None:
         progress("gate", 0, None)
@@ -223,7 +226,7 @@ def _pass(
     halves = Halves(text, middle)
     assert bench.retriever is not None
     parts: list[GridLikelihood] = []
-    first = 1 if gathered is None else FEW
+    first = 1 if gathered is None or gathered[0].wanted.kind == "meta-k" else FEW
     done = 0
     progress("tuning", 0, None)
     with evaluating(bench.model):
@@ -247,7 +250,7 @@ def _pass(
                 if gathered is not None:
                     keep = gathered[number].keep
                     documents_at = text.documents_at(some.places)
-                    gathered[number].add(some, near, bench.retriever.metric, documents_at)
+                    gathered[number].add(some, near, metric, documents_at, grid.ks)
                 parts[number].add(near, some.targets, some.log_p_lm, keep)
             done += len(second)
             progress("tuning", done, text.tokens)

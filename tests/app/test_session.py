@@ -4,8 +4,10 @@ import threading
 
 import pytest
 import torch
+from gate_cases import random_meta_k
 
 from knn_logits import (
+    ConfidenceSkip,
     ConfigError,
     Deadline,
     KNNLogitsProcessor,
@@ -45,9 +47,13 @@ def library(memory, prompt, **settings):
         return knn.trace(output, memory.tokenizer)[0]
 
 
-@pytest.mark.parametrize("gated", [False, True])
-def test_the_answer_and_its_shares_are_the_librarys(session, memory, gated):
-    found = run(session, lookup=Lookup(("manual",), gate=gated))["knn"]
+@pytest.mark.parametrize("gated", [None, "own", "meta-k", "skips"])
+def test_the_answer_and_its_shares_are_the_librarys(session, memory, monkeypatch, gated):
+    if gated in ("meta-k", "skips"):
+        gate = random_meta_k(memory.stores["manual"].manifest.metric)
+        gate = ConfidenceSkip(gate, 0.5) if gated == "skips" else gate
+        monkeypatch.setitem(memory.gates, "manual", gate)
+    found = run(session, lookup=Lookup(("manual",), gate=gated is not None))["knn"]
     settings = {"lmbda": memory.gates["manual"]} if gated else {}
     expected = library(memory, PROMPT, **settings)
     tokens = [one for one in expected.tokens if one.token_id != 0]

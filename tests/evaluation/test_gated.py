@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
+from gate_cases import random_meta_k
 
 from knn_logits import (
     ConfidenceSkip,
@@ -47,9 +48,11 @@ class Every:
 
 GATES = {
     "distance": CURVE,
+    "meta-k": random_meta_k(ks=(1, 2, 4, 8, 16, 24)),
     "own": Unsure(),
     "skips": ConfidenceSkip(CURVE, 0.045),
     "skips, constant": ConfidenceSkip(0.3, 0.045),
+    "skips, meta-k": ConfidenceSkip(random_meta_k(), 0.045),
     "skips by its own rule": Every(Unsure()),
 }
 
@@ -82,7 +85,7 @@ def test_every_token_has_the_probability_that_explain_gives(
     assert ("pointers" in ways) == retomaton
 
 
-@pytest.mark.parametrize("name", ["distance", "skips"])
+@pytest.mark.parametrize("name", ["distance", "meta-k", "skips"])
 @pytest.mark.parametrize("retomaton", [False, True])
 def test_every_token_has_the_probability_that_generation_gives(
     model, tokenizer, store, name, retomaton
@@ -142,8 +145,9 @@ def test_skipping_everything_is_the_model_and_skipping_nothing_is_the_gate(model
 
 
 @pytest.mark.parametrize("weights", [None, [0.7, 0.3]])
-def test_several_datastores(model, tokenizer, store, weights):
-    settings = {"lmbda": GATES["skips"], "weights": weights, "k": 16}
+@pytest.mark.parametrize("name", ["skips", "skips, meta-k"])
+def test_several_datastores(model, tokenizer, store, weights, name):
+    settings = {"lmbda": GATES[name], "weights": weights, "k": 16}
     found, searches = scored(model, tokenizer, [store, store], TEXT, **settings)
     tokens = explain(model, tokenizer, [store, store], TEXT, **settings)[0].tokens
     np.testing.assert_allclose(found, [math.log(token.p) for token in tokens], atol=1e-4)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
+from gate_cases import naive_vote, random_meta_k
 
 from knn_logits import ConfidenceSkip, ConfigError, DistanceGate, KNNLogitsProcessor, explain
 from knn_logits.capture.forward import key_states_and_logits
@@ -37,21 +38,45 @@ class Unsure:
         return (1 - log_p_lm.amax(-1).exp()) * (0.2 + 0.7 * close)
 
 
-def by_distance(distances, log_p_lm):
-    return np.interp(distances.min(), *CURVE)
+# Contexts that occur several times have several nearest neighbors, and which of them is the nearest
+# is nobody's promise: so no small sets, and no eye for the nearest one's value.
+UNCLEAR = 1e-3
+META_K = random_meta_k(ks=(4, 8, 16, 32), seed=23, blind=(2, 3))
 
 
-def by_unsure(distances, log_p_lm):
-    return (1 - np.exp(log_p_lm.max())) * (0.2 + 0.7 * (distances < 30).mean())
+def level(distances):
+    weights = np.exp(-(distances - distances.min()) / TEMPERATURE)
+    return weights / weights.sum()
 
 
-def by_skipping(distances, log_p_lm):
-    return 0.0 if log_p_lm.max() > np.log(LIMIT) else by_distance(distances, log_p_lm)
+def by_distance(distances, values, log_p_lm):
+    return np.interp(distances.min(), *CURVE), level(distances)
+
+
+def by_unsure(distances, values, log_p_lm):
+    lmbda = (1 - np.exp(log_p_lm.max())) * (0.2 + 0.7 * (distances < 30).mean())
+    return lmbda, level(distances)
+
+
+def by_skipping(distances, values, log_p_lm):
+    lmbda, weights = by_distance(distances, values, log_p_lm)
+    return 0.0 if log_p_lm.max() > np.log(LIMIT) else lmbda, weights
+
+
+def by_meta_k(distances, values, log_p_lm):
+    """λ is NaN where rounding decides who belongs to a set."""
+    if any(distances[k] - distances[k - 1] < UNCLEAR for k in META_K.ks if k < len(distances)):
+        return np.nan, level(distances)
+    ids = [0] * len(distances)
+    row = (ids, distances.tolist(), values.tolist(), "l2", log_p_lm.tolist())
+    lmbda, weights = naive_vote(META_K, *row, TEMPERATURE)
+    return lmbda, np.array(weights)
 
 
 GATES = {
     "distance": (DistanceGate("l2", *CURVE), by_distance),
     "own": (Unsure(), by_unsure),
+    "meta-k": (META_K, by_meta_k),
     "skips": (ConfidenceSkip(DistanceGate("l2", *CURVE), LIMIT), by_skipping),
 }
 
@@ -84,9 +109,8 @@ def reference(model, memory, gate, sequence, mask=None):
         distances = ((keys - states[0, place].numpy().astype(np.float64)) ** 2).sum(-1)
         nearest = np.argsort(distances, kind="stable")[:K]
         distances = distances[nearest]
-        weights = np.exp(-(distances - distances.min()) / TEMPERATURE)
-        p_knn = weights[values[nearest] == target].sum() / weights.sum()
-        lmbda = gate(distances, log_p_lm[place])
+        lmbda, weights = gate(distances, values[nearest], log_p_lm[place])
+        p_knn = weights[values[nearest] == target].sum()
         lmbdas.append(lmbda)
         log_p.append(np.log(lmbda * p_knn + (1 - lmbda) * np.exp(log_p_lm[place, target])))
     return np.array(lmbdas), np.array(log_p)
@@ -120,12 +144,14 @@ def check(model, memory, output, gated, tokenizer, start, mask=None, beams=False
             full = torch.cat([mask[number % len(mask)], new])
         lmbdas, expected = reference(model, memory, gate, sequence[:length], full)
         lmbdas, expected = lmbdas[start - 1 :], expected[start - 1 :]
-        np.testing.assert_allclose(got, expected, atol=1e-4)
+        clear = ~np.isnan(expected)
+        assert clear.mean() > 0.7
+        np.testing.assert_allclose(got[clear], expected[clear], atol=1e-4)
         tokens = trace[number].tokens
         assert 0 < len(tokens) <= len(got)
         for token, lmbda, log_p in zip(tokens, lmbdas, expected, strict=False):
-            assert token.lmbda == pytest.approx(lmbda, abs=1e-4)
-            assert np.log(token.p) == pytest.approx(log_p, abs=1e-4)
+            assert np.isnan(lmbda) or token.lmbda == pytest.approx(lmbda, abs=1e-4)
+            assert np.isnan(log_p) or np.log(token.p) == pytest.approx(log_p, abs=1e-4)
             mixed = token.lmbda * token.p_knn + (1 - token.lmbda) * token.p_lm
             assert token.p == pytest.approx(mixed, rel=1e-6)
             rest = (1 - token.lmbda) * token.p_lm / token.p
@@ -202,8 +228,10 @@ def test_explain(model, tokenizer, memory, gated):
     window = knn.datastores[0].manifest.windows.window
     assert len(ids) <= window
     lmbdas, log_p = reference(model, memory, gate, ids)
-    assert [token.lmbda for token in trace[0].tokens] == pytest.approx(list(lmbdas), abs=1e-4)
-    assert [np.log(token.p) for token in trace[0].tokens] == pytest.approx(list(log_p), abs=1e-4)
+    clear, tokens = ~np.isnan(log_p), trace[0].tokens
+    assert clear.mean() > 0.7
+    found = np.array([(token.lmbda, np.log(token.p)) for token in tokens])[clear]
+    np.testing.assert_allclose(found, np.stack([lmbdas, log_p], -1)[clear], atol=1e-4)
 
 
 def test_a_level_gate_is_a_number(model, tokenizer, store):

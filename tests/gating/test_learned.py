@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from gate_cases import naive_features, neighbors_of, rows_of_neighbors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,66 +25,8 @@ from knn_logits.gating.learned import FEATURES
 from knn_logits.gating.stored import gate_arrays, gate_from_arrays
 from knn_logits.neighbors import Neighbors
 
-FAR = {"l2": math.inf, "ip": -math.inf, "cosine": -math.inf}
 
-
-def naive_features(ids, distances, values, metric, log_p):
-    """One row's, from lists."""
-    entropy = -sum(math.exp(one) * one for one in log_p if one > -math.inf)
-    model = [max(log_p), entropy]
-    found = [
-        (distance if metric == "l2" else -distance, place)
-        for place, (one, distance) in enumerate(zip(ids, distances, strict=True))
-        if one >= 0
-    ]
-    if not found:
-        return [0.0] * 4 + model
-    few = [place for _, place in sorted(found)[:16]]
-    value = values[few[0]]
-    return [
-        distances[few[0]],
-        sum(distances[place] for place in few) / len(few),
-        sum(values[place] == value for place in few) / len(few),
-        max(log_p[value], -20.0),
-        *model,
-    ]
-
-
-@st.composite
-def cases(draw):
-    metric = draw(st.sampled_from(["l2", "ip", "cosine"]))
-    vocabulary, k = draw(st.integers(1, 6)), draw(st.integers(0, 20))
-    rows = []
-    for _ in range(draw(st.integers(1, 3))):
-        number = draw(st.integers(0, k))
-        near = st.integers(0, 400) if metric == "l2" else st.integers(-400, 400)
-        # All different, since which of two equally near ones is the nearest is nobody's promise.
-        distances = draw(st.lists(near, min_size=number, max_size=number, unique=True))
-        scores = [draw(st.floats(-30, 30, width=32)) for _ in range(vocabulary)]
-        scores[draw(st.integers(0, vocabulary - 1))] = 5.0
-        if draw(st.booleans()):
-            scores[0] = scores[0] if vocabulary == 1 else -math.inf
-        rows.append(
-            (
-                [3] * number + [-1] * (k - number),
-                [one / 8 for one in distances] + [FAR[metric]] * (k - number),
-                [draw(st.integers(0, vocabulary - 1)) for _ in range(k)],
-                torch.log_softmax(torch.tensor(scores), -1).tolist(),
-            )
-        )
-    return metric, rows
-
-
-def neighbors_of(rows):
-    ids, distances, values = ([row[place] for row in rows] for place in range(3))
-    return Neighbors(
-        torch.tensor(ids, dtype=torch.int64).reshape(len(rows), -1),
-        torch.tensor(distances, dtype=torch.float32).reshape(len(rows), -1),
-        torch.tensor(values, dtype=torch.int64).reshape(len(rows), -1),
-    )
-
-
-@given(cases())
+@given(rows_of_neighbors())
 def test_features(case):
     metric, rows = case
     log_p_lm = torch.tensor([row[3] for row in rows])
@@ -110,7 +53,7 @@ def random_gate(metric="l2", units=3, seed=0):
     )
 
 
-@given(cases(), st.integers(0, 99))
+@given(rows_of_neighbors(), st.integers(0, 99))
 def test_the_formula(case, seed):
     metric, rows = case
     gate = random_gate(metric, seed=seed)

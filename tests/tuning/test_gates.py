@@ -18,6 +18,7 @@ from knn_logits import (
     KNNLogitsProcessor,
     LearnedGate,
     LearnedSkip,
+    MetaKGate,
     save_gate,
 )
 from knn_logits.datastore.files import write_arrays
@@ -41,7 +42,9 @@ def copy(store, tmp_path):
 KINDS = [
     ("distance", None, "learned", DistanceGate),
     ("learned", None, "learned", LearnedGate),
+    ("meta-k", None, "learned", MetaKGate),
     ("learned", 0.4, "learned", LearnedSkip),
+    ("meta-k", 0.4, "confidence", ConfidenceSkip),
     ("constant", 0.4, "confidence", ConfidenceSkip),
 ]
 
@@ -252,6 +255,16 @@ def test_the_command(run, model_folder, copy, tmp_path):
     people = run(*command, "--gate", "distance", "--write")
     assert "of the best number's" in people.out
     assert run("info", copy.folder, "--json").json["gate"] == "distance"
+    chosen = run(*command, "--gate", "meta-k", "--write", "--json").json
+    assert chosen["k"] == 32
+    assert run("info", copy.folder, "--json").json["gate"] == "meta-k"
+    assert run("verify", copy.folder, "--full").code == 0
+    found = run("eval", model_folder, copy.folder, text, "--json")
+    assert found.json["settings"]["lmbda"] == "meta-k"
+    found = run("explain", model_folder, copy.folder, TEXTS[3], "--json")
+    assert all("influence" in token for token in found.json["tokens"])
+    found = run("generate", model_folder, copy.folder, "--prompt", "In", "--json")
+    assert found.json["gate"] == "meta-k"
     assert run(*command, "--skip", 0.3).code == 1
     assert run(*command, "--write").code == 0
     assert run("info", copy.folder, "--json").json["gate"] is None

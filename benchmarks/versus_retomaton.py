@@ -1,0 +1,202 @@
+"""Tokens a CPU second of evaluation beside knn-transformers: kNN-LM and RetoMaton of each.
+
+python benchmarks/versus_retomaton.py MODEL STORE TEXT --without STORE_WITHOUT_CLUSTERS --theirs DIR
+
+DIR is a checkout of github.com/neulab/knn-transformers; it imports scipy. Theirs works on this
+project's store, written once more in its format: the same keys, values, clusters and FAISS index.
+Both score the same windows, one a document. All ways take turns, on one thread; what is counted is
+the time that the process was running.
+"""
+
+import argparse
+import importlib
+import math
+import statistics
+import sys
+import tempfile
+import time
+
+import faiss
+import numpy as np
+import torch
+from common import load, record
+
+import knn_logits
+
+
+class Clock:
+    """CPU seconds between the first and the last report of progress: without opening a store."""
+
+    def __init__(self):
+        self.first = self.last = None
+
+    def __call__(self, *_):
+        self.last = time.process_time()
+        self.first = self.first if self.first is not None else self.last
+
+    @property
+    def seconds(self):
+        return self.last - self.first
+
+
+def ours(model, tokenizer, documents, tokens, store, args, **more):
+    """A way to score the documents: CPU seconds, perplexity, share of the searches saved."""
+
+    def score():
+        clock = Clock()
+        settings = {} if store is None else {"k": args.k, "lmbda": args.lmbda, **more}
+        if store is not None:
+            settings["temperature"] = args.temperature
+        found = knn_logits.evaluate(
+            model,
+            tokenizer,
+            store,
+            documents,
+            window=knn_logits.WindowConfig(args.window, args.window),
+            concatenate=False,
+            samples=0,
+            threads=1,
+            check=False,
+            progress=clock,
+            **settings,
+        )
+        assert found.total.tokens == tokens
+        measures = found.total.perplexity
+        mixture = measures.lm if store is None else measures.interpolated
+        return clock.seconds, float(mixture), found.searches_saved / tokens
+
+    return score
+
+
+def theirs(model, windows, wrapper=None):
+    """A way to score the windows, one at a time: their state runs from one row into the next."""
+
+    def score():
+        if wrapper is not None:
+            wrapper.break_into(model)
+            wrapper.no_lookup_counter_history = []
+        with torch.no_grad():
+            started = time.process_time()
+            total = sum(
+                float(model(input_ids=ids, labels=ids).loss) * (ids.shape[1] - 1) for ids in windows
+            )
+            seconds = time.process_time() - started
+        saved = 0.0
+        if wrapper is not None:
+            saved = float(wrapper.get_metrics().get("lookups_saved", 0.0))
+            wrapper.break_out()
+        return seconds, math.exp(total / sum(ids.shape[1] - 1 for ids in windows)), saved
+
+    return score
+
+
+def write_theirs(knnlm, folder, model, store):
+    """The store in their format; returns the settings of a wrapper."""
+    entries, dim, kind = len(store), store.manifest.dim, model.config.model_type
+    retriever = knn_logits.Retriever(store, knn_logits.KNNConfig())
+    start = knnlm.get_dstore_path(folder, kind, entries, dim)
+    for name, values in (
+        ("keys", store.keys(np.arange(entries)).astype(np.float16)),
+        ("vals", store.values.numpy().astype(np.int32)[:, None]),
+    ):
+        values.tofile(f"{start}_{name}.npy")
+    faiss.write_index(retriever.index.raw, knnlm.get_index_path(folder, kind, entries, dim))
+    return {
+        "dstore_size": entries,
+        "dstore_dir": folder,
+        "dimension": dim,
+        "knn_sim_func": knnlm.DIST.l2,
+        "knn_keytype": knnlm.KEY_TYPE.last_ffn_input,
+        "probe": retriever.index.nprobe,
+        "knn_gpu": False,
+        "move_dstore_to_mem": True,
+    }
+
+
+def with_clusters(wrapper, clusters):
+    """Gives a wrapper the clusters, which it would read from a pickle."""
+    import scipy.sparse
+
+    clusters = np.array(clusters)
+    entries = np.arange(len(clusters))
+    # Without that file it has put a function that does nothing in its method's place.
+    del wrapper.extend_pointers_using_clusters
+    wrapper.members = scipy.sparse.csr_matrix((np.ones(len(entries), int), (clusters, entries)))
+    wrapper.cluster = torch.from_numpy(clusters.astype(np.int32))
+    return wrapper
+
+
+def cut(text, tokenizer, documents, window):
+    """The first tokens of each document that come back as they were, and their text."""
+    texts, windows = [], []
+    for document in knn_logits.read_corpus([text]):
+        words = tokenizer.decode(tokenizer(document.text, verbose=False)["input_ids"][:window])
+        ids = tokenizer(words, verbose=False)["input_ids"]
+        if len(ids) == window:
+            texts.append(words)
+            windows.append(torch.tensor([ids]))
+    return texts[:documents], windows[:documents]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("store", help="with clusters")
+    parser.add_argument("text", help="held-out text, as for a corpus")
+    parser.add_argument("--without", required=True, help="the same store without clusters")
+    parser.add_argument("--theirs", required=True, help="a checkout of knn-transformers")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--documents", type=int, default=1)
+    parser.add_argument("--window", type=int, default=512)
+    parser.add_argument("--k", type=int, default=1024)
+    parser.add_argument("--lmbda", type=float, default=0.25)
+    parser.add_argument("--temperature", type=float, default=10.0)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    sys.path.insert(0, args.theirs)
+    knnlm, retomaton = (importlib.import_module(name) for name in ("knnlm", "retomaton"))
+    model, tokenizer = load(args.model)
+    other, _ = load(args.model)
+    texts, windows = cut(args.text, tokenizer, args.documents, args.window)
+    tokens = len(windows) * (args.window - 1)
+    store, without = (knn_logits.Datastore(one) for one in (args.store, args.without))
+    with tempfile.TemporaryDirectory() as folder:
+        settings = write_theirs(knnlm, folder, other, store)
+        settings |= {"k": args.k, "lmbda": args.lmbda, "knn_temp": args.temperature}
+        wrappers = {
+            "kNN-LM": knnlm.KNNWrapper(**settings),
+            "RetoMaton, pointers": retomaton.RetomatonWrapper(**settings),
+            "RetoMaton, clusters": with_clusters(
+                retomaton.RetomatonWrapper(**settings), store.clusters
+            ),
+        }
+        common = (model, tokenizer, texts, tokens)
+        ways = {
+            "model": theirs(other, windows),
+            "model, ours": ours(*common, None, args),
+            "kNN-LM": theirs(other, windows, wrappers["kNN-LM"]),
+            "kNN-LM, ours": ours(*common, without, args),
+        }
+        for name, where in (("pointers", without), ("clusters", store)):
+            way = f"RetoMaton, {name}"
+            ways[way] = theirs(other, windows, wrappers[way])
+            ways[f"{way}, ours"] = ours(*common, where, args, retomaton=True)
+        seconds, rows = {name: [] for name in ways}, {}
+        for turn in range(args.rounds + 1):
+            for name, score in ways.items():
+                took, perplexity, saved = score()
+                if turn:
+                    seconds[name].append(took)
+                rows[name] = {"perplexity": round(perplexity, 2), "searches_saved": round(saved, 3)}
+    for name, row in rows.items():
+        row["tokens_per_cpu_second"] = round(tokens / statistics.median(seconds[name]), 1)
+        row["fastest"] = round(tokens / min(seconds[name]), 1)
+        if name.endswith(", ours"):
+            pairs = zip(seconds[name.removesuffix(", ours")], seconds[name], strict=True)
+            row["times_theirs"] = round(statistics.median(a / b for a, b in pairs), 2)
+    record("versus_retomaton", {**vars(args), "tokens": tokens}, rows)
+
+
+if __name__ == "__main__":
+    main()
