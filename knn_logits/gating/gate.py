@@ -14,6 +14,9 @@ from knn_logits.config import Metric
 from knn_logits.errors import ConfigError
 from knn_logits.neighbors import Neighbors
 
+# A model without any say leaves a token without a vote impossible; in float32 a sigmoid reaches 1.
+MOST_BY_NETWORK = 0.999
+
 
 @runtime_checkable
 class Gate(Protocol):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from knn_logits.config import Metric, check_metric
 from knn_logits.errors import ConfigError
-from knn_logits.gating.gate import nearest_distance
+from knn_logits.gating.gate import MOST_BY_NETWORK, nearest_distance
 from knn_logits.gating.network import Network
 from knn_logits.gating.skipping import entropy_of
 from knn_logits.neighbors import Array, Neighbors
@@ -32,8 +32,6 @@ FEATURES = (
 )
 FEW = 16
 _LEAST_LOG_P = -20.0
-# A model that has no say at all leaves a token without a vote impossible.
-_MOST = 0.999
 
 
 def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
@@ -76,7 +74,7 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
 class LearnedGate:
     """λ = sigmoid(out · tanh(hidden · (features - mean) / scale + hidden_bias) + out_bias).
 
-    At most 0.999: in float32 the sigmoid reaches 1, where a token without a vote is impossible.
+    At most 0.999, so that the model keeps a say.
     `fit_learned_gate` makes one; a few hundred numbers, read in no time beside a search. A row
     without neighbors has λ 0.
 
@@ -115,7 +113,7 @@ class LearnedGate:
         Returns:
             float32 [n], in [0, 1].
         """
-        return torch.sigmoid(self._network(features)).clamp(max=_MOST)
+        return torch.sigmoid(self._network(features)).clamp(max=MOST_BY_NETWORK)
 
     def to_arrays(self) -> dict[str, Array]:
         """The gate as arrays, float32."""

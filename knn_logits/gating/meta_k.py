@@ -11,6 +11,7 @@ what it has in the sets it belongs to. So whatever works with λ and weights wor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from knn_logits.config import Metric, check_metric
 from knn_logits.errors import ConfigError
-from knn_logits.gating.gate import nearest_distance
+from knn_logits.gating.gate import MOST_BY_NETWORK, nearest_distance
 from knn_logits.gating.learned import FEATURES, gate_features
 from knn_logits.gating.network import Network
 from knn_logits.neighbors import Array, Neighbors
@@ -87,7 +88,8 @@ def nearest_first(neighbors: Neighbors, metric: Metric) -> Tensor:
 class MetaKGate:
     """Shares of the model and of the nearest 1, 2, 4, ..., k neighbors, by a small network.
 
-    `fit_meta_k_gate` makes one. A row without neighbors has λ 0.
+    `fit_meta_k_gate` makes one. A row without neighbors has λ 0; others have 0.999 at most, so that
+    the model keeps a say.
 
     Args:
         metric: What the distances are that it was fitted for.
@@ -157,7 +159,7 @@ class MetaKGate:
         if metric != self.metric:
             raise ConfigError(f"this gate reads {self.metric} distances, not {metric}: fit another")
         said = self._network(meta_k_features(neighbors, metric, log_p_lm, self.ks, order=order))
-        lmbda = torch.sigmoid(said[:, 1:].logsumexp(-1) - said[:, 0])
+        lmbda = torch.sigmoid(said[:, 1:].logsumexp(-1) - said[:, 0]).clamp(max=MOST_BY_NETWORK)
         lmbda = lmbda.masked_fill(nearest_distance(neighbors, metric).isinf(), 0.0)
         return lmbda, torch.softmax(said[:, 1:], dim=-1)
 
@@ -170,7 +172,11 @@ class MetaKGate:
         Returns:
             float32 [n, 1 + ks].
         """
-        return torch.log_softmax(self._network(features), dim=-1)
+        shares = torch.log_softmax(self._network(features), dim=-1)
+        model = shares[:, :1].clamp(min=math.log1p(-MOST_BY_NETWORK))
+        # What the model is given back is taken from the sets, in proportion.
+        sets = torch.log_softmax(shares[:, 1:], dim=-1) + torch.log1p(-model.exp())
+        return torch.cat([model, sets], dim=-1)
 
     def to_arrays(self) -> dict[str, Array]:
         """The gate as arrays, float32."""

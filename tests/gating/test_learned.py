@@ -59,13 +59,21 @@ def test_the_formula(case, seed):
     gate = random_gate(metric, seed=seed)
     log_p_lm = torch.tensor([row[3] for row in rows])
     lmbda = gate.lmbda(neighbors_of(rows), metric, log_p_lm)
-    assert bool(((lmbda >= 0) & (lmbda <= 1)).all())
+    assert bool(((lmbda >= 0) & (lmbda <= 0.999)).all())
     one = {name: array.astype(np.float64) for name, array in gate.to_arrays().items()}
     for row, got in zip(rows, lmbda.tolist(), strict=True):
         read = np.array(naive_features(*row[:3], metric, row[3]))
         inside = np.tanh(one["hidden"] @ ((read - one["mean"]) / one["scale"]) + one["hidden_bias"])
         expected = 1 / (1 + np.exp(-(one["out"] @ inside + one["out_bias"][0])))
         assert got == pytest.approx(expected if max(row[0], default=-1) >= 0 else 0.0, abs=1e-3)
+
+
+def test_the_model_keeps_a_say():
+    """However sure the network is: in float32 its sigmoid is 1, and the model's share would be 0."""
+    arrays = random_gate().to_arrays() | {"out_bias": np.array([500.0], np.float32)}
+    assert LearnedGate("l2", arrays).at(torch.zeros(1, len(FEATURES))).tolist() == [
+        pytest.approx(0.999)
+    ]
 
 
 def test_a_gate_for_another_metric_is_refused(model, store):

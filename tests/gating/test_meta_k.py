@@ -121,6 +121,22 @@ def test_by_hand():
     assert votes.exp()[0].tolist() == pytest.approx(expected)
 
 
+def test_the_model_keeps_a_say():
+    """However sure the network is, a token that no neighbor votes for stays possible."""
+    gate = random_meta_k("l2", seed=3)
+    arrays = gate.to_arrays() | {"out_bias": np.array([-200.0] + [200.0] * len(KS), np.float32)}
+    arrays.pop("ks")
+    sure = MetaKGate("l2", KS, arrays)
+    neighbors = Neighbors(
+        torch.tensor([[0, 1]]), torch.tensor([[1.0, 2.0]]), torch.tensor([[3, 3]]), every_row=True
+    )
+    log_p_lm = torch.log_softmax(torch.zeros(1, 8), dim=-1)
+    assert float(sure.lmbda(neighbors, "l2", log_p_lm)[0]) == pytest.approx(0.999)
+    shares = sure.at(meta_k_features(neighbors, "l2", log_p_lm, KS)).exp()
+    assert float(shares[0, 0]) == pytest.approx(0.001, rel=1e-3)
+    assert float(shares.sum()) == pytest.approx(1.0, abs=1e-5)
+
+
 def test_all_on_the_largest_set_is_a_number_as_lmbda():
     random = np.random.default_rng(0)
     rows = [
