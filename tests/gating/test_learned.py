@@ -69,7 +69,7 @@ def test_the_formula(case, seed):
 
 
 def test_the_model_keeps_a_say():
-    """However sure the network is: in float32 its sigmoid is 1, and the model's share would be 0."""
+    """However sure the network is: in float32 its sigmoid is 1, the model's share would be 0."""
     arrays = random_gate().to_arrays() | {"out_bias": np.array([500.0], np.float32)}
     assert LearnedGate("l2", arrays).at(torch.zeros(1, len(FEATURES))).tolist() == [
         pytest.approx(0.999)
