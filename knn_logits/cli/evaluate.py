@@ -173,29 +173,32 @@ def evaluate(
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.evaluation.perplexity import evaluate as evaluate_texts
 
+    settings: dict[str, Any] = {
+        "k": k,
+        "lmbda": weight,
+        "temperature": temperature,
+        "nprobe": nprobe,
+        "refine": refine,
+        "retomaton": retomaton,
+        "min_knns": min_knns,
+        "max_knns": max_knns,
+        "pointer_distances": pointer_distances,
+        "weights": shares,
+        "threads": threads,
+    }
     with Bars() as bars, interruptible("nothing was written"):
         result = evaluate_texts(
             loaded,
             tokenizer,
             datastores,
             texts,
-            k=k,
-            lmbda=weight,
-            temperature=temperature,
-            nprobe=nprobe,
-            refine=refine,
-            retomaton=retomaton,
-            min_knns=min_knns,
-            max_knns=max_knns,
-            pointer_distances=pointer_distances,
-            weights=shares,
             window=windows,
             concatenate=concatenate,
             batch_tokens=batch_tokens,
             device=str(loaded.device),
-            threads=threads,
             seed=seed,
             progress=bars,
+            **settings,
         )
         written = None
         if pairs and bleu:
@@ -208,18 +211,8 @@ def evaluate(
                 texts,
                 num_beams=num_beams or (1, 5),
                 batch_size=batch_size,
-                k=k,
-                lmbda=weight,
-                temperature=temperature,
-                nprobe=nprobe,
-                refine=refine,
-                retomaton=retomaton,
-                min_knns=min_knns,
-                max_knns=max_knns,
-                pointer_distances=pointer_distances,
-                weights=shares,
-                threads=threads,
                 progress=bars,
+                **settings,
             )
     files = []
     if report is not None:
