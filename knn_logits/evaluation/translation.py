@@ -23,6 +23,7 @@ from knn_logits.capture.pairs import PairTokenizer, context_length
 from knn_logits.combined import Stores, open_stores
 from knn_logits.compatibility import check_tokenizer, pair_tokenizer
 from knn_logits.config import SearchSettings
+from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, CorpusError, ModelError
 from knn_logits.evaluation.scores import Score, scores
 from knn_logits.gating.gate import Gate
@@ -163,6 +164,12 @@ def _written(
         yield rows, pairs.texts(output)
 
 
+def reading_of(store: Datastore) -> dict[str, Any]:
+    """Prefix and languages of a datastore, for a `translate` without it."""
+    record = store.manifest.pairs
+    return record.model_dump() if record is not None else {}
+
+
 @dataclass(frozen=True)
 class Translations:
     """What a model wrote to the sources of a text, and how near it is to the targets.
@@ -175,8 +182,8 @@ class Translations:
         knn: Those with kNN; None without a datastore.
         p_value: By score, how often the difference of both is as large by chance: sacrebleu's
             paired bootstrap.
-        lm_per_second: Pairs a second of the model alone, decoding only.
-        knn_per_second: Those with kNN.
+        lm_per_second: Pairs a second of the model alone.
+        knn_per_second: Those with kNN, the opening of the index counted.
         texts: Source, target and what was written by each, a row a pair.
     """
 
@@ -230,10 +237,8 @@ def evaluate_translations(
         MissingDependencyError: when sacrebleu is not installed.
     """
     stores = None if datastore is None else open_stores(datastore)
-    record = stores[0].manifest.pairs if stores else None
-    if record is not None:
-        # The model alone reads what it reads beside the datastore.
-        settings = record.model_dump() | settings
+    # The model alone reads what it reads beside the datastore.
+    settings = (reading_of(stores[0]) if stores else {}) | settings
     found = []
     for name, documents in texts.items():
         rows = list(documents)

@@ -14,10 +14,10 @@ from torch import nn
 
 from knn_logits.build.corpus import Document
 from knn_logits.build.progress import Progress
-from knn_logits.combined import Stores
+from knn_logits.combined import Stores, open_stores
 from knn_logits.errors import CorpusError
 from knn_logits.evaluation.scores import bleu
-from knn_logits.evaluation.translation import translate
+from knn_logits.evaluation.translation import reading_of, translate
 from knn_logits.scoring.likelihood import Choice, GridLikelihood
 
 
@@ -111,6 +111,8 @@ def choose_by_bleu(
     if not pairs or not held_out:
         raise CorpusError("there are too few pairs to choose on some and report on others")
 
+    alone = reading_of(open_stores(stores)[0])
+
     def decoded(of: Sequence[Document], name: str, choice: Choice | None, with_knn: bool) -> float:
         own: dict[str, Any] = {}
         if choice is not None:
@@ -124,7 +126,7 @@ def choose_by_bleu(
             progress=progress,
             phase=name,
             **own,
-            **(settings if with_knn else {}),
+            **(settings if with_knn else alone),
         )
         return bleu(texts, [one.text for one in of])
 
