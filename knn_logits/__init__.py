@@ -13,13 +13,13 @@ from knn_logits._version import __version__ as __version__
 _HOME = {
     "KNNLogitsProcessor": "knn_logits.processor",
     "Datastore": "knn_logits.datastore.store",
-    "build_datastore": "knn_logits.build.builder",
-    "build_index": "knn_logits.build.indexing",
-    "add_documents": "knn_logits.build.adding",
-    "remove_documents": "knn_logits.build.removing",
-    "compact": "knn_logits.build.removing",
-    "cluster": "knn_logits.build.clustering",
-    "import_datastore": "knn_logits.build.importing",
+    "build_datastore": "knn_logits.building.builder",
+    "build_index": "knn_logits.building.indexing",
+    "add_documents": "knn_logits.building.adding",
+    "remove_documents": "knn_logits.building.removing",
+    "compact": "knn_logits.building.removing",
+    "cluster": "knn_logits.building.clustering",
+    "import_datastore": "knn_logits.convert.importing",
     "push_to_hub": "knn_logits.hub.push",
     "pull": "knn_logits.hub.pull",
     "explain": "knn_logits.explanation",
@@ -31,8 +31,8 @@ _HOME = {
     "Translations": "knn_logits.evaluation.translation",
     "tune": "knn_logits.tuning.tuner",
     "Tuning": "knn_logits.tuning.result",
-    "Document": "knn_logits.build.corpus",
-    "read_corpus": "knn_logits.build.corpus",
+    "Document": "knn_logits.corpus.documents",
+    "read_corpus": "knn_logits.corpus.documents",
     "KNNConfig": "knn_logits.config",
     "IndexConfig": "knn_logits.config",
     "WindowConfig": "knn_logits.config",
@@ -145,15 +145,15 @@ __all__ = [  # noqa: RUF022
 ]
 
 if TYPE_CHECKING:
-    from knn_logits.build.adding import add_documents
-    from knn_logits.build.builder import build_datastore
-    from knn_logits.build.clustering import cluster
-    from knn_logits.build.corpus import Document, read_corpus
-    from knn_logits.build.importing import import_datastore
-    from knn_logits.build.indexing import build_index
-    from knn_logits.build.removing import compact, remove_documents
+    from knn_logits.building.adding import add_documents
+    from knn_logits.building.builder import build_datastore
+    from knn_logits.building.clustering import cluster
+    from knn_logits.building.indexing import build_index
+    from knn_logits.building.removing import compact, remove_documents
     from knn_logits.compatibility import pair_tokenizer
     from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
+    from knn_logits.convert.importing import import_datastore
+    from knn_logits.corpus.documents import Document, read_corpus
     from knn_logits.datastore.store import Datastore
     from knn_logits.errors import (
         BusyError,

@@ -17,7 +17,6 @@ from knn_logits.capture.forward import (
     key_states_and_logits,
     windows_batch,
 )
-from knn_logits.capture.pairs import PairTokenizer
 from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
 from knn_logits.config import SearchSettings
@@ -27,6 +26,7 @@ from knn_logits.gating.stored import lmbda_or_gate
 from knn_logits.neighbors import Array, Neighbors
 from knn_logits.processor import resolve_config
 from knn_logits.retrieval import Retriever
+from knn_logits.text.pairs import PairTokenizer
 from knn_logits.trace.assemble import MAX_NEIGHBORS, token_texts, trace_token
 from knn_logits.trace.trace import SequenceTrace, TokenTrace, Trace
 from knn_logits.windows import plan

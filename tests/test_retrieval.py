@@ -5,7 +5,7 @@ import pytest
 import torch
 from handmade import make_store, naive_entries
 
-from knn_logits.build.indexing import build_index
+from knn_logits.building.indexing import build_index
 from knn_logits.config import IndexConfig, KNNConfig
 from knn_logits.datastore import layout
 from knn_logits.datastore.documents import write_documents

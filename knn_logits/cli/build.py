@@ -106,8 +106,8 @@ def build(
         native=native_index,
     )
     window_config = WindowConfig(window, stride)
-    from knn_logits.build.builder import build_datastore
-    from knn_logits.build.corpus import corpus_bytes, read_corpus
+    from knn_logits.building.builder import build_datastore
+    from knn_logits.corpus.documents import corpus_bytes, read_corpus
 
     started = time.monotonic()
     skipped: list[tuple[str, str]] = []

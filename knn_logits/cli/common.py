@@ -224,7 +224,7 @@ class Bars:
         self._progress.stop()
 
     def __call__(self, phase: str, done: int, total: int | None) -> None:
-        """See `knn_logits.build.progress.Progress`.
+        """See `knn_logits.progress.Progress`.
 
         Raises:
             KeyboardInterrupt: when Ctrl-C was pressed, and got lost.

@@ -100,10 +100,10 @@ def generate(
     datastores = [open_datastore(store, keys=refine or retomaton) for store in stores]
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
-    from knn_logits.capture.pairs import context_length
     from knn_logits.compatibility import check_tokenizer, pair_tokenizer
     from knn_logits.gating.gate import gate_name
     from knn_logits.processor import KNNLogitsProcessor
+    from knn_logits.text.pairs import context_length
 
     check_tokenizer(tokenizer, datastores[0])
     pairs = pair_tokenizer(loaded, tokenizer, datastores[0])

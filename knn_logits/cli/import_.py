@@ -58,7 +58,7 @@ def import_store(
     KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
     windows = WindowConfig(window, stride)
     wanted = None if index is None else IndexConfig(index)
-    from knn_logits.build.importing import import_datastore
+    from knn_logits.convert.importing import import_datastore
 
     prepare(threads)
     started = time.monotonic()

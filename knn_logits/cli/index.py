@@ -29,7 +29,7 @@ def index(
         seed=seed,
         native=native_index,
     )
-    from knn_logits.build.indexing import build_index
+    from knn_logits.building.indexing import build_index
 
     prepare(threads, seed)
     started = time.monotonic()

@@ -18,7 +18,7 @@ def remove(
     json: options.Json = False,
 ) -> None:
     """Remove documents: from now on no search finds them."""
-    from knn_logits.build.removing import remove_documents
+    from knn_logits.building.removing import remove_documents
 
     prepare(None)
     done = remove_documents(open_datastore(store), document)
@@ -38,7 +38,7 @@ def compact(
     store: options.Store, threads: options.Threads = None, json: options.Json = False
 ) -> None:
     """Write a datastore anew without its removed documents, and delete the old files."""
-    from knn_logits.build.removing import compact as compact_store
+    from knn_logits.building.removing import compact as compact_store
 
     prepare(threads)
     datastore = open_datastore(store)

@@ -12,7 +12,6 @@ from typing_extensions import Unpack
 
 from knn_logits.capture.forward import input_device
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key
-from knn_logits.capture.pairs import PairTokenizer, context_length
 from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import (
     check_model,
@@ -29,6 +28,7 @@ from knn_logits.gating.stored import lmbda_or_gate
 from knn_logits.processor import resolve_config
 from knn_logits.retrieval import Retriever
 from knn_logits.scoring.text_pass import scoring_batch_tokens
+from knn_logits.text.pairs import PairTokenizer, context_length
 from knn_logits.windows import resolve
 
 

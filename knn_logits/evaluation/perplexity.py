@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from knn_logits.build.corpus import Document
-from knn_logits.build.progress import Progress, no_progress
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores
 from knn_logits.compatibility import model_record
 from knn_logits.config import SearchSettings, WindowConfig
+from knn_logits.corpus.documents import Document
 from knn_logits.distribution import log_p_knn_of, mix_one
 from knn_logits.errors import CorpusError
 from knn_logits.evaluation.following import followed
@@ -30,6 +29,7 @@ from knn_logits.evaluation.results import Evaluation, Tally, TextResult, join
 from knn_logits.evaluation.texts import Text, Texts, named
 from knn_logits.gating.gate import Gate, gate_name, rows_to_search, weigh_rows
 from knn_logits.neighbors import Neighbors
+from knn_logits.progress import Progress, no_progress
 from knn_logits.scoring.text_pass import Ints, TokenScores, score_pieces
 from knn_logits.windows import Piece
 

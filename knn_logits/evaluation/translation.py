@@ -16,18 +16,18 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from knn_logits.build.corpus import Document
-from knn_logits.build.progress import Progress, no_progress
 from knn_logits.capture.forward import evaluating, input_device
-from knn_logits.capture.pairs import PairTokenizer, context_length
 from knn_logits.combined import Stores, open_stores
 from knn_logits.compatibility import check_tokenizer, pair_tokenizer
 from knn_logits.config import SearchSettings
+from knn_logits.corpus.documents import Document
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, CorpusError, ModelError
 from knn_logits.evaluation.scores import Score, scores
 from knn_logits.gating.gate import Gate
 from knn_logits.processor import KNNLogitsProcessor
+from knn_logits.progress import Progress, no_progress
+from knn_logits.text.pairs import PairTokenizer, context_length
 
 _BATCH_SIZE = 16
 # A translation may be so many times as long as its source, and longer by so many tokens.

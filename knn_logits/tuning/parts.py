@@ -8,10 +8,10 @@ from itertools import chain, islice
 import numpy as np
 import numpy.typing as npt
 
-from knn_logits.build.corpus import Document
-from knn_logits.build.tokens import special_tokens, token_blocks
+from knn_logits.corpus.documents import Document
 from knn_logits.evaluation.opening import Bench
 from knn_logits.evaluation.texts import Text, Texts, named
+from knn_logits.text.tokens import special_tokens, token_blocks
 
 Bools = npt.NDArray[np.bool_]
 

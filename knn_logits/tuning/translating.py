@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from knn_logits.build.corpus import Document
-from knn_logits.build.progress import Progress
 from knn_logits.combined import Stores, open_stores
+from knn_logits.corpus.documents import Document
 from knn_logits.errors import CorpusError
 from knn_logits.evaluation.scores import bleu
 from knn_logits.evaluation.translation import reading_of, translate
+from knn_logits.progress import Progress
 from knn_logits.scoring.likelihood import Choice, GridLikelihood
 
 

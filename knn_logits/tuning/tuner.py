@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from knn_logits.build.corpus import Document, as_documents
-from knn_logits.build.progress import Progress, no_progress
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores, open_stores
 from knn_logits.config import DEFAULT_K, WindowConfig
+from knn_logits.corpus.documents import Document, as_documents
 from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evaluation.opening import Bench, open_bench
@@ -27,6 +26,7 @@ from knn_logits.evaluation.perplexity import describe, searched
 from knn_logits.evaluation.texts import Text, Texts, named
 from knn_logits.gating.learned import FEW
 from knn_logits.neighbors import Neighbors
+from knn_logits.progress import Progress, no_progress
 from knn_logits.scoring.likelihood import (
     LMBDAS,
     Choice,

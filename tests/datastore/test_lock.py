@@ -8,7 +8,7 @@ import pytest
 from folders import contents, one_line
 from handmade import make_store
 
-from knn_logits.build.removing import remove_documents
+from knn_logits.building.removing import remove_documents
 from knn_logits.datastore import layout
 from knn_logits.datastore.job import begin
 from knn_logits.datastore.lock import locked

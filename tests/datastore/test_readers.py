@@ -9,7 +9,7 @@ import pytest
 from handmade import make_store
 
 from knn_logits import DamagedError, Datastore, IndexConfig, build_index
-from knn_logits.build.removing import compact, remove_documents
+from knn_logits.building.removing import compact, remove_documents
 from knn_logits.datastore import store as store_module
 from knn_logits.retrieval import open_index
 

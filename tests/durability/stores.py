@@ -16,8 +16,8 @@ from conftest import TEXTS, make_gpt2
 from folders import hashes, names
 
 from knn_logits import Datastore, Document, IndexConfig, WindowConfig, build_datastore, build_index
-from knn_logits.build.adding import add_documents
-from knn_logits.build.removing import compact, remove_documents
+from knn_logits.building.adding import add_documents
+from knn_logits.building.removing import compact, remove_documents
 from knn_logits.datastore import layout
 
 DOCUMENTS = [
@@ -38,7 +38,7 @@ def quiet():
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     logging.getLogger("knn_logits").setLevel(logging.ERROR)
-    from knn_logits.build import keys
+    from knn_logits.building import keys
 
     keys._BUFFER_BYTES = 4096
 

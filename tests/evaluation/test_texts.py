@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knn_logits.build import tokens as build_tokens
-from knn_logits.build.corpus import Document
-from knn_logits.build.tokens import special_tokens, token_blocks, tokenize
+from knn_logits.corpus.documents import Document
 from knn_logits.evaluation.texts import Text, named
+from knn_logits.text import tokens as text_tokens
+from knn_logits.text.tokens import special_tokens, token_blocks, tokenize
 from knn_logits.windows import plan, stream
 
 lengths = st.lists(st.integers(1, 30), max_size=6)
@@ -74,8 +74,8 @@ def test_a_beginning_token_leaves_all_words_to_be_scored(tokenizer):
 
 
 def test_blocks_are_what_tokenize_gives(tokenizer, monkeypatch):
-    monkeypatch.setattr(build_tokens, "_PART", 40)
-    monkeypatch.setattr(build_tokens, "_BLOCK", 40)
+    monkeypatch.setattr(text_tokens, "_PART", 40)
+    monkeypatch.setattr(text_tokens, "_BLOCK", 40)
     text = "The harbour crane lifts twelve crates\nan hour. " * 9 + "\nEnd"
     ((_, whole),) = tokenize(tokenizer, [Document(text, "d")])
     blocks = list(token_blocks(tokenizer, text, special_tokens(tokenizer)))

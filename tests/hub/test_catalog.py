@@ -4,8 +4,8 @@ import shlex
 
 import pytest
 
-from knn_logits.build.corpus_hub import HUB_PREFIX
 from knn_logits.cli.app import app
+from knn_logits.corpus.hub import HUB_PREFIX
 from knn_logits.datastore.hub_client import hub_name
 from knn_logits.errors import ConfigError
 from knn_logits.hub.catalog import parse, recipe, recipes

@@ -1,0 +1,227 @@
+"""`build_datastore`: corpus to tokens, to keys, to an index, to a finished folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from knn_logits._version import __version__
+from knn_logits.building.calibration import calibrate as calibrated_settings
+from knn_logits.building.indexing import check_index, like_temperature, make_index, write_index
+from knn_logits.building.keys import default_batch_tokens
+from knn_logits.building.steps import KeyPlan, write_canary, write_keys, write_text
+from knn_logits.capture.forward import evaluating, input_device
+from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
+from knn_logits.compatibility import CANARY_KEYS, check_model, model_record, tokenizer_record
+from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
+from knn_logits.corpus.documents import Document
+from knn_logits.datastore.job import Job, begin
+from knn_logits.datastore.manifest import (
+    IndexRecord,
+    KeyRecord,
+    Manifest,
+    PairsRecord,
+    SettingsRecord,
+    WindowRecord,
+)
+from knn_logits.datastore.store import Datastore
+from knn_logits.datastore.writer import SHARD_BYTES
+from knn_logits.errors import ConfigError
+from knn_logits.progress import Progress, no_progress
+from knn_logits.text.pairs import PairTokenizer, context_length
+from knn_logits.windows import resolve
+
+
+def build_datastore(
+    model: nn.Module,
+    tokenizer: Any,
+    documents: Iterable[Document | str],
+    folder: str | os.PathLike[str],
+    *,
+    key: str = DEFAULT_KEY,
+    window: WindowConfig | None = None,
+    concatenate: bool = False,
+    source_prefix: str = "",
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    index: IndexConfig | None = None,
+    k: int | None = None,
+    lmbda: float | None = None,
+    temperature: float | None = None,
+    calibrate: bool = True,
+    keys_dtype: str = "float16",
+    batch_tokens: int | None = None,
+    threads: int | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    overwrite: bool = False,
+    license: str | None = None,
+    source: str | None = None,
+    skipped: Sequence[tuple[str, str]] = (),
+    progress: Progress = no_progress,
+) -> Datastore:
+    """Makes a datastore of a corpus: one entry for each token that has something before it.
+
+    The key is the model's state before the token, the value the token. Khandelwal et al. (2020),
+    "Generalization through Memorization", section 2. Of an encoder-decoder model the tokens are
+    those of the targets, read beside their sources: Khandelwal et al. (2021), "Nearest Neighbor
+    Machine Translation", section 2.
+
+    A build that was interrupted goes on when it is called again with the same arguments, and ends
+    with the same bytes.
+
+    Args:
+        model: The model that will use the datastore.
+        tokenizer: Its tokenizer.
+        documents: Texts or `Document`s, in order; read once. For an encoder-decoder model
+            `Document`s with a `source`, whose text is the target.
+        folder: Where the datastore is written: a new or an empty folder.
+        key: "ffn_input", "layer_output", or a module's path with ":input" or ":output".
+        window: Tokens seen at once, and the stride between windows.
+        concatenate: Join the documents into one stream, so that contexts cross their edges.
+        source_prefix: For an encoder-decoder model: stands before every source.
+        source_lang: For one whose tokenizer knows languages: that of the sources.
+        target_lang: That of the targets.
+        index: What kind of index.
+        k: Neighbors a query, for users who give none; so the next two.
+        lmbda: Weight of the neighbors, in [0, 1].
+        temperature: Of the softmax over the neighbors, above 0; None takes 10 for the metric
+            "l2" and what corresponds to it for another, where it is not calibrated.
+        calibrate: Choose those of the three that are not given by the likelihood of a sample of
+            the corpus.
+        keys_dtype: "float16", or "float32" for keys that do not fit it.
+        batch_tokens: Tokens a forward pass; None chooses by the device.
+        threads: OpenMP threads of the index; None leaves FAISS's own choice.
+        shard_bytes: Size of a file of keys. An interrupted build loses less than one of them.
+        overwrite: Replace a datastore that is there, once the new one is whole; or begin an
+            unfinished build again that was made in another way.
+        license: Licence of the text, kept in the manifest.
+        source: Where the text comes from, kept in the manifest.
+        skipped: Filled by the reader of the corpus while it is read; its length is kept.
+        progress: Told how far the work is.
+
+    Returns:
+        The finished datastore.
+
+    Raises:
+        ConfigError: when a setting is out of its range.
+        CorpusError: when no document holds two tokens.
+        ModelError: when the model has no place for the key, or its keys are not finite.
+        DatastoreError: when the folder cannot be used.
+        MismatchError: when the folder holds an unfinished build of another model, text or plan.
+        BusyError: when another process is writing the folder.
+        StorageError: when the disk is full.
+    """
+    if keys_dtype not in ("float16", "float32"):
+        raise ConfigError(f"keys are kept in float16 or float32, not in {keys_dtype!r}")
+    if batch_tokens is not None and batch_tokens < 1:
+        raise ConfigError(f"batch_tokens must be at least 1, not {batch_tokens}")
+    pairs: PairTokenizer | None = None
+    if is_encoder_decoder(model):
+        if concatenate:
+            raise ConfigError("pairs are no stream of text: leave out --concatenate")
+        pairs = PairTokenizer(
+            model,
+            tokenizer,
+            source_prefix=source_prefix,
+            source_lang=source_lang,
+            target_lang=target_lang,
+        )
+    elif source_prefix or source_lang or target_lang:
+        raise ConfigError(
+            "a causal model reads no source: leave out --source-prefix, --source-lang and "
+            "--target-lang"
+        )
+    settings = KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
+    index = index or IndexConfig()
+    location = find_key(model, key)
+    window_size, stride = resolve(window or WindowConfig(), context_length(model))
+    keys = KeyPlan(
+        location=location,
+        windows=WindowRecord(window=window_size, stride=stride, concatenate=concatenate),
+        dtype=keys_dtype,
+        batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
+        pairs=pairs,
+    )
+    # Resolved, since the job outlives a change of the current folder.
+    target = Path(folder).resolve()
+    plan = keys.as_text(model, tokenizer)
+    with begin(target, "build", plan, overwrite=overwrite) as job, evaluating(model):
+        canary = write_canary(job, model, tokenizer, keys)
+        check_index(index, canary[CANARY_KEYS].shape[1], index.metric or "l2")
+        text = write_text(job, tokenizer, documents, model, concatenate, progress, pairs=pairs)
+        if job.repeated:
+            return _as_it_is(job, model, location)
+        contexts = text.contexts()
+        write_keys(job, model, keys, text, contexts, shard_bytes=shard_bytes, progress=progress)
+        manifest = Manifest(
+            created_with=__version__,
+            generation=job.generation,
+            model=model_record(model),
+            tokenizer=tokenizer_record(tokenizer),
+            key=KeyRecord(name=key, module=location.module, side=location.side),
+            entries=contexts.entries,
+            documents=text.documents,
+            tokens=text.tokens,
+            dim=canary[CANARY_KEYS].shape[1],
+            dtype="float16" if keys_dtype == "float16" else "float32",
+            metric=index.metric or "l2",
+            windows=keys.windows,
+            pairs=_pairs_record(pairs),
+            skipped=len(skipped),
+            index=IndexRecord(factory="exact", requested=index.factory),
+            settings=SettingsRecord(
+                k=settings.k, lmbda=settings.lmbda, temperature=settings.temperature
+            ),
+            license=license,
+            source=source,
+            files=job.files,
+        )
+        # The index is built over a datastore that is whole but for it and for the manifest.
+        store = Datastore.unfinished(target, manifest)
+        if temperature is None:
+            fitting = like_temperature(store, settings.temperature, "l2")
+            manifest = manifest.model_copy(
+                update={"settings": manifest.settings.model_copy(update={"temperature": fitting})}
+            )
+        built, record = make_index(store, index, threads=threads, progress=progress)
+        settings_record = manifest.settings
+        if calibrate:
+            store.manifest = manifest
+            settings_record = calibrated_settings(
+                model,
+                location,
+                store,
+                built,
+                k=k,
+                lmbda=lmbda,
+                temperature=temperature,
+                pairs=pairs,
+                seed=index.seed,
+                progress=progress,
+            )
+        write_index(job, store, built, record, canary)
+        manifest = manifest.model_copy(update={"index": record, "settings": settings_record})
+        job.commit(manifest.model_copy(update={"files": job.files_with(())}))
+    return Datastore(folder)
+
+
+def _as_it_is(job: Job, model: nn.Module, location: KeyLocation) -> Datastore:
+    """The datastore that an earlier run finished, stopped before it could clear up."""
+    store = Datastore(job.folder)
+    check_model(model, store, location)
+    job.give_up()
+    return store
+
+
+def _pairs_record(pairs: PairTokenizer | None) -> PairsRecord | None:
+    if pairs is None:
+        return None
+    return PairsRecord(
+        source_prefix=pairs.source_prefix,
+        source_lang=pairs.source_lang,
+        target_lang=pairs.target_lang,
+    )

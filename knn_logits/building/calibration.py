@@ -1,0 +1,212 @@
+"""Choosing λ, temperature and k on a sample of a datastore's own text.
+
+An entry's own document would answer its query with the very words that follow, which no new text
+can count on; so neighbors from the same document are left out, and what remains is as if the
+document were new.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from knn_logits.capture.forward import evaluating, input_device
+from knn_logits.capture.location import KeyLocation
+from knn_logits.compatibility import vocabulary_size
+from knn_logits.config import DEFAULT_K, KNNConfig
+from knn_logits.datastore.manifest import SettingsRecord
+from knn_logits.datastore.store import Datastore
+from knn_logits.index.base import Index
+from knn_logits.neighbors import Array, Neighbors, padding_distance
+from knn_logits.progress import Progress, no_progress
+from knn_logits.retrieval import Retriever
+from knn_logits.scoring.likelihood import (
+    LMBDAS,
+    Grid,
+    GridLikelihood,
+    powers_up_to,
+    spread,
+    temperatures_around,
+)
+from knn_logits.scoring.text_pass import score_pieces, scoring_batch_tokens
+from knn_logits.text.pairs import PairTokenizer
+from knn_logits.windows import Piece, plan
+
+logger = logging.getLogger(__name__)
+
+# Tokens that a choice is made on: with fewer than the first, none is made.
+_FEWEST, _SMALL, _MOST = 256, 1024, 8192
+# One token in so many at most, which keeps the cost below a tenth of the build's.
+_SHARE = 25
+# Neighbors asked for each that is wanted: many stand in the query's own document.
+_OVER_ASK = 4
+# A document with more of all tokens than this is treated as so many parts of that size.
+_LARGEST_SHARE, _PARTS = 0.5, 20
+_SMALLEST_K = 64
+# A smaller k searches faster; so much perplexity is what that is worth.
+_K_TOLERANCE = 0.002
+_QUERIES_AT_ONCE = 512
+
+Ints = npt.NDArray[np.int64]
+
+
+def calibrate(
+    model: nn.Module,
+    location: KeyLocation,
+    store: Datastore,
+    index: Index,
+    *,
+    k: int | None = None,
+    lmbda: float | None = None,
+    temperature: float | None = None,
+    pairs: PairTokenizer | None = None,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> SettingsRecord:
+    """The settings under which a datastore predicts its own documents best.
+
+    Args:
+        model: The model that built the datastore.
+        location: Where the key is.
+        store: The datastore, with its keys; its manifest may be unwritten.
+        index: The index over its keys.
+        k: A value that is kept; None chooses one, as for the next two.
+        lmbda: Weight of the neighbors.
+        temperature: Of the softmax over the neighbors.
+        pairs: Cuts the sources, for an encoder-decoder model.
+        seed: Of the sample.
+        progress: Told how many tokens are scored.
+
+    Returns:
+        The settings, marked as calibrated. Where all three are given, or the datastore is too
+        small to choose on, those of the manifest with the given ones, and not marked.
+    """
+    own = store.manifest.settings
+    kept = SettingsRecord(
+        k=k or own.k,
+        lmbda=own.lmbda if lmbda is None else lmbda,
+        temperature=temperature or own.temperature,
+    )
+    if k is not None and lmbda is not None and temperature is not None:
+        return kept
+    pieces = sample_pieces(store, seed, pairs)
+    tokens = sum(piece.size - piece.skip for piece in pieces)
+    if tokens < _FEWEST:
+        return kept
+    largest = k or DEFAULT_K
+    asked = min(len(store), _OVER_ASK * largest)
+    retriever = Retriever(store, KNNConfig(k=asked), index=index)
+    parts = part_of_entries(store)
+    found: GridLikelihood | None = None
+    done = 0
+    batch = scoring_batch_tokens(input_device(model), vocabulary_size(model))
+    progress("calibration", 0, tokens)
+    with evaluating(model):
+        for scored in score_pieces(model, location, pieces, batch):
+            own_parts = torch.from_numpy(parts[entry_of_places(store, scored.places)])
+            for first in range(0, len(scored.targets), _QUERIES_AT_ONCE):
+                rows = slice(first, first + _QUERIES_AT_ONCE)
+                neighbors = without_own_part(
+                    retriever.search(scored.states[rows]).to("cpu"),
+                    own_parts[rows],
+                    parts,
+                    padding_distance(retriever.metric),
+                )
+                if found is None:
+                    scale = spread(neighbors, retriever.metric)
+                    grid = Grid(
+                        (k,) if k else powers_up_to(largest, _SMALLEST_K),
+                        (temperature,)
+                        if temperature
+                        else temperatures_around(scale, own.temperature),
+                        LMBDAS[2:] if lmbda is None else (lmbda,),
+                    )
+                    found = GridLikelihood(grid, retriever.metric)
+                found.add(neighbors, scored.targets[rows], scored.log_p_lm[rows])
+                done += neighbors.rows
+                progress("calibration", done, tokens)
+    assert found is not None
+    best = found.best(_K_TOLERANCE)
+    logger.debug("calibrated on %d tokens: %s", tokens, best)
+    return SettingsRecord(
+        # More neighbors than the datastore has cost nothing; it may grow.
+        k=best.k if best.k < len(store) else kept.k,
+        lmbda=best.lmbda,
+        temperature=float(f"{best.temperature:.4g}") if temperature is None else temperature,
+        calibrated=True,
+    )
+
+
+def sample_pieces(store: Datastore, seed: int, pairs: PairTokenizer | None = None) -> list[Piece]:
+    """Whole windows of a datastore's text, drawn at random, with their sources where it has any."""
+    record, contexts = store.manifest.windows, store.contexts
+    windows = list(plan(contexts.first, contexts.length, record.window, record.stride))
+    wanted = min(_MOST, max(_SMALL, len(store) // _SHARE))
+    chosen, entries = [], 0
+    for number in np.random.default_rng(seed).permutation(len(windows)):
+        if entries >= wanted:
+            break
+        chosen.append(windows[number])
+        entries += windows[number].entries
+    chosen.sort(key=lambda one: one.start)
+    sources: list[Array] | list[None] = [None] * len(chosen)
+    if pairs is not None:
+        sources = pairs.sources(store.documents.sources([window.context for window in chosen]))
+    return [
+        Piece(
+            np.asarray(store.tokens[window.start : window.start + window.size + 1]),
+            window.skip,
+            window.start,
+            source,
+        )
+        for window, source in zip(chosen, sources, strict=True)
+    ]
+
+
+def part_of_entries(store: Datastore) -> npt.NDArray[np.int32]:
+    """int32 [entries], the part of the text in which each entry stands.
+
+    A part is a document. A document that holds more than half of all tokens is cut into parts
+    of a twentieth of all: without it too little would be left to search.
+    """
+    tokens = store.manifest.tokens
+    documents = store.documents
+    size = max(1, tokens // _PARTS)
+    begins = np.zeros(tokens, dtype=np.int32)
+    begins[documents.first] = 1
+    for number in np.flatnonzero(documents.length > _LARGEST_SHARE * tokens).tolist():
+        first, length = int(documents.first[number]), int(documents.length[number])
+        begins[first : first + length : size] = 1
+    inside = np.ones(tokens, dtype=bool)
+    inside[store.contexts.first] = False
+    return np.cumsum(begins, dtype=np.int32)[inside]
+
+
+def entry_of_places(store: Datastore, places: Ints) -> Ints:
+    """The entry of each token, by its place in `tokens.npy`."""
+    first = store.contexts.first
+    return places - np.searchsorted(first, places, side="right")
+
+
+def without_own_part(
+    neighbors: Neighbors, own: torch.Tensor, parts: npt.NDArray[np.int32], far: float
+) -> Neighbors:
+    """The neighbors that stand in another part of the text than their query.
+
+    Args:
+        neighbors: Of `rows` queries.
+        own: int32 [rows], the part of each query.
+        parts: int32 [entries].
+        far: The distance of padding.
+    """
+    theirs = torch.from_numpy(np.take(parts, neighbors.ids.numpy(), mode="clip"))
+    left_out = (theirs == own.unsqueeze(-1)) | ~neighbors.mask
+    return Neighbors(
+        neighbors.ids.masked_fill(left_out, -1),
+        neighbors.distances.masked_fill(left_out, far),
+        neighbors.values,
+    )

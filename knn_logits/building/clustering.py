@@ -1,0 +1,86 @@
+"""`cluster`: k-means over a datastore's keys, for RetoMaton's states."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from knn_logits.config import IndexConfig
+from knn_logits.datastore import layout
+from knn_logits.datastore.files import write_array
+from knn_logits.datastore.job import begin
+from knn_logits.datastore.store import Datastore
+from knn_logits.errors import ConfigError, DatastoreError
+from knn_logits.index.faiss_backend import assign, train_centroids
+from knn_logits.neighbors import Array
+from knn_logits.progress import Progress, no_progress
+from knn_logits.retrieval import training_sample
+
+_KEYS_AT_ONCE = 65_536
+# More change the centroids little, and take longer.
+_SAMPLE_PER_CLUSTER = 64
+
+
+def cluster(
+    datastore: Datastore | str | os.PathLike[str],
+    clusters: int,
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: Progress = no_progress,
+) -> Datastore:
+    """Groups the entries of a datastore by k-means over their keys.
+
+    RetoMaton then follows the members of a pointer's cluster as well. Alon et al. (2022), section
+    3.2. Keys are compared as the datastore's metric compares them; the inner product by its
+    Euclidean distance.
+
+    Args:
+        datastore: A datastore with its keys, or its folder.
+        clusters: Number of clusters, at least 1; the paper has about 100 entries in one.
+        sample: Keys that the centroids are learnt from; None takes 64 a cluster at most.
+        seed: Of the sample.
+        threads: OpenMP threads; None leaves FAISS's own choice.
+        progress: Told how far the work is.
+
+    Returns:
+        The datastore, opened again.
+
+    Raises:
+        ConfigError: when there are more clusters than entries.
+        DatastoreError: when the datastore has no keys.
+        BusyError: when another process is writing the datastore.
+    """
+    store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
+    if not store.has_keys:
+        raise DatastoreError(f"{store.folder} has no keys to cluster; build the datastore again")
+    if not 1 <= clusters <= len(store):
+        raise ConfigError(
+            f"clusters must be at least 1 and at most the {len(store)} entries, not {clusters}"
+        )
+    IndexConfig(seed=seed, train_size=sample)
+    with begin(store.folder.resolve(), "cluster", {}) as job:
+        store = Datastore(store.folder)
+        manifest, normal = store.manifest, store.manifest.metric == "cosine"
+        progress("centroids", 0, None)
+        keys = training_sample(store, sample or _SAMPLE_PER_CLUSTER * clusters, seed)
+        centroids = train_centroids(keys, clusters, normal=normal, seed=seed, threads=threads)
+        labels: Array = np.empty(len(store), np.int32)
+        done = 0
+        progress("clusters", 0, len(store))
+        for batch in store.key_batches(_KEYS_AT_ONCE):
+            found = assign(centroids, batch, normal=normal, threads=threads)
+            labels[done : done + len(batch)] = found
+            done += len(batch)
+            progress("clusters", done, len(store))
+        write_array(job.path("clusters"), labels)
+        job.note(job.path("clusters"))
+        others = [one for one in manifest.files if layout.kind_of(one.name) != "clusters"]
+        job.commit(
+            manifest.model_copy(
+                update={"generation": job.generation, "files": job.files_with(others)}
+            )
+        )
+    return Datastore(store.folder)

@@ -1,0 +1,219 @@
+"""Taking documents out of a datastore: at once from every search, and then from the disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from knn_logits.building.indexing import make_index, measured, write_index
+from knn_logits.config import IndexConfig
+from knn_logits.datastore.documents import write_documents
+from knn_logits.datastore.files import array_header, replacing, write_array
+from knn_logits.datastore.job import Job, begin, leftovers
+from knn_logits.datastore.lock import locked
+from knn_logits.datastore.manifest import IndexRecord
+from knn_logits.datastore.store import Datastore
+from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter
+from knn_logits.errors import CorpusError, DatastoreError, StorageError
+from knn_logits.index.base import Index
+from knn_logits.neighbors import Array
+from knn_logits.progress import Progress, no_progress
+
+_ROWS_AT_ONCE = 65_536
+
+
+def remove_documents(
+    datastore: Datastore | str | os.PathLike[str], ids: Iterable[str]
+) -> Datastore:
+    """Removes documents: no search finds them from the next opening on.
+
+    Their text and keys stay on the disk until `compact`.
+
+    Args:
+        datastore: A datastore, or its folder.
+        ids: Of the documents; where several have one id, all of them.
+
+    Returns:
+        The datastore, opened again.
+
+    Raises:
+        CorpusError: when no document has such an id; nothing is removed then.
+        BusyError: when another process is writing the datastore.
+    """
+    folder = datastore.folder if isinstance(datastore, Datastore) else datastore
+    with locked(Datastore(folder).folder.resolve()):
+        store = Datastore(folder)
+        manifest = store.manifest
+        numbers = set(manifest.removed)
+        for wanted in ids:
+            found = store.documents.numbers_of(wanted)
+            if not set(found) - set(manifest.removed):
+                raise CorpusError(
+                    f"{store.folder} holds no document {wanted!r}; nothing was removed"
+                )
+            numbers.update(found)
+        manifest.model_copy(
+            update={
+                "removed": tuple(sorted(numbers)),
+                "settings": manifest.settings.model_copy(update={"stale": True}),
+            }
+        ).write(store.folder)
+    return Datastore(folder)
+
+
+def compact(
+    datastore: Datastore | str | os.PathLike[str],
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    threads: int | None = None,
+    progress: Progress = no_progress,
+) -> Datastore:
+    """Writes a datastore anew without its removed documents, and deletes the old files.
+
+    Of a removed document no token, key, code or title is left in the folder. What the index learnt
+    from all keys together (its centroids) stays. The keys themselves are not computed again.
+
+    Args:
+        datastore: A datastore, or its folder.
+        shard_bytes: Size of a file of keys.
+        threads: OpenMP threads of the index; None leaves FAISS's own choice.
+        progress: Told how far the work is.
+
+    Returns:
+        The datastore, opened again.
+
+    Raises:
+        CorpusError: when nothing would be left.
+        BusyError: when another process is writing the datastore.
+        StorageError: when the disk is full; the datastore is as it was.
+    """
+    store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
+    folder = store.folder.resolve()
+    with begin(folder, "compact", {}) as job:
+        store = Datastore(folder)
+        old = store.manifest
+        if job.ended and not old.removed:
+            job.give_up()
+            return store
+        if not store.has_keys:
+            raise DatastoreError(f"{folder} has no keys: build it again without those documents")
+        kept_documents = np.ones(old.documents, dtype=bool)
+        kept_documents[list(old.removed)] = False
+        entries = _kept_entries(store, kept_documents)
+        if not entries.any():
+            raise CorpusError(f"nothing would be left of {folder}; delete the folder instead")
+        tokens = _write_text(job, store, kept_documents)
+        _write_keys(job, store, entries, shard_bytes, progress)
+        if store.clusters is not None:
+            write_array(job.path("clusters"), np.asarray(store.clusters)[entries])
+            job.note(job.path("clusters"))
+        gate = old.file("gate")
+        others = [gate] if gate is not None else []
+        manifest = old.model_copy(
+            update={
+                "generation": job.generation,
+                "entries": int(entries.sum()),
+                "documents": int(kept_documents.sum()),
+                "tokens": tokens,
+                "removed": (),
+                "files": job.files_with(others),
+            }
+        )
+        small = Datastore.unfinished(folder, manifest)
+        index, record = _compacted(store, small, entries, threads, progress)
+        write_index(job, small, index, record, store.checks)
+        manifest = manifest.model_copy(update={"index": record, "files": job.files_with(others)})
+        job.commit(manifest)
+        left = leftovers(folder, manifest)
+        if left:
+            raise StorageError(
+                f"{folder} is compact, but {', '.join(left[:3])} of its old state could not be "
+                "deleted: run `knn-logits compact` again"
+            )
+    return Datastore(folder)
+
+
+def _kept_entries(store: Datastore, documents: Array) -> Array:
+    """bool [entries]: those of the documents kept, but for the first token of a context."""
+    entries = np.ones(len(store), dtype=bool)
+    entries[store.removed_entries] = False
+    table = store.documents
+    if store.manifest.windows.concatenate and not documents[0] and documents.any():
+        # The stream now begins with the first document kept, and nothing predicts its first token.
+        begins = table.first[documents][:1]
+        entries[store.contexts.entries_of(begins, np.ones(1, np.int64))] = False
+    return entries
+
+
+def _write_text(job: Job, store: Datastore, documents: Array) -> int:
+    """Writes the tokens and the table of the documents kept, and returns the number of tokens."""
+    table, records, first = store.documents, [], 0
+    for number in np.flatnonzero(documents).tolist():
+        record = table[number]
+        records.append(replace(record, first=first))
+        first += record.length
+    with replacing(job.path("tokens")) as file:
+        file.write(array_header(np.dtype(np.int32), (first,)))
+        for number in np.flatnonzero(documents).tolist():
+            start = int(table.first[number])
+            part = store.tokens[start : start + int(table.length[number])]
+            file.write(np.ascontiguousarray(part).tobytes())
+    job.note(job.path("tokens"))
+    write_documents(job.path("documents"), records)
+    job.note(job.path("documents"))
+    return first
+
+
+def _write_keys(
+    job: Job, store: Datastore, entries: Array, shard_bytes: int, progress: Progress
+) -> None:
+    total = int(entries.sum())
+    writer = KeyWriter(
+        job, store.manifest.dim, store.manifest.dtype, total, shard_bytes=shard_bytes
+    )
+    skipped = writer.done
+    for part in _kept_keys(store, entries):
+        writer.append(part[min(skipped, len(part)) :])
+        skipped -= min(skipped, len(part))
+        progress("keys", writer.done, total)
+    writer.flush()
+
+
+def _kept_keys(store: Datastore, entries: Array) -> Iterator[Array]:
+    for first in range(0, len(entries), _ROWS_AT_ONCE):
+        ids = first + np.flatnonzero(entries[first : first + _ROWS_AT_ONCE])
+        yield store.keys(ids)
+
+
+def _compacted(
+    store: Datastore, small: Datastore, entries: Array, threads: int | None, progress: Progress
+) -> tuple[Index, IndexRecord]:
+    """The index over the entries kept: the codes stay, their numbers change."""
+    record = store.manifest.index
+    arrays = store.index_arrays()
+    if arrays is None:
+        config = IndexConfig(
+            record.factory,
+            nprobe=record.nprobe,
+            train_size=record.train_size,
+            seed=record.seed,
+            native=record.native,
+        )
+        index, made = make_index(small, config, threads=threads, progress=progress)
+        return index, made.model_copy(update={"requested": record.requested})
+    from knn_logits.index import plain
+
+    manifest = small.manifest
+    kept = plain.from_arrays(
+        plain.select(arrays, entries),
+        record.factory,
+        manifest.dim,
+        manifest.metric,
+        len(small),
+        threads=threads,
+    )
+    nprobes = (record.nprobe,) if record.nprobe else (1,)
+    return kept, measured(small, kept, record, nprobes, progress)

@@ -1,0 +1,193 @@
+"""The steps that a build and an addition share: text, canary, keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from knn_logits.building.keys import Sources, compute_keys
+from knn_logits.capture.location import KeyLocation
+from knn_logits.compatibility import (
+    CANARY_KEYS,
+    CANARY_TOKENS,
+    SAME,
+    canary_keys,
+    canary_tokens,
+    check_causal,
+    model_record,
+    relative_error,
+    tokenizer_record,
+    vocabulary_size,
+)
+from knn_logits.corpus.documents import Document, as_documents
+from knn_logits.datastore.documents import Contexts, Documents
+from knn_logits.datastore.files import write_arrays
+from knn_logits.datastore.job import Job
+from knn_logits.datastore.manifest import WindowRecord
+from knn_logits.datastore.reading import map_array, read_arrays
+from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter, TokenWriter
+from knn_logits.errors import MismatchError
+from knn_logits.neighbors import Array
+from knn_logits.progress import Progress
+from knn_logits.text.pairs import PairTokenizer
+from knn_logits.text.tokens import tokenize, tokenize_pairs
+from knn_logits.windows import plan
+
+
+@dataclass(frozen=True)
+class KeyPlan:
+    """All that decides what the keys of a text are, down to the last bit.
+
+    Attributes:
+        location: Where the key is.
+        windows: How the text is cut.
+        dtype: Precision of the stored keys.
+        batch_tokens: Tokens a forward pass: a matrix product rounds by its shape.
+        pairs: Cuts the sources and targets of an encoder-decoder model.
+    """
+
+    location: KeyLocation
+    windows: WindowRecord
+    dtype: str
+    batch_tokens: int
+    pairs: PairTokenizer | None = None
+
+    def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
+        """The plan by name, to compare with that of an unfinished job."""
+        record = model_record(model)
+        plan = {
+            "model type": record.type,
+            "model configuration": record.config_sha256[:12],
+            "model precision": record.dtype,
+            "tokenizer": tokenizer_record(tokenizer).sha256[:12],
+            "key": f"{self.location.module}:{self.location.side}",
+            "window": str(self.windows.window),
+            "stride": str(self.windows.stride),
+            "concatenate": str(self.windows.concatenate),
+            "keys-dtype": self.dtype,
+            "batch-tokens": str(self.batch_tokens),
+        }
+        if self.pairs is not None:
+            plan |= {
+                "source-prefix": self.pairs.source_prefix,
+                "source-lang": str(self.pairs.source_lang),
+                "target-lang": str(self.pairs.target_lang),
+                "targets begin with": str(self.pairs.opening),
+            }
+        return plan
+
+
+def write_canary(job: Job, model: nn.Module, tokenizer: Any, keys: KeyPlan) -> dict[str, Array]:
+    """Computes the keys of a fixed text, and keeps them for a run that goes on with the job.
+
+    Returns:
+        The canary's arrays by name.
+
+    Raises:
+        MismatchError: when an earlier run of the job was of another model.
+        ModelError: when the model reads ahead.
+    """
+    tokens = canary_tokens(tokenizer, vocabulary_size(model))[: keys.windows.window]
+    check_causal(model, keys.location, tokens)
+    computed = canary_keys(model, keys.location, tokens)
+    if job.file("checks") is not None:
+        saved = read_arrays(job.path("checks"))[0]
+        before = saved.get(CANARY_KEYS)
+        if before is not None and relative_error(computed, before) <= SAME:
+            return {CANARY_TOKENS: saved[CANARY_TOKENS], CANARY_KEYS: before}
+        if not job.overwrite:
+            raise MismatchError(
+                f"{job.folder} holds an unfinished build of other weights than this model's; load "
+                "the same model to go on, or begin again with --overwrite"
+            )
+        job.begin_again()
+    canary = {CANARY_TOKENS: tokens, CANARY_KEYS: computed}
+    write_arrays(job.path("checks"), canary, {})
+    job.note(job.path("checks"))
+    return canary
+
+
+def write_text(
+    job: Job,
+    tokenizer: Any,
+    documents: Iterable[Document | str],
+    model: nn.Module,
+    concatenate: bool,
+    progress: Progress,
+    before: tuple[Array, Documents] | None = None,
+    pairs: PairTokenizer | None = None,
+) -> TokenWriter:
+    """Writes tokens and documents, those `before` first."""
+    progress("tokens", 0, None)
+    rows = as_documents(documents)
+    cut = tokenize(tokenizer, rows) if pairs is None else tokenize_pairs(pairs, rows)
+    writer = TokenWriter(
+        job, concatenate=concatenate, vocabulary=vocabulary_size(model), before=before
+    )
+    with writer:
+        for document, ids in cut:
+            if ids:
+                writer.add(
+                    ids,
+                    id=document.id,
+                    title=document.title,
+                    uri=document.uri,
+                    metadata=json.dumps(document.metadata, default=str)
+                    if document.metadata
+                    else None,
+                    source=document.source if pairs is not None else None,
+                )
+            progress("tokens", writer.tokens, None)
+    return writer
+
+
+def write_keys(
+    job: Job,
+    model: nn.Module,
+    keys: KeyPlan,
+    text: TokenWriter,
+    contexts: Contexts,
+    *,
+    first_entry: int = 0,
+    shard_bytes: int = SHARD_BYTES,
+    progress: Progress,
+) -> None:
+    """Computes and writes the keys from `first_entry` on, or those that are still missing."""
+    tokens = map_array(job.path("tokens"), "int32", (text.tokens,))
+    entries = contexts.entries - first_entry
+    windows = [
+        window
+        for window in plan(
+            contexts.first, contexts.length, keys.windows.window, keys.windows.stride
+        )
+        if window.first_entry + window.entries > first_entry
+    ]
+    pairs = keys.pairs
+    sources: Sources | None = None
+    if pairs is not None:
+        sources = lambda contexts: pairs.sources(text.sources(contexts))  # noqa: E731
+    dim = read_arrays(job.path("checks"))[0][CANARY_KEYS].shape[1]
+    writer = KeyWriter(job, dim, keys.dtype, entries, shard_bytes=shard_bytes)
+    done = writer.done
+    progress("keys", done, entries)
+    parts = compute_keys(
+        model,
+        keys.location,
+        np.asarray(tokens),
+        windows,
+        dim=dim,
+        dtype=keys.dtype,
+        batch_tokens=keys.batch_tokens,
+        first_entry=first_entry + done,
+        sources=sources,
+    )
+    for part in parts:
+        writer.append(part)
+        done += len(part)
+        progress("keys", done, entries)
+    writer.flush()

@@ -1,0 +1,1 @@
+"""Datastores of earlier kNN-LM systems, made datastores of this package."""

@@ -1,0 +1,359 @@
+"""`import_datastore`: a datastore of an earlier kNN-LM system, made one of this package.
+
+Such a datastore has no documents: its values are one stream of tokens, in which value i follows
+key i. Here it becomes one document, whose first token stands for the one that nobody stored.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from knn_logits._version import __version__
+from knn_logits.building.indexing import make_index, measured, write_index
+from knn_logits.building.steps import KeyPlan, write_canary
+from knn_logits.capture.forward import evaluating, input_device, key_states
+from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
+from knn_logits.compatibility import (
+    CANARY_KEYS,
+    model_record,
+    tokenizer_record,
+    vocabulary_size,
+)
+from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
+from knn_logits.convert.csr_pickle import read_csr
+from knn_logits.convert.legacy import (
+    LegacyFiles,
+    find_files,
+    key_parts,
+    read_keys,
+    read_values,
+    written_entries,
+)
+from knn_logits.datastore.files import write_array
+from knn_logits.datastore.job import Job, begin
+from knn_logits.datastore.manifest import (
+    IndexRecord,
+    KeyRecord,
+    Manifest,
+    SettingsRecord,
+    WindowRecord,
+)
+from knn_logits.datastore.store import Datastore
+from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter, TokenWriter
+from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
+from knn_logits.index.faiss_file import FaissFile, read_faiss_file
+from knn_logits.neighbors import Array
+from knn_logits.progress import Progress, no_progress
+from knn_logits.text.pairs import context_length
+from knn_logits.windows import resolve
+
+logger = logging.getLogger(__name__)
+
+# What these systems search with where nothing else is said.
+_TEMPERATURE = 1.0
+# Distance of a key from the model's own at its place, by that at other places: the right model
+# gave 0.34 to 0.82 under another context, one of other weights 1.00 to 1.01.
+_OTHER_MODEL = 0.95
+_SPAN = 256
+_LEAST_SPAN = 64
+_SPANS = 4
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was read, and what is not possible with it.
+
+    Attributes:
+        store: The datastore.
+        files: Where it came from.
+        unwritten: Entries at the end that the other system never filled, left out.
+        model_error: How far the keys are from this model's own, 1 for another model's; None where
+            that could not be checked.
+        limits: What is not possible, a line each.
+    """
+
+    store: Datastore
+    files: LegacyFiles
+    unwritten: int
+    model_error: float | None
+    limits: tuple[str, ...]
+
+
+def import_datastore(
+    model: nn.Module,
+    tokenizer: Any,
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    key: str = DEFAULT_KEY,
+    window: WindowConfig | None = None,
+    index: IndexConfig | None = None,
+    k: int | None = None,
+    lmbda: float | None = None,
+    temperature: float | None = None,
+    threads: int | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    overwrite: bool = False,
+    license: str | None = None,
+    source_text: str | None = None,
+    progress: Progress = no_progress,
+) -> Imported:
+    """Makes a datastore of the files of knn-transformers, knnlm, knn-models and their relatives.
+
+    The other system's index is taken over where it is there: its file is read as data, never by
+    FAISS. No pickle is loaded. Sizes and number formats are found from the files.
+
+    Args:
+        model: The model that built it.
+        tokenizer: Its tokenizer.
+        source: Folder of the files, or the file of values where a folder holds several datastores.
+        folder: Where the datastore is written: a new or an empty folder.
+        key: The place of the key in the model.
+        window: Tokens seen at once when text is scored with it; what the other system used is
+            not in its files.
+        index: Build this index from the keys instead of taking the one that is there.
+        k: Neighbors a query, for users who give none; so the next two.
+        lmbda: Weight of the neighbors.
+        temperature: Of the softmax; None takes 1, as these systems do.
+        threads: OpenMP threads of the index; None leaves FAISS's own choice.
+        shard_bytes: Size of a file of keys.
+        overwrite: Replace a datastore that is there.
+        license: Licence of the text, kept in the manifest.
+        source_text: Where the text is from, kept in the manifest.
+        progress: Told how far the work is.
+
+    Returns:
+        The datastore, and what is not possible with it.
+
+    Raises:
+        CorpusError: when the files are not there.
+        MismatchError: when they are not of this model.
+        DamagedError: when one holds something else than it should.
+        DatastoreError: when there are neither keys nor an index, or the folder cannot be used.
+        StorageError: when the disk is full.
+    """
+    settings = KNNConfig().with_given(
+        k=k, lmbda=lmbda, temperature=_TEMPERATURE if temperature is None else temperature
+    )
+    files = find_files(Path(source))
+    if files.keys is None and files.index is None:
+        raise DatastoreError(
+            f"{files.values} has neither keys nor an index beside it, so nothing can be searched: "
+            "get one of them as well"
+        )
+    if files.keys is None and index is not None:
+        raise ConfigError("another index is built from the keys, which are missing: leave it out")
+    location = find_key(model, key)
+    sizes = resolve(window or WindowConfig(), context_length(model))
+    plan = KeyPlan(
+        location, WindowRecord(window=sizes[0], stride=sizes[1], concatenate=True), "float16", 1
+    )
+    target = Path(folder).resolve()
+    described = plan.as_text(model, tokenizer) | {"import of": str(files.values.resolve())}
+    with begin(target, "build", described, overwrite=overwrite) as job, evaluating(model):
+        canary = write_canary(job, model, tokenizer, plan)
+        dim = int(canary[CANARY_KEYS].shape[1])
+        found = _their_index(files, index, dim, progress)
+        vocabulary = vocabulary_size(model)
+        values = read_values(files, dim, vocabulary, found.size if found else None)
+        keys = read_keys(files.keys, len(values), dim) if files.keys else None
+        entries = written_entries(keys, values) if keys is not None else len(values)
+        error = _model_error(model, location, keys, values[:entries])
+        _write_text(job, tokenizer, values[:entries], vocabulary, files)
+        if keys is not None:
+            _write_keys(job, keys[:entries], shard_bytes, progress)
+        clusters = _write_clusters(job, files, len(values), entries)
+        manifest = Manifest(
+            created_with=__version__,
+            generation=job.generation,
+            model=model_record(model),
+            tokenizer=tokenizer_record(tokenizer),
+            key=KeyRecord(name=key, module=location.module, side=location.side),
+            entries=entries,
+            documents=1,
+            tokens=entries + 1,
+            dim=dim,
+            dtype="float32" if keys is not None and keys.dtype.itemsize == 4 else "float16",
+            metric=found.metric if found else "l2",
+            windows=plan.windows,
+            index=IndexRecord(factory="exact", requested="import"),
+            settings=SettingsRecord(
+                k=settings.k, lmbda=settings.lmbda, temperature=settings.temperature
+            ),
+            license=license,
+            source=source_text,
+            files=job.files_with(()),
+        )
+        store = Datastore.unfinished(target, manifest)
+        record = _write_index(job, store, found, entries, index, canary, threads, progress)
+        manifest = manifest.model_copy(update={"index": record})
+        job.commit(manifest.model_copy(update={"files": job.files_with(())}))
+    limits = _limits(files, keys is not None, clusters)
+    return Imported(Datastore(folder), files, len(values) - entries, error, limits)
+
+
+def _their_index(
+    files: LegacyFiles, wanted: IndexConfig | None, dim: int, progress: Progress
+) -> FaissFile | None:
+    """The other system's index, None when another is wanted or it cannot be taken over."""
+    if files.index is None or wanted is not None:
+        return None
+    progress("reading the index", 0, None)
+    try:
+        found = read_faiss_file(files.index)
+    except DamagedError as error:
+        if files.keys is None:
+            raise
+        logger.warning("%s; a new index is built from the keys", error)
+        return None
+    if found.dim != dim:
+        raise MismatchError(
+            f"{files.index} holds vectors of {found.dim} numbers, the model's keys have {dim}: "
+            "name the model that built it, and --key for another place in it"
+        )
+    return found
+
+
+def _write_text(
+    job: Job, tokenizer: Any, values: Array, vocabulary: int, files: LegacyFiles
+) -> None:
+    first = next(
+        (
+            one
+            for one in (tokenizer.bos_token_id, tokenizer.eos_token_id)
+            if one is not None and one < vocabulary
+        ),
+        0,
+    )
+    with TokenWriter(job, concatenate=True, vocabulary=vocabulary) as writer:
+        tokens = np.concatenate([[first], np.asarray(values, np.int64)])
+        writer.add(tokens, id=files.values.name, title=f"all of {files.values.name}")
+
+
+def _write_keys(job: Job, keys: Array, shard_bytes: int, progress: Progress) -> None:
+    dtype = "float32" if keys.dtype.itemsize == 4 else "float16"
+    writer = KeyWriter(job, keys.shape[1], dtype, len(keys), shard_bytes=shard_bytes)
+    skipped = writer.done
+    for part in key_parts(keys):
+        writer.append(part[min(skipped, len(part)) :])
+        skipped -= min(skipped, len(part))
+        progress("keys", writer.done, len(keys))
+    writer.flush()
+
+
+def _write_clusters(job: Job, files: LegacyFiles, entries: int, kept: int) -> bool:
+    """Writes the cluster of each entry, where the other system made any."""
+    if files.clusters is None:
+        return False
+    try:
+        (rows, columns), indptr, indices = read_csr(files.clusters)
+        if columns != entries or len(indices) != entries:
+            raise DamagedError(
+                f"{files.clusters} is about {columns} entries and names {len(indices)}, the "
+                f"datastore has {entries}"
+            )
+        sizes: Array = np.diff(indptr.astype(np.int64))
+        clusters = np.full(entries, -1, np.int32)
+        inside = bool(((indices >= 0) & (indices < entries)).all()) and bool((sizes >= 0).all())
+        if not inside or int(sizes.sum()) != entries:
+            raise DamagedError(f"{files.clusters} names entries that are not there")
+        clusters[indices] = np.repeat(np.arange(rows, dtype=np.int32), sizes)
+        if int(clusters.min(initial=0)) < 0 or rows > entries:
+            raise DamagedError(f"{files.clusters} leaves entries without a cluster")
+    except DamagedError as error:
+        logger.warning("%s; imported without clusters", error)
+        return False
+    write_array(job.path("clusters"), clusters[:kept])
+    job.note(job.path("clusters"))
+    return True
+
+
+def _write_index(
+    job: Job,
+    store: Datastore,
+    found: FaissFile | None,
+    entries: int,
+    wanted: IndexConfig | None,
+    canary: dict[str, Array],
+    threads: int | None,
+    progress: Progress,
+) -> IndexRecord:
+    if found is None:
+        built, record = make_index(
+            store, wanted or IndexConfig(), threads=threads, progress=progress
+        )
+        write_index(job, store, built, record, canary)
+        return record
+    from knn_logits.index import plain
+
+    kept = np.arange(found.size) < entries
+    opened = plain.from_arrays(
+        found.arrays if kept.all() else plain.select(found.arrays, kept),
+        found.factory,
+        found.dim,
+        found.metric,
+        entries,
+        nprobe=found.nprobe,
+        threads=threads,
+    )
+    record = IndexRecord(factory=found.factory, requested="import", nprobe=found.nprobe)
+    if store.has_keys:
+        record = measured(store, opened, record, (found.nprobe or 1,), progress)
+    write_index(job, store, opened, record, canary)
+    return record
+
+
+def _model_error(
+    model: nn.Module, location: KeyLocation, keys: Array | None, values: Array
+) -> float | None:
+    """How far the keys are from those that this model gives the same text, 1 for chance.
+
+    The context that the other system had is not known, so even the right model differs. What it
+    has in common with the keys is their order: its state at a place is nearer to the key of that
+    place than to others.
+
+    Raises:
+        MismatchError: when they are another model's.
+    """
+    span = min(_SPAN, context_length(model) or _SPAN, len(values) // 2)
+    if keys is None or is_encoder_decoder(model) or span < _LEAST_SPAN:
+        return None
+    own, others = [], []
+    for start in np.linspace(0, len(values) - span - 1, _SPANS).astype(np.int64).tolist():
+        tokens = torch.from_numpy(np.array(values[start : start + span], np.int64))
+        inputs = {"input_ids": tokens.unsqueeze(0).to(input_device(model))}
+        states = key_states(model, location, inputs)[0].float().cpu().numpy()
+        theirs = np.asarray(keys[start + 1 : start + span + 1], np.float32)
+        # Only where the context is long by now.
+        mine, theirs = states[span // 2 :], theirs[span // 2 :]
+        own.append(np.linalg.norm(mine - theirs, axis=1))
+        others.append(np.linalg.norm(mine - np.roll(theirs, len(theirs) // 2, axis=0), axis=1))
+    chance = float(np.median(np.concatenate(others)))
+    error = float(np.median(np.concatenate(own))) / max(chance, 1e-12)
+    if not error <= _OTHER_MODEL:
+        raise MismatchError(
+            f"the keys are not those of this model at {location}: they are no nearer to its own "
+            f"than chance ({error:.2f}); name the model that built them, and --key for another "
+            "place in it"
+        )
+    return error
+
+
+def _limits(files: LegacyFiles, has_keys: bool, clusters: bool) -> tuple[str, ...]:
+    limits = ["sources are passages of one stream: the files name no documents"]
+    if not has_keys:
+        limits += [
+            "there are no keys: refine, add, compact and another index are not possible",
+            "recall is unknown, and whether the index is this model's could not be checked",
+        ]
+    if files.clusters is not None and not clusters:
+        limits.append("the clusters could not be taken over")
+    return tuple(limits)

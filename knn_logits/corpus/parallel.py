@@ -1,0 +1,74 @@
+"""From two parallel text files to rows: line n of one is the source of line n of the other.
+
+Knows the notation `SOURCE::TARGET`. It does not know what a document is.
+"""
+
+import gzip
+import itertools
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from knn_logits.corpus.rows import Row, Skip, SourceFile, display_name, first_line
+from knn_logits.errors import CorpusError
+
+_BETWEEN = "::"
+
+
+def split_parallel(name: str) -> tuple[str, str] | None:
+    """The two files that `SOURCE::TARGET` names; None for any other name, or an existing path."""
+    source, between, target = name.partition(_BETWEEN)
+    if not between or not source or not target or Path(name).exists():
+        return None
+    return source, target
+
+
+def read_parallel(
+    source: SourceFile, target: SourceFile, keys: tuple[str, ...], skip: Skip
+) -> Iterator[Row]:
+    """Read the lines of two files side by side, gzipped or not.
+
+    Args:
+        source: the file of the sources.
+        target: the file of the targets.
+        keys: what the two are called in a row.
+        skip: called with a name and a reason for a line that cannot be read.
+
+    Raises:
+        CorpusError: a file cannot be read, or one has more lines than the other.
+    """
+    pairs = itertools.zip_longest(_lines(source), _lines(target))
+    for number, (read, written) in enumerate(pairs, start=1):
+        if read is None or written is None:
+            short, long = (source, target) if read is None else (target, source)
+            raise CorpusError(
+                f"{short.shown} ends after {number - 1} lines, {long.shown} goes on: parallel "
+                "files have a line for each line of the other"
+            )
+        where = f"{target.shown}, line {number}"
+        try:
+            texts = _text(read, number), _text(written, number)
+        except UnicodeDecodeError:
+            skip(where, "not UTF-8 text")
+            continue
+        yield Row(dict(zip(keys, texts, strict=True)), f"{target.name}:{number}", where)
+
+
+def _text(line: bytes, number: int) -> str:
+    text = line.decode("utf-8")
+    return (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n")
+
+
+def _lines(file: SourceFile) -> Iterator[bytes]:
+    try:
+        with file.path.open("rb") as raw:
+            zipped = raw.peek(2).startswith(b"\x1f\x8b")
+            stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw) if zipped else raw)
+            for line in stream:
+                file.advance(raw)
+                yield line
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorpusError(
+            f"{display_name(str(file.path))} cannot be read ({first_line(error)}); get it again"
+        ) from error

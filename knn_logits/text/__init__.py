@@ -1,0 +1,1 @@
+"""Text as a model reads it: tokens, and pairs of source and target."""

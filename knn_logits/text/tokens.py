@@ -1,0 +1,139 @@
+"""Text to tokens, as the model's tokenizer cuts it, also for documents of any length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from knn_logits.corpus.documents import Document
+from knn_logits.errors import CorpusError
+from knn_logits.neighbors import Array
+from knn_logits.text.pairs import PairTokenizer
+
+# A tokenizer holds several times a text's size in memory, so a huge text goes in parts.
+_PART = 1 << 20
+_BLOCK = 1 << 17
+_PARTS_AT_ONCE = 64
+_PAIRS_AT_ONCE = 1024
+_CHARACTERS_AT_ONCE = 4 << 20
+_BREAK = re.compile(r"\n(?=\S)")
+
+
+def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """What a tokenizer puts before and after a text."""
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a", add_special_tokens=True)["input_ids"]
+    for start in range(len(whole) - len(plain) + 1):
+        if whole[start : start + len(plain)] == plain:
+            return list(whole[:start]), list(whole[start + len(plain) :])
+    return [], []
+
+
+def _parts(text: str, size: int | None = None) -> Iterator[str]:
+    start, size = 0, size or _PART
+    while len(text) - start > size:
+        found = _BREAK.search(text, start + size)
+        if found is None:
+            break
+        yield text[start : found.end()]
+        start = found.end()
+    yield text[start:]
+
+
+def tokenize(tokenizer: Any, documents: Iterable[Document]) -> Iterator[tuple[Document, list[int]]]:
+    """Cuts documents into tokens, with the special tokens the tokenizer puts around a text.
+
+    A document above a million characters is cut at a line's end before it is tokenized.
+
+    Args:
+        tokenizer: A tokenizer of transformers.
+        documents: In order.
+
+    Yields:
+        Each document and its token ids.
+    """
+    before, after = special_tokens(tokenizer)
+    for group in _groups(documents):
+        texts = [part for document, parts in group for part in parts]
+        cut: list[list[int]] = []
+        for first in range(0, len(texts), _PARTS_AT_ONCE):
+            cut += tokenizer(
+                texts[first : first + _PARTS_AT_ONCE],
+                add_special_tokens=False,
+                return_attention_mask=False,
+                verbose=False,
+            )["input_ids"]
+        place = 0
+        for document, parts in group:
+            ids = [one for part in cut[place : place + len(parts)] for one in part]
+            place += len(parts)
+            yield document, [*before, *ids, *after]
+
+
+def tokenize_pairs(
+    pairs: PairTokenizer, documents: Iterable[Document]
+) -> Iterator[tuple[Document, list[int]]]:
+    """Cuts the targets of pairs into the decoder's text.
+
+    Args:
+        pairs: The model's tokenizer.
+        documents: In order, each with its source.
+
+    Yields:
+        Each document and the token ids of its target, from the one that starts it.
+
+    Raises:
+        CorpusError: when a document has no source.
+    """
+    waiting = iter(documents)
+    while group := list(islice(waiting, _PAIRS_AT_ONCE)):
+        for document in group:
+            if document.source is None:
+                raise CorpusError(
+                    f"{document.id} has no source: an encoder-decoder model needs pairs, that is "
+                    'rows with "source" and "target"'
+                )
+        yield from zip(group, pairs.targets([one.text for one in group]), strict=True)
+
+
+def token_blocks(tokenizer: Any, text: str, around: tuple[list[int], list[int]]) -> Iterator[Array]:
+    """The tokens of one document, part by part, cut at the ends of lines.
+
+    Memory holds what a tokenizer makes of one part, however long the document is.
+
+    Args:
+        tokenizer: A tokenizer of transformers.
+        text: The document's text.
+        around: From `special_tokens`.
+
+    Yields:
+        int32 [tokens], one after another.
+    """
+    before, after = around
+    if before:
+        yield np.array(before, np.int32)
+    for part in _parts(text, _BLOCK):
+        cut = tokenizer(part, add_special_tokens=False, return_attention_mask=False, verbose=False)[
+            "input_ids"
+        ]
+        yield np.array(cut, np.int32)
+    if after:
+        yield np.array(after, np.int32)
+
+
+def _groups(documents: Iterable[Document]) -> Iterator[list[tuple[Document, list[str]]]]:
+    group: list[tuple[Document, list[str]]] = []
+    size = 0
+    for document in documents:
+        parts = list(_parts(document.text))
+        group.append((document, parts))
+        size += len(document.text)
+        if len(group) >= _PARTS_AT_ONCE or size >= _CHARACTERS_AT_ONCE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

@@ -1,0 +1,290 @@
+import errno
+
+import numpy as np
+import pytest
+import torch
+from folders import contents, hashes, names, refit
+from handmade import make_store
+
+from knn_logits import (
+    ConfigError,
+    DamagedError,
+    Datastore,
+    DatastoreError,
+    IndexConfig,
+    KNNConfig,
+    Retriever,
+    build_index,
+)
+from knn_logits.building import indexing
+from knn_logits.datastore import files, layout
+from knn_logits.datastore.files import write_arrays
+from knn_logits.errors import StorageError
+from knn_logits.index.base import normalised
+from knn_logits.index.exact import ExactIndex
+from knn_logits.retrieval import open_index
+
+RANDOM = np.random.default_rng(3)
+DOCUMENTS = [RANDOM.integers(0, 100, 31).tolist() for _ in range(40)]
+KEYS = RANDOM.standard_normal((1200, 8)).astype(np.float16)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    return make_store(tmp_path / "s", DOCUMENTS, KEYS, shard_bytes=5000)
+
+
+def unchanged(one, other):
+    return {name for name, found in one.items() if other.get(name) == found}
+
+
+def test_another_index_and_metric_keep_the_entries(plain):
+    values, before = plain.values, hashes(plain.folder)
+    queries = torch.from_numpy(RANDOM.standard_normal((9, 8)).astype(np.float32))
+    store = plain
+    for factory, metric in [
+        ("IVF8,Flat", "cosine"),
+        ("Flat", "ip"),
+        ("exact", "l2"),
+        ("IVF8,SQ8", "l2"),
+        ("auto", "cosine"),
+    ]:
+        store = build_index(store, IndexConfig(factory, metric))
+        assert store.manifest == Datastore(store.folder).manifest
+        record = store.manifest.index
+        assert record.requested == factory
+        assert record.factory == ("exact" if factory == "auto" else factory)
+        assert store.manifest.metric == metric
+        assert any("index" in name for name in names(store.folder)) == (record.factory != "exact")
+        assert (store.manifest.file("index") is not None) == (record.factory != "exact")
+        assert set(names(store.folder)) == {
+            layout.MANIFEST,
+            *(one.name for one in store.manifest.files),
+        }
+        assert torch.equal(store.values, values)
+        np.testing.assert_array_equal(store.keys(np.arange(1200)), KEYS)
+        assert {"tokens.npy", "documents.parquet", "keys-00000.npy"} <= unchanged(
+            before, hashes(store.folder)
+        )
+        found = Retriever(store, KNNConfig(k=5, nprobe=8, refine=True)).search(queries)
+        keys = torch.from_numpy(KEYS).float()
+        true = ExactIndex(keys, metric).search(queries, 5)
+        overlap = [
+            len(set(a) & set(b)) / 5
+            for a, b in zip(found.ids.tolist(), true[1].tolist(), strict=True)
+        ]
+        assert np.mean(overlap) > 0.9
+        for file in store.manifest.files:
+            assert hashes(store.folder)[file.name] == file.sha256
+
+
+def by_kind(folder):
+    """The content of each kind of file, whatever job wrote it; the manifest names the job."""
+    return {
+        layout.kind_of(name): found for name, found in hashes(folder).items() if "keys" not in name
+    }
+
+
+def without_names(store):
+    fixed = {"generation": 0, "files": ()}
+    return store.manifest.model_copy(update=fixed), by_kind(store.folder) | {None: ""}
+
+
+def test_the_same_index_twice_is_the_same_bytes(plain):
+    one = without_names(build_index(plain, IndexConfig("IVF8,SQ8")))
+    other = without_names(build_index(plain, IndexConfig("IVF8,SQ8")))
+    assert one == other
+    assert build_index(plain, IndexConfig("IVF8,SQ8", seed=5)).manifest.index.factory == "IVF8,SQ8"
+
+
+def test_going_back_to_the_exact_index_gives_the_first_bytes(plain):
+    first = build_index(plain, IndexConfig("exact"))
+    before = without_names(first)
+    build_index(plain, IndexConfig("IVF8,SQ8", "cosine"))
+    again = without_names(build_index(Datastore(plain.folder), IndexConfig("exact", "l2")))
+    assert again[1] == before[1]
+    # What was chosen for the first metric may no longer be best.
+    assert (before[0].settings.stale, again[0].settings.stale) == (False, True)
+    fresh = again[0].settings.model_copy(update={"stale": False})
+    assert again[0].model_copy(update={"settings": fresh}) == before[0]
+
+
+@pytest.mark.parametrize("factory", ["nonsense", "IVF8,PQ3", "IVF4096,Flat"])
+def test_an_index_that_cannot_be_made_leaves_the_old_one(plain, factory):
+    build_index(plain, IndexConfig("IVF8,SQ8", "ip"))
+    before = hashes(plain.folder)
+    with pytest.raises(ConfigError):
+        build_index(plain, IndexConfig(factory))
+    assert hashes(plain.folder) == before
+
+
+def test_without_keys_there_is_nothing_to_build_from(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS, with_keys=False)
+    with pytest.raises(DatastoreError, match="no keys"):
+        build_index(store, IndexConfig("Flat"))
+
+
+# Recall
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "IVF8,SQ8"])
+def test_recall_is_written_down(plain, metric, factory):
+    record = build_index(plain, IndexConfig(factory, metric)).manifest.index
+    assert record.recall.at == 64
+    assert record.recall.queries == 256
+    assert 0.9 <= record.recall.value <= 1.0
+    if factory == "Flat":
+        assert record.recall.value == 1.0
+        assert record.nprobe is None
+    else:
+        assert 1 <= record.nprobe <= 8
+
+
+def recall_by_hand(store, index, queries=256, at=64):
+    """As a plain loop: each sampled key's nearest other entries, and how many are found."""
+    keys = torch.from_numpy(KEYS).double()
+    if store.manifest.metric == "cosine":
+        keys = normalised(keys)
+    chosen = np.random.default_rng(1).permutation(len(store))[:queries]
+    shares = []
+    for own in chosen.tolist():
+        if store.manifest.metric == "l2":
+            order = ((keys - keys[own]) ** 2).sum(-1).argsort()
+        else:
+            order = (keys @ keys[own]).argsort(descending=True)
+        true = [one for one in order.tolist() if one != own][:at]
+        _, found = index.search(torch.from_numpy(KEYS[own : own + 1]).float(), at + 1)
+        shares.append(len(set(found[0].tolist()) & set(true)) / at)
+    return float(np.mean(shares))
+
+
+@pytest.mark.parametrize(("factory", "metric"), [("IVF8,SQ4", "l2"), ("IVF8,Flat", "ip")])
+def test_recall_is_that_of_a_plain_loop(plain, factory, metric):
+    store = build_index(plain, IndexConfig(factory, metric))
+    expected = recall_by_hand(store, open_index(store))
+    assert store.manifest.index.recall.value == pytest.approx(expected, abs=2e-3)
+
+
+def test_nprobe_is_the_smallest_that_reaches_the_recall(plain):
+    store = build_index(plain, IndexConfig("IVF32,Flat"))
+    chosen = store.manifest.index.nprobe
+    index = open_index(store)
+    assert index.nprobe == chosen > 1
+    queries, truth = indexing.sample_queries(store, 0)
+    assert indexing.recall(index, queries, truth) >= 0.9
+    index.nprobe = chosen // 2
+    assert indexing.recall(index, queries, truth) < 0.9
+
+
+def test_nprobe_that_was_asked_for_is_kept(plain):
+    store = build_index(plain, IndexConfig("IVF32,Flat", nprobe=2))
+    assert store.manifest.index.nprobe == 2
+    assert store.manifest.index.recall.value < 0.9
+    assert open_index(store).nprobe == 2
+    most = build_index(plain, IndexConfig("IVF32,Flat", nprobe=1000))
+    assert most.manifest.index.nprobe == 32
+    assert most.manifest.index.recall.value == 1.0
+
+
+def test_queries_and_their_true_neighbors(plain):
+    queries, truth = indexing.sample_queries(plain, 0)
+    assert queries.shape == (256, 8)
+    assert truth.shape == (256, 64)
+    rows = {row.tobytes(): number for number, row in enumerate(KEYS.astype(np.float32))}
+    for query, found in zip(queries, truth, strict=True):
+        own = rows[query.tobytes()]
+        assert own not in found
+        assert len(set(found.tolist())) == 64
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3, 40])
+@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF1,Flat"])
+def test_few_entries(tmp_path, entries, factory):
+    tokens = list(range(entries + 1))
+    store = build_index(make_store(tmp_path / "s", [tokens]), IndexConfig(factory))
+    record = store.manifest.index
+    if factory == "exact" or entries == 1:
+        assert record.recall is None
+    else:
+        assert record.recall.at == min(64, entries - 1)
+        assert record.recall.value == 1.0
+    found = Retriever(store, KNNConfig(k=5)).search(torch.zeros(2, 4))
+    assert found.k == min(5, entries)
+    assert sorted(found.values[0].tolist()) == sorted(store.values[found.ids[0]].tolist())
+
+
+def test_many_equal_keys(tmp_path):
+    """Text that repeats itself: the nearest entries of a key are at the distance 0."""
+    keys = np.repeat(KEYS[:6], 200, axis=0)
+    store = build_index(make_store(tmp_path / "s", DOCUMENTS, keys), IndexConfig("IVF4,Flat"))
+    assert 0.0 <= store.manifest.index.recall.value <= 1.0
+    found = Retriever(store, KNNConfig(k=150)).search(torch.from_numpy(keys[:1]).float())
+    assert (found.distances[found.mask] < 1e-3).all()
+
+
+def test_the_probe_is_what_the_index_answers(plain):
+    for factory, metric in [("exact", "l2"), ("IVF8,SQ8", "ip"), ("Flat", "cosine")]:
+        store = build_index(plain, IndexConfig(factory, metric))
+        asked, ids = store.checks["probe.queries"], store.checks["probe.ids"]
+        distances, found = open_index(store).search(torch.from_numpy(asked), 8)
+        order = distances.argsort(dim=-1, descending=metric != "l2", stable=True)
+        np.testing.assert_array_equal(found.gather(-1, order).numpy(), ids)
+        assert "nothing" in store.checks
+
+
+def test_progress_is_told(plain):
+    seen = []
+    build_index(
+        plain, IndexConfig("IVF8,Flat"), progress=lambda phase, done, total: seen.append(phase)
+    )
+    assert seen == ["index IVF8,Flat", "recall"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "full")])
+def test_an_interrupted_rebuild_leaves_the_old_index(plain, monkeypatch, error):
+    before = contents(plain.folder)
+
+    def stop(*_):
+        raise error
+
+    monkeypatch.setattr(files, "_save_arrays", stop)
+    with pytest.raises((KeyboardInterrupt, StorageError)):
+        build_index(plain, IndexConfig("IVF2,SQ8"))
+    monkeypatch.undo()
+    assert contents(plain.folder).items() >= before.items()
+    assert len(Datastore(plain.folder)) == len(plain)
+    store = build_index(plain, IndexConfig("IVF2,SQ8"))
+    assert store.manifest.index.factory == "IVF2,SQ8"
+    assert layout.JOURNAL not in names(plain.folder)
+
+
+@pytest.mark.parametrize("then", ["exact", "HNSW8", "IVF4,Flat"])
+def test_what_an_interrupted_job_wrote_of_another_index_does_not_stay(plain, monkeypatch, then):
+    """Killed after its index was written, before the manifest."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(indexing, "probe_arrays", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(plain, IndexConfig("IVF8,SQ8"))
+    assert "index.1.safetensors" in names(plain.folder)
+    store = build_index(plain, IndexConfig(then, native=True))
+    expected = {"exact": None, "HNSW8": "native", "IVF4,Flat": "index"}[then]
+    kinds = {layout.kind_of(one.name) for one in store.manifest.files}
+    assert kinds & {"index", "native"} == {expected} - {None}
+    assert open_index(store, native=True).size == 1200
+
+
+def test_an_index_that_finds_something_else_is_refused(plain):
+    store = build_index(plain, IndexConfig("IVF2,Flat", nprobe=2))
+    arrays = store.index_arrays()
+    arrays["ids"] = arrays["ids"][::-1].copy()
+    write_arrays(store.folder / store.manifest.file("index").name, arrays, {})
+    with pytest.raises(DamagedError, match="index"):
+        Datastore(store.folder)
+    refit(store.folder)
+    with pytest.raises(DamagedError, match="does not find what it found"):
+        Retriever(Datastore(store.folder), KNNConfig())

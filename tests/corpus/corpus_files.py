@@ -1,0 +1,55 @@
+"""Corpora on disk, good and damaged, and what reading them gives."""
+
+import gzip
+import hashlib
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from knn_logits.corpus.documents import read_corpus
+from knn_logits.errors import CorpusError
+
+
+def write(path, data):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return str(path)
+
+
+def write_lines(path, rows):
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    return write(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+
+
+def write_table(path, columns, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, **options)
+    return str(path)
+
+
+def read(*paths, **options):
+    """Read a corpus that may hold anything; return its documents and what was passed over."""
+    skipped = []
+    documents = read_corpus(
+        paths, on_skip=lambda name, reason: skipped.append((name, reason)), **options
+    )
+    return list(documents), skipped
+
+
+def failure(*paths, **options):
+    with pytest.raises(CorpusError) as caught:
+        list(read_corpus(paths, **options))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def digits(n):
+    # They compress badly, so that damage in the middle of a file leaves rows before it.
+    return hashlib.sha512(str(n).encode()).hexdigest()
+
+
+def lines_of(count):
+    return [{"text": f"line {n} {digits(n)}", "id": str(n)} for n in range(count)]

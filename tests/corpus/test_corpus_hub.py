@@ -1,0 +1,111 @@
+"""Datasets of the Hub, with a stand-in for the library `datasets`."""
+
+import sys
+import types
+
+import pytest
+from corpus_files import failure, read, write
+
+from knn_logits.corpus.documents import Document, corpus_bytes, read_corpus
+from knn_logits.errors import CorpusError, MissingDependencyError
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A stand-in for the library `datasets`; returns the calls made and the rows it gives."""
+    calls, rows = [], []
+
+    def load_dataset(*args, **options):
+        calls.append((args, options))
+        return iter(list(rows))
+
+    module = types.ModuleType("datasets")
+    module.load_dataset = load_dataset
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return types.SimpleNamespace(calls=calls, rows=rows, module=module)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "split"),
+    [
+        ("hf:org/name", ("org/name", None), "train"),
+        ("hf:org/name:config", ("org/name", "config"), "train"),
+        ("hf:org/name:config:test", ("org/name", "config"), "test"),
+        ("hf:org/name::validation", ("org/name", None), "validation"),
+        ("hf:name:", ("name", None), "train"),
+        ("hf:name::", ("name", None), "train"),
+    ],
+)
+def test_a_dataset_of_the_hub_is_streamed(hub, name, args, split):
+    hub.rows += [{"text": "a", "id": 3, "n": 1}, {"text": None}, {"text": "b", "x": b"\0"}]
+    documents, skipped = read(name)
+    assert documents == [Document("a", "3", metadata={"n": 1}), Document("b", f"{name}:3")]
+    assert skipped == [(f"{name}, row 2", "empty")]
+    assert hub.calls == [(args, {"split": split, "streaming": True})]
+
+
+def test_a_dataset_of_pairs(hub):
+    hub.rows.append({"source": "a", "target": "b"})
+    assert read("hf:x", pairs=True)[0] == [Document("b", "hf:x:1", source="a")]
+
+
+def test_files_and_datasets_together(hub, tmp_path):
+    hub.rows.append({"text": "b"})
+    path = write(tmp_path / "a.txt", "a")
+    assert [document.text for document in read(path, "hf:x", path)[0]] == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("name", ["hf:", "hf::config", "hf: :x"])
+def test_a_dataset_without_a_name_is_an_error(hub, name):
+    with pytest.raises(CorpusError, match=r"names no dataset; write hf:DATASET:CONFIG:SPLIT"):
+        read_corpus([name])
+
+
+def test_a_dataset_without_the_column_is_an_error(hub):
+    hub.rows.append({f"column{number}": "x" for number in range(12)})
+    message = failure("hf:org/name")
+    assert 'hf:org/name: no column "text" among column0, ' in message
+    assert "column9, ...;" in message
+
+
+def test_a_dataset_whose_text_is_no_string_is_an_error(hub):
+    hub.rows.append({"text": ["a"]})
+    assert 'hf:x, row 1: "text" is a list, not a string' in failure("hf:x")
+
+
+def test_a_dataset_that_does_not_load_is_an_error(hub):
+    def load_dataset(*args, **options):
+        raise ValueError("Unknown split 'trian'.\nShould be one of ['train'].")
+
+    hub.module.load_dataset = load_dataset
+    message = failure("hf:org/name::trian")
+    assert "hf:org/name::trian: ValueError: Unknown split 'trian'." in message
+    assert "hf:DATASET::SPLIT" in message
+
+
+def test_a_dataset_that_breaks_off_is_an_error(hub):
+    def rows():
+        yield {"text": "a"}
+        raise ConnectionError("server gone")
+
+    hub.module.load_dataset = lambda *args, **options: rows()
+    documents = read_corpus(["hf:x"])
+    assert next(documents).text == "a"
+    with pytest.raises(CorpusError, match=r"hf:x: ConnectionError: server gone; check the conn"):
+        next(documents)
+
+
+@pytest.mark.parametrize("module", [None, types.ModuleType("datasets")])
+def test_without_the_library_the_error_names_the_extra(monkeypatch, module):
+    # None makes the import fail; an empty module is what a folder named datasets gives.
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    with pytest.raises(MissingDependencyError) as caught:
+        read_corpus(["hf:org/name"])
+    assert "hf:org/name" in str(caught.value)
+    assert 'pip install "knn-logits[datasets]"' in str(caught.value)
+
+
+def test_the_library_is_not_imported_without_need(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert corpus_bytes(["hf:org/name"]) is None
+    assert read(write(tmp_path / "a.txt", "a"))[0]

@@ -1,0 +1,253 @@
+"""Text, JSON lines and JSON: what is a document, what is skipped, and what is an error."""
+
+import contextlib
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from corpus_files import failure, read, write, write_lines
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from knn_logits.corpus.documents import Document, read_corpus
+from knn_logits.errors import CorpusError
+
+GOOD = [{"text": "good"}]
+
+
+# Text files
+
+
+def test_a_text_file_is_one_document(tmp_path):
+    path = write(tmp_path / "deep" / "note.md", "one\ntwo\n")
+    assert read(path) == ([Document(text="one\ntwo\n", id="note.md", uri="note.md")], [])
+
+
+def test_line_ends_are_normalised_and_the_byte_order_mark_dropped(tmp_path):
+    path = write(tmp_path / "a.txt", b"\xef\xbb\xbfone\r\ntwo\rthree\n\r\n")
+    assert read(path)[0][0].text == "one\ntwo\nthree\n\n"
+
+
+@pytest.mark.parametrize("offset", [1, 2, 3])
+def test_a_character_across_two_chunks_is_read_whole(tmp_path, offset, monkeypatch):
+    monkeypatch.setattr("knn_logits.corpus.formats._CHUNK", 4)
+    text = "x" * offset + "𝄞é\r\n€"
+    assert read(write(tmp_path / "a", text))[0][0].text == text.replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"caf\xe9 noir", "not UTF-8"),
+        (b"cut off \xe2\x82", "not UTF-8"),
+        (b"\xed\xa0\x80", "not UTF-8"),
+        (b"text\0more", "NUL"),
+        ("text".encode("utf-16"), "NUL"),
+        (b"", "empty"),
+        (b" \r\n\t\n", "empty"),
+        ("\ufeff\u2003\n".encode(), "empty"),
+    ],
+)
+def test_an_unreadable_text_file_is_skipped_or_with_strict_an_error(tmp_path, data, reason):
+    bad = write(tmp_path / "bad.txt", data)
+    good = write(tmp_path / "good.txt", "good")
+    documents, skipped = read(bad, good)
+    assert [document.id for document in documents] == ["good.txt"]
+    assert [name for name, _ in skipped] == [bad]
+    assert reason in skipped[0][1]
+    message = failure(bad, good, strict=True)
+    assert bad in message
+    assert reason in message
+    assert "without strict" in message
+
+
+def test_a_binary_file_is_left_at_its_first_bad_byte(tmp_path):
+    path = tmp_path / "huge.bin"
+    with path.open("wb") as file:
+        file.truncate(1 << 36)  # sparse: reading it whole would take far more than this test does
+    good = write(tmp_path / "good.txt", "good")
+    assert read(str(path), good)[1] == [(str(path), "binary: it holds NUL bytes")]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "b.jsonl"])
+def test_a_file_without_permission_is_skipped(tmp_path, monkeypatch, name):
+    bad = write(tmp_path / name, json.dumps(GOOD[0]))
+    good = write(tmp_path / "good.txt", "good")
+    plain = Path.open
+
+    def refusing(self, *args, **options):
+        if self.name == name:
+            raise PermissionError(13, "Permission denied", str(self))
+        return plain(self, *args, **options)
+
+    monkeypatch.setattr(Path, "open", refusing)
+    assert read(bad, good)[1] == [(bad, "permission denied")]
+    assert "permission denied" in failure(bad, strict=True)
+
+
+# JSON lines
+
+
+def test_json_lines_give_id_title_uri_and_metadata(tmp_path):
+    row = {"text": "t", "id": "x", "title": "T", "uri": "u", "source": "wiki", "n": [1, {"a": 2.5}]}
+    path = write_lines(tmp_path / "a.jsonl", [row, {"text": " kept\r\nas is "}])
+    assert read(path)[0] == [
+        Document("t", "x", "T", "u", {"source": "wiki", "n": [1, {"a": 2.5}]}),
+        Document(" kept\r\nas is ", "a.jsonl:2"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["A.JSONL", "a.ndjson", "a.jsonl.gz", "a.NDJSON.GZ", "a.json"])
+def test_json_lines_are_known_by_suffix(tmp_path, name):
+    rows = "\n".join(json.dumps({"text": text}) for text in ("one", "two")).encode()
+    path = write(tmp_path / name, gzip.compress(rows) if name.lower().endswith("gz") else rows)
+    assert [(d.text, d.id) for d in read(path)[0]] == [("one", f"{name}:1"), ("two", f"{name}:2")]
+
+
+def test_blank_lines_windows_line_ends_and_a_byte_order_mark(tmp_path):
+    path = write(tmp_path / "a.jsonl", b'\xef\xbb\xbf{"text": "a"}\r\n\r\n  \n{"text": "b"}')
+    assert [(d.text, d.id) for d in read(path)[0]] == [("a", "a.jsonl:1"), ("b", "a.jsonl:4")]
+
+
+def test_numbers_become_labels_and_nothing_stays_nothing(tmp_path):
+    rows = [
+        {"text": "a", "id": 7, "title": 1984, "uri": None},
+        {"text": "b", "id": "", "title": ""},
+    ]
+    first, second = read(write_lines(tmp_path / "a.jsonl", rows))[0]
+    assert (first.id, first.title, first.uri) == ("7", "1984", None)
+    assert (second.id, second.title) == ("a.jsonl:2", None)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"text": "cut', "not valid JSON"),
+        ("plain words", "not valid JSON"),
+        ('{"text": "a"} {"text": "b"}', "not valid JSON (Extra data, column 15)"),
+        ('["text"]', "a list, not a JSON object"),
+        ('"text"', "a string, not a JSON object"),
+        ("null", "null, not a JSON object"),
+        ("3", "a number, not a JSON object"),
+        ('{"Text": "a"}', 'no "text"'),
+        ('{"text": null}', '"text" is null, not a string'),
+        ('{"text": true}', '"text" is a boolean, not a string'),
+        ('{"text": 1}', '"text" is a number, not a string'),
+        ('{"text": ["a"]}', '"text" is a list, not a string'),
+        ('{"text": {"a": 1}}', '"text" is an object, not a string'),
+        ('{"text": "a", "id": ["x"]}', '"id" is a list, not a string'),
+        ('{"text": "a", "title": false}', '"title" is a boolean, not a string'),
+        ('{"text": "a", "m": ' + "[" * 200 + "]" * 200 + "}", "nested"),
+        ('{"text": "a", "m": ' + "[" * 200_000 + "]" * 200_000 + "}", "nested"),
+        ('{"a":' * 200_000, "nested"),
+    ],
+)
+def test_a_malformed_line_is_an_error_that_names_file_and_line(tmp_path, line, reason, strict):
+    path = write(tmp_path / "a.jsonl", '{"text": "good"}\n\n' + line + "\n")
+    documents = read_corpus([path], strict=strict)
+    assert next(documents).text == "good"
+    with pytest.raises(CorpusError) as caught:
+        next(documents)
+    message = str(caught.value)
+    assert f"{path}, line 3: " in message
+    assert reason in message
+    assert "correct or remove" in message
+    assert "\n" not in message
+
+
+@pytest.mark.skipif(not hasattr(sys, "get_int_max_str_digits"), reason="Python without the limit")
+def test_an_integer_too_long_for_python_is_an_error(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "a", "n": ' + "1" * 5000 + "}")
+    assert f"{path}, line 1: not valid JSON" in failure(path)
+
+
+def test_a_long_integer_and_moderate_nesting_are_metadata(tmp_path):
+    nested = json.loads("[" * 60 + "]" * 60)
+    path = write_lines(tmp_path / "a.jsonl", [{"text": "a", "n": 10**4000, "deep": nested}])
+    assert read(path)[0][0].metadata == {"n": 10**4000, "deep": nested}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        rb'{"text": "\ud800"}',
+        rb'{"text": "ok \uDC00 no"}',
+        rb'{"text": "a", "title": "\udfff"}',
+        rb'{"text": "a", "m": {"k": ["\ud800"]}}',
+        rb'{"text": "a", "\ud800": 1}',
+        b'{"text": "caf\xe9"}',
+        b'{"text": " \\n "}',
+    ],
+)
+def test_an_unreadable_line_is_skipped_or_with_strict_an_error(tmp_path, line):
+    path = write(tmp_path / "a.jsonl", line + b'\n{"text": "good"}\n')
+    documents, skipped = read(path)
+    assert [document.id for document in documents] == ["a.jsonl:2"]
+    assert [name for name, _ in skipped] == [f"{path}, line 1"]
+    assert f"{path}, line 1: " in failure(path, strict=True)
+
+
+def test_a_surrogate_pair_is_a_character(tmp_path):
+    path = write(tmp_path / "a.jsonl", rb'{"text": "\ud834\udd1e"}')
+    assert read(path, strict=True)[0][0].text == "𝄞"
+
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",))).filter(str.strip)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    texts=st.lists(TEXTS, min_size=1),
+    titles=st.lists(TEXTS, min_size=1),
+    escaped=st.booleans(),
+    end=st.sampled_from(["\n", "\r\n"]),
+    suffix=st.sampled_from([".jsonl", ".jsonl.gz"]),
+)
+def test_json_lines_return_any_text_as_it_is(tmp_path, texts, titles, escaped, end, suffix):
+    rows = [
+        {"text": text, "title": titles[index % len(titles)], "id": str(index), "more": [text]}
+        for index, text in enumerate(texts)
+    ]
+    data = "".join(json.dumps(row, ensure_ascii=escaped) + end for row in rows).encode()
+    path = write(tmp_path / f"a{suffix}", gzip.compress(data) if suffix[-1] == "z" else data)
+    assert read(path, strict=True)[0] == [
+        Document(row["text"], row["id"], row["title"], metadata={"more": row["more"]})
+        for row in rows
+    ]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(), name=st.sampled_from(["a", "a.jsonl", "a.json", "a.gz", "a.parquet"]))
+def test_arbitrary_bytes_are_read_skipped_or_refused(tmp_path, data, name):
+    path = write(tmp_path / name, data)
+    with contextlib.suppress(CorpusError):
+        assert read(path)[0]
+
+
+# .json
+
+
+def test_a_json_file_of_one_object_or_a_list_is_rows(tmp_path):
+    one = write(tmp_path / "one.json", json.dumps({"text": "a", "n": 1}, indent=2))
+    many = write(tmp_path / "many.json", json.dumps([{"text": "b"}, {"text": "c", "id": "C"}]))
+    assert read(one, many)[0] == [
+        Document("a", "one.json", metadata={"n": 1}),
+        Document("b", "many.json:1"),
+        Document("c", "C"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "x"}', '[{"text": "a"}, 3]', "[]", "{broken", "[" * 100_000, '{"a":\n1}']
+)
+def test_any_other_json_file_is_text(tmp_path, text):
+    path = write(tmp_path / "a.json", text)
+    assert read(path)[0] == [Document(text, "a.json", uri="a.json")]
+
+
+def test_json_lines_in_a_json_file_are_held_to_it(tmp_path):
+    path = write(tmp_path / "a.json", '{"text": "a"}\n{"no": "text"}\n')
+    assert f"{path}, line 2" in failure(path)

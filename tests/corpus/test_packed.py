@@ -1,0 +1,193 @@
+"""gzip and Parquet: the same documents, and what is left of a damaged file."""
+
+import datetime
+import decimal
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from corpus_files import digits, failure, lines_of, read, write, write_lines, write_table
+
+from knn_logits.corpus.documents import Document, read_corpus
+
+# gzip
+
+
+def test_gzip_is_known_by_suffix_and_by_its_first_bytes(tmp_path):
+    named = write(tmp_path / "a.txt.gz", gzip.compress(b"one\r\n") + gzip.compress(b"two"))
+    bare = write(tmp_path / "b.jsonl", gzip.compress(b'{"text": "three"}'))
+    assert [(d.id, d.text) for d in read(named, bare)[0]] == [
+        ("a.txt.gz", "one\ntwo"),
+        ("b.jsonl:1", "three"),
+    ]
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeros", "checksum"])
+def test_rows_before_the_damage_in_a_gzip_are_documents(tmp_path, damage):
+    path = Path(write_lines(tmp_path / "a.jsonl.gz", lines_of(5000)))
+    data = path.read_bytes()
+    half = len(data) // 2
+    damaged = {
+        "cut": data[:half],
+        "zeros": data[:half] + bytes(1000) + data[half + 1000 :],
+        "checksum": data[:-8] + b"\0\1\2\3" + data[-4:],
+    }[damage]
+    path.write_bytes(damaged)
+    documents, skipped = read(str(path))
+    assert len(documents) == 5000 if damage == "checksum" else 1000 < len(documents) < 5000
+    # What follows zeros may inflate to something that looks like rows, so only the first are sure.
+    assert [d.id for d in documents[:1000]] == [str(n) for n in range(1000)]
+    [(name, reason)] = skipped
+    assert name == str(path)
+    assert "damaged gzip" in reason
+    assert f"{len(documents)} rows" in reason
+    message = failure(str(path), strict=True)
+    assert str(path) in message
+    assert "damaged gzip" in message
+
+
+def test_a_row_broken_by_damage_is_not_called_bad_json(tmp_path):
+    # The same bytes with a broken row, stored without compression under the checksum of good ones.
+    data = b'{"text": "a"}\n{"text": "b"}\n'
+    zipped = gzip.compress(data, compresslevel=0)
+    assert data in zipped
+    path = write(tmp_path / "a.jsonl.gz", zipped.replace(b'"b"}', b'"b"]'))
+    documents, [(name, reason)] = read(path)
+    assert [document.text for document in documents] == ["a"]
+    assert name == path
+    assert "damaged gzip" in reason
+
+
+def test_a_bad_row_in_a_sound_gzip_is_an_error(tmp_path):
+    path = write(tmp_path / "a.jsonl.gz", gzip.compress(b'{"text": "a"}\n{"text": "b"]\n'))
+    assert f"{path}, line 2: not valid JSON" in failure(path)
+
+
+def test_a_damaged_gzip_of_text_is_no_document(tmp_path):
+    path = write(tmp_path / "a.txt.gz", gzip.compress(b"words " * 100)[:-10])
+    other = write(tmp_path / "b.gz", "not gzip at all")
+    good = write(tmp_path / "good.txt", "good")
+    documents, skipped = read(path, other, good)
+    assert [document.id for document in documents] == ["good.txt"]
+    assert [(name, reason[:12]) for name, reason in skipped] == [
+        (path, "damaged gzip"),
+        (other, "damaged gzip"),
+    ]
+
+
+# Parquet
+
+
+def test_parquet_gives_the_same_as_json_lines(tmp_path):
+    path = write_table(
+        tmp_path / "a.parquet",
+        {
+            "text": ["one", "two", None],
+            "id": ["x", None, "z"],
+            "title": ["T", None, None],
+            "n": pa.array([1, 2, 3], pa.int8()),
+            "nested": [{"a": [1, None]}, None, None],
+        },
+    )
+    documents, skipped = read(path)
+    assert documents == [
+        Document("one", "x", "T", metadata={"n": 1, "nested": {"a": [1, None]}}),
+        Document("two", "a.parquet:2", metadata={"n": 2}),
+    ]
+    assert skipped == [(f"{path}, row 3", "empty")]
+
+
+def test_metadata_of_parquet_are_values_that_json_has(tmp_path):
+    path = write_table(
+        tmp_path / "a.parquet",
+        {
+            "text": ["one"],
+            "day": [datetime.date(2020, 2, 3)],
+            "when": pa.array([1], pa.timestamp("ns")),
+            "far": pa.array([2**50], pa.timestamp("s")),
+            "clock": pa.array([1], pa.time64("ns")),
+            "span": pa.array([5_000_000_001], pa.duration("ns")),
+            "price": [decimal.Decimal("1.50")],
+            "blob": [b"\xff"],
+        },
+    )
+    metadata = read(path)[0][0].metadata
+    assert metadata == {
+        "day": "2020-02-03",
+        "when": "1970-01-01T00:00:00",
+        "clock": "00:00:00",
+        "span": "0:00:05",
+        "price": "1.50",
+    }
+    json.dumps(metadata)
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_every_kind_of_string_column_is_text(tmp_path, kind):
+    path = write_table(tmp_path / "a.parquet", {"text": pa.array(["a", "b", "a"], kind)})
+    assert [document.text for document in read(path)[0]] == ["a", "b", "a"]
+
+
+def test_parquet_without_the_column_is_an_error(tmp_path):
+    path = write_table(tmp_path / "a.parquet", {"content": ["a"], "body": ["b"]})
+    message = failure(path)
+    assert path in message
+    assert 'no column "text" among content, body' in message
+    assert 'rename the column that holds it to "text"' in message
+    assert 'no column "source"' in failure(path, pairs=True)
+
+
+def test_parquet_whose_text_is_no_string_is_an_error(tmp_path):
+    path = write_table(tmp_path / "a.parquet", {"text": [1, 2]})
+    assert f'{path}, row 1: "text" is a number, not a string' in failure(path)
+
+
+def test_parquet_is_not_loaded_whole(tmp_path):
+    texts = [digits(n) * 100 for n in range(1000)]
+    path = write_table(
+        tmp_path / "a.parquet",
+        {"text": texts},
+        row_group_size=20,
+        use_dictionary=False,
+        compression="none",
+    )
+    before = pa.total_allocated_bytes()
+    most = max(pa.total_allocated_bytes() - before for _ in read_corpus([path]))
+    assert most < Path(path).stat().st_size / 2
+
+
+def test_a_parquet_value_that_is_not_utf8_costs_its_row(tmp_path):
+    texts = pa.array([b"good", b"caf\xe9", b"fine"]).view(pa.string())
+    path = write_table(tmp_path / "a.parquet", {"text": texts})
+    documents, skipped = read(path)
+    assert [document.id for document in documents] == ["a.parquet:1", "a.parquet:3"]
+    assert skipped == [(f"{path}, row 2", "not UTF-8 text")]
+
+
+def test_rows_before_the_damage_in_parquet_are_documents(tmp_path):
+    texts = [f"{n} {digits(n)}" for n in range(1000)]
+    path = Path(
+        write_table(
+            tmp_path / "a.parquet", {"text": texts}, row_group_size=100, write_page_checksum=True
+        )
+    )
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    documents, [(name, reason)] = read(str(path))
+    assert [document.text for document in documents] == texts[: len(documents)]
+    assert 100 <= len(documents) < 900
+    assert name == str(path)
+    assert "damaged parquet" in reason
+    assert f"{len(documents)} rows" in reason
+    assert "damaged parquet" in failure(str(path), strict=True)
+
+
+def test_a_file_that_is_no_parquet_is_skipped(tmp_path):
+    path = write(tmp_path / "a.parquet", "not parquet")
+    documents, skipped = read(path, write(tmp_path / "good.txt", "good"))
+    assert [document.id for document in documents] == ["good.txt"]
+    assert skipped[0][0] == path
+    assert "damaged parquet" in skipped[0][1]
