@@ -8,17 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
 from knn_logits.errors import ConfigError, LimitError
-
-
-class _Progress(Protocol):
-    def __call__(self, phase: str, done: int, total: int | None) -> None: ...
+from knn_logits.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ class Deadline(StoppingCriteria):
                 "text"
             )
 
-    def watch(self, progress: _Progress | None = None) -> _Progress:
+    def watch(self, progress: Progress | None = None) -> Progress:
         """A progress that raises when the work has to end, and otherwise passes on what it is told.
 
         Args:

@@ -26,8 +26,8 @@ from knn_logits.datastore.hub_client import (
 )
 from knn_logits.datastore.manifest import FileRecord, Manifest, read_manifest
 from knn_logits.datastore.reading import sha256
-from knn_logits.datastore.verification import Progress, no_progress
 from knn_logits.errors import DamagedError, DatastoreError, HubError, StorageError
+from knn_logits.progress import Progress, no_progress
 
 # What nobody has written to for so long was left by a process that was killed.
 _ABANDONED_SECONDS = 300

@@ -27,6 +27,7 @@ from knn_logits.datastore.reading import OpenArrays, hub_repo_of, map_array, rea
 from knn_logits.datastore.remote import Remote, needed
 from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.neighbors import Array
+from knn_logits.progress import Progress, no_progress
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Datastore:
         folder: str | os.PathLike[str],
         *,
         full: bool = False,
-        progress: verification.Progress = verification.no_progress,
+        progress: Progress = no_progress,
         remote: Remote | None = None,
     ) -> None:
         self.folder = Path(folder)
@@ -129,7 +130,7 @@ class Datastore:
         token: str | bool | None = None,
         local_files_only: bool = False,
         full: bool = False,
-        progress: verification.Progress = verification.no_progress,
+        progress: Progress = no_progress,
     ) -> Datastore:
         """Opens a datastore: a folder, or one of the Hub.
 
@@ -249,7 +250,7 @@ class Datastore:
         """Whether the keys are here, or can be fetched from where the datastore came from."""
         return self.has_keys or bool(self.manifest.key_shards)
 
-    def fetch_keys(self, progress: verification.Progress = verification.no_progress) -> None:
+    def fetch_keys(self, progress: Progress = no_progress) -> None:
         """Makes sure that the keys are here.
 
         Args:
@@ -269,7 +270,7 @@ class Datastore:
         self._fetch(records, progress)
         self._open_keys()
 
-    def _fetch(self, records: list[FileRecord], progress: verification.Progress) -> None:
+    def _fetch(self, records: list[FileRecord], progress: Progress) -> None:
         if self.remote is None:
             raise DatastoreError(
                 f"{', '.join(one.name for one in records[:3])} of {self.name} were not fetched: "
@@ -337,7 +338,7 @@ class Datastore:
         if self._native is not None:
             return self._native.tobytes()
         if not (self.folder / record.name).exists():
-            self._fetch([record], verification.no_progress)
+            self._fetch([record], no_progress)
         return (self.folder / record.name).read_bytes()
 
     def passage(self, entry: int, before: int = 24, after: int = 12) -> Passage:

@@ -28,8 +28,8 @@ from knn_logits.datastore.reading import (
 )
 from knn_logits.errors import DamagedError
 from knn_logits.neighbors import Array
+from knn_logits.progress import Progress, no_progress
 
-Progress = Callable[[str, int, int | None], None]
 # A power of two and a multiple of every dtype's size.
 _CHUNK = HASH_CHUNK // 4
 _THREADS = 4
@@ -37,10 +37,6 @@ _THREADS = 4
 _LARGEST = {"checks": 64 << 20, "gate": 1 << 20}
 _LONGEST_CANARY = 4096
 _ADVICE = "get the datastore again, or build it again"
-
-
-def no_progress(phase: str, done: int, total: int | None) -> None:
-    """Ignores what it is told."""
 
 
 def check(

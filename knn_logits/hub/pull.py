@@ -16,8 +16,8 @@ from knn_logits.datastore.job import begin
 from knn_logits.datastore.manifest import FileRecord
 from knn_logits.datastore.remote import Remote, needed
 from knn_logits.datastore.store import Datastore
-from knn_logits.datastore.verification import Progress, no_progress
 from knn_logits.errors import ConfigError
+from knn_logits.progress import Progress, no_progress
 
 State = Literal["here", "fetched", "wanted", "left"]
 
