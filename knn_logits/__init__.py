@@ -32,7 +32,7 @@ _HOME = {
     "tune": "knn_logits.tuning.tuner",
     "Tuning": "knn_logits.tuning.result",
     "Document": "knn_logits.corpus.documents",
-    "read_corpus": "knn_logits.corpus.documents",
+    "read_corpus": "knn_logits.corpus.reading",
     "KNNConfig": "knn_logits.config",
     "IndexConfig": "knn_logits.config",
     "WindowConfig": "knn_logits.config",
@@ -153,7 +153,8 @@ if TYPE_CHECKING:
     from knn_logits.compatibility import pair_tokenizer
     from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
     from knn_logits.convert.importing import import_datastore
-    from knn_logits.corpus.documents import Document, read_corpus
+    from knn_logits.corpus.documents import Document
+    from knn_logits.corpus.reading import read_corpus
     from knn_logits.datastore.store import Datastore
     from knn_logits.errors import (
         BusyError,

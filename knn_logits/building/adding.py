@@ -16,7 +16,7 @@ from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import is_encoder_decoder
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
 from knn_logits.config import IndexConfig
-from knn_logits.corpus.documents import Document
+from knn_logits.corpus.documents import Document, several
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import begin
 from knn_logits.datastore.manifest import IndexRecord
@@ -70,6 +70,7 @@ def add_documents(
         BusyError: when another process is writing the datastore.
         StorageError: when the disk is full.
     """
+    documents = several(documents, "documents")
     if batch_tokens is not None and batch_tokens < 1:
         raise ConfigError(f"batch_tokens must be at least 1, not {batch_tokens}")
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)

@@ -18,7 +18,7 @@ from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
 from knn_logits.compatibility import CANARY_KEYS, check_model, model_record, tokenizer_record
 from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
-from knn_logits.corpus.documents import Document
+from knn_logits.corpus.documents import Document, several
 from knn_logits.datastore.job import Job, begin
 from knn_logits.datastore.manifest import (
     IndexRecord,
@@ -115,6 +115,7 @@ def build_datastore(
         BusyError: when another process is writing the folder.
         StorageError: when the disk is full.
     """
+    documents = several(documents, "documents")
     if keys_dtype not in ("float16", "float32"):
         raise ConfigError(f"keys are kept in float16 or float32, not in {keys_dtype!r}")
     if batch_tokens is not None and batch_tokens < 1:

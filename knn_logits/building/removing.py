@@ -10,6 +10,7 @@ import numpy as np
 
 from knn_logits.building.indexing import make_index, measured, write_index
 from knn_logits.config import IndexConfig
+from knn_logits.corpus.documents import several
 from knn_logits.datastore.documents import write_documents
 from knn_logits.datastore.files import array_header, replacing, write_array
 from knn_logits.datastore.job import Job, begin, leftovers
@@ -26,7 +27,7 @@ _ROWS_AT_ONCE = 65_536
 
 
 def remove_documents(
-    datastore: Datastore | str | os.PathLike[str], ids: Iterable[str]
+    datastore: Datastore | str | os.PathLike[str], ids: str | Iterable[str]
 ) -> Datastore:
     """Removes documents: no search finds them from the next opening on.
 
@@ -34,7 +35,8 @@ def remove_documents(
 
     Args:
         datastore: A datastore, or its folder.
-        ids: Of the documents; where several have one id, all of them.
+        ids: Of the documents, or the one of a single document; where several have one id, all of
+            them.
 
     Returns:
         The datastore, opened again.
@@ -44,6 +46,8 @@ def remove_documents(
         BusyError: when another process is writing the datastore.
     """
     folder = datastore.folder if isinstance(datastore, Datastore) else datastore
+    # A string is one id, as a path is one corpus.
+    ids = [ids] if isinstance(ids, str) else list(several(ids, "ids"))
     with locked(Datastore(folder).folder.resolve()):
         store = Datastore(folder)
         manifest = store.manifest

@@ -31,7 +31,7 @@ from knn_logits.datastore.job import Job
 from knn_logits.datastore.manifest import WindowRecord
 from knn_logits.datastore.reading import map_array, read_arrays
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter, TokenWriter
-from knn_logits.errors import MismatchError
+from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.neighbors import Array
 from knn_logits.progress import Progress
 from knn_logits.text.pairs import PairTokenizer
@@ -124,7 +124,7 @@ def write_text(
 ) -> TokenWriter:
     """Writes tokens and documents, those `before` first."""
     progress("tokens", 0, None)
-    rows = as_documents(documents)
+    rows = as_documents(documents, before[1].ids if before is not None else ())
     cut = tokenize(tokenizer, rows) if pairs is None else tokenize_pairs(pairs, rows)
     writer = TokenWriter(
         job, concatenate=concatenate, vocabulary=vocabulary_size(model), before=before
@@ -137,13 +137,23 @@ def write_text(
                     id=document.id,
                     title=document.title,
                     uri=document.uri,
-                    metadata=json.dumps(document.metadata, default=str)
-                    if document.metadata
-                    else None,
+                    metadata=_metadata_text(document),
                     source=document.source if pairs is not None else None,
                 )
             progress("tokens", writer.tokens, None)
     return writer
+
+
+def _metadata_text(document: Document) -> str | None:
+    if not document.metadata:
+        return None
+    try:
+        return json.dumps(dict(document.metadata), default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CorpusError(
+            f"the metadata of the document {document.id!r} cannot be written as JSON ({error}); "
+            "give names with plain values"
+        ) from error
 
 
 def write_keys(

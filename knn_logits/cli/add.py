@@ -34,7 +34,7 @@ def add(
 ) -> None:
     """Add documents to a datastore; its old keys are not computed again."""
     from knn_logits.building.adding import add_documents
-    from knn_logits.corpus.documents import corpus_bytes, read_corpus
+    from knn_logits.corpus.reading import corpus_bytes, read_corpus
 
     started = time.monotonic()
     skipped = 0

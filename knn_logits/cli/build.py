@@ -107,7 +107,7 @@ def build(
     )
     window_config = WindowConfig(window, stride)
     from knn_logits.building.builder import build_datastore
-    from knn_logits.corpus.documents import corpus_bytes, read_corpus
+    from knn_logits.corpus.reading import corpus_bytes, read_corpus
 
     started = time.monotonic()
     skipped: list[tuple[str, str]] = []

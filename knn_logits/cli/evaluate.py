@@ -62,7 +62,7 @@ def read_texts(
     names: list[str], strict: bool, fields: tuple[str, str] | None = None
 ) -> dict[str, Any]:
     """The documents of each text, read when their turn comes; pairs, where fields are given."""
-    from knn_logits.corpus.documents import read_corpus
+    from knn_logits.corpus.reading import read_corpus
     from knn_logits.corpus.rows import PAIR_KEYS
 
     def on_skip(name: str, reason: str) -> None:

@@ -1,35 +1,17 @@
-"""From what a user names on the command line to documents, one at a time.
+"""`Document`, and what users give where documents are expected.
 
-Knows which files make a corpus, in which order, under which ids, and what happens to those that
-cannot be read. It does not know tokens or models, nor how a file's bytes become rows: that is
-`formats` and `hub`.
+Knows what makes a text one that can be cut and written down. It reads no file: that is `reading`.
 """
 
-import itertools
-import json
 import os
-import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TypeVar
 
-from knn_logits.corpus.formats import is_text, read_rows
-from knn_logits.corpus.hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
-from knn_logits.corpus.parallel import read_parallel, split_parallel
-from knn_logits.corpus.rows import (
-    PAIR_KEYS,
-    TEXT_KEYS,
-    Row,
-    Skip,
-    SourceFile,
-    display_name,
-    first_line,
-    type_name,
-)
-from knn_logits.datastore import layout
+from knn_logits.corpus.rows import type_name
 from knn_logits.errors import CorpusError
 
-_KINDS = "text files, JSON lines (.jsonl), parquet, folders of these, or hf:DATASET"
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True)
@@ -37,7 +19,7 @@ class Document:
     """One text of a corpus.
 
     Attributes:
-        text: the text, never blank and always encodable as UTF-8; of a pair, the target.
+        text: the text, encodable as UTF-8; of a pair, the target. `read_corpus` gives no blank one.
         id: unique within one call of `read_corpus`. Where the source gives none: the file's path
             relative to the folder given, with `:` and the number of the line or row (from 1) where
             the file holds several.
@@ -46,6 +28,9 @@ class Document:
         metadata: the remaining fields of its row, all of them values that JSON has. From parquet
             and `hf:`, dates and decimals are written as text; nulls and bytes are left out.
         source: of a pair, the sentence that an encoder reads.
+
+    Raises:
+        CorpusError: when one of them is of another type, or holds half a character.
     """
 
     text: str
@@ -55,275 +40,89 @@ class Document:
     metadata: Mapping[str, object] = field(default_factory=dict)
     source: str | None = None
 
+    def __post_init__(self) -> None:
+        checked_text(self.id, "a document's id")
+        for name in ("text", "title", "uri", "source"):
+            value = getattr(self, name)
+            if value is not None or name == "text":
+                checked_text(value, f"the {name} of the document {self.id[:80]!r}")
+        if not isinstance(self.metadata, Mapping):
+            raise CorpusError(
+                f"the metadata of the document {self.id[:80]!r} is {type_name(self.metadata)}, not "
+                "an object; give names with their values"
+            )
 
-def as_documents(documents: Iterable[Document | str]) -> Iterator[Document]:
-    """Texts as documents, whose ids are their numbers."""
-    for number, document in enumerate(documents):
-        yield Document(document, str(number)) if isinstance(document, str) else document
 
-
-def read_corpus(
-    paths: Sequence[str],
-    *,
-    strict: bool = False,
-    on_skip: Callable[[str, str], None] | None = None,
-    pairs: bool = False,
-    pair_fields: tuple[str, str] = PAIR_KEYS,
-    on_bytes: Callable[[int], None] | None = None,
-) -> Iterator[Document]:
-    r"""Read documents from files, folders and datasets of the Hugging Face Hub.
-
-    A path is one of:
-
-    - JSON lines (`.jsonl`, `.ndjson`): a document a line, with `text` and, if it has them, `id`,
-      `title` and `uri`; other keys become metadata. Blank lines are passed over.
-    - `.json`: the same lines, or one such object, or a list of them; anything else is text.
-    - `.parquet`: a document a row, with columns of the same names.
-    - any other file: one document. A byte order mark is dropped, line ends become `\n`.
-    - gzip of all but parquet, known by `.gz` or by its first bytes.
-    - a folder: all files below it, sorted by their path part by part; hidden ones are left out,
-      and a folder reached twice through links is read once.
-    - `SOURCES::TARGETS`, with `pairs`: two text files of as many lines, gzipped or not.
-    - `hf:DATASET[:CONFIG[:SPLIT]]`, streamed; the split is `train` unless named, and
-      `hf:DATASET::SPLIT` takes the default configuration. Needs the extra `datasets`.
-
-    What cannot be read is passed over: text that is not UTF-8, binary and damaged files, files
-    without permission, blank documents, lone surrogates. Of a damaged JSON lines or parquet file,
-    the rows before the damage are documents. A second document with the same id gets `#2` appended,
-    the next one `#3`.
-
-    Arguments are checked at once, files when their turn comes. Memory holds one document (of a list
-    in `.json` or a batch of parquet, several), the names of a folder's files, and all ids.
+def checked_text(value: object, what: str) -> str:
+    """A text that can be cut into tokens and written down.
 
     Args:
-        paths: what to read, in this order.
-        strict: raise an error instead of passing over what cannot be read.
-        on_skip: called with a name and a reason for everything that is passed over.
-        pairs: read rows with `source` and `target` instead of `text`, for encoder-decoder models.
-        pair_fields: what these two are called in the rows; `translation.en` is the field `en` of
-            the object `translation`.
-        on_bytes: called with the number of bytes on disk read so far, over all files; compressed
-            bytes where a file is compressed. It ends at what `corpus_bytes` returns.
-
-    Returns:
-        An iterator over the documents.
+        value: What is given.
+        what: What a message calls it.
 
     Raises:
-        CorpusError: nothing is given, a path does not exist, a row is malformed (whether strict or
-            not), or the corpus turns out to hold no document.
-        MissingDependencyError: a path starts with `hf:` and `datasets` is not installed.
+        CorpusError: when it is no string, or holds half a character.
     """
-    if pairs and pair_fields[0] == pair_fields[1]:
-        raise CorpusError(f'"{pair_fields[0]}" cannot be both source and target; name two fields')
-    names = _checked(paths)
-    for name in names:
-        if name.startswith(HUB_PREFIX):
-            parse_hub_name(name)
-            load_datasets(name)
-        elif pairs and split_parallel(name):
-            continue
-        elif pairs and not Path(name).is_dir() and is_text(Path(name)):
-            raise CorpusError(
-                f"{display_name(name)}: plain text has no source and target; an encoder-decoder "
-                'model needs JSON lines (.jsonl) or parquet with "source" and "target" in each '
-                "row, or two parallel files, written SOURCES::TARGETS"
-            )
-    keys = pair_fields if pairs else TEXT_KEYS
-    return _documents(names, _Skips(strict, on_skip), keys, on_bytes)
-
-
-def corpus_bytes(paths: Sequence[str]) -> int | None:
-    """Return how many bytes on disk `read_corpus` would read, for a progress bar.
-
-    Returns:
-        The sum of the files' sizes, compressed where they are; None when it cannot be known
-        beforehand, as for `hf:` and pipes.
-
-    Raises:
-        CorpusError: nothing is given, or a path does not exist.
-    """
-    names = _checked(paths)
-    if any(name.startswith(HUB_PREFIX) for name in names):
-        return None
-    total = 0
-    for name in itertools.chain.from_iterable(split_parallel(name) or (name,) for name in names):
-        for file in _files(Path(name), lambda *_: None):
-            if file.size is None:
-                return None
-            total += file.size
-    return total
-
-
-class _Skips:
-    """What happens to a part that cannot be read, and what there was of it."""
-
-    def __init__(self, strict: bool, on_skip: Callable[[str, str], None] | None) -> None:
-        self.strict = strict
-        self.on_skip = on_skip
-        self.count = 0
-        self.first = ""
-
-    def __call__(self, name: str, reason: str) -> None:
-        if self.strict:
-            raise CorpusError(
-                f"{name}: {reason}; repair or remove it, or read without strict to skip it"
-            )
-        self.count += 1
-        self.first = self.first or f"{name}: {reason}"
-        if self.on_skip is not None:
-            self.on_skip(name, reason)
-
-
-def _checked(paths: Sequence[str]) -> list[str]:
-    names = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    names = [os.fspath(name) for name in names]
-    if not names:
-        raise CorpusError(f"no corpus is given; name {_KINDS}")
-    parts = (split_parallel(name) or (name,) for name in names if not name.startswith(HUB_PREFIX))
-    for name in itertools.chain.from_iterable(parts):
-        shown = display_name(name)[:200]
-        try:
-            if not name:  # which Path takes for the current folder
-                raise FileNotFoundError
-            Path(name).stat()
-        except PermissionError:
-            pass  # it exists, and is unreadable like any file without permission
-        except (FileNotFoundError, NotADirectoryError):
-            raise CorpusError(
-                f"{shown!r} does not exist; check the path, or write hf:DATASET for "
-                "a dataset of the Hugging Face Hub"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise CorpusError(
-                f"{shown!r} is no path ({first_line(error)}); name {_KINDS}"
-            ) from None
-    return names
-
-
-def _documents(
-    names: list[str],
-    skips: _Skips,
-    keys: tuple[str, ...],
-    on_bytes: Callable[[int], None] | None,
-) -> Iterator[Document]:
-    ids: dict[str, int] = {}
-    for row in _rows(names, keys, skips, on_bytes):
-        document = _document(row, keys, ids, skips)
-        if document is not None:
-            yield document
-    if not ids:
-        listed = ", ".join(display_name(name) for name in names[:3])
-        listed += ", ..." if len(names) > 3 else ""
-        found = "no file is there" if not skips.count else f"{skips.count} skipped"
-        first = f", the first {skips.first}" if skips.count else " (hidden ones are not read)"
-        raise CorpusError(f"{listed}: no readable document: {found}{first}; name {_KINDS}")
-
-
-def _rows(
-    names: list[str], keys: tuple[str, ...], skip: Skip, on_bytes: Callable[[int], None] | None
-) -> Iterator[Row]:
-    report = on_bytes or (lambda _: None)
-    before = 0
-    for name in names:
-        if name.startswith(HUB_PREFIX):
-            yield from read_hub(name, keys)
-            continue
-        parallel = split_parallel(name) if keys != TEXT_KEYS else None
-        if parallel:
-            source, target = _only_file(parallel[0]), _only_file(parallel[1])
-            for row in read_parallel(source, target, keys, skip):
-                report(before + source.consumed + target.consumed)
-                yield row
-            before += (source.size or 0) + (target.size or 0)
-            report(before)
-            continue
-        for file in _files(Path(name), skip):
-            for row in read_rows(file, keys, skip):
-                report(before + file.consumed)
-                yield row
-            before += file.size or 0
-            report(before)
-
-
-def _only_file(name: str) -> SourceFile:
-    path = Path(name)
-    if path.is_dir():
-        raise CorpusError(f"{display_name(name)} is a folder; SOURCES::TARGETS are two text files")
+    if not isinstance(value, str):
+        raise CorpusError(f"{what} is {type_name(value)}, not a string; give a string")
     try:
-        status = path.stat()
-    except OSError as error:
-        raise CorpusError(
-            f"{display_name(name)} cannot be read ({first_line(error)}); get it again"
-        ) from error
-    size = status.st_size if stat.S_ISREG(status.st_mode) else None
-    return SourceFile(path, display_name(path.name), size)
-
-
-def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
-    seen: set[tuple[int, int]] = set()
-    waiting = [(root, "")]
-    while waiting:
-        path, relative = waiting.pop()
-        try:
-            status = path.stat()
-            if stat.S_ISDIR(status.st_mode):
-                if (status.st_dev, status.st_ino) in seen:
-                    continue
-                seen.add((status.st_dev, status.st_ino))
-                if any((path / name).exists() for name in (layout.MANIFEST, layout.JOURNAL)):
-                    continue  # a datastore among the documents, perhaps the one being built
-                children = [c.name for c in path.iterdir() if not c.name.startswith(".")]
-                for child in sorted(children, reverse=True):
-                    below = f"{relative}/{child}" if relative else child
-                    waiting.append((path / child, below))
-                continue
-        except OSError as error:
-            skip(display_name(str(path)), first_line(error))
-            continue
-        regular = stat.S_ISREG(status.st_mode)
-        if relative and not regular:  # a pipe in a folder would be waited for without end
-            skip(display_name(str(path)), "not a regular file")
-            continue
-        name = display_name(relative or path.name)
-        yield SourceFile(path, name, status.st_size if regular else None)
-
-
-def _document(row: Row, keys: tuple[str, ...], ids: dict[str, int], skip: Skip) -> Document | None:
-    fields = dict(row.fields)
-    text = str(fields.pop(keys[-1]))
-    source = str(fields.pop(keys[0])) if len(keys) > 1 else None
-    if not text.strip() or (source is not None and not source.strip()):
-        skip(row.where, "empty")
-        return None
-    try:
-        json.dumps(row.fields, ensure_ascii=False).encode("utf-8")
+        if not value.isascii():
+            value.encode("utf-8")
     except UnicodeEncodeError:
-        skip(row.where, "a lone surrogate, which is no character")
-        return None
-    labels = {key: _label(fields.pop(key, None), key, row) for key in ("id", "title", "uri")}
-    return Document(
-        text=text,
-        id=_unique(labels["id"] or row.name, ids),
-        title=labels["title"],
-        uri=labels["uri"],
-        metadata=fields,
-        source=source,
-    )
+        raise CorpusError(
+            f"{what} holds a lone surrogate, which is no character; replace or remove it"
+        ) from None
+    return value
 
 
-def _label(value: object, key: str, row: Row) -> str | None:
-    if value is None or value == "":
-        return None
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)
-    raise CorpusError(
-        f'{row.where}: "{key}" is {type_name(value)}, not a string; correct or remove it'
-    )
+def several(given: Iterable[Given], what: str) -> Iterable[Given]:
+    """What is given, which has to be several: a string would be taken apart into characters.
+
+    Raises:
+        CorpusError: when it is a single one, or cannot be read one by one.
+    """
+    if isinstance(given, (str, bytes, os.PathLike, Document, Mapping)):
+        raise CorpusError(
+            f"{what} must be several, and one of type {type(given).__name__} is given; write it "
+            "in a list, [...], or read files with read_corpus"
+        )
+    if not isinstance(given, Iterable):
+        raise CorpusError(f"{what} must be several, in a list, not {type_name(given)}")
+    return given
 
 
-def _unique(name: str, ids: dict[str, int]) -> str:
+def as_documents(
+    documents: Iterable[Document | str], before: Collection[str] = ()
+) -> Iterator[Document]:
+    """Texts as documents, whose ids are their numbers.
+
+    Args:
+        documents: Texts or documents.
+        before: Ids of the documents that come first; the numbers go on behind them.
+
+    Raises:
+        CorpusError: when a single text is given in place of several; while they are read, when one
+            is neither a text nor a document.
+    """
+    return _numbered(several(documents, "documents"), before)
+
+
+def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> Iterator[Document]:
+    ids = dict.fromkeys(before, 1)
+    for number, document in enumerate(documents, start=len(before)):
+        if isinstance(document, Document):
+            ids.setdefault(document.id, 1)
+            yield document
+        elif isinstance(document, str):
+            yield Document(document, unique_id(str(number), ids))
+        else:
+            raise CorpusError(
+                f"the document number {number + 1} is {type_name(document)}; give strings, or "
+                "Document(text, id)"
+            )
+
+
+def unique_id(name: str, ids: dict[str, int]) -> str:
     """Return `name`, numbered if it was used before; `ids` counts the uses of each."""
     if name not in ids:
         ids[name] = 1

@@ -77,6 +77,12 @@ class Documents:
         row = self._table.slice(number, 1).to_pylist()[0]
         return DocumentRecord(**row)
 
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all documents, in order."""
+        found: list[str] = self._table["id"].to_pylist()
+        return found
+
     def sources(self, numbers: Sequence[int]) -> list[str]:
         """The sources of some documents, which are pairs."""
         found: list[str] = self._table["source"].take(pa.array(numbers, pa.int64())).to_pylist()

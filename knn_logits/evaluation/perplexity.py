@@ -112,6 +112,7 @@ def evaluate(
         CorpusError: when a text has no token that follows another.
         MismatchError: when model or tokenizer are not the datastore's.
     """
+    lots = named(texts)
     bench = open_bench(
         model,
         tokenizer,
@@ -137,7 +138,7 @@ def evaluate(
         "seed": seed,
     }
     passed = 0.0
-    for name, documents in named(texts).items():
+    for name, documents in lots.items():
         started = time.monotonic()
         text, tally = _score_text(bench, name, documents, progress)
         passed += time.monotonic() - started

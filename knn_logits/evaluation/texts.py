@@ -121,8 +121,11 @@ class Text:
         )
 
 
-def named(texts: Texts | Iterable[Document | str]) -> dict[str, Iterable[Document | str]]:
-    """Texts by name; documents without a name are the one text named "text"."""
-    if isinstance(texts, Mapping):
-        return dict(texts)
-    return {"text": texts}
+def named(texts: Texts | Iterable[Document | str]) -> dict[str, Iterator[Document]]:
+    """Texts by name; documents without a name are the one text named "text".
+
+    Raises:
+        CorpusError: when a single text is given in place of several documents.
+    """
+    given = texts if isinstance(texts, Mapping) else {"text": texts}
+    return {str(name): as_documents(documents) for name, documents in given.items()}

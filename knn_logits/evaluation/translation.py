@@ -20,10 +20,11 @@ from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.combined import Stores, open_stores
 from knn_logits.compatibility import check_tokenizer, pair_tokenizer
 from knn_logits.config import SearchSettings
-from knn_logits.corpus.documents import Document
+from knn_logits.corpus.documents import Document, checked_text, several
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, CorpusError, ModelError
 from knn_logits.evaluation.scores import Score, scores
+from knn_logits.evaluation.texts import named
 from knn_logits.gating.gate import Gate
 from knn_logits.processor import KNNLogitsProcessor
 from knn_logits.progress import Progress, no_progress
@@ -94,6 +95,7 @@ def translate(
         raise ConfigError(f"num_beams and batch_size are at least 1, not {num_beams}, {batch_size}")
     if max_new_tokens is not None and max_new_tokens < 1:
         raise ConfigError(f"max_new_tokens is at least 1, not {max_new_tokens}")
+    sources = [checked_text(one, "a source") for one in several(sources, "sources")]
     stores = [] if datastore is None else open_stores(datastore)
     for store in stores:
         check_tokenizer(tokenizer, store)
@@ -236,11 +238,12 @@ def evaluate_translations(
         CorpusError: when a text has no pair.
         MissingDependencyError: when sacrebleu is not installed.
     """
+    lots = named(texts)
     stores = None if datastore is None else open_stores(datastore)
     # The model alone reads what it reads beside the datastore.
     settings = (reading_of(stores[0]) if stores else {}) | settings
     found = []
-    for name, documents in texts.items():
+    for name, documents in lots.items():
         rows = list(documents)
         if not rows or any(row.source is None for row in rows):
             raise CorpusError(f"{name}: translations are measured on pairs with a source each")

@@ -16,15 +16,13 @@ from knn_logits.text.tokens import special_tokens, token_blocks
 Bools = npt.NDArray[np.bool_]
 
 
-def whole_or_middle(
-    bench: Bench, texts: Texts | Iterable[Document | str]
-) -> tuple[Iterable[Document | str], int | None]:
+def whole_or_middle(bench: Bench, texts: Texts) -> tuple[Iterable[Document], int | None]:
     """All documents; for a single one, where its middle is, in tokens."""
     documents = chain.from_iterable(named(texts).values())
     first = list(islice(documents, 2))
     if len(first) != 1:
         return chain(first, documents), None
-    only = first[0] if isinstance(first[0], str) else first[0].text
+    only = first[0].text
     around = special_tokens(bench.tokenizer)
     return first, sum(len(one) for one in token_blocks(bench.tokenizer, only, around)) // 2
 

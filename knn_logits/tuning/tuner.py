@@ -18,7 +18,7 @@ from torch import nn
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores, open_stores
 from knn_logits.config import DEFAULT_K, WindowConfig
-from knn_logits.corpus.documents import Document, as_documents
+from knn_logits.corpus.documents import Document
 from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evaluation.opening import Bench, open_bench
@@ -113,6 +113,7 @@ def tune(
         CorpusError: when a part has no token that follows another.
         MismatchError: when model or tokenizer are not the datastore's.
     """
+    lots = named(texts)
     stores = open_stores(datastore)
     if not stores:
         raise ConfigError("no datastore is given, and only one has settings to tune")
@@ -142,11 +143,11 @@ def tune(
         raise ConfigError("BLEU is for translations, and a causal model writes none: leave it out")
     rows: list[Document] = []
     if bleu is not None:
-        rows = list(as_documents(chain.from_iterable(named(texts).values())))
-        texts = rows
+        rows = list(chain.from_iterable(lots.values()))
+        lots = named(rows)
     started = time.monotonic()
     gathered = (Gathered(wanted), Gathered(wanted)) if wanted is not None else None
-    one, other, halves = _pass(bench, own, texts, progress, gathered)
+    one, other, halves = _pass(bench, own, lots, progress, gathered)
     assert bench.retriever is not None
     metric = bench.retriever.metric
     # A gate reads so many of the nearest; with fewer it would read others than it was fitted on.
@@ -209,7 +210,7 @@ def tune(
 def _pass(
     bench: Bench,
     own: SettingsRecord,
-    texts: Texts | Iterable[Document | str],
+    texts: Texts,
     progress: Progress,
     gathered: tuple[Gathered, Gathered] | None = None,
 ) -> tuple[GridLikelihood, GridLikelihood, Halves]:

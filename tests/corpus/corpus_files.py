@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from knn_logits.corpus.documents import read_corpus
+from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import CorpusError
 
 

@@ -6,7 +6,8 @@ import types
 import pytest
 from corpus_files import failure, read, write
 
-from knn_logits.corpus.documents import Document, corpus_bytes, read_corpus
+from knn_logits.corpus.documents import Document
+from knn_logits.corpus.reading import corpus_bytes, read_corpus
 from knn_logits.errors import CorpusError, MissingDependencyError
 
 

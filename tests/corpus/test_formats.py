@@ -11,7 +11,8 @@ from corpus_files import failure, read, write, write_lines
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from knn_logits.corpus.documents import Document, read_corpus
+from knn_logits.corpus.documents import Document
+from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import CorpusError
 
 GOOD = [{"text": "good"}]

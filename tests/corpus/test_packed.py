@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from corpus_files import digits, failure, lines_of, read, write, write_lines, write_table
 
-from knn_logits.corpus.documents import Document, read_corpus
+from knn_logits.corpus.documents import Document
+from knn_logits.corpus.reading import read_corpus
 
 # gzip
 

@@ -85,4 +85,6 @@ def test_blocks_are_what_tokenize_gives(tokenizer, monkeypatch):
 
 def test_documents_without_a_name_are_one_text():
     assert list(named(["a", "b"])) == ["text"]
-    assert named({"x": ["a"]}) == {"x": ["a"]}
+    found = named({"x": ["a"]})
+    assert list(found) == ["x"]
+    assert [one.text for one in found["x"]] == ["a"]

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from knn_logits.corpus import hub as corpus_hub
-from knn_logits.corpus.documents import corpus_bytes, read_corpus
+from knn_logits.corpus.reading import corpus_bytes, read_corpus
 from knn_logits.errors import CorpusError
 
 LINES = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=30).filter(
@@ -163,7 +163,7 @@ def test_datasets_of_the_hub(monkeypatch):
             return [*ROWS, {"id": "3", "translation": None}]
 
     monkeypatch.setattr(corpus_hub, "load_datasets", lambda name: Datasets)
-    monkeypatch.setattr("knn_logits.corpus.documents.load_datasets", lambda name: Datasets)
+    monkeypatch.setattr("knn_logits.corpus.reading.load_datasets", lambda name: Datasets)
     found = read("hf:org/pairs", pair_fields=FIELDS)
     assert pairs_of(found) == [("a", "b"), ("c", "d")]
     with pytest.raises(CorpusError, match='no column "source"'):

@@ -1,0 +1,77 @@
+"""Every public function takes several documents, and none takes a text for its characters."""
+
+import pytest
+from conftest import TEXTS
+
+import knn_logits
+from knn_logits import CorpusError, Datastore, Document
+
+
+@pytest.fixture
+def grown(model, tokenizer, tmp_path):
+    return knn_logits.build_datastore(
+        model, tokenizer, TEXTS[:3], tmp_path / "store", calibrate=False
+    )
+
+
+def test_a_build_of_one_text_is_refused_and_leaves_nothing(model, tokenizer, tmp_path):
+    with pytest.raises(CorpusError, match="documents must be several"):
+        knn_logits.build_datastore(model, tokenizer, TEXTS[0], tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_one_text_is_not_added_by_its_characters(model, tokenizer, grown):
+    with pytest.raises(CorpusError, match="documents must be several"):
+        knn_logits.add_documents(model, tokenizer, grown, TEXTS[0])
+    assert Datastore(grown.folder).manifest == grown.manifest
+
+
+@pytest.mark.parametrize("texts", [TEXTS[0], {"name": TEXTS[0]}, Document(TEXTS[0], "d")])
+def test_one_text_is_not_measured_by_its_characters(model, tokenizer, store, texts):
+    with pytest.raises(CorpusError, match="documents must be several"):
+        knn_logits.evaluate(model, tokenizer, store, texts)
+    with pytest.raises(CorpusError, match="documents must be several"):
+        knn_logits.tune(model, tokenizer, store, texts)
+
+
+def test_one_source_is_not_translated_by_its_characters(marian, pair_tokenizer, pair_store):
+    with pytest.raises(CorpusError, match="sources must be several"):
+        knn_logits.translate(marian, pair_tokenizer, "The crane", pair_store)
+    with pytest.raises(CorpusError, match="documents must be several"):
+        knn_logits.evaluate_translations(
+            marian, pair_tokenizer, pair_store, {"name": Document("Der", "d", source="The")}
+        )
+
+
+def test_what_is_explained_is_a_text(model, tokenizer, store):
+    for text in (None, TEXTS, "half \ud800"):
+        with pytest.raises(CorpusError, match="the text"):
+            knn_logits.explain(model, tokenizer, store, text)
+
+
+def test_an_id_alone_removes_its_document_only(model, tokenizer, tmp_path):
+    documents = [Document(text, str(number)) for number, text in enumerate(TEXTS, start=6)]
+    store = knn_logits.build_datastore(
+        model, tokenizer, documents, tmp_path / "store", calibrate=False
+    )
+    done = knn_logits.remove_documents(store, "12")
+    assert [done.documents[number].id for number in done.manifest.removed] == ["12"]
+
+
+def test_added_texts_are_numbered_behind_those_that_are_there(model, tokenizer, grown):
+    done = knn_logits.add_documents(model, tokenizer, grown, TEXTS[3:5])
+    assert done.documents.ids == ["0", "1", "2", "3", "4"]
+    removed = knn_logits.remove_documents(done, ["0"])
+    assert removed.manifest.removed == (0,)
+
+
+def test_ids_stay_apart_after_compaction(model, tokenizer, grown):
+    small = knn_logits.compact(knn_logits.remove_documents(grown, ["0"]))
+    done = knn_logits.add_documents(model, tokenizer, small, TEXTS[3:5])
+    assert done.documents.ids == ["1", "2", "2#2", "3"]
+
+
+def test_metadata_that_is_no_json_is_named(model, tokenizer, tmp_path):
+    document = Document(TEXTS[0], "d", metadata={("a", "b"): 1})
+    with pytest.raises(CorpusError, match="metadata of the document 'd'"):
+        knn_logits.build_datastore(model, tokenizer, [document], tmp_path / "store")

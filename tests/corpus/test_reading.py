@@ -1,0 +1,295 @@
+"""Folders, ids, pairs, and a corpus as a whole."""
+
+import gzip
+import json
+import os
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from corpus_files import failure, lines_of, read, write, write_lines, write_table
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from knn_logits.corpus.documents import Document
+from knn_logits.corpus.reading import corpus_bytes, read_corpus
+from knn_logits.errors import CorpusError
+
+# Folders
+
+
+def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path):
+    for name in ["b.txt", "a/z.md", "a/c/x.py", "B.rst", "a.txt", "a-b/q", "a/10", "a/9"]:
+        write(tmp_path / name, name)
+    write_lines(tmp_path / "a" / "rows.jsonl", [{"text": "row"}])
+    for hidden in [".hidden.txt", ".git/config", "a/.cache/x.txt"]:
+        write(tmp_path / hidden, "hidden")
+    documents, skipped = read(str(tmp_path))
+    assert [document.id for document in documents] == [
+        "B.rst",
+        *["a/10", "a/9", "a/c/x.py", "a/rows.jsonl:1", "a/z.md"],
+        "a-b/q",
+        "a.txt",
+        "b.txt",
+    ]
+    assert [document.uri for document in documents if document.text != "row"] == [
+        document.id for document in documents if document.text != "row"
+    ]
+    assert skipped == []
+    assert read(str(tmp_path) + "/")[0] == documents
+    assert read(tmp_path)[0] == documents
+
+
+def test_a_hidden_file_that_is_named_is_read(tmp_path):
+    assert read(write(tmp_path / ".notes", "text"))[0][0].id == ".notes"
+
+
+def test_links_to_folders_are_followed_once(tmp_path):
+    write(tmp_path / "corpus" / "deep" / "a.txt", "a")
+    write(tmp_path / "elsewhere" / "b.txt", "b")
+    (tmp_path / "corpus" / "deep" / "loop").symlink_to(tmp_path / "corpus")
+    (tmp_path / "corpus" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "corpus" / "link2").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "corpus" / "file.txt").symlink_to(tmp_path / "elsewhere" / "b.txt")
+    documents, skipped = read(str(tmp_path / "corpus"))
+    assert [document.id for document in documents] == ["deep/a.txt", "file.txt", "link/b.txt"]
+    assert skipped == []
+
+
+def test_a_broken_link_and_a_pipe_in_a_folder_are_skipped(tmp_path):
+    write(tmp_path / "good.txt", "good")
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    documents, skipped = read(str(tmp_path))
+    assert [document.id for document in documents] == ["good.txt"]
+    assert skipped == [
+        (str(tmp_path / "broken"), "no such file or directory"),
+        (str(tmp_path / "pipe"), "not a regular file"),
+    ]
+
+
+def test_a_folder_without_permission_is_skipped(tmp_path, monkeypatch):
+    write(tmp_path / "closed" / "a.txt", "a")
+    write(tmp_path / "open" / "b.txt", "b")
+    plain = Path.iterdir
+
+    def refusing(self):
+        if self.name == "closed":
+            raise PermissionError(13, "Permission denied", str(self))
+        return plain(self)
+
+    monkeypatch.setattr(Path, "iterdir", refusing)
+    documents, skipped = read(str(tmp_path))
+    assert [document.id for document in documents] == ["open/b.txt"]
+    assert skipped == [(str(tmp_path / "closed"), "permission denied")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names of other systems are Unicode")
+def test_a_file_name_that_is_no_text_gives_an_id_that_is(tmp_path):
+    for name in [b"caf\xe9.txt", b"caf\xe8.txt", b"new\nline.txt"]:
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("text")
+    assert [document.id for document in read(str(tmp_path))[0]] == [
+        "caf\ufffd.txt",
+        "caf\ufffd.txt#2",
+        "new\ufffdline.txt",
+    ]
+    bad = os.fsdecode(os.fsencode(tmp_path) + b"/b\xe9\n.jsonl")
+    Path(bad).write_text("broken")
+    assert "b\ufffd\ufffd.jsonl, line 1" in failure(bad)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
+def test_a_pipe_that_is_named_is_read(tmp_path):
+    reading, writing = os.pipe()
+    os.write(writing, gzip.compress(b"piped"))
+    os.close(writing)
+    try:
+        path = f"/dev/fd/{reading}"
+        assert corpus_bytes([path]) is None
+        assert read(path)[0][0].text == "piped"
+    finally:
+        os.close(reading)
+
+
+# Ids
+
+
+def test_equal_ids_are_numbered_in_the_order_of_reading(tmp_path):
+    ids = ["a", "a", "a#2", "b", "a", "a#2", "a#3"]
+    path = write_lines(tmp_path / "a.jsonl", [{"text": "t", "id": name} for name in ids])
+    numbered = [document.id for document in read(path)[0]]
+    assert numbered == ["a", "a#2", "a#2#2", "b", "a#3", "a#2#3", "a#3#2"]
+    assert [document.id for document in read(path)[0]] == numbered
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ids=st.lists(st.sampled_from(["a", "a#2", "a#3", "a#2#2", "b", "a.jsonl:1", ""])))
+def test_ids_are_unique(tmp_path, ids):
+    rows = [{"text": "t", "id": name} for name in [*ids, "last"]]
+    documents, _ = read(write_lines(tmp_path / "a.jsonl", rows))
+    assert len({document.id for document in documents}) == len(rows)
+
+
+def test_a_skipped_document_takes_no_id(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [{"text": " ", "id": "a"}, {"text": "t", "id": "a"}])
+    assert [document.id for document in read(path)[0]] == ["a"]
+
+
+def test_a_file_given_twice_is_read_twice(tmp_path):
+    path = write(tmp_path / "a.txt", "a")
+    assert [document.id for document in read(path, path, str(tmp_path))[0]] == [
+        "a.txt",
+        "a.txt#2",
+        "a.txt#3",
+    ]
+
+
+# Pairs
+
+
+def test_pairs_have_a_source_and_their_target_as_text(tmp_path):
+    row = {"source": "Hallo", "target": "hello", "id": "1", "lang": "de"}
+    lines = write_lines(tmp_path / "a.jsonl.gz", [row, {"source": " ", "target": "x"}])
+    table = write_table(tmp_path / "b.parquet", {"source": ["Tag"], "target": ["day"]})
+    one = write(tmp_path / "c.json", json.dumps({"source": "Nacht", "target": "night"}, indent=1))
+    documents, skipped = read(lines, table, one, pairs=True)
+    assert documents == [
+        Document("hello", "1", metadata={"lang": "de"}, source="Hallo"),
+        Document("day", "b.parquet:1", source="Tag"),
+        Document("night", "c.json", source="Nacht"),
+    ]
+    assert skipped == [(f"{lines}, line 2", "empty")]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"text": "a"}, 'no "source"'),
+        ({"source": "a"}, 'no "target"'),
+        ({"source": "a", "target": 3}, '"target" is a number'),
+    ],
+)
+def test_a_row_that_is_no_pair_is_an_error(tmp_path, row, reason):
+    path = write_lines(tmp_path / "a.jsonl", [row])
+    message = failure(path, pairs=True)
+    assert f"{path}, line 1: " in message
+    assert reason in message
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.md.gz", "README"])
+def test_plain_text_is_no_pair(tmp_path, name):
+    path = write(tmp_path / name, "words")
+    with pytest.raises(CorpusError) as caught:
+        read_corpus([path], pairs=True)  # at once, not after hours of other files
+    message = str(caught.value)
+    assert path in message
+    assert "plain text has no source and target" in message
+    assert ".jsonl" in message
+
+
+def test_plain_text_beside_pairs_is_skipped(tmp_path):
+    write_lines(tmp_path / "a.jsonl", [{"source": "a", "target": "b"}])
+    readme = write(tmp_path / "README.md", "words")
+    documents, skipped = read(str(tmp_path), pairs=True)
+    assert [document.id for document in documents] == ["a.jsonl:1"]
+    assert skipped == [(readme, "plain text has no source and target")]
+
+
+# The corpus as a whole
+
+
+def test_nothing_given():
+    with pytest.raises(CorpusError, match=r"no corpus is given; name text files.*hf:DATASET"):
+        read_corpus([])
+
+
+@pytest.mark.parametrize("name", ["nowhere.txt", "org/name", ""])
+def test_a_path_that_does_not_exist_is_an_error_at_once(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    good = write(tmp_path / "good.txt", "good")
+    for function in (read_corpus, corpus_bytes):
+        with pytest.raises(CorpusError, match=r"does not exist; check the path") as caught:
+            function([good, name])
+        assert repr(name) in str(caught.value)
+        assert "hf:" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["words " * 1000, "a\0b", "good.txt/below"])
+def test_what_cannot_be_a_path_is_an_error(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "good.txt", "good")
+    message = failure(name)
+    assert "\0" not in message
+    assert len(message) < 500
+
+
+def test_a_single_path_is_taken_as_one(tmp_path):
+    path = write(tmp_path / "a.txt", "a")
+    assert [document.id for document in read_corpus(path)] == ["a.txt"]
+
+
+def test_an_empty_folder_is_an_error(tmp_path):
+    write(tmp_path / ".hidden", "text")
+    message = failure(str(tmp_path))
+    assert str(tmp_path) in message
+    assert "no readable document" in message
+    assert "hidden" in message
+
+
+def test_a_corpus_without_a_readable_document_is_an_error(tmp_path):
+    binary = write(tmp_path / "a.bin", b"\0")
+    write(tmp_path / "b.txt", " ")
+    skipped = []
+    message = failure(str(tmp_path), on_skip=lambda *skip: skipped.append(skip))
+    assert f"no readable document: 2 skipped, the first {binary}: binary" in message
+    assert "name text files" in message
+    assert len(skipped) == 2
+
+
+def test_an_empty_file_of_rows_is_an_error(tmp_path):
+    path = write(tmp_path / "a.jsonl", "\n\n")
+    assert "no readable document" in failure(path)
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
+    def peak(count):
+        path = write_lines(tmp_path / "a.jsonl.gz", [{"text": "words " * 2000}] * count)
+        tracemalloc.start()
+        try:
+            assert sum(1 for _ in read_corpus([path])) == count
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(10)
+    assert peak(500) < 2 * peak(50)  # 6 MB of text against 0.6 MB
+
+
+def test_documents_come_before_the_rest_is_read(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "a"}\nbroken')
+    assert next(read_corpus([path])).text == "a"
+
+
+# Progress
+
+
+def test_the_bytes_read_grow_to_the_size_of_the_corpus(tmp_path):
+    write_lines(tmp_path / "a.jsonl.gz", lines_of(5000))
+    write_lines(tmp_path / "b.jsonl", lines_of(50))
+    write_table(tmp_path / "c.parquet", {"text": ["words"] * 200})
+    write(tmp_path / "d.bin", b"\0" * 1000)
+    write(tmp_path / "e.txt", "text")
+    total = corpus_bytes([str(tmp_path)])
+    assert total == sum(path.stat().st_size for path in tmp_path.iterdir())
+    seen = []
+    list(read_corpus([str(tmp_path)], on_bytes=seen.append))
+    assert seen == sorted(seen)
+    assert seen[-1] == total
+    assert len(set(seen)) > 50
+
+
+def test_the_size_of_the_same_paths_adds_up(tmp_path):
+    path = write(tmp_path / "a.txt", "12345")
+    assert corpus_bytes([path, path]) == 10
+    assert corpus_bytes([path, "hf:org/name"]) is None
