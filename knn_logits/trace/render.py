@@ -79,7 +79,7 @@ class Source:
         """Both as one, where the other goes on in the same passage; None where it does not."""
         passage = self.neighbor.word + self.neighbor.after
         same = self.same + other.words
-        if other.neighbor.document != self.neighbor.document or not passage.startswith(same):
+        if _place(other.neighbor) != _place(self.neighbor) or not passage.startswith(same):
             return None
         tokens = [*self.tokens, *other.tokens]
         influence = self.influence * len(self.tokens) + other.influence * len(other.tokens)
@@ -120,20 +120,25 @@ def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
 
 def _source(tokens: list[TokenTrace]) -> Source | None:
     text = "".join(token.token for token in tokens)
-    shares: dict[str, float] = {}
+    shares: dict[tuple[str, str], float] = {}
     for neighbor in (one for token in tokens for one in token.neighbors):
-        key = neighbor.document
+        key = _place(neighbor)
         shares[key] = shares.get(key, 0.0) + neighbor.influence / len(tokens)
     if not shares or not text.strip():
         return None
-    document, share = max(shares.items(), key=lambda item: item[1])
+    place, share = max(shares.items(), key=lambda item: item[1])
     for token in tokens:
         for neighbor in token.neighbors:
-            if neighbor.document == document:
+            if _place(neighbor) == place:
                 passage = neighbor.word + neighbor.after
                 whole = token is tokens[0] and passage.startswith(text)
                 return Source(text, tokens, share, neighbor, text if whole else neighbor.word)
     return None
+
+
+def _place(neighbor: NeighborTrace) -> tuple[str, str]:
+    """What tells a document from all others: datastores may use the same ids."""
+    return neighbor.store, neighbor.document
 
 
 def show(trace: Trace, sources: int, console: Console | None = None) -> None:

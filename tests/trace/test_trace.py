@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -142,6 +143,31 @@ def test_the_main_source_of_a_word_is_the_document_that_did_most():
     sources = main_sources(SequenceTrace("", tokens), 1)
     assert [(one.words, one.neighbor.document) for one in sources] == [("harbour", "a")]
     assert sources[0].influence == pytest.approx(0.45)
+
+
+def voted(text, *votes):
+    """A token with a vote a datastore, all of them from documents of the same id."""
+    neighbors = [
+        NeighborTrace("", text, "", "0", None, None, store, 0, share, 0.0, share)
+        for store, share in votes
+    ]
+    return TokenTrace(text, 0, 0.5, 0.5, 0.5, 0.5, sum(share for _, share in votes), neighbors)
+
+
+def test_documents_of_two_datastores_with_one_id_are_two(capsys):
+    trace = Trace([SequenceTrace("", [voted("word", ("a", 0.37), ("b", 0.63))])])
+    (source,) = main_sources(trace[0], 5)
+    assert source.influence == pytest.approx(0.63)
+    assert source.neighbor.store == "b"
+    assert "63% by" in to_html(trace)
+    trace.show()
+    assert "100% by the neighbors, 63% by 0" in capsys.readouterr().out
+
+
+def test_words_from_two_datastores_are_no_passage():
+    one, other = voted("har", ("a", 0.9)), voted(" har", ("b", 0.9))
+    one.neighbors[0] = replace(one.neighbors[0], after=" har")
+    assert len(main_sources(SequenceTrace("", [one, other]), 5)) == 2
 
 
 def test_words_that_follow_in_the_passage_are_one_source(traced):
