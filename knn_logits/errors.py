@@ -19,9 +19,14 @@
 Each message says what is wrong and what to do next; the command line prints it as its one line.
 """
 
+from knn_logits.printable import printable
+
 
 class KNNLogitsError(Exception):
     """Every error that this package raises on purpose."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())  # names in it may be a stranger's
 
 
 class ConfigError(KNNLogitsError, ValueError):

@@ -9,8 +9,10 @@ import sys
 def main() -> None:
     """Runs the command line; a failure is one line on stderr and the exit status 1."""
     from knn_logits.cli.app import app
+    from knn_logits.cli.common import listen
     from knn_logits.errors import KNNLogitsError
 
+    listen()
     try:
         app()
     except KNNLogitsError as error:
@@ -25,5 +27,7 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    print(f"knn-logits: {' '.join(message.split())}", file=sys.stderr)
+    from knn_logits.printable import one_line
+
+    print(f"knn-logits: {one_line(message).strip()}", file=sys.stderr)
     sys.exit(1)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import typer
-
 from knn_logits.cli import options
 from knn_logits.cli.common import (
     Bars,
@@ -15,7 +13,8 @@ from knn_logits.cli.common import (
     prepare,
     print_json,
     reads_pairs,
-    stderr,
+    say,
+    tell,
 )
 
 
@@ -42,7 +41,7 @@ def add(
     def on_skip(name: str, reason: str) -> None:
         nonlocal skipped
         skipped += 1
-        stderr.print(f"knn-logits: skipped {name}: {reason}", style="yellow", markup=False)
+        tell(f"skipped {name}: {reason}")
 
     datastore = open_datastore(store)
     before = datastore.manifest
@@ -84,7 +83,7 @@ def add(
         )
         return
     found = f", recall@{recall.at} {recall.value:.3f}" if recall else ""
-    typer.echo(
+    say(
         f"{done.folder}: {manifest.documents - before.documents:,} documents and "
         f"{manifest.entries - before.entries:,} entries added in {seconds:.0f} s, now "
         f"{manifest.entries:,} entries{found}" + (f"; {skipped} skipped" if skipped else "")

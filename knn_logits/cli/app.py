@@ -23,6 +23,7 @@ from knn_logits.cli import (
     tune,
     verify,
 )
+from knn_logits.cli.common import say
 
 app = typer.Typer(
     name="knn-logits",
@@ -54,7 +55,7 @@ app.command("catalog")(catalog.catalog)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"knn-logits {__version__}")
+        say(f"knn-logits {__version__}")
         raise typer.Exit
 
 

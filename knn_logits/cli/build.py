@@ -15,7 +15,8 @@ from knn_logits.cli.common import (
     prepare,
     print_json,
     reads_pairs,
-    stderr,
+    say,
+    tell,
 )
 from knn_logits.config import (
     IndexConfig,
@@ -114,7 +115,7 @@ def build(
 
     def on_skip(name: str, reason: str) -> None:
         skipped.append((name, reason))
-        stderr.print(f"knn-logits: skipped {name}: {reason}", style="yellow", markup=False)
+        tell(f"skipped {name}: {reason}")
 
     with Bars() as bars, interruptible("run the same command again, and it goes on here"):
         total = corpus_bytes(corpus)
@@ -176,10 +177,10 @@ def build(
         )
         return
     found = f", recall@{recall.at} {recall.value:.3f}" if recall else ""
-    typer.echo(
+    say(
         f"{store.folder}: {manifest.entries:,} entries of {manifest.documents:,} documents in "
         f"{seconds:.0f} s ({manifest.entries / seconds:,.0f} a second), index "
         f"{manifest.index.factory}{found}"
         + (f"; {manifest.skipped} skipped" if manifest.skipped else "")
     )
-    typer.echo(f'next: knn-logits generate {model} {out} --prompt "..." --compare --explain')
+    say(f'next: knn-logits generate {model} {out} --prompt "..." --compare --explain')

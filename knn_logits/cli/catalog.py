@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import print_json
+from knn_logits.cli.common import print_json, say
 
 # A round figure to judge a build's time by; `knn-logits build` says what a machine does.
 _TOKENS_A_SECOND = 50_000
@@ -31,35 +31,33 @@ def catalog(
     for one in chosen:
         cached = f", {here[one.name] / 1e6:,.1f} MB here" if here[one.name] else ""
         expected = one.expected
-        typer.echo(
+        say(
             f"{one.name:26} {one.title}: {expected.entries:,} entries, "
             f"{expected.download_bytes / 1e9:.1f} GB to download{cached}"
         )
         if name is None:
             continue
-        typer.echo(f"\npublished as   {one.repo}")
-        typer.echo(f"text           {one.source}\nlicence        {one.license}")
-        typer.echo(
+        say(f"\npublished as   {one.repo}")
+        say(f"text           {one.source}\nlicence        {one.license}")
+        say(
             f"sizes          keys {expected.key_bytes / 1e9:.1f} GB, index "
             f"{expected.index_bytes / 1e9:.1f} GB"
         )
         hours = expected.model_tokens / _TOKENS_A_SECOND / 3600
-        typer.echo(
+        say(
             f"time           {expected.model_tokens:,} tokens through the model: {hours:.1f} h at "
             f"{_TOKENS_A_SECOND:,} a second; then the index"
         )
         if one.needs:
-            typer.echo(f"still needs    {one.needs}")
+            say(f"still needs    {one.needs}")
         for figure in one.published:
             values = (("model", figure.model), ("kNN", figure.knn), ("RetoMaton", figure.retomaton))
             numbers = ", ".join(
                 f"{label} {value:g}" for label, value in values if value is not None
             )
-            typer.echo(
-                f"to reproduce   {figure.what}{': ' if numbers else ''}{numbers} ({figure.by})"
-            )
-        typer.echo("")
+            say(f"to reproduce   {figure.what}{': ' if numbers else ''}{numbers} ({figure.by})")
+        say("")
         for command in one.commands:
-            typer.echo(f"  {command}")
+            say(f"  {command}")
     if name is None:
-        typer.echo("\n`knn-logits catalog NAME` shows how one is made, with all commands.")
+        say("\n`knn-logits catalog NAME` shows how one is made, with all commands.")

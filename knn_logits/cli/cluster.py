@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, print_json
+from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, print_json, say
 
 
 def cluster(
@@ -37,4 +37,4 @@ def cluster(
     if json:
         print_json({"clusters": clusters, "entries": len(done), "seconds": round(seconds, 3)})
         return
-    typer.echo(f"{done.folder}: {len(done):,} entries in {clusters:,} clusters in {seconds:.0f} s")
+    say(f"{done.folder}: {len(done):,} entries in {clusters:,} clusters in {seconds:.0f} s")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 import logging
 import signal
 import sys
@@ -24,6 +24,7 @@ from rich.progress import (
 )
 
 from knn_logits.errors import ConfigError, ModelError
+from knn_logits.printable import json_line, one_line, printable
 
 if TYPE_CHECKING:
     from knn_logits.datastore.store import Datastore
@@ -31,15 +32,33 @@ if TYPE_CHECKING:
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-class _OneLine(logging.Handler):
-    """Warnings as lines on stderr, below any progress bar."""
+def say(text: str = "") -> None:
+    """Prints an answer on stdout, whatever is in it."""
+    print(printable(text))
 
+
+def tell(text: str, style: str | None = "yellow") -> None:
+    """Prints a warning as one line on stderr, below any progress bar."""
+    stderr.print(f"knn-logits: {one_line(text).strip()}", style=style, markup=False)
+
+
+class _OneLine(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        stderr.print(f"knn-logits: {record.getMessage()}", style="yellow", markup=False)
+        tell(record.getMessage())
+
+
+def listen() -> None:
+    """Warnings of the package become lines on stderr; streams take every character."""
+    logger = logging.getLogger("knn_logits")
+    logger.handlers = [_OneLine()]
+    logger.propagate = False
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def prepare(threads: int | None, seed: int = 0) -> None:
-    """Threads, seed, and the quiet that one-line messages need."""
+    """Threads, seed, and the quiet of other libraries that one-line messages need."""
     import torch
     import transformers
 
@@ -48,9 +67,6 @@ def prepare(threads: int | None, seed: int = 0) -> None:
     set_seed(seed)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    logger = logging.getLogger("knn_logits")
-    logger.handlers = [_OneLine()]
-    logger.propagate = False
 
 
 def set_seed(seed: int) -> None:
@@ -155,7 +171,7 @@ def open_datastore(name: str, *, keys: bool = False) -> Datastore:
 
 def print_json(content: dict[str, Any]) -> None:
     """One JSON object on one line of stdout."""
-    sys.stdout.write(json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json_line(content, sys.stdout.encoding) + "\n")
     sys.stdout.flush()
 
 
@@ -190,7 +206,7 @@ def interruptible(advice: str) -> Iterator[None]:
         with _noticing_interrupts():
             yield
     except KeyboardInterrupt:
-        stderr.print(f"knn-logits: stopped; {advice}", markup=False)
+        tell(f"stopped; {advice}", style=None)
         raise typer.Exit(130) from None
 
 
@@ -204,7 +220,7 @@ class Bars:
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -234,10 +250,10 @@ class Bars:
             raise KeyboardInterrupt
         if phase not in self._tasks:
             self._finish()
-            self._tasks[phase] = self._progress.add_task(phase, total=total)
+            self._tasks[phase] = self._progress.add_task(one_line(phase), total=total)
             self._last = phase
             if not stderr.is_terminal and not self._quiet and (total or done):
-                stderr.print(phase + (f": {total}" if total else ""), markup=False)
+                stderr.print(one_line(phase) + (f": {total}" if total else ""), markup=False)
         self._progress.update(self._tasks[phase], completed=done, total=total)
 
     def _finish(self) -> None:

@@ -19,7 +19,8 @@ from knn_logits.cli.common import (
     prepare,
     print_json,
     reads_pairs,
-    stderr,
+    say,
+    tell,
 )
 from knn_logits.config import KNNConfig, WindowConfig
 from knn_logits.datastore import layout
@@ -66,7 +67,7 @@ def read_texts(
     from knn_logits.corpus.rows import PAIR_KEYS
 
     def on_skip(name: str, reason: str) -> None:
-        stderr.print(f"knn-logits: skipped {name}: {reason}", style="yellow", markup=False)
+        tell(f"skipped {name}: {reason}")
 
     texts: dict[str, Any] = {}
     for name in names:
@@ -111,6 +112,7 @@ def evaluate(
     max_knns: options.MaxKnns = None,
     pointer_distances: options.PointerDistances = None,
     weights: options.Weights = None,
+    native_index: options.NativeIndex = False,
     window: options.Window = None,
     stride: options.Stride = None,
     concatenate: options.Concatenate = None,
@@ -184,6 +186,7 @@ def evaluate(
         "max_knns": max_knns,
         "pointer_distances": pointer_distances,
         "weights": shares,
+        "native_index": native_index,
         "threads": threads,
     }
     with Bars() as bars, interruptible("nothing was written"):
@@ -227,10 +230,10 @@ def evaluate(
         return
     from knn_logits.evaluation.table import plain_table
 
-    typer.echo(plain_table(result))
+    say(plain_table(result))
     if written is not None:
         from knn_logits.evaluation.table import plain_translations
 
-        typer.echo("\n" + plain_translations(written))
+        say("\n" + plain_translations(written))
     for path in files:
-        typer.echo(f"written: {path}")
+        say(f"written: {path}")

@@ -14,6 +14,7 @@ from knn_logits.cli.common import (
     prepare,
     print_json,
     read_text,
+    say,
     set_seed,
 )
 from knn_logits.errors import ConfigError
@@ -167,10 +168,10 @@ def generate(
         return
     shown = prompt if pairs is None else ""
     if without is not None:
-        typer.echo("--- without kNN")
-        typer.echo(shown + without)
-        typer.echo("\n--- with kNN")
+        say("--- without kNN")
+        say(shown + without)
+        say("\n--- with kNN")
     if explain:
         trace.show(sources)
     else:
-        typer.echo(shown + text)
+        say(shown + text)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, load_model, prepare, print_json, stderr
+from knn_logits.cli.common import Bars, interruptible, load_model, prepare, print_json, say, tell
 from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
 
 
@@ -85,7 +85,7 @@ def import_store(
     manifest = done.store.manifest
     recall = manifest.index.recall
     for line in done.limits:
-        stderr.print(f"knn-logits: {line}", style="yellow", markup=False)
+        tell(line)
     if json:
         print_json(
             {
@@ -105,7 +105,7 @@ def import_store(
         return
     found = f", recall@{recall.at} {recall.value:.3f}" if recall else ""
     unwritten = f", {done.unwritten:,} at the end were never written" if done.unwritten else ""
-    typer.echo(
+    say(
         f"{done.store.folder}: {manifest.entries:,} entries{unwritten}, index "
         f"{manifest.index.factory}{found} in {seconds:.0f} s"
     )

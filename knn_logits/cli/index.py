@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 
-import typer
-
 from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, print_json
+from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, print_json, say
 from knn_logits.config import IndexConfig, check_metric
 
 
@@ -49,4 +47,4 @@ def index(
         )
         return
     found = f", recall@{record.recall.at} {record.recall.value:.3f}" if record.recall else ""
-    typer.echo(f"{done.folder}: index {record.factory}{found} in {seconds:.0f} s")
+    say(f"{done.folder}: index {record.factory}{found} in {seconds:.0f} s")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from knn_logits.cli import options
-from knn_logits.cli.common import open_datastore, print_json
+from knn_logits.cli.common import open_datastore, print_json, say
+from knn_logits.printable import one_line
 
 if TYPE_CHECKING:
     from knn_logits.datastore.manifest import SettingsRecord
@@ -30,6 +29,7 @@ def info(store: options.Store, json: options.Json = False) -> None:
             "revision": datastore.revision,
             "bytes": size,
             **content,
+            "settings": {**content["settings"], "tuned": manifest.settings.tuned},
             "gate": gate,
         }
         print_json(content)
@@ -68,10 +68,11 @@ def info(store: options.Store, json: options.Json = False) -> None:
         ("license", manifest.license),
     ):
         if value is not None:
-            typer.echo(f"{name:10} {value}")
+            say(f"{name:10} {one_line(str(value))}")
 
 
 def _state(settings: SettingsRecord) -> str:
     if not settings.calibrated:
         return " (not calibrated)"
-    return " (calibrated before the datastore changed)" if settings.stale else " (calibrated)"
+    fitted = "tuned on text given for it" if settings.tuned else "calibrated"
+    return f" ({fitted}, before the datastore changed)" if settings.stale else f" ({fitted})"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, prepare, print_json
+from knn_logits.cli.common import Bars, interruptible, prepare, print_json, say
 
 
 def pull(
@@ -56,11 +56,11 @@ def pull(
         )
         return
     for file, size, state in done.files if dry_run else ():
-        typer.echo(f"{file:24} {size / 1e6:12,.3f} MB  {state}")
+        say(f"{file:24} {size / 1e6:12,.3f} MB  {state}")
     arrived = done.bytes("fetched", "wanted") / 1e6
     verb = "would be fetched" if dry_run else f"fetched in {seconds:.1f} s"
     left = done.bytes("left") / 1e6
-    typer.echo(
+    say(
         f"{done.name}: {arrived:,.1f} of {done.bytes() / 1e6:,.1f} MB {verb}"
         + (f", {left:,.1f} MB left on the Hub" if left else "")
         + ("" if dry_run else f"; {done.folder}")

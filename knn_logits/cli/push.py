@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import interruptible, open_datastore, prepare, print_json
+from knn_logits.cli.common import interruptible, open_datastore, prepare, print_json, say
 
 
 def push(
@@ -68,7 +68,7 @@ def push(
         )
         return
     for file, size in done.files if dry_run else ():
-        typer.echo(f"{file:24} {size / 1e6:12,.3f} MB")
+        say(f"{file:24} {size / 1e6:12,.3f} MB")
     verb = "would be sent to" if dry_run else "sent to"
     commit = f", revision {done.commit}" if done.commit else ""
-    typer.echo(f"{len(done.files)} files, {done.bytes / 1e6:,.1f} MB {verb} {done.url}{commit}")
+    say(f"{len(done.files)} files, {done.bytes / 1e6:,.1f} MB {verb} {done.url}{commit}")

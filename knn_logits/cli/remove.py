@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, print_json
+from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, print_json, say
 
 
 def remove(
@@ -28,7 +28,7 @@ def remove(
     if json:
         print_json({"entries": entries, "documents": documents, "removed": len(manifest.removed)})
         return
-    typer.echo(
+    say(
         f"{done.folder}: {entries:,} entries of {documents:,} documents are left; `knn-logits "
         f"compact {store}` deletes the rest from the disk"
     )
@@ -49,7 +49,7 @@ def compact(
     if json:
         print_json({"entries": manifest.entries, "documents": manifest.documents, "bytes": size})
         return
-    typer.echo(
+    say(
         f"{done.folder}: {manifest.entries:,} entries of {manifest.documents:,} documents, "
         f"{size / 1e6:,.1f} MB"
     )

@@ -15,6 +15,7 @@ from knn_logits.cli.common import (
     prepare,
     print_json,
     reads_pairs,
+    say,
 )
 from knn_logits.cli.evaluate import Paths, read_texts, stores_and_texts
 from knn_logits.config import KNNConfig, WindowConfig
@@ -31,7 +32,9 @@ def tune(
     gate: Annotated[
         str | None,
         typer.Option(
-            "--gate", help="Also fit a gate: distance, learned, meta-k, or constant with --skip."
+            "--gate",
+            help="Also fit a gate: distance, learned, meta-k, or constant with --skip. none takes "
+            "a stored one out.",
         ),
     ] = None,
     skip: Annotated[
@@ -59,6 +62,7 @@ def tune(
     ] = None,
     nprobe: options.Nprobe = None,
     refine: options.Refine = False,
+    native_index: options.NativeIndex = False,
     window: options.Window = None,
     stride: options.Stride = None,
     concatenate: options.Concatenate = None,
@@ -108,6 +112,7 @@ def tune(
             k=k,
             nprobe=nprobe,
             refine=refine,
+            native_index=native_index,
             window=windows,
             concatenate=concatenate,
             batch_tokens=batch_tokens,
@@ -131,17 +136,17 @@ def tune(
         print_json({**result.to_dict(), "files": [str(path) for path in files]})
         return
     held = result.held_out
-    typer.echo(
+    say(
         f"k {result.k}, lmbda {result.lmbda:g}, temperature {result.temperature:.4g}: the best of "
         f"{result.grid.settings:,} settings on {result.chosen_on.tokens:,} tokens"
     )
-    typer.echo(
+    say(
         f"perplexity on {held.tokens:,} other tokens: {held.perplexity:.2f}; with the datastore's "
         f"settings {held.before:.2f}, without kNN {held.lm:.2f}"
     )
     if result.bleu is not None:
         scores = result.bleu.held_out
-        typer.echo(
+        say(
             f"chosen by BLEU among {len(result.bleu.trials)} settings on {result.bleu.pairs} "
             f"pairs; BLEU on {result.bleu.held_out_pairs} others: {scores['chosen']:.2f}; with the "
             f"datastore's settings {scores['before']:.2f}, without kNN {scores['lm']:.2f}"
@@ -151,14 +156,12 @@ def tune(
         low, high = found.interval or (None, None)
         between = f", 95% interval {low - 1:+.1%} to {high - 1:+.1%}" if low and high else ""
         skipped = f"; {found.skipped:.1%} of the searches left out" if skip is not None else ""
-        typer.echo(
+        say(
             f"gate ({found.kind}): {found.perplexity:.2f}, {found.ratio - 1:+.1%} of the best "
             f"number's {found.constant:.2f}{between}{skipped}"
         )
     for name in result.at_the_edge:
-        typer.echo(f"the best {name} is the last one tried; a further one may be better")
+        say(f"the best {name} is the last one tried; a further one may be better")
     for path in files:
-        typer.echo(f"written: {path}")
-    typer.echo(
-        f"{stores[0]}: settings written" if write else "add --write to store them in the datastore"
-    )
+        say(f"written: {path}")
+    say(f"{stores[0]}: settings written" if write else "add --write to store them in the datastore")

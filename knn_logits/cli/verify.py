@@ -15,7 +15,8 @@ from knn_logits.cli.common import (
     open_datastore,
     prepare,
     print_json,
-    stderr,
+    say,
+    tell,
 )
 
 
@@ -24,6 +25,7 @@ def verify(
     full: Annotated[
         bool, typer.Option("--full", help="Read every byte, also of what was verified before.")
     ] = False,
+    native_index: options.NativeIndex = False,
     json: options.Json = False,
 ) -> None:
     """Check a datastore: hashes, shapes, ranges, and that its index finds what it should."""
@@ -47,7 +49,7 @@ def verify(
         if not damaged:
             try:
                 datastore = Datastore(folder, progress=bars)
-                open_index(datastore)
+                open_index(datastore, native=native_index)
                 stored_gate(datastore)
             except KNNLogitsError as error:
                 damaged = verification.damage(folder, manifest, bars) or [str(error)]
@@ -66,16 +68,14 @@ def verify(
             }
         )
     elif not damaged:
-        typer.echo(f"{folder}: whole, {size / 1e6:,.1f} MB in {seconds:.1f} s")
+        say(f"{folder}: whole, {size / 1e6:,.1f} MB in {seconds:.1f} s")
     if left:
         names = ", ".join(left[:3])
-        stderr.print(
-            f"knn-logits: {folder} also holds files of an earlier state or an unfinished job "
-            f"({names}); the next change of the datastore deletes them",
-            style="yellow",
-            markup=False,
+        tell(
+            f"{folder} also holds files of an earlier state or an unfinished job ({names}); the "
+            "next change of the datastore deletes them"
         )
     for line in damaged:
-        stderr.print(f"knn-logits: {line}", markup=False)
+        tell(line, style=None)
     if damaged:
         raise typer.Exit(1)

@@ -6,7 +6,6 @@ Knows JSON's values and the fields that a row must have. It reads no file.
 import datetime
 import decimal
 import json
-import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from knn_logits.errors import CorpusError
+from knn_logits.printable import printable
 
 TEXT_KEYS = ("text",)
 PAIR_KEYS = ("source", "target")
 
 _MAX_NESTING = 100
-_UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 Skip = Callable[[str, str], None]
 
@@ -68,8 +67,8 @@ class SourceFile:
 
 
 def display_name(path: str) -> str:
-    """Return `path` without control characters and without bytes that are not UTF-8."""
-    return _UNSHOWABLE.sub("\ufffd", path)
+    """Return `path` as one line, without control characters and bytes that are not UTF-8."""
+    return printable(path).replace("\n", "\ufffd").replace("\t", "\ufffd")
 
 
 def first_line(error: BaseException) -> str:

@@ -11,7 +11,14 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from knn_logits.config import Metric
 from knn_logits.datastore import layout
@@ -127,6 +134,7 @@ class SettingsRecord(Record):
     Attributes:
         calibrated: Whether they were fitted to text.
         stale: Whether the datastore has changed since.
+        tuned: Whether that was text given for it, not a sample of the datastore's own.
     """
 
     k: int = Field(ge=1)
@@ -134,6 +142,14 @@ class SettingsRecord(Record):
     temperature: float = Field(gt=0)
     calibrated: bool = False
     stale: bool = False
+    tuned: bool = False
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = handler(self)
+        if not self.tuned:  # as in manifests that were written before there was such a thing
+            del content["tuned"]
+        return content
 
 
 class FileRecord(Record):

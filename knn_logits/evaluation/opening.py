@@ -76,6 +76,7 @@ def open_bench(
     device: torch.device | str = "cpu",
     threads: int | None = None,
     check: bool = True,
+    native_index: bool = False,
     **search: Unpack[SearchSettings],
 ) -> Bench:
     """Checks model, tokenizer, datastores and settings against one another.
@@ -109,7 +110,9 @@ def open_bench(
         )
         windows = _like_the_store(window, stores[0])
         resolve(windows[0], context_length(model))
-        retriever = open_retriever(stores, config, weights=weights, device=device, threads=threads)
+        retriever = open_retriever(
+            stores, config, weights=weights, device=device, threads=threads, native=native_index
+        )
     size, stride = resolve(windows[0], context_length(model))
     pairs = pair_tokenizer(model, tokenizer, stores[0] if stores else None)
     if pairs is not None:

@@ -72,6 +72,7 @@ def evaluate(
     device: torch.device | str = "cpu",
     threads: int | None = None,
     check: bool = True,
+    native_index: bool = False,
     samples: int = 1000,
     seed: int = 0,
     progress: Progress = no_progress,
@@ -98,6 +99,7 @@ def evaluate(
         device: Where to search.
         threads: OpenMP threads for searches.
         check: Compare the model with the datastore first.
+        native_index: Read an index in FAISS's own format, which cannot be checked.
         samples: Resamples of the bootstrap over documents; 0 leaves intervals out.
         seed: Of the bootstrap.
         progress: Told how many tokens are scored, of those read so far.
@@ -127,6 +129,7 @@ def evaluate(
         device=device,
         threads=threads,
         check=check,
+        native_index=native_index,
         **search,
     )
     started = time.monotonic()
@@ -272,18 +275,25 @@ def describe(bench: Bench) -> dict[str, Any]:
     """What an evaluation's numbers hold for, as JSON."""
     settings: dict[str, Any] = {"model": model_record(bench.model).id}
     if bench.retriever is not None:
-        config, store = bench.retriever.config, bench.retriever.store
+        config, stores = bench.retriever.config, bench.retriever.stores
         settings |= {
-            "datastore": store.name,
-            "entries": len(store),
-            "index": store.manifest.index.factory,
+            "datastore": ", ".join(store.name for store in stores),
+            "entries": sum(len(store) for store in stores),
+            "index": ", ".join(dict.fromkeys(store.manifest.index.factory for store in stores)),
             "metric": bench.retriever.metric,
             "k": config.k,
             "lmbda": config.lmbda if bench.gate is None else gate_name(bench.gate),
             "temperature": config.temperature,
             "nprobe": getattr(getattr(bench.retriever, "index", None), "nprobe", None),
             "refine": config.refine,
+            "retomaton": config.retomaton,
         }
+        if config.retomaton:
+            for name in ("min_knns", "max_knns", "pointer_distances"):
+                settings[name] = getattr(config, name)
+        shares = getattr(bench.retriever, "weights", None)
+        if shares is not None:
+            settings["weights"] = ", ".join(f"{share:g}" for share in shares)
     return settings | {
         "window": bench.window,
         "stride": bench.stride,

@@ -20,6 +20,7 @@ from knn_logits.evaluation.table import (
     translation_rows,
 )
 from knn_logits.evaluation.translation import Translations
+from knn_logits.printable import one_line
 
 PAGE = "evaluation.md"
 PLOT = "evaluation.png"
@@ -112,7 +113,7 @@ def _table(header: Sequence[str], body: list[list[str]], left: int) -> list[str]
 
 def _cell(text: str) -> str:
     """A cell that holds its text as it is: names of files may contain anything."""
-    flat = " ".join(text.split())
+    flat = one_line(text).strip()
     for sign in "\\|<>[]*_`":
         flat = flat.replace(sign, "\\" + sign)
     return flat

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from knn_logits.evaluation.results import Evaluation, Measures, TextResult
 from knn_logits.evaluation.scores import Score
 from knn_logits.evaluation.translation import Translations
+from knn_logits.printable import one_line
 
 HEADER = ("text", "tokens", "model", "neighbors", "mixture", "oracle", "bits a byte")
 
@@ -31,7 +32,7 @@ def _row(text: TextResult) -> Sequence[str]:
     measures: Measures = text.perplexity
     bits = text.bits_per_byte
     return (
-        text.name,
+        one_line(text.name),
         f"{text.tokens:,}",
         number(measures.lm),
         number(measures.knn),
@@ -70,8 +71,10 @@ def notes(result: Evaluation) -> list[str]:
 def plain_table(result: Evaluation) -> str:
     """The table for a terminal, and the settings below it."""
     text = [*_aligned([HEADER, *rows(result)]), *notes(result)]
-    text.append(", ".join(f"{name} {value}" for name, value in result.settings.items()))
-    text.append(f"{result.tokens_per_second:,.0f} tokens a second, {result.searches:,} searches")
+    text.append(one_line(", ".join(f"{name} {one}" for name, one in result.settings.items())))
+    saved = f", {result.searches_saved:,} saved" if result.searches_saved else ""
+    speed = f"{result.tokens_per_second:,.0f} tokens a second"
+    text.append(f"{speed}, {result.searches:,} searches{saved}")
     return "\n".join(text)
 
 
@@ -98,7 +101,7 @@ def translation_rows(found: Sequence[Translations]) -> list[Sequence[str]]:
             systems.append(("with kNN", one.knn, one.knn_per_second))
         lines += [
             (
-                f"{one.name} ({one.pairs:,})",
+                f"{one_line(one.name)} ({one.pairs:,})",
                 str(one.num_beams),
                 name,
                 _score(scores["bleu"]),

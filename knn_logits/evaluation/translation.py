@@ -54,6 +54,7 @@ def translate(
     device: torch.device | str | None = None,
     threads: int | None = None,
     check: bool = True,
+    native_index: bool = False,
     progress: Progress = no_progress,
     phase: str = "translating",
     **search: Unpack[SearchSettings],
@@ -79,6 +80,7 @@ def translate(
         device: Where to search.
         threads: OpenMP threads for searches.
         check: Compare the model with the datastore first.
+        native_index: Read an index in FAISS's own format, which cannot be checked.
         progress: Told how many sources are done.
         phase: What progress calls this work.
         search: How neighbors are found; see `KNNConfig`.
@@ -122,6 +124,7 @@ def translate(
             threads=threads,
             record=False,
             check=check,
+            native_index=native_index,
             **search,
         )
     found: list[str] = [""] * len(sources)

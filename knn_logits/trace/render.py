@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from knn_logits.printable import Encoded, one_line, printable
 from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ _LEVELS = (
     (0.25, "underline yellow4", "#f5ecb3", "dashed"),
     (0.05, "underline grey58", "#eeeeee", "dotted"),
 )
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 
 
@@ -34,9 +34,9 @@ def coloured_text(sequence: SequenceTrace) -> Text:
     from rich.text import Text
 
     text = Text()
-    text.append(sequence.prompt, style="dim")
+    text.append(printable(sequence.prompt), style="dim")
     for token in sequence.tokens:
-        text.append(token.token, style=_terminal_style(token.influence))
+        text.append(printable(token.token), style=_terminal_style(token.influence))
     return text
 
 
@@ -152,7 +152,8 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = console or Console(highlight=False)
+    stream: Any = Encoded(sys.stdout)
+    console = console or Console(file=stream, highlight=False)
     for sequence in trace:
         console.print(coloured_text(sequence), soft_wrap=True)
         listed = main_sources(sequence, sources)
@@ -203,15 +204,8 @@ def _passage(source: Source) -> tuple[str, str, str]:
     return neighbor.before, source.same, following
 
 
-def one_line(text: str) -> str:
-    """Text with every run of white space, line breaks included, as one space.
-
-    Characters that steer a terminal are replaced: a datastore's text may be anybody's.
-    """
-    joined = _CONTROL.sub("\ufffd", " ".join(text.split()))
-    left = " " if text[:1].isspace() else ""
-    right = " " if joined and text[-1:].isspace() else ""
-    return left + joined + right
+def _escaped(text: str) -> str:
+    return escape(printable(text), quote=True)
 
 
 def to_html(trace: Trace) -> str:
@@ -219,7 +213,7 @@ def to_html(trace: Trace) -> str:
     parts = ['<div class="knn-trace" style="font-family:serif;line-height:1.7">']
     for sequence in trace:
         parts.append('<p style="white-space:pre-wrap">')
-        parts.append(f'<span style="opacity:.6">{escape(sequence.prompt)}</span>')
+        parts.append(f'<span style="opacity:.6">{_escaped(sequence.prompt)}</span>')
         parts += [_token_html(token) for token in sequence.tokens]
         parts.append("</p>")
         listed = main_sources(sequence, 8)
@@ -228,12 +222,12 @@ def to_html(trace: Trace) -> str:
             before, same, after = _passage(source)
             title = _title(source.neighbor, named=several)
             of = source.neighbor.source
-            read = f'<br><span style="opacity:.6">⇐ {escape(of)}</span>' if of else ""
+            read = f'<br><span style="opacity:.6">⇐ {_escaped(of)}</span>' if of else ""
             parts.append(
-                f'<div style="margin:.2em 1em;font-size:.9em"><b>{escape(source.words)}</b> '
+                f'<div style="margin:.2em 1em;font-size:.9em"><b>{_escaped(source.words)}</b> '
                 f"{source.total:.0%}, {source.influence:.0%} by "
-                f"<i>{escape(title)}</i>: "
-                f"{escape(before)}<mark>{escape(same)}</mark>{escape(after)}{read}</div>"
+                f"<i>{_escaped(title)}</i>: "
+                f"{_escaped(before)}<mark>{_escaped(same)}</mark>{_escaped(after)}{read}</div>"
             )
     parts.append("</div>")
     return "".join(parts)
@@ -242,11 +236,11 @@ def to_html(trace: Trace) -> str:
 def _token_html(token: TokenTrace) -> str:
     level = next((level for level in _LEVELS if token.influence >= level[0]), None)
     if level is None:
-        return f"<span>{escape(token.token)}</span>"
+        return f"<span>{_escaped(token.token)}</span>"
     title = f"{token.influence:.0%} from the neighbors"
     if token.neighbors:
         title += f": {token.neighbors[0].title or token.neighbors[0].document}"
     return (
-        f'<span title="{escape(title, quote=True)}" style="color:#111;background:{level[2]};'
-        f'border-bottom:2px {level[3]} #227744">{escape(token.token)}</span>'
+        f'<span title="{_escaped(title)}" style="color:#111;background:{level[2]};'
+        f'border-bottom:2px {level[3]} #227744">{_escaped(token.token)}</span>'
     )

@@ -34,6 +34,8 @@ from knn_logits.scoring.likelihood import Choice
 from knn_logits.scoring.text_pass import Ints, TokenScores
 
 GateKind = Literal["constant", "distance", "learned", "meta-k"]
+# Asks for none, and for the one that is stored to be taken out.
+NO_GATE = "none"
 SkipKind = Literal["learned", "confidence"]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -60,9 +62,9 @@ class Wanted:
         Raises:
             ConfigError: when they do not fit together.
         """
-        if kind is None and skip is None:
+        if kind in (None, NO_GATE) and skip is None:
             return None
-        if kind is None:
+        if kind in (None, NO_GATE):
             raise ConfigError(
                 "name the gate that skips: --gate learned, meta-k, distance or constant"
             )
@@ -70,9 +72,8 @@ class Wanted:
             if kind == known:
                 break
         else:
-            raise ConfigError(
-                f"the gate must be one of {', '.join(get_args(GateKind))}, not {kind!r}"
-            )
+            names = ", ".join((*get_args(GateKind), NO_GATE))
+            raise ConfigError(f"the gate must be one of {names}, not {kind!r}")
         if skip_by not in get_args(SkipKind):
             raise ConfigError(
                 f"a gate skips by one of {', '.join(get_args(SkipKind))}, not {skip_by!r}"

@@ -6,10 +6,11 @@ used for all settings while they are at hand, and forgotten: memory does not gro
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from knn_logits.combined import Stores, open_stores
 from knn_logits.config import DEFAULT_K, WindowConfig
 from knn_logits.corpus.documents import Document
 from knn_logits.datastore.manifest import SettingsRecord
+from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evaluation.opening import Bench, open_bench
 from knn_logits.evaluation.perplexity import describe, searched
@@ -43,6 +45,8 @@ from knn_logits.tuning.result import Part, Tuning
 from knn_logits.tuning.translating import choose_by_bleu
 from knn_logits.tuning.writing import write_settings
 
+logger = logging.getLogger(__name__)
+
 
 def tune(
     model: nn.Module,
@@ -59,7 +63,8 @@ def tune(
     device: torch.device | str = "cpu",
     threads: int | None = None,
     check: bool = True,
-    gate: GateKind | None = None,
+    native_index: bool = False,
+    gate: GateKind | Literal["none"] | None = None,
     skip: float | None = None,
     skip_by: SkipKind = "learned",
     bleu: int | None = None,
@@ -91,9 +96,10 @@ def tune(
         device: Where to search.
         threads: OpenMP threads for searches.
         check: Compare the model with the datastore first.
+        native_index: Read an index in FAISS's own format, which cannot be checked.
         gate: Also fit a gate, at the k and temperature chosen: "distance" or "learned"; "meta-k",
             which chooses among all k tried; "constant" is the best number, for a gate that skips.
-            Keeps some 400 bytes a token.
+            Keeps some 400 bytes a token. "none" takes a stored gate out.
         skip: Share of the tokens that the gate leaves unsearched, at least 0 and below 1.
         skip_by: Chosen by a "learned" network, or by the model's "confidence".
         bleu: For an encoder-decoder model: decode so many of the likeliest settings, and take the
@@ -101,8 +107,8 @@ def tune(
         num_beams: Beams for that, 1 for greedy search.
         samples: Resamples of the bootstrap over documents, for the gate.
         seed: Of the bootstrap, and of the gate's first weights.
-        write: Store the choice in the datastore, the gate with it; a gate that was stored before
-            is gone.
+        write: Store the choice in the datastore, the gate with it. One that was stored before is
+            replaced by another, and stays where none is asked for.
         progress: Told how many tokens are scored, of those read so far.
 
     Returns:
@@ -119,10 +125,10 @@ def tune(
         raise ConfigError("no datastore is given, and only one has settings to tune")
     if write and len(stores) > 1:
         raise ConfigError("settings are written into one datastore; tune each on its own")
-    if bleu is not None and (gate is not None or skip is not None):
+    wanted = Wanted.of(gate, skip, skip_by)
+    if bleu is not None and wanted is not None:
         raise ConfigError("a gate is fitted by likelihood: leave out bleu, or the gate and skip")
     own = stores[0].manifest.settings
-    wanted = Wanted.of(gate, skip, skip_by)
     bench = open_bench(
         model,
         tokenizer,
@@ -138,6 +144,7 @@ def tune(
         device=device,
         threads=threads,
         check=check,
+        native_index=native_index,
     )
     if bleu is not None and bench.pairs is None:
         raise ConfigError("BLEU is for translations, and a causal model writes none: leave it out")
@@ -174,6 +181,7 @@ def tune(
             refine=refine,
             nprobe=nprobe,
             threads=threads,
+            native_index=native_index,
         )
     seconds = time.monotonic() - started
     before = _place(one.grid, own)
@@ -202,9 +210,20 @@ def tune(
         bleu=decoded,
     )
     if write:
-        found = fitted.gate if fitted is not None else None
-        write_settings(stores[0], result.k, result.lmbda, result.temperature, found)
+        _write(stores[0], result, keep_gate=gate is None)
     return result
+
+
+def _write(store: Datastore, result: Tuning, *, keep_gate: bool) -> None:
+    found = result.gate.gate if result.gate is not None else None
+    keep_gate = keep_gate and store.manifest.file("gate") is not None
+    write_settings(store, result.k, result.lmbda, result.temperature, found, keep_gate=keep_gate)
+    if keep_gate:
+        logger.warning(
+            "the gate of %s stays, and weighs the neighbors where no lmbda is given: fit it to "
+            "the new settings with --gate KIND, or take it out with --gate none",
+            store.folder,
+        )
 
 
 def _pass(

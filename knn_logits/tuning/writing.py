@@ -12,9 +12,15 @@ from knn_logits.gating.stored import StoredGate, gate_arrays
 
 
 def write_settings(
-    store: Datastore, k: int, lmbda: float, temperature: float, gate: StoredGate | None = None
+    store: Datastore,
+    k: int,
+    lmbda: float,
+    temperature: float,
+    gate: StoredGate | None = None,
+    *,
+    keep_gate: bool = False,
 ) -> None:
-    """Stores settings in a datastore, marked as calibrated, and a gate beside them.
+    """Stores settings in a datastore, marked as tuned, and a gate beside them.
 
     Args:
         store: The datastore.
@@ -23,18 +29,19 @@ def write_settings(
         temperature: Of the softmax over the neighbors.
         gate: Used from now on where no `lmbda` is given; with None the number is, and a gate that
             was stored before is gone.
+        keep_gate: Without a gate, leave one that was stored before where it is.
 
     Raises:
         BusyError: when another process is writing the datastore.
         StorageError: when the disk is full.
     """
-    record = SettingsRecord(k=k, lmbda=lmbda, temperature=temperature, calibrated=True)
+    record = SettingsRecord(k=k, lmbda=lmbda, temperature=temperature, calibrated=True, tuned=True)
     folder = store.folder.resolve()
     if gate is None:
         with locked(folder):
             # As it is now: another process may have changed the datastore since it was opened.
             manifest = read_manifest(folder)
-            if manifest.file("gate") is None:
+            if keep_gate or manifest.file("gate") is None:
                 manifest.model_copy(update={"settings": record}).write(folder)
                 return
     arrays = gate_arrays(gate) if gate is not None else None

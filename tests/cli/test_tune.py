@@ -42,6 +42,8 @@ def test_json_and_write(run, model_folder, copy, text):
     assert run("tune", model_folder, copy, text, "--k", 32, "--write").code == 0
     settings = run("info", copy, "--json").json["settings"]
     assert settings["calibrated"] is True
+    assert settings["tuned"] is True
+    assert "(tuned on text given for it)" in run("info", copy).out
     assert settings["lmbda"] == content["lmbda"]
     assert settings["k"] == content["k"]
 
@@ -64,6 +66,29 @@ def test_plots_and_report(run, model_folder, copy, text, tmp_path):
     page = (report / "evaluation.md").read_text()
     assert f"knn-logits eval {model_folder} {copy} {text}" in page
     assert "--lmbda 0.5" in page
+
+
+def test_what_followed_pointers_is_named(run, model_folder, copy, text, tmp_path):
+    pytest.importorskip("matplotlib")
+    command = ("eval", model_folder, copy, text, "--retomaton", "--max-knns", 7)
+    found = run(*command, "--json", "--report", tmp_path / "r")
+    assert found.code == 0, found.err
+    settings = found.json["settings"]
+    assert (settings["retomaton"], settings["min_knns"], settings["max_knns"]) == (True, 1, 7)
+    assert "| retomaton | True |" in (tmp_path / "r" / "evaluation.md").read_text()
+    people = run(*command)
+    assert "retomaton True, min_knns 1, max_knns 7, pointer_distances keys" in people.out
+    assert f"{found.json['searches_saved']:,} saved" in people.out
+    assert run("eval", model_folder, copy, text, "--json").json["settings"]["retomaton"] is False
+
+
+def test_all_datastores_are_named(run, model_folder, copy, text, tmp_path):
+    other = shutil.copytree(copy, tmp_path / "other")
+    found = run("eval", model_folder, copy, other, text, "--weights", "3,1", "--json")
+    assert found.code == 0, found.err
+    settings = found.json["settings"]
+    assert (settings["datastore"], settings["weights"]) == ("copy, other", "0.75, 0.25")
+    assert settings["entries"] == 2 * run("info", copy, "--json").json["entries"]
 
 
 def test_mistakes_are_one_line(run, model_folder, copy, text, tmp_path, monkeypatch):
@@ -95,3 +120,5 @@ def test_build_calibrates_unless_told_otherwise(run, model_folder, tmp_path):
     assert (found.json["calibrated"], found.json["lmbda"]) == (False, 0.25)
     found = run("build", model_folder, corpus, "--out", tmp_path / "c", "--lmbda", 0.1, *options)
     assert (found.json["calibrated"], found.json["lmbda"]) == (True, 0.1)
+    assert run("info", tmp_path / "c", "--json").json["settings"]["tuned"] is False
+    assert "(calibrated)" in run("info", tmp_path / "c").out

@@ -25,6 +25,7 @@ from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import begin
 from knn_logits.datastore.manifest import read_manifest
 from knn_logits.gating.stored import stored_gate
+from knn_logits.tuning import tuner
 from knn_logits.tuning.gates import _interval
 from knn_logits.tuning.writing import write_settings
 
@@ -171,6 +172,20 @@ def test_plain_settings_take_a_gate_away(copy):
     assert not list(copy.folder.glob("gate*"))
 
 
+def test_settings_without_a_gate_leave_the_stored_one(model, tokenizer, copy, monkeypatch):
+    told = []
+    monkeypatch.setattr(tuner.logger, "warning", lambda *parts: told.append(parts[0]))
+    write_settings(copy, 16, 0.3, 5.0, CURVE)
+    chosen = knn_logits.tune(model, tokenizer, copy.folder, DOCUMENTS, k=8, write=True)
+    store = Datastore(copy.folder, full=True)
+    assert stored_gate(store).lmbdas.tolist() == CURVE.lmbdas.tolist()
+    assert store.manifest.settings.lmbda == chosen.lmbda
+    assert ["stays" in one for one in told] == [True]
+    knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=8, gate="none", write=True)
+    assert stored_gate(Datastore(copy.folder, full=True)) is None
+    assert len(told) == 1
+
+
 def foreign(folder, arrays, metadata):
     """A datastore whose publisher noted a file as its gate."""
     with begin(folder, "tune", {}) as job:
@@ -266,5 +281,8 @@ def test_the_command(run, model_folder, copy, tmp_path):
     found = run("generate", model_folder, copy.folder, "--prompt", "In", "--json")
     assert found.json["gate"] == "meta-k"
     assert run(*command, "--skip", 0.3).code == 1
-    assert run(*command, "--write").code == 0
+    plain = run(*command, "--write")
+    assert (plain.code, "--gate none" in plain.err) == (0, True), plain.err
+    assert run("info", copy.folder, "--json").json["gate"] == "meta-k"
+    assert "--gate none" not in run(*command, "--gate", "none", "--write").err
     assert run("info", copy.folder, "--json").json["gate"] is None

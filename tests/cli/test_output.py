@@ -1,0 +1,136 @@
+"""What reaches a terminal or a pipe: no finished work is lost, and no text of others steers."""
+
+import io
+import json
+import shutil
+import sys
+
+import pytest
+from commands import call, save_model
+from conftest import TEXTS
+
+import knn_logits
+from knn_logits import Datastore, IndexConfig
+
+CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
+
+
+@pytest.fixture(scope="module")
+def model_folder(tokenizer, tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("models") / "tiny", tokenizer)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    return lambda *args: call(monkeypatch, capsys, *args)
+
+
+@pytest.fixture
+def copy(store, tmp_path):
+    return shutil.copytree(store.folder, tmp_path / "copy")
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "λ-text.txt"
+    path.write_text(TEXTS[1] + " λ → ≥")
+    return path
+
+
+@pytest.fixture
+def run_in(run, monkeypatch):
+    """Runs a command whose output has an encoding, and returns its status and that output."""
+
+    def call_in(encoding, *args):
+        raw = io.BytesIO()
+        with monkeypatch.context() as patch:
+            stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+            patch.setattr(sys, "stdout", stream)
+            done = run(*args)
+        return done, raw.getvalue().decode(encoding)
+
+    return call_in
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_no_work_is_lost_on_an_output_that_is_not_utf8(run_in, model_folder, copy, text, encoding):
+    done, out = run_in(encoding, "eval", model_folder, copy, text)
+    assert (done.code, "\\u2192" in out) == (0, True), done.err
+    prompt = ("--prompt", "The λ crane", "--max-new-tokens", 4, "--lmbda", 0.9)
+    done, out = run_in(encoding, "generate", model_folder, copy, *prompt, "--explain")
+    assert (done.code, "The \\u03bb crane" in out) == (0, True), done.err
+    for command in (("eval", model_folder, copy, text), ("generate", model_folder, copy, *prompt)):
+        done, out = run_in(encoding, *command, "--json")
+        assert done.code == 0, done.err
+        assert "λ" in json.dumps(json.loads(out), ensure_ascii=False)
+
+
+@pytest.fixture
+def hostile(copy):
+    """A datastore whose publisher wrote control sequences and line breaks into its manifest."""
+    manifest = Datastore(copy).manifest
+    foreign = f"gpt2\nlicense    free{CLIPBOARD}\u202e"
+    manifest.model_copy(
+        update={
+            "model": manifest.model.model_copy(update={"id": foreign}),
+            "tokenizer": manifest.tokenizer.model_copy(update={"id": foreign, "sha256": "0" * 64}),
+            "source": foreign,
+        }
+    ).write(copy)
+    return copy
+
+
+def test_a_manifest_does_not_steer_and_forges_no_line(run, model_folder, hostile):
+    found = run("info", hostile)
+    assert found.code == 0, found.err
+    assert not set(found.out) & set("\x1b\x07\u202e")
+    assert not [line for line in found.out.splitlines() if line.startswith("license")]
+    refused = run("explain", model_folder, hostile, "some text")
+    assert (refused.code, refused.err.count("\n")) == (1, 1)
+    assert not set(refused.err) & set("\x1b\x07\u202e")
+    plain = json.loads(run("info", hostile, "--json").out)
+    assert plain["source"] == Datastore(hostile).manifest.source
+
+
+def test_what_a_corpus_wrote_does_not_steer(run, model, tokenizer, model_folder, tmp_path):
+    text = f"The harbour crane{CLIPBOARD} lifts twelve crates."
+    store = knn_logits.build_datastore(
+        model, tokenizer, [text], tmp_path / "s", k=8, lmbda=0.99, temperature=0.1
+    )
+    prompt = ("--prompt", "The harbour crane", "--max-new-tokens", 12)
+    for command in (
+        ("generate", model_folder, store.folder, *prompt),
+        ("generate", model_folder, store.folder, *prompt, "--explain"),
+        ("explain", model_folder, store.folder, text),
+    ):
+        found = run(*command)
+        assert found.code == 0, found.err
+        assert "52;c" in found.out
+        assert not set(found.out) & set("\x1b\x07")
+
+
+def test_every_command_that_names_an_option_has_it(run, model_folder, copy, text, monkeypatch):
+    from knn_logits.index import native
+
+    knn_logits.build_index(Datastore(copy), IndexConfig("HNSW8", native=True))
+    opened = []
+    monkeypatch.setattr(
+        native, "from_bytes", lambda *a, of=native.from_bytes, **b: opened.append(1) or of(*a, **b)
+    )
+    for command in (
+        ("eval", model_folder, copy, text),
+        ("tune", model_folder, copy, text, "--k", 8),
+        ("explain", model_folder, copy, TEXTS[0]),
+        ("generate", model_folder, copy, "--prompt", "The", "--max-new-tokens", 1),
+        ("verify", copy),
+    ):
+        opened.clear()
+        found = run(*command, "--native-index")
+        assert (found.code, bool(opened)) == (0, True), (command, found.err)
+
+
+def test_translations_take_an_index_of_faiss(marian, pair_tokenizer, pair_store, tmp_path, caplog):
+    copy = shutil.copytree(pair_store.folder, tmp_path / "copy")
+    store = knn_logits.build_index(Datastore(copy), IndexConfig("HNSW8", native=True))
+    call = (marian, pair_tokenizer, ["The crane."], store)
+    assert knn_logits.translate(*call, native_index=True, max_new_tokens=2)
