@@ -85,16 +85,16 @@ def read_texts(
 
 def write_translations(found: list[Translations], file: str) -> Path:
     """Writes what was translated, a line a pair and number of beams."""
+    from knn_logits.evaluation.figures import writing
+
     path = Path(file)
     lines = [
         json_text({"text": one.name, "num_beams": one.num_beams, **row}, ensure_ascii=False)
         for one in found
         for row in one.texts
     ]
-    try:
+    with writing(path):
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written ({error.strerror})") from error
     return path
 
 
@@ -167,10 +167,14 @@ def evaluate(
 
         sacrebleu()  # refused here when it is missing
         texts = {name: list(documents) for name, documents in texts.items()}
-    if report is not None:
-        from knn_logits.evaluation.figures import new_figure
+    # Refused here, before hours of work.
+    from knn_logits.evaluation.figures import check_writable, new_figure
 
-        new_figure(1, 1)  # refused here when matplotlib is missing
+    if report is not None:
+        new_figure(1, 1)
+        check_writable(report)
+    if translations is not None:
+        check_writable(translations, folder=False)
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.evaluation.perplexity import evaluate as evaluate_texts
@@ -217,23 +221,26 @@ def evaluate(
                 progress=bars,
                 **settings,
             )
+    if not json:
+        from knn_logits.evaluation.table import plain_table, plain_translations
+
+        say(plain_table(result))
+        if written is not None:
+            say("\n" + plain_translations(written))
     files = []
-    if report is not None:
-        from knn_logits.evaluation.report import write_report
+    try:
+        if report is not None:
+            from knn_logits.evaluation.report import write_report
 
-        files = write_report(result, report, shlex.join(["knn-logits", *sys.argv[1:]]), written)
-    if written is not None and translations is not None:
-        files.append(write_translations(written, translations))
-    if json:
-        more = {} if written is None else {"translations": [one.to_dict() for one in written]}
-        print_json({**result.to_dict(), **more, "files": [str(path) for path in files]})
-        return
-    from knn_logits.evaluation.table import plain_table
-
-    say(plain_table(result))
-    if written is not None:
-        from knn_logits.evaluation.table import plain_translations
-
-        say("\n" + plain_translations(written))
-    for path in files:
-        say(f"written: {path}")
+            command = shlex.join(["knn-logits", *sys.argv[1:]])
+            files = write_report(result, report, command, written)
+        if written is not None and translations is not None:
+            files.append(write_translations(written, translations))
+    finally:
+        # The result is there, also where a file cannot be written.
+        if json:
+            more = {} if written is None else {"translations": [one.to_dict() for one in written]}
+            print_json({**result.to_dict(), **more, "files": [str(path) for path in files]})
+    if not json:
+        for path in files:
+            say(f"written: {path}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from knn_logits.cli.common import (
 from knn_logits.cli.evaluate import Paths, read_texts, stores_and_texts
 from knn_logits.config import KNNConfig, WindowConfig
 from knn_logits.errors import ConfigError
+
+if TYPE_CHECKING:
+    from knn_logits.tuning.result import Tuning
 
 
 def tune(
@@ -96,9 +99,11 @@ def tune(
         sacrebleu()  # refused here when it is missing
     texts = read_texts(names, strict, (source_field, target_field) if pairs else None)
     if plots is not None:
-        from knn_logits.evaluation.figures import new_figure
+        # Refused here, before hours of work.
+        from knn_logits.evaluation.figures import check_writable, new_figure
 
-        new_figure(1, 1)  # refused here when matplotlib is missing
+        new_figure(1, 1)
+        check_writable(plots)
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.tuning.tuner import tune as tune_settings
@@ -127,14 +132,24 @@ def tune(
             write=write,
             progress=bars,
         )
+    if not json:
+        _say(result, stores[0], skip is not None, write)
     files = []
-    if plots is not None:
-        from knn_logits.tuning.plots import write_plots
+    try:
+        if plots is not None:
+            from knn_logits.tuning.plots import write_plots
 
-        files = write_plots(result, plots)
-    if json:
-        print_json({**result.to_dict(), "files": [str(path) for path in files]})
-        return
+            files = write_plots(result, plots)
+    finally:
+        # The choice is there, also where a file cannot be written.
+        if json:
+            print_json({**result.to_dict(), "files": [str(path) for path in files]})
+    if not json:
+        for path in files:
+            say(f"written: {path}")
+
+
+def _say(result: Tuning, store: str, skips: bool, write: bool) -> None:
     held = result.held_out
     say(
         f"k {result.k}, lmbda {result.lmbda:g}, temperature {result.temperature:.4g}: the best of "
@@ -155,13 +170,11 @@ def tune(
         found = result.gate
         low, high = found.interval or (None, None)
         between = f", 95% interval {low - 1:+.1%} to {high - 1:+.1%}" if low and high else ""
-        skipped = f"; {found.skipped:.1%} of the searches left out" if skip is not None else ""
+        skipped = f"; {found.skipped:.1%} of the searches left out" if skips else ""
         say(
             f"gate ({found.kind}): {found.perplexity:.2f}, {found.ratio - 1:+.1%} of the best "
             f"number's {found.constant:.2f}{between}{skipped}"
         )
     for name in result.at_the_edge:
         say(f"the best {name} is the last one tried; a further one may be better")
-    for path in files:
-        say(f"written: {path}")
-    say(f"{stores[0]}: settings written" if write else "add --write to store them in the datastore")
+    say(f"{store}: settings written" if write else "add --write to store them in the datastore")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from knn_logits._version import __version__
-from knn_logits.evaluation.figures import new_figure
+from knn_logits.evaluation.figures import new_figure, writing
 from knn_logits.evaluation.results import Evaluation, TextResult
 from knn_logits.evaluation.table import (
     HEADER,
@@ -51,17 +51,20 @@ def write_report(
 
     Raises:
         MissingDependencyError: when matplotlib is not installed; nothing is written then.
+        StorageError: when the folder cannot be written.
     """
     figure = _plot(result)
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target / PLOT)
-    (target / PAGE).write_text(page(result, command, translations), encoding="utf-8")
     content = {**result.to_dict(), "command": command}
     if translations is not None:
         content["translations"] = [one.to_dict() for one in translations]
     numbers = json.dumps(content, indent=1, allow_nan=False)
-    (target / NUMBERS).write_text(numbers + "\n", encoding="utf-8")
+    text = page(result, command, translations)
+    with writing(target):
+        target.mkdir(parents=True, exist_ok=True)
+        figure.savefig(target / PLOT)
+        (target / PAGE).write_text(text, encoding="utf-8", errors="backslashreplace")
+        (target / NUMBERS).write_text(numbers + "\n", encoding="utf-8")
     return [target / name for name in (PAGE, PLOT, NUMBERS)]
 
 

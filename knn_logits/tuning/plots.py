@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from knn_logits.evaluation.figures import new_figure
+from knn_logits.evaluation.figures import new_figure, writing
 from knn_logits.tuning.result import Tuning
 
 HEAT_MAP = "lmbda-temperature.png"
@@ -29,14 +29,16 @@ def write_plots(result: Tuning, folder: str | os.PathLike[str]) -> list[Path]:
 
     Raises:
         MissingDependencyError: when matplotlib is not installed; nothing is written then.
+        StorageError: when the folder cannot be written.
     """
     figures = {HEAT_MAP: _heat_map(result), CURVE: _curve(result)}
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures.items():
-        figure.savefig(target / name)
     text = json.dumps(result.numbers(), indent=1, allow_nan=False)
-    (target / NUMBERS).write_text(text + "\n", encoding="utf-8")
+    with writing(target):
+        target.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            figure.savefig(target / name)
+        (target / NUMBERS).write_text(text + "\n", encoding="utf-8")
     return [target / name for name in (*figures, NUMBERS)]
 
 

@@ -11,6 +11,7 @@ from conftest import TEXTS
 
 import knn_logits
 from knn_logits import Datastore, IndexConfig
+from knn_logits.evaluation.figures import check_writable
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
 
@@ -134,3 +135,55 @@ def test_translations_take_an_index_of_faiss(marian, pair_tokenizer, pair_store,
     store = knn_logits.build_index(Datastore(copy), IndexConfig("HNSW8", native=True))
     call = (marian, pair_tokenizer, ["The crane."], store)
     assert knn_logits.translate(*call, native_index=True, max_new_tokens=2)
+
+
+@pytest.fixture
+def no_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    return tmp_path / "file" / "folder"
+
+
+def never(*_, **__):
+    raise AssertionError("work was done for a place that cannot be written")
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    run, model_folder, copy, text, no_folder, monkeypatch
+):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("knn_logits.cli.evaluate.load_model", never)
+    monkeypatch.setattr("knn_logits.cli.tune.load_model", never)
+    for command in (
+        ("eval", model_folder, copy, text, "--report", no_folder),
+        ("eval", model_folder, copy, text, "--report", "/proc/nowhere"),
+        ("eval", model_folder, copy, text, "--translations", no_folder),
+        ("eval", model_folder, copy, text, "--translations", copy),
+        ("tune", model_folder, copy, text, "--plots", no_folder),
+    ):
+        found = run(*command)
+        assert (found.code, "cannot be written" in found.err) == (1, True), (command, found.err)
+
+
+def test_results_are_printed_though_a_file_cannot_be_written(
+    run, model_folder, copy, text, no_folder, monkeypatch
+):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("knn_logits.evaluation.figures.check_writable", lambda *_, **__: None)
+    for command, key, words in (
+        (("eval", model_folder, copy, text, "--report", no_folder), "perplexity", "bits a byte"),
+        (("tune", model_folder, copy, text, "--k", 8, "--plots", no_folder), "lmbda", "the best"),
+    ):
+        found = run(*command)
+        assert (found.code, words in found.out) == (1, True), found.err
+        assert "cannot be written" in found.err
+        found = run(*command, "--json")
+        assert (found.code, found.json["files"], key in found.json) == (1, [], True)
+
+
+def test_nothing_is_left_where_a_place_was_tried(tmp_path):
+    check_writable(tmp_path / "a" / "b")
+    check_writable(tmp_path / "file", folder=False)
+    (tmp_path / "old").write_text("kept")
+    check_writable(tmp_path / "old", folder=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_text() == "kept"
