@@ -151,6 +151,8 @@ def relative_error(found: Array, expected: Array) -> float:
     """|found - expected| / |expected|, infinite where the shapes differ."""
     if found.shape != expected.shape:
         return float("inf")
+    # In double precision, since squares of what a file holds can be beyond single precision.
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
     return float(np.linalg.norm(found - expected) / max(float(np.linalg.norm(expected)), 1e-12))
 
 

@@ -15,7 +15,7 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError
 from knn_logits.index.base import Index, pairwise
-from knn_logits.index.demand import check_demand
+from knn_logits.index.demand import check_building
 from knn_logits.index.exact import ExactIndex
 from knn_logits.neighbors import Array, Neighbors, padding_distance
 
@@ -133,7 +133,7 @@ def whole_index(
         advice = "pass --native-index if you trust its publisher" if record.native else "build it"
         raise DatastoreError(f"{store.folder} has no index in a plain form and no keys; {advice}")
     if not native:
-        _check_factory(store)
+        check_factory(store)
     logger.warning(
         "the index %s has no plain form; it is built from the keys at each opening",
         record.factory,
@@ -144,11 +144,16 @@ def whole_index(
     return faiss_backend.FaissIndex(built.raw, metric, nprobe=record.nprobe, threads=threads)
 
 
-def _check_factory(store: Datastore) -> None:
-    """Refuses a factory string that might take all memory, or end the process."""
-    factory = store.manifest.index.factory
+def check_factory(store: Datastore) -> None:
+    """Refuses to build a datastore's index where that might take all memory, or end the process.
+
+    Raises:
+        DamagedError: saying why.
+    """
+    manifest = store.manifest
+    factory = manifest.index.factory
     try:
-        check_demand(factory, store.manifest.dim, len(store))
+        check_building(factory, manifest.dim, len(store), manifest.index.train_size)
     except ValueError as error:
         raise DamagedError(
             f"{store.folder} names the index {factory[:40]!r}, which is not built on a stranger's "

@@ -155,7 +155,8 @@ def _extended(
         return index, made.model_copy(update={"requested": record.requested})
     from knn_logits.index.faiss_backend import FaissIndex
 
-    opened = whole_index(store, threads=threads, native=record.native)
+    # Without reading FAISS's own format, which only a user who asks for it trusts.
+    opened = whole_index(store, threads=threads)
     assert isinstance(opened, FaissIndex)
     progress(f"index {record.factory}", 0, None)
     for batch in grown.key_batches(_KEYS_AT_ONCE, first_entry=len(store)):

@@ -22,6 +22,7 @@ from knn_logits.errors import CorpusError, DatastoreError, StorageError
 from knn_logits.index.base import Index
 from knn_logits.neighbors import Array
 from knn_logits.progress import Progress, no_progress
+from knn_logits.retrieval import check_factory
 
 _ROWS_AT_ONCE = 65_536
 
@@ -199,6 +200,8 @@ def _compacted(
     record = store.manifest.index
     arrays = store.index_arrays()
     if arrays is None:
+        if record.factory != "exact":
+            check_factory(store)
         config = IndexConfig(
             record.factory,
             nprobe=record.nprobe,
@@ -212,11 +215,12 @@ def _compacted(
 
     manifest = small.manifest
     kept = plain.from_arrays(
-        plain.select(arrays, entries),
+        arrays,
         record.factory,
         manifest.dim,
         manifest.metric,
-        len(small),
+        len(store),
+        kept=entries,
         threads=threads,
     )
     nprobes = (record.nprobe,) if record.nprobe else (1,)

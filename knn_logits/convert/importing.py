@@ -260,13 +260,16 @@ def _write_clusters(job: Job, files: LegacyFiles, entries: int, kept: int) -> bo
                 f"{files.clusters} is about {columns} entries and names {len(indices)}, the "
                 f"datastore has {entries}"
             )
-        sizes: Array = np.diff(indptr.astype(np.int64))
-        clusters = np.full(entries, -1, np.int32)
-        inside = bool(((indices >= 0) & (indices < entries)).all()) and bool((sizes >= 0).all())
-        if not inside or int(sizes.sum()) != entries:
+        # Compared and not subtracted, since differences of large numbers wrap around.
+        rising = bool((indptr[1:] >= indptr[:-1]).all())
+        if not rising or (int(indptr[0]), int(indptr[-1])) != (0, entries) or rows > entries:
+            raise DamagedError(f"{files.clusters} has clusters whose sizes do not add up")
+        if int(indices.min(initial=0)) < 0 or int(indices.max(initial=0)) >= entries:
             raise DamagedError(f"{files.clusters} names entries that are not there")
+        sizes = np.diff(indptr.astype(np.int64))
+        clusters = np.full(entries, -1, np.int32)
         clusters[indices] = np.repeat(np.arange(rows, dtype=np.int32), sizes)
-        if int(clusters.min(initial=0)) < 0 or rows > entries:
+        if int(clusters.min(initial=0)) < 0:
             raise DamagedError(f"{files.clusters} leaves entries without a cluster")
     except DamagedError as error:
         logger.warning("%s; imported without clusters", error)
@@ -296,11 +299,12 @@ def _write_index(
 
     kept = np.arange(found.size) < entries
     opened = plain.from_arrays(
-        found.arrays if kept.all() else plain.select(found.arrays, kept),
+        found.arrays,
         found.factory,
         found.dim,
         found.metric,
-        entries,
+        found.size,
+        kept=None if kept.all() else kept,
         nprobe=found.nprobe,
         threads=threads,
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from knn_logits.datastore.reading import array_facts
+from knn_logits.datastore.reading import array_facts, open_file
 from knn_logits.errors import CorpusError, DamagedError, MismatchError
 from knn_logits.neighbors import Array
 
@@ -75,7 +75,7 @@ def find_files(source: Path) -> LegacyFiles:
                 f"{source} holds not one datastore of an earlier system (values: {names}): name "
                 "its folder, or its file *vals.npy"
             )
-        values = found[0]
+        values = _file(found[0])
     folder = values.parent
     named = _TRANSFORMERS.fullmatch(values.name)
     if named is not None:
@@ -85,13 +85,13 @@ def find_files(source: Path) -> LegacyFiles:
             values,
             _there(folder / f"dstore_{kind}_{entries}_{dim}_keys.npy"),
             _there(folder / f"index_{kind}_{entries}_{dim}.indexed"),
-            members[0] if members else None,
+            _file(members[0]) if members else None,
             entries,
             dim,
         )
     parts = _VALUES.fullmatch(values.name)
     assert parts is not None
-    indexes = sorted(one for one in folder.iterdir() if _INDEX.fullmatch(one.name))
+    indexes = sorted(_file(one) for one in folder.iterdir() if _INDEX.fullmatch(one.name))
     if len(indexes) > 1:
         names = ", ".join(one.name for one in indexes[:5])
         raise CorpusError(f"{folder} holds several indexes ({names}): leave one there")
@@ -100,7 +100,14 @@ def find_files(source: Path) -> LegacyFiles:
 
 
 def _there(path: Path) -> Path | None:
-    return path if path.is_file() else None
+    return _file(path) if path.exists() else None
+
+
+def _file(path: Path) -> Path:
+    """Refuses a folder, a pipe or a device by the name of a file: reading one may never end."""
+    if not path.is_file():
+        raise CorpusError(f"{path} is no file, but a folder, a pipe or a device: take it away")
+    return path
 
 
 def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | None) -> Array:
@@ -227,4 +234,6 @@ def _mapped(path: Path, kind: str) -> Array | None:
     size = path.stat().st_size - offset
     if size <= 0 or size % dtype.itemsize:
         return None
-    return np.memmap(path, dtype, mode="r", offset=offset, shape=(size // dtype.itemsize,))
+    with open_file(path) as file:
+        shape = (size // dtype.itemsize,)
+        return np.memmap(file, dtype, mode="r", offset=offset, shape=shape)

@@ -23,7 +23,7 @@ from pydantic import (
 from knn_logits.config import Metric
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import write_bytes
-from knn_logits.datastore.reading import regular_file
+from knn_logits.datastore.reading import open_file, regular_file
 from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
 
 FORMAT: Literal["knn-logits datastore"] = "knn-logits datastore"
@@ -287,7 +287,8 @@ def read_json(path: Path) -> Any:
     if size > _LARGEST_MANIFEST:
         raise DamagedError(f"{path} is too large ({size} bytes); build it again")
     try:
-        return json.loads(path.read_bytes(), object_pairs_hook=_unique)
+        with open_file(path) as file:
+            return json.loads(file.read(_LARGEST_MANIFEST), object_pairs_hook=_unique)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise DamagedError(f"{path} is not JSON ({error}); build it again") from error
 

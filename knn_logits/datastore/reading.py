@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -46,6 +46,21 @@ def regular_file(path: Path) -> os.stat_result:
     if not stat.S_ISREG(state.st_mode):
         raise DamagedError(f"{path} is no file; build the datastore again")
     return state
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Opens a file for reading that is one; a pipe would wait for somebody to write into it.
+
+    Raises:
+        DamagedError: when it is something else.
+        OSError: when it cannot be opened.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise DamagedError(f"{path} is no file, but a folder, a pipe or a device; take it away")
+    return os.fdopen(handle, "rb")
 
 
 def hub_repo_of(folder: Path) -> str | None:
@@ -115,7 +130,7 @@ def array_facts(path: Path) -> tuple[str, tuple[int, ...], int]:
     Raises:
         ValueError: when it is no such header, or not one that this package writes.
     """
-    with path.open("rb") as file:
+    with open_file(path) as file:
         start = file.read(len(_MAGIC) + 2)
         length = int.from_bytes(start[len(_MAGIC) :], "little")
         if start[: len(_MAGIC)] != _MAGIC or length > _LARGEST_HEADER:
@@ -157,7 +172,7 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
 def sha256(path: Path) -> str:
     """SHA-256 of a file, as hexadecimal digits."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while chunk := file.read(HASH_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

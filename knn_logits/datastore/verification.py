@@ -23,6 +23,7 @@ from knn_logits.datastore.reading import (
     HASH_CHUNK,
     array_facts,
     hub_repo_of,
+    open_file,
     read_arrays,
     regular_file,
 )
@@ -161,7 +162,7 @@ def _stream(
     digest = hashlib.sha256()
     buffer = bytearray(_CHUNK)
     problem = None
-    with path.open("rb") as file:
+    with open_file(path) as file:
         digest.update(file.read(offset))
         on_bytes(offset)
         while size := file.readinto(buffer):

@@ -1,56 +1,152 @@
 """What a factory string from outside may ask for. It knows strings and numbers, not FAISS.
 
-FAISS takes the memory for lists and codebooks while it reads the string, before it has seen a key,
-and some numbers in it end the process.
+FAISS takes the memory for lists, codebooks and rotations while it reads the string, before it has
+seen a key; some numbers in it end the process; and some kinds train for minutes on a few keys. So
+what a string costs is reckoned before FAISS sees it.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
+
+from knn_logits.index.choice import choose_train_size
 
 _LONGEST = 100
 _MOST_PARTS = 6
 _MOST_LISTS = 1 << 20
 _LARGEST_NUMBER = 1 << 16
 _MOST_CODE_BITS = 16
-# Of float32: 256 MB.
-_LARGEST_CODEBOOKS = 1 << 26
+# Links of each vector in a graph that is built on a stranger's word.
+_MOST_LINKS = 128
+# Of float32: 64 MB, for what an index learns from keys.
+_FREE_NUMBERS = 1 << 24
+# Multiplications: half a minute of one core, or as many for each number of the keys.
+_FREE_WORK = 1 << 38
+_WORK_OF_A_NUMBER = 1 << 13
+_ROUNDS = 25
+_ROUNDS_OF_LISTS = 10
+_ROUNDS_OF_A_ROTATION = 250
+# A distance between short parts costs as much as one between parts of this length.
+_SHORTEST_PART = 16
+# Of a product quantiser alone, which FAISS also sorts so that near codes differ in few bits.
+_WORK_OF_SORTING = 80_000_000
 
-_NUMBER = r"[1-9][0-9]*"
+_NUMBER = "[1-9][0-9]*"
 _CODES = rf"Flat|SQ(?:4|6|8|fp16|bf16)|PQ{_NUMBER}(?:x{_NUMBER})?(?:np|fs|fsr)?|RaBitQ(?:fs)?"
 # Links of a graph: FAISS ends the process when there are too few.
 _GRAPH = r"(?:HNSW|NSG)(?:[2-9]|[1-9][0-9]{1,2})"
 _PART = re.compile(
     rf"{_CODES}|{_GRAPH}(?:_(?:{_CODES}))?|IVF{_NUMBER}(?:_{_GRAPH})?|RFlat|LSH|L2norm"
-    rf"|(?:OPQ|PCA|PCAR|PCAW|PCAWR|RR|ITQ|Pad){_NUMBER}(?:_{_NUMBER})?"
+    rf"|(?:PCA|PCAR|PCAW|PCAWR|RR|ITQ|Pad|OPQ{_NUMBER}_){_NUMBER}|OPQ{_NUMBER}"
 )
+_TRANSFORM = re.compile(r"(OPQ|PCA|RR|ITQ|Pad)[A-Z]*(\d+)(?:_(\d+))?")
+_PRODUCT = re.compile(r"PQ(\d+)(?:x(\d+))?(np|fs|fsr)?")
 
 
-def check_demand(factory: str, dim: int, lists: int) -> None:
+@dataclass
+class _Cost:
+    """What a factory string asks for.
+
+    Attributes:
+        lists: Inverted lists.
+        numbers: float32 that the index learns: centroids, codebooks, rotations.
+        work: Multiplications to learn them.
+    """
+
+    lists: int = 1
+    numbers: int = 0
+    work: int = 0
+
+
+def check_demand(factory: str, dim: int, lists: int, numbers: int) -> None:
     """Refuses a factory string that is unknown, or asks for more than its index can need.
 
     Args:
         factory: As a manifest names it.
         dim: Length of a key.
         lists: Inverted lists that there can be, at most.
+        numbers: float32 that it may learn, beside what costs little: as many as its file holds.
 
     Raises:
         ValueError: saying what is wrong.
+    """
+    cost = _cost(factory, dim, 0)
+    if cost.lists > min(max(lists, 1), _MOST_LISTS):
+        raise ValueError("more lists than there can be")
+    if cost.numbers > max(numbers, _FREE_NUMBERS):
+        raise ValueError("codebooks or rotations that are too large")
+
+
+def check_building(factory: str, dim: int, entries: int, train_size: int | None = None) -> None:
+    """Refuses a factory string whose index takes too much memory or time to be built from keys.
+
+    Args:
+        factory: As a manifest names it.
+        dim: Length of a key.
+        entries: Keys.
+        train_size: Keys to train on, as a manifest names it.
+
+    Raises:
+        ValueError: saying what is wrong.
+    """
+    check_demand(factory, dim, entries, entries * dim)
+    rows = choose_train_size(entries, max(256, _cost(factory, dim, 0).lists))
+    cost = _cost(factory, dim, min(entries, train_size or rows))
+    if cost.work > max(_FREE_WORK, entries * dim * _WORK_OF_A_NUMBER):
+        raise ValueError("it takes too long to train")
+    links = [int(number) for number in re.findall(r"(?:HNSW|NSG)(\d+)", factory)]
+    if max(links, default=0) > _MOST_LINKS:
+        raise ValueError("a graph of too many links")
+
+
+def _cost(factory: str, dim: int, rows: int) -> _Cost:
+    """What an index costs that is trained on some rows.
+
+    Raises:
+        ValueError: when the string is not of a known kind.
     """
     if len(factory) > _LONGEST:
         raise ValueError("it is too long")
     parts = factory.split(",")
     if len(parts) > _MOST_PARTS or not all(_PART.fullmatch(part) for part in parts):
         raise ValueError("it is not of a kind that is known to be safe")
-    asked = [int(number) for number in re.findall(r"IVF(\d+)", factory)]
-    if math.prod(asked) > min(max(lists, 1), _MOST_LISTS):
-        raise ValueError("more lists than there can be")
     others = [int(number) for number in re.findall(r"\d+", re.sub(r"IVF\d+", "", factory))]
     if max(others, default=0) > _LARGEST_NUMBER:
         raise ValueError("a number that is too large")
-    bits = [int(number) for number in re.findall(r"\dx(\d+)", factory)]
-    if max(bits, default=0) > _MOST_CODE_BITS:
-        raise ValueError("codes of too many bits")
-    if "PQ" in factory and max([dim, *others]) << max([8, *bits]) > _LARGEST_CODEBOOKS:
-        raise ValueError("codebooks that are too large")
+    cost, width = _Cost(), dim
+    for part in parts:
+        transform, product = _TRANSFORM.fullmatch(part), _PRODUCT.search(part)
+        if transform is not None:
+            kind, first, second = transform.groups()
+            wide = width if kind == "OPQ" else int(first)
+            wide = int(second) if second else wide
+            if wide > 2 * dim:
+                raise ValueError("vectors that become longer")
+            if kind == "OPQ":
+                cost.work += _ROUNDS_OF_A_ROTATION * _clustering(rows, 8, int(first), wide)
+            if kind != "Pad":
+                cost.numbers += width * wide
+                cost.work += max(width, wide) ** 3
+            width = wide
+        elif part.startswith("IVF"):
+            lists = int(part[3:].partition("_")[0])
+            cost.lists *= lists
+            cost.numbers += lists * width
+            cost.work += _ROUNDS_OF_LISTS * min(rows, 256 * lists) * lists * width
+        elif product is not None:
+            bits = int(product[2] or 8)
+            if bits > _MOST_CODE_BITS:
+                raise ValueError("codes of too many bits")
+            cost.numbers += width << bits
+            cost.work += _ROUNDS * _clustering(rows, bits, int(product[1]), width)
+            if len(parts) == 1 and part.startswith("PQ") and product[3] is None:
+                cost.work += int(product[1]) * _WORK_OF_SORTING << bits
+    return cost
+
+
+def _clustering(rows: int, bits: int, parts: int, width: int) -> int:
+    """Multiplications of one round of k-means on each part of a vector."""
+    length = max(math.ceil(width / parts), _SHORTEST_PART)
+    return min(rows, 256 << bits) * parts * length << bits

@@ -198,10 +198,13 @@ def _lists(fields: _Fields, lists: int, code_size: int, size: int) -> dict[str, 
         counts[pairs[:, 0]] = pairs[:, 1]
     elif how != "full":
         raise ValueError("its lists are stored in an unknown way")
+    if size * (code_size + 8) > fields.left:
+        raise ValueError("more entries than it has bytes for")
+    # Each is bounded before they are summed, since a sum of large numbers can wrap around.
     if counts.shape != (lists,) or int(counts.max(initial=0)) > size:
         raise ValueError("the sizes of its lists")
     sizes = counts.astype(np.int64)
-    if int(sizes.sum()) != size or size * (code_size + 8) > fields.left:
+    if int(sizes.sum()) != size:
         raise ValueError("the sizes of its lists")
     ids = np.empty(size, np.int64)
     codes = np.empty((size, code_size), np.uint8)

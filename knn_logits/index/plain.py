@@ -6,6 +6,7 @@ have no plain form; they are built from the keys again each time a datastore is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,11 @@ from knn_logits.errors import DamagedError
 from knn_logits.index.demand import check_demand
 from knn_logits.index.faiss_backend import FaissIndex, faiss_module, faiss_reason, make_empty
 from knn_logits.neighbors import Array
+
+# Arrays that grow with the keys; the others are what an index learnt from them.
+_OF_KEYS = ("codes", "ids", "sizes")
+# Of a product quantiser, for all lists together: 128 MB.
+_LARGEST_TABLE = 128 << 20
 
 
 def _parts(index: Any) -> tuple[list[Any], Any]:
@@ -90,23 +96,27 @@ def to_arrays(index: FaissIndex) -> dict[str, Array]:
 
 
 def from_arrays(
-    arrays: dict[str, Array],
+    arrays: Mapping[str, Array],
     factory: str,
     dim: int,
     metric: Metric,
     size: int,
     *,
+    kept: Array | None = None,
     nprobe: int | None = None,
     threads: int | None = None,
 ) -> FaissIndex:
-    """Makes an index of the arrays that `to_arrays` gave.
+    """Makes an index of the arrays that `to_arrays` gave: the one way from a file to an index.
+
+    Everything is checked before anything is made of it, since FAISS and NumPy trust what they get.
 
     Args:
         arrays: By name.
         factory: The factory string it was built with.
         dim: Length of a key.
         metric: How keys are compared.
-        size: Number of keys.
+        size: Number of keys in the arrays.
+        kept: bool [size]: the keys that the index is to hold, numbered anew; None for all.
         nprobe: Inverted lists visited a query.
         threads: OpenMP threads for searches.
 
@@ -114,36 +124,14 @@ def from_arrays(
         DamagedError: when the arrays do not belong to such an index.
     """
     try:
-        index = _assemble(arrays, factory, dim, metric, size)
+        index = _assemble(arrays, factory, dim, metric, size, kept)
     except (KeyError, ValueError, RuntimeError, AssertionError, MemoryError) as error:
         reason = faiss_reason(error)
         raise DamagedError(
-            f"the index file does not hold {factory!r} over {size} keys ({reason}); make it again "
-            "with `knn-logits index`"
+            f"the index file does not hold {factory[:100]!r} over {size} keys ({reason}); make it "
+            "again with `knn-logits index`"
         ) from error
     return FaissIndex(index, metric, nprobe=nprobe, threads=threads)
-
-
-def select(arrays: dict[str, Array], kept: Array) -> dict[str, Array]:
-    """The arrays of an index without some of its keys; the others are numbered anew.
-
-    Args:
-        arrays: From `to_arrays`.
-        kept: bool [keys].
-    """
-    if "sizes" not in arrays:
-        codes = arrays["codes"].reshape(len(kept), -1)[kept]
-        return {**arrays, "codes": np.ascontiguousarray(codes).reshape(-1)}
-    ids, sizes = arrays["ids"], arrays["sizes"]
-    there = kept[ids]
-    lists = np.repeat(np.arange(len(sizes)), sizes)
-    numbers = np.cumsum(kept, dtype=np.int64) - 1
-    return {
-        **arrays,
-        "sizes": np.bincount(lists[there], minlength=len(sizes)).astype(np.int64),
-        "ids": numbers[ids[there]],
-        "codes": arrays["codes"][there],
-    }
 
 
 def _expect(holds: bool, what: str) -> None:
@@ -151,61 +139,93 @@ def _expect(holds: bool, what: str) -> None:
         raise ValueError(what)
 
 
-def _fill(vector: Any, array: Array, dtype: type, count: int | None = None) -> None:
-    _expect(array.dtype == dtype, f"dtype {array.dtype}")
-    _expect(count is None or array.size == count, f"{array.size} numbers, expected {count}")
-    faiss_module().copy_array_to_vector(np.ascontiguousarray(array).reshape(-1), vector)
-
-
-def _assemble(arrays: dict[str, Array], factory: str, dim: int, metric: Metric, size: int) -> Any:
-    faiss = faiss_module()
+def _assemble(
+    arrays: Mapping[str, Array],
+    factory: str,
+    dim: int,
+    metric: Metric,
+    size: int,
+    kept: Array | None,
+) -> Any:
     # Keys may have been taken out since, so that there are fewer of them than lists.
-    check_demand(factory, dim, arrays["centroids"].nbytes // 4 if "IVF" in factory else 0)
+    lists = arrays["centroids"].nbytes // 4 if "IVF" in factory else 0
+    numbers = sum(one.nbytes for name, one in arrays.items() if name not in _OF_KEYS) // 4
+    check_demand(factory, dim, lists, numbers)
     index = make_empty(factory, dim, metric)
     _expect(has_plain_form(index), "no plain form")
     transforms, inner = _parts(index)
     for number, transform in enumerate(transforms):
-        matrix, bias = arrays[f"transform.{number}.A"], arrays[f"transform.{number}.b"]
-        _fill(transform.A, matrix, np.float32, transform.d_in * transform.d_out)
-        _expect(bias.size in (0, transform.d_out), "bias")
-        _fill(transform.b, bias, np.float32)
-        transform.have_bias = bias.size > 0
-        transform.is_trained = True
-        transform.set_is_orthonormal()
-    if isinstance(inner, faiss.IndexFlat):
-        _expect("sizes" not in arrays, "the arrays of an inverted file")
-        _fill(inner.codes, arrays["codes"], np.uint8, size * inner.code_size)
-        inner.ntotal = size
+        _fill_transform(transform, arrays, f"transform.{number}")
+    if isinstance(inner, faiss_module().IndexFlat):
+        count = _fill_flat(inner, arrays, size, kept)
     else:
-        _fill_inverted_file(inner, arrays, size)
-    index.ntotal = size
-    index.is_trained = True
+        count = _fill_inverted_file(inner, arrays, size, kept)
+    inner.ntotal = index.ntotal = count
+    inner.is_trained = index.is_trained = True
     return index
 
 
-def _fill_inverted_file(inner: Any, arrays: dict[str, Array], size: int) -> None:
+def _learnt(arrays: Mapping[str, Array], name: str, count: int, kind: Any = np.float32) -> Array:
+    """What an index learnt: so many finite numbers, as they are or as bytes."""
+    array = arrays[name]
+    _expect(array.dtype == kind, f"{name} of dtype {array.dtype}")
+    _expect(array.size == count, f"{name} of {array.size} numbers, expected {count}")
+    array = np.ascontiguousarray(array).reshape(-1)
+    _expect(_finite(array.view(np.float32)), f"{name} that are not finite")
+    return array
+
+
+def _finite(numbers: Array) -> bool:
+    return bool(np.isfinite(numbers).all())
+
+
+def _fill_transform(transform: Any, arrays: Mapping[str, Array], name: str) -> None:
+    copy = faiss_module().copy_array_to_vector
+    copy(_learnt(arrays, f"{name}.A", transform.d_in * transform.d_out), transform.A)
+    bias = arrays[f"{name}.b"]
+    _expect(bias.size in (0, transform.d_out), "bias")
+    copy(_learnt(arrays, f"{name}.b", bias.size), transform.b)
+    transform.have_bias = bias.size > 0
+    transform.is_trained = True
+    transform.set_is_orthonormal()
+
+
+def _fill_flat(inner: Any, arrays: Mapping[str, Array], size: int, kept: Array | None) -> int:
+    _expect("sizes" not in arrays, "the arrays of an inverted file")
+    codes = _learnt(arrays, "codes", size * inner.code_size, np.uint8).reshape(
+        size, inner.code_size
+    )
+    if kept is not None:
+        codes = np.ascontiguousarray(codes[kept])
+    faiss_module().copy_array_to_vector(codes.reshape(-1), inner.codes)
+    return len(codes)
+
+
+def _fill_inverted_file(
+    inner: Any, arrays: Mapping[str, Array], size: int, kept: Array | None
+) -> int:
     faiss = faiss_module()
+    copy = faiss.copy_array_to_vector
     quantizer = faiss.downcast_index(inner.quantizer)
-    _fill(quantizer.codes, arrays["centroids"], np.uint8, inner.nlist * inner.d * 4)
+    copy(_learnt(arrays, "centroids", inner.nlist * inner.d * 4, np.uint8), quantizer.codes)
     quantizer.ntotal = inner.nlist
     quantizer.is_trained = True
     if isinstance(inner, faiss.IndexIVFScalarQuantizer):
         # FAISS reads as many numbers as the kind of quantiser has, however many there are.
         like = faiss.ScalarQuantizer(inner.d, inner.sq.qtype)
         like.train(np.zeros((1, inner.d), np.float32))
-        _fill(inner.sq.trained, arrays["trained"], np.float32, like.trained.size())
+        copy(_learnt(arrays, "trained", like.trained.size()), inner.sq.trained)
     if isinstance(inner, faiss.IndexIVFPQ):
-        _fill(inner.pq.centroids, arrays["codebooks"], np.float32, inner.d * inner.pq.ksub)
+        copy(_learnt(arrays, "codebooks", inner.d * inner.pq.ksub), inner.pq.centroids)
         if inner.metric_type == faiss.METRIC_L2 and inner.by_residual:
-            inner.use_precomputed_table = 0
+            table = inner.nlist * inner.pq.M * inner.pq.ksub * 4
+            own = sum(one.nbytes for one in arrays.values())
+            # It makes searches faster; 0 lets FAISS decide, -1 leaves it out.
+            inner.use_precomputed_table = 0 if table <= max(_LARGEST_TABLE, own) else -1
             inner.precompute_table()
-    sizes, ids, codes = arrays["sizes"], arrays["ids"], arrays["codes"]
-    _expect(sizes.shape == (inner.nlist,) and sizes.dtype == np.int64, "list sizes")
-    # Each on its own too, since a sum of large numbers can wrap around to `size`.
-    _expect(bool(((sizes >= 0) & (sizes <= size)).all()) and int(sizes.sum()) == size, "list sizes")
-    _expect(ids.shape == (size,) and ids.dtype == np.int64, "ids")
-    _expect(size == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size), "ids out of range")
-    _expect(codes.shape == (size, inner.code_size) and codes.dtype == np.uint8, "codes")
+    sizes, ids, codes = _checked_lists(inner, arrays, size)
+    if kept is not None:
+        sizes, ids, codes = _selected(sizes, ids, codes, kept)
     first = 0
     for number, length in enumerate(sizes.tolist()):
         if not length:
@@ -218,5 +238,33 @@ def _fill_inverted_file(inner: Any, arrays: dict[str, Array], size: int) -> None
             faiss.swig_ptr(np.ascontiguousarray(codes[first:last])),
         )
         first = last
-    inner.ntotal = size
-    inner.is_trained = True
+    return len(ids)
+
+
+def _checked_lists(
+    inner: Any, arrays: Mapping[str, Array], size: int
+) -> tuple[Array, Array, Array]:
+    """How many keys each list holds, which, and their codes: each key in one list, once."""
+    sizes, ids, codes = arrays["sizes"], arrays["ids"], arrays["codes"]
+    _expect(ids.shape == (size,) and ids.dtype == np.int64, "ids")
+    _expect(codes.shape == (size, inner.code_size) and codes.dtype == np.uint8, "codes")
+    _expect(sizes.shape == (inner.nlist,) and sizes.dtype == np.int64, "list sizes")
+    # Each on its own too, since a sum of large numbers can wrap around to `size`.
+    _expect(bool(((sizes >= 0) & (sizes <= size)).all()) and int(sizes.sum()) == size, "list sizes")
+    _expect(size == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size), "ids out of range")
+    there = np.zeros(size, dtype=bool)
+    there[ids] = True
+    _expect(bool(there.all()), "ids that are there twice")
+    if type(inner) is faiss_module().IndexIVFFlat:
+        whole = np.ascontiguousarray(codes).reshape(-1).view(np.float32)
+        _expect(_finite(whole), "codes that are not finite")
+    return sizes, ids, codes
+
+
+def _selected(sizes: Array, ids: Array, codes: Array, kept: Array) -> tuple[Array, Array, Array]:
+    """The lists without some of their keys; the others are numbered anew."""
+    there = kept[ids]
+    lists = np.repeat(np.arange(len(sizes)), sizes)
+    numbers = np.cumsum(kept, dtype=np.int64) - 1
+    left = np.bincount(lists[there], minlength=len(sizes)).astype(np.int64)
+    return left, numbers[ids[there]], codes[there]

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from folders import contents, names, one_line
+from folders import change, contents, names, one_line, read_content, refit
 from handmade import make_store
 
 from knn_logits import CorpusError, Datastore, IndexConfig, KNNConfig, Retriever, build_index
 from knn_logits.building import removing
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.datastore import files, layout
-from knn_logits.errors import StorageError
+from knn_logits.errors import DamagedError, StorageError
 from knn_logits.retrieval import open_index
 
 RANDOM = np.random.default_rng(11)
@@ -199,6 +199,43 @@ def test_the_centroids_stay(tmp_path):
     after = compact(remove_documents(store, ["0"])).index_arrays()
     for name in before.keys() - {"sizes", "ids", "codes"}:
         np.testing.assert_array_equal(before[name], after[name])
+
+
+def wrapped(sizes, size):
+    """Sizes of lists whose sum in int64 is right."""
+    return np.array([2**62] * 4 + [size] + [0] * (len(sizes) - 5))
+
+
+CHANGES = {
+    "sizes that wrap around": lambda a: a | {"sizes": wrapped(a["sizes"], len(a["ids"]))},
+    "ids out of range": lambda a: a | {"ids": a["ids"] + 2**40},
+    "negative ids": lambda a: a | {"ids": a["ids"] - 1},
+    "equal ids": lambda a: a | {"ids": a["ids"] * 0},
+    "no ids": lambda a: {name: one for name, one in a.items() if name != "ids"},
+    "short codes": lambda a: a | {"codes": a["codes"][:-3]},
+    "another file": lambda a: {"codes": a["codes"]},
+}
+
+
+@pytest.mark.parametrize("wrong", CHANGES)
+def test_an_index_of_others_is_checked_before_anything_is_made_of_it(tmp_path, wrong):
+    """Its hash fits: whoever publishes a datastore writes the hashes."""
+    store = remove_documents(make(tmp_path / "s", "IVF8,SQ8"), ["0"])
+    path = store.folder / store.manifest.file("index").name
+    files.write_arrays(path, CHANGES[wrong](store.index_arrays()), {})
+    refit(store.folder)
+    with pytest.raises(DamagedError, match="the index file does not hold") as caught:
+        compact(store.folder)
+    assert one_line(caught)
+    assert Datastore(store.folder, full=True).manifest.removed == (0,)
+
+
+def test_no_costly_index_is_built_on_the_word_of_a_manifest(tmp_path):
+    store = make(tmp_path / "s", "HNSW16")
+    content = read_content(store.folder)
+    change(store.folder, index=content["index"] | {"factory": "RR60000,HNSW16"})
+    with pytest.raises(DamagedError, match="not built on a stranger's word"):
+        compact(store.folder)
 
 
 @pytest.mark.parametrize("factory", ["IVF64,SQ8", "IVF16,Flat", "PCA4,IVF32,Flat"])

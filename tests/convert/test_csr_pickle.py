@@ -162,3 +162,55 @@ def test_damage_is_refused_or_harmless(tmp_path_factory, data):
         return
     assert len(indptr) == rows + 1
     assert indices.ndim == 1
+
+
+def nested(depth, twice):
+    """A tuple in a tuple in a tuple, each of them kept and taken again: few bytes, much text."""
+    again = b"h\x00" if twice else b""
+    return b"K\x01q\x00" + b"".join(
+        again + (b"\x86" if twice else b"\x85") + b"q\x00" for _ in range(depth)
+    )
+
+
+@pytest.mark.parametrize(("depth", "twice"), [(60, True), (5000, False), (2, True), (3, False)])
+def test_nested_tuples_take_no_memory_and_no_words(file, depth, twice):
+    whole = csr_pickle(CLUSTERS, 3)
+    dtype = b"X\x02\x00\x00\x00i4"
+    assert dtype in whole
+    with pytest.raises(DamagedError) as caught:
+        read_csr(file(whole.replace(dtype, nested(depth, twice), 1)))
+    assert len(str(caught.value)) < 400
+
+
+PLACES = {
+    "dtype": b"\x8c\x02i4",
+    "shape": b"K\x08\x85",
+    "content": b"C\x20",
+    "_shape": b"K\x07",
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_whatever_stands_in_a_place_is_not_shown(file, name):
+    """Long text where a number or a dtype is expected."""
+    whole = csr_pickle(CLUSTERS, 4)
+    text = b"X" + (50_000).to_bytes(4, "little") + b"x\n" * 25_000
+    place = {
+        "dtype": b"\x8c\x02i4",
+        "shape": b"K\x08\x85",
+        "content": b"C\x20",
+        "_shape": b"K\x07",
+    }[name]
+    assert place in whole
+    changed = text + b"\x85" if name == "shape" else text
+    with pytest.raises(DamagedError) as caught:
+        read_csr(file(whole.replace(place, changed)))
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "members.pkl")
+    with pytest.raises(DamagedError, match="is no file"):
+        read_csr(tmp_path / "members.pkl")

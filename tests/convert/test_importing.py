@@ -6,6 +6,7 @@ import torch
 from conftest import TEXTS, make_gpt2
 from legacy_files import (
     csr_arrays,
+    csr_pickle,
     faiss_index,
     knn_transformers,
     stored_keys,
@@ -15,7 +16,8 @@ from legacy_files import (
 
 import knn_logits
 from knn_logits import IndexConfig, KNNConfig, Retriever, WindowConfig
-from knn_logits.convert.importing import import_datastore
+from knn_logits.convert.importing import _write_clusters, import_datastore
+from knn_logits.convert.legacy import find_files
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 
 
@@ -162,6 +164,29 @@ def test_clusters_that_do_not_fit_are_left_out(model, tokenizer, old, tmp_path, 
     members.write_bytes(b"cos\nsystem\n(S'touch x'\ntR.")
     done = imported(model, tokenizer, folder, tmp_path / "newer")
     assert done.store.clusters is None
+
+
+def test_sizes_of_clusters_that_wrap_around_are_left_out(model, tokenizer, old, tmp_path, caplog):
+    """Every difference is at least 0 in int64, and their sum is the number of entries."""
+    folder = knn_transformers(tmp_path / "old", old)
+    members = folder / f"members_gpt2_{len(old)}_32_100_7.pkl"
+    order = np.arange(len(old))
+    for indptr in (
+        [0, 2**62, -(2**63), -(2**62), len(old)],
+        [0, len(old) + 5, len(old)],
+        [1, len(old) // 2, len(old)],
+        [0, -1, len(old)],
+    ):
+        members.write_bytes(
+            csr_pickle(
+                np.zeros(len(old), np.int64),
+                _shape=(len(indptr) - 1, len(old)),
+                indptr=np.array(indptr, np.int64),
+                indices=order,
+            )
+        )
+        assert not _write_clusters(None, find_files(folder), len(old), len(old))
+        assert "do not add up" in caplog.messages[-1]
 
 
 def test_clusters_are_checked_when_a_datastore_is_opened(model, tokenizer, old, tmp_path):

@@ -1,5 +1,7 @@
 """Which files belong together, and which numbers they hold."""
 
+import os
+
 import numpy as np
 import pytest
 from legacy_files import write_memmap
@@ -105,3 +107,14 @@ def test_the_end_that_was_never_written():
     assert written_entries(keys, values) == 70_006
     keys[-1] = 1
     assert written_entries(keys, values) == 90_000
+
+
+@pytest.mark.parametrize("name", ["faiss.index", "vals.npy", "keys.npy"])
+@pytest.mark.parametrize("make", [getattr(os, "mkfifo", os.mkdir), os.mkdir])
+def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_refused(tmp_path, name, make):
+    """A pipe would be waited for without end."""
+    (tmp_path / "vals.npy").write_bytes(bytes(8))
+    (tmp_path / name).unlink(missing_ok=True)
+    make(tmp_path / name)
+    with pytest.raises(CorpusError, match="is no file"):
+        find_files(tmp_path)

@@ -4,14 +4,14 @@ import pytest
 from knn_logits.errors import DamagedError
 from knn_logits.index import plain
 from knn_logits.index.choice import choose_factory
-from knn_logits.index.demand import check_demand
+from knn_logits.index.demand import check_building, check_demand
 
 
 @pytest.mark.parametrize("entries", [5_000, 200_000, 10**6, 10**9])
 @pytest.mark.parametrize("dim", [64, 256, 768, 4096, 8192])
 @pytest.mark.parametrize("memory", [None, 10**9, 10**12])
 def test_what_the_package_chooses_is_never_too_much(entries, dim, memory):
-    check_demand(choose_factory(entries, dim, memory), dim, entries)
+    check_building(choose_factory(entries, dim, memory), dim, entries)
 
 
 USED = ["Flat", "IVF4096,PQ64", "OPQ64_256,IVF1024,PQ64x4fs", "PCA64,IVF16,SQ8", "HNSW32,SQ8"]
@@ -21,13 +21,12 @@ USED += [
     "HNSW32_SQ8",
     "ITQ64,LSH",
     "L2norm,IVF4,Flat,RFlat",
-    "IVF1048576,Flat",
 ]
 
 
 @pytest.mark.parametrize("factory", USED)
 def test_what_people_use_is_not_too_much(factory):
-    check_demand(factory, 1024, 10**8)
+    check_building(factory, 1024, 10**8)
 
 
 ABSURD = [
@@ -68,8 +67,46 @@ ABSURD = [
 @pytest.mark.parametrize("factory", ABSURD)
 def test_what_no_index_of_this_size_can_need(factory):
     with pytest.raises(ValueError, match=r"."):
-        check_demand(factory, 1024, 1000)
+        check_demand(factory, 1024, 1000, 1000 * 1024)
+    with pytest.raises(ValueError, match=r"."):
+        check_building(factory, 1024, 1000)
     arrays = {"centroids": np.zeros(1000, np.float32)}
     with pytest.raises(DamagedError, match="does not hold") as caught:
         plain.from_arrays(arrays, factory, 1024, "l2", 1000)
     assert "\n" not in str(caught.value)
+
+
+# Factory string, length of a key, entries.
+COSTLY = [
+    ("RR65536,Flat", 32, 1000),
+    ("Pad65536,Flat", 32, 1000),
+    ("OPQ256_256,Flat", 32, 5000),
+    ("OPQ256_256,Flat", 256, 5000),
+    ("PQ256x12", 256, 5000),
+    ("PQ32", 256, 5000),
+    ("IVF100000_HNSW32,Flat", 256, 100_000),
+    ("HNSW999", 32, 1000),
+    ("Pad64,Pad128,Pad256,Pad512,Pad1024,Flat", 32, 1000),
+    ("OPQ1_20000,Flat", 10_000, 2),
+]
+
+
+@pytest.mark.parametrize(("factory", "dim", "entries"), COSTLY)
+def test_what_costs_far_more_than_its_keys_is_not_built(factory, dim, entries):
+    """Some of them take gigabytes, others minutes, on a few keys."""
+    with pytest.raises(ValueError, match=r"large|long|links|lists"):
+        check_building(factory, dim, entries)
+
+
+def test_a_train_size_of_the_manifest_counts():
+    check_building("PQ64x8np", 256, 100_000)
+    with pytest.raises(ValueError, match="too long to train"):
+        check_building("OPQ64,PQ64x8np", 256, 100_000, train_size=2**62)
+
+
+def test_codebooks_that_the_file_does_not_hold_are_not_made():
+    learnt = 4 * 512 + (512 << 16)
+    check_demand("IVF4,PQ4x16", 512, 4, learnt)
+    with pytest.raises(ValueError, match="too large"):
+        check_demand("IVF4,PQ4x16", 512, 4, learnt - 1)
+    check_demand("IVF1048576,Flat", 1024, 10**8, 1024 << 20)

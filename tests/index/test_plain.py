@@ -7,7 +7,7 @@ import torch
 
 from knn_logits.errors import DamagedError
 from knn_logits.index.faiss_backend import FaissIndex, build_faiss
-from knn_logits.index.plain import from_arrays, has_plain_form, select, to_arrays
+from knn_logits.index.plain import from_arrays, has_plain_form, to_arrays
 
 METRICS = ["l2", "ip", "cosine"]
 FLAT = ["Flat", "PCA8,Flat", "RR16,Flat"]
@@ -127,9 +127,9 @@ def test_kinds_without_a_plain_form(factory):
         assert "\n" not in str(caught.value)
 
 
-def damaged(factory, arrays, metric="l2", size=SIZE, dim=DIM):
+def damaged(factory, arrays, metric="l2", size=SIZE, dim=DIM, **settings):
     with pytest.raises(DamagedError) as caught:
-        from_arrays(arrays, factory, dim, metric, size)
+        from_arrays(arrays, factory, dim, metric, size, **settings)
     text = str(caught.value)
     assert "\n" not in text
     assert repr(factory) in text
@@ -175,15 +175,61 @@ def test_an_array_of_the_wrong_type(factory, name):
         damaged(factory, arrays | {name: arrays[name].astype(dtype)})
 
 
-@pytest.mark.parametrize("number", [-1, SIZE, 2**40, -(2**63)])
-def test_ids_out_of_range(number):
+@pytest.mark.parametrize("kept", [None, np.ones(SIZE, dtype=bool)])
+@pytest.mark.parametrize("number", [-1, SIZE, 2**40, 2**62, -(2**63)])
+def test_ids_out_of_range(number, kept):
     arrays = to_arrays(build("IVF16,SQ8"))
     ids = arrays["ids"].copy()
     ids[7] = number
-    assert "ids" in damaged("IVF16,SQ8", arrays | {"ids": ids})
+    assert "ids" in damaged("IVF16,SQ8", arrays | {"ids": ids}, kept=kept)
 
 
-def test_list_sizes_that_do_not_add_up():
+def test_ids_that_are_there_twice():
+    arrays = to_arrays(build("IVF16,SQ8"))
+    ids = arrays["ids"].copy()
+    ids[7] = ids[8]
+    assert "twice" in damaged("IVF16,SQ8", arrays | {"ids": ids})
+
+
+NOT_FINITE = [
+    ("Flat", "codes"),
+    ("IVF16,Flat", "codes"),
+    ("IVF16,SQ8", "centroids"),
+    ("IVF16,SQ8", "trained"),
+    ("IVF16,PQ4x4", "codebooks"),
+    ("PCA8,Flat", "transform.0.A"),
+    ("PCA8,Flat", "transform.0.b"),
+]
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize(("factory", "name"), NOT_FINITE)
+def test_numbers_that_are_not_finite(factory, name, number):
+    arrays = to_arrays(build(factory))
+    array = arrays[name].copy()
+    array.reshape(-1).view(np.float32)[3] = number
+    assert "not finite" in damaged(factory, arrays | {name: array})
+
+
+def test_a_table_far_larger_than_the_file_is_not_made():
+    """It makes searches faster, and takes gigabytes of some files of one megabyte."""
+    size = 10
+    arrays = {
+        "centroids": vectors(4000).view(np.uint8).reshape(-1),
+        "codebooks": vectors(4096).reshape(-1),
+        "sizes": np.bincount(np.arange(size), minlength=4000),
+        "ids": np.arange(size),
+        "codes": np.zeros((size, 24), np.uint8),
+    }
+    index = from_arrays(arrays, "IVF4000,PQ16x12", DIM, "l2", size)
+    assert index._ivf.precomputed_table.size() == 0
+    assert index.search(torch.zeros(1, DIM), 5)[1].shape == (1, 5)
+    small = from_arrays(to_arrays(build("IVF16,PQ4x4")), "IVF16,PQ4x4", DIM, "l2", SIZE)
+    assert small._ivf.precomputed_table.size() > 0
+
+
+@pytest.mark.parametrize("kept", [None, np.ones(SIZE, dtype=bool)])
+def test_list_sizes_that_do_not_add_up(kept):
     arrays = to_arrays(build("IVF16,SQ8"))
     sizes = arrays["sizes"]
     negative, more = sizes.copy(), sizes.copy()
@@ -195,7 +241,7 @@ def test_list_sizes_that_do_not_add_up():
     wrapped[4] = SIZE
     assert int(wrapped.sum()) == SIZE
     for one in (negative, more, wrapped, np.zeros_like(sizes)):
-        assert "list sizes" in damaged("IVF16,SQ8", arrays | {"sizes": one})
+        assert "list sizes" in damaged("IVF16,SQ8", arrays | {"sizes": one}, kept=kept)
 
 
 def test_another_number_of_keys_or_another_dimension():
@@ -247,8 +293,8 @@ def test_from_arrays_gives_a_search_of_the_package():
 def test_an_index_of_some_keys_is_the_one_that_was_given_only_those(factory, metric, share):
     kept = np.random.default_rng(3).random(SIZE) < share
     whole = build(factory, metric)
-    arrays = select(to_arrays(whole), kept)
-    some = from_arrays(arrays, factory, DIM, metric, int(kept.sum()))
+    some = from_arrays(to_arrays(whole), factory, DIM, metric, SIZE, kept=kept)
+    arrays = to_arrays(some)
     numbers = np.flatnonzero(kept)
     queries = torch.from_numpy(vectors(10, seed=1))
     if not len(numbers):
