@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -38,12 +39,6 @@ def _rename(old: Path, new: Path) -> None:
 
 def _unlink(path: Path) -> None:
     path.unlink(missing_ok=True)
-
-
-def _save_arrays(arrays: Mapping[str, Array], path: Path, metadata: dict[str, str]) -> None:
-    from safetensors.numpy import save_file
-
-    save_file(dict(arrays), path, metadata=metadata)
 
 
 class _Partial(io.RawIOBase):
@@ -168,8 +163,7 @@ def write_array(path: Path, array: Array) -> None:
     array = np.ascontiguousarray(array)
     with replacing(path) as file:
         file.write(array_header(array.dtype, array.shape))
-        if array.size:
-            file.write(array.reshape(-1).view(np.uint8).data)
+        _write_data(file, array)
 
 
 def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -181,28 +175,32 @@ def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Writes a .safetensors file, whole or not at all.
+    """Writes a .safetensors file, whole or not at all; equal content gives equal bytes.
+
+    safetensors' own writer begins a file of another name beside it, which a kill leaves there, and
+    puts the metadata in a random order.
 
     Raises:
         StorageError: when the disk is full or the folder cannot be written.
     """
-    from safetensors import SafetensorError
+    # Those of wide numbers first, so that each begins where its numbers can be mapped.
+    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    stored = {name: np.ascontiguousarray(arrays[name]) for name in order}
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    end = 0
+    for name, array in stored.items():
+        kind = array.dtype.kind.upper()
+        dtype = "BOOL" if kind == "B" else f"{kind}{8 * array.dtype.itemsize}"
+        first, end = end, end + array.nbytes
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": (first, end)}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    with replacing(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in stored.values():
+            _write_data(file, array)
 
-    partial = path.with_name(partial_name(path.name))
-    try:
-        # safetensors writes for the owner alone; this file is as readable as its neighbors.
-        _unlink(partial)
-        partial.touch(exist_ok=False)
-        mode = partial.stat().st_mode
-        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        _save_arrays(contiguous, partial, dict(metadata))
-        partial.chmod(mode)
-        with partial.open("rb+") as file:
-            _sync(file.fileno())
-    except (OSError, SafetensorError) as error:
-        discard(path)
-        raise storage_error(path, error) from error
-    except BaseException:
-        discard(path)
-        raise
-    put_in_place(path)
+
+def _write_data(file: IO[bytes], array: Array) -> None:
+    if array.size:
+        file.write(array.reshape(-1).view(np.uint8).data)

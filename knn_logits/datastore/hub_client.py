@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ TAG = "knn-logits"
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"({_PART}/{_PART})(?:@([^\s@]{{1,200}}))?")
 _COMMIT = re.compile("[0-9a-f]{40}")
+# The client names files after these tags.
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
+# Of a manifest, a list of files, a card.
+LARGEST_ANSWER = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,11 @@ def hub_name(text: str | os.PathLike[str], revision: str | None = None) -> HubNa
         return None
     if revision is not None and found[2] not in (None, revision):
         raise ConfigError(f"{text} names one revision and {revision} is another: give one of them")
-    return HubName(found[1], revision or found[2])
+    revision = revision or found[2]
+    # The client names a file after it.
+    if revision is not None and (revision[0] in "/." or ".." in revision or "\\" in revision):
+        raise ConfigError(f"{revision!r} cannot be a revision: name a branch, a tag or a commit")
+    return HubName(found[1], revision)
 
 
 def client(token: str | bool | None = None) -> Any:
@@ -100,14 +109,84 @@ def is_offline() -> bool:
     return bool(constants.HF_HUB_OFFLINE)
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What the Hub is being asked for, and how many bytes an answer may have."""
+
+    name: HubName
+    most: int
+
+    def refuse_headers(self, headers: Any) -> None:
+        """Refuses a file whose headers would lead the client to another place or another commit."""
+        commit = headers.get("X-Repo-Commit")
+        wanted = self.name.revision if self.name.is_pinned else commit
+        tags = [headers[one] for one in ("X-Linked-Etag", "ETag") if one in headers]
+        if commit is not None and (commit != wanted or not _COMMIT.fullmatch(commit)):
+            raise self._refusal("names another commit than it may")
+        if not all(_TAG.fullmatch(one.removeprefix("W/").strip('"')) for one in tags):
+            raise self._refusal("names a tag (ETag) that is none")
+        size = headers.get("X-Linked-Size") or headers.get("Content-Length")
+        if size is not None and not (size.isdecimal() and int(size) <= self.most):
+            raise self._refusal(f"is larger than the {self.most:,} bytes that it may have")
+
+    def bounded(self, chunks: Callable[..., Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
+        """What reads an answer, no further than it may go."""
+
+        def read(*args: Any, **options: Any) -> Iterator[bytes]:
+            arrived = 0
+            for chunk in chunks(*args, **options):
+                arrived += len(chunk)
+                if arrived > self.most:
+                    raise self._refusal(f"is larger than the {self.most:,} bytes that it may have")
+                yield chunk
+
+        return read
+
+    def _refusal(self, reason: str) -> HubError:
+        return HubError(
+            f"the answer of {endpoint()} about {self.name} {reason}, so it is not taken: look "
+            "whether HF_ENDPOINT is the right Hub, or tell its publisher"
+        )
+
+
+_asked: ContextVar[_Asked | None] = ContextVar("_asked", default=None)
+
+
+def _check_answer(response: Any) -> None:
+    """Called by the client at each answer, before it acts on it; those to others pass."""
+    asked = _asked.get()
+    if asked is not None:
+        if response.request.method == "HEAD":
+            asked.refuse_headers(response.headers)
+        response.iter_bytes = asked.bounded(response.iter_bytes)
+
+
+def is_watched() -> bool:
+    """Whether the client's answers are checked; one that it makes anew after an error is not."""
+    from huggingface_hub import get_session
+
+    return _check_answer in get_session().event_hooks["response"]
+
+
 @contextmanager
-def explained(name: HubName) -> Iterator[None]:
-    """Says in one line what an error of the client means, and what to do.
+def asking(name: HubName, most: int = LARGEST_ANSWER) -> Iterator[None]:
+    """Lets the client take no answer that is too large, or would lead it to another place.
+
+    Within, errors of the client say in one line what they mean, and what to do.
+
+    Args:
+        name: What the Hub is asked for.
+        most: Bytes that an answer may have.
 
     Raises:
         HubError: when the Hub has no such thing, refuses it, or cannot be reached.
         StorageError: when the disk is full or cannot be written.
     """
+    from huggingface_hub import get_session
+
+    if not is_watched():
+        get_session().event_hooks["response"].append(_check_answer)
+    before = _asked.set(_Asked(name, most))
     try:
         yield
     except KNNLogitsError:
@@ -117,6 +196,19 @@ def explained(name: HubName) -> Iterator[None]:
         if meaning is None:
             raise
         raise meaning from error
+    finally:
+        _asked.reset(before)
+
+
+def checked_commit(name: HubName, commit: str | None) -> str:
+    """A commit as the Hub names it in an answer.
+
+    Raises:
+        HubError: when it is none.
+    """
+    if commit is None or not _COMMIT.fullmatch(commit):
+        raise HubError(f"{endpoint()} names no commit of {name}: try again later")
+    return commit
 
 
 def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
@@ -166,6 +258,11 @@ def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
         return HubError(
             f"the connection to {endpoint()} broke ({_first_cause(error)}): run the command again; "
             "what arrived is kept"
+        )
+    if isinstance(error, ValueError | TypeError | KeyError | AttributeError):
+        return HubError(
+            f"the answer of {endpoint()} about {name} cannot be read ({_first_cause(error)}): look "
+            "whether HF_ENDPOINT is the right Hub"
         )
     return None
 

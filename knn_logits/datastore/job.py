@@ -344,12 +344,19 @@ def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
 
 def _refuse_foreign(folder: Path) -> set[str]:
     names = {entry.name for entry in folder.iterdir()}
-    foreign = sorted(name for name in names if not layout.is_ours(name))
+    left = {one for one in layout.left_by_safetensors(names) if _is_file(folder / one)}
+    foreign = sorted(name for name in names - left if not layout.is_ours(name))
     if foreign:
         raise DatastoreError(
             f"{folder} holds other files ({', '.join(foreign[:3])}); choose an empty folder"
         )
-    return names
+    for name in left:
+        delete(folder / name)
+    return names - left
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _clear(folder: Path, kept: set[str]) -> None:

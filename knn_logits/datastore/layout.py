@@ -7,6 +7,7 @@ of their own (`tokens.npy`, then `tokens.1.npy`), and the manifest, replaced las
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from typing import Literal, get_args
 
 Kind = Literal["tokens", "documents", "keys", "index", "native", "clusters", "gate", "checks"]
@@ -37,6 +38,7 @@ _PARTS: dict[Kind, tuple[str, str]] = {
 }
 _NAME = re.compile(r"([a-z]+)(?:\.[1-9][0-9]{0,8})?(-[0-9]{5})?\.([a-z]+)")
 _PARTIAL_SUFFIX = ".partial"
+_LEFT_BY_SAFETENSORS = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 
 
 def file_name(kind: Kind, generation: int = 0, shard: int | None = None) -> str:
@@ -79,3 +81,12 @@ def is_ours(name: str) -> bool:
     """Whether a file name belongs to a datastore's folder, finished or not."""
     name = name.removesuffix(_PARTIAL_SUFFIX)
     return name in (MANIFEST, JOURNAL, LOCK) or kind_of(name) is not None
+
+
+def left_by_safetensors(names: Set[str]) -> set[str]:
+    """Which files of a folder a writer of released versions left there when it was killed.
+
+    It wrote them beside an empty partial file, which a kill left as well.
+    """
+    partial = any(is_ours(one) and one.endswith(f".safetensors{_PARTIAL_SUFFIX}") for one in names)
+    return {one for one in names if partial and _LEFT_BY_SAFETENSORS.fullmatch(one)}

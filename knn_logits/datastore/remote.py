@@ -17,12 +17,14 @@ from typing import Any
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import delete
 from knn_logits.datastore.hub_client import (
+    LARGEST_ANSWER,
     REPO_TYPE,
     HubName,
+    asking,
     client,
-    explained,
     identity,
     is_offline,
+    is_watched,
 )
 from knn_logits.datastore.manifest import FileRecord, Manifest, read_manifest
 from knn_logits.datastore.reading import sha256
@@ -31,6 +33,7 @@ from knn_logits.progress import Progress, no_progress
 
 # What nobody has written to for so long was left by a process that was killed.
 _ABANDONED_SECONDS = 300
+_FILES_AT_ONCE = 500
 
 
 class Remote:
@@ -79,15 +82,15 @@ class Remote:
             HubError: when there is no such datastore, or it cannot be reached.
             StorageError: when the disk is full.
         """
-        with explained(name):
-            path = _download(
-                name.repo,
-                layout.MANIFEST,
-                name.revision,
-                cache_dir=cache_dir,
-                token=token,
-                local_files_only=local_files_only,
-            )
+        path = _download(
+            name,
+            layout.MANIFEST,
+            LARGEST_ANSWER,
+            no_progress,
+            cache_dir=cache_dir,
+            token=token,
+            local_files_only=local_files_only,
+        )
         return cls(name, path, cache_dir=cache_dir, token=token, local_files_only=local_files_only)
 
     @property
@@ -126,38 +129,42 @@ class Remote:
         missing = self.missing(records)
         if not missing:
             return
-        with explained(self.pinned):
-            if self._local or is_offline():
-                names = ", ".join(one.name for one in missing[:3])
-                raise HubError(
-                    f"{names} of {self.pinned} are not in the cache here, and the Hub is not to be "
-                    f"asked: run `knn-logits pull {self.pinned}` with a connection"
-                )
-            self._compare_with_hub(missing)
-            self._refuse_full_disk(missing)
-            self._sweep()
-            total, done = sum(one.bytes for one in missing), 0
-            for record in missing:
-                bar = None if progress is no_progress else _bar(progress, done, total)
-                path = _download(
-                    self.name.repo,
-                    record.name,
-                    self.commit,
-                    cache_dir=self._cache_dir,
-                    token=self._token,
-                    local_files_only=self._local,
-                    tqdm_class=bar,
-                )
-                self._check(path, record)
-                done += record.bytes
-                progress("downloading", done, total)
+        if self._local or is_offline():
+            names = ", ".join(one.name for one in missing[:3])
+            raise HubError(
+                f"{names} of {self.pinned} are not in the cache here, and the Hub is not to be "
+                f"asked: run `knn-logits pull {self.pinned}` with a connection"
+            )
+        self._compare_with_hub(missing)
+        self._refuse_full_disk(missing)
+        self._sweep()
+        total, done = sum(one.bytes for one in missing), 0
+        for record in missing:
+            path = _download(
+                self.pinned,
+                record.name,
+                record.bytes,
+                _after(progress, done, total),
+                cache_dir=self._cache_dir,
+                token=self._token,
+                local_files_only=self._local,
+            )
+            self._check(path, record)
+            done += record.bytes
+            progress("downloading", done, total)
 
     def _compare_with_hub(self, records: Sequence[FileRecord]) -> None:
         """Refuses what the Hub itself says to be something else, before any byte is fetched."""
-        listed = client(self._token).list_repo_tree(
-            self.name.repo, recursive=True, revision=self.commit, repo_type=REPO_TYPE
-        )
-        there = {one.path: one for one in listed}
+        there: dict[str, Any] = {}
+        api, names = client(self._token), [one.name for one in records]
+        # Only of these files: a list of all that a repository holds has no end that one can trust.
+        with asking(self.pinned):
+            for first in range(0, len(names), _FILES_AT_ONCE):
+                some = names[first : first + _FILES_AT_ONCE]
+                listed = api.get_paths_info(
+                    self.name.repo, some, revision=self.commit, repo_type=REPO_TYPE
+                )
+                there |= {one.path: one for one in listed}
         for record in records:
             found = there.get(record.name)
             size = getattr(found, "size", None)
@@ -212,11 +219,17 @@ def needed(manifest: Manifest) -> list[FileRecord]:
     return [one for one in manifest.files if layout.kind_of(one.name) not in later]
 
 
-def _download(repo: str, file: str, revision: str | None, **options: Any) -> Path:
+def _download(name: HubName, file: str, most: int, progress: Progress, **options: Any) -> Path:
+    """Fetches a file of `most` bytes at most into the cache, if it is not there."""
     from huggingface_hub import hf_hub_download
 
-    where: dict[str, Any] = {"repo_type": REPO_TYPE, "revision": revision}
-    return Path(hf_hub_download(repo, file, **where, **identity(), **options))
+    where: dict[str, Any] = {"repo_type": REPO_TYPE, "revision": name.revision}
+    with asking(name, most):
+        return Path(
+            hf_hub_download(
+                name.repo, file, **where, **identity(), **options, tqdm_class=_bar(progress)
+            )
+        )
 
 
 def _drop(path: Path) -> None:
@@ -227,17 +240,24 @@ def _drop(path: Path) -> None:
         delete(blob)
 
 
-def _bar(progress: Progress, before: int, total: int) -> type[Any]:
+def _after(progress: Progress, before: int, total: int) -> Progress:
+    """Progress of one file of several, as that of all."""
+    return lambda phase, done, _: progress(phase, min(before + done, total), total)
+
+
+def _bar(progress: Progress) -> type[Any]:
     """What the client takes for a progress bar: it tells `progress` instead of drawing one."""
     from huggingface_hub.utils.tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
         def __init__(self, *args: Any, **options: Any) -> None:
-            self._arrived = before
+            if not is_watched():
+                raise ConnectionError("it was lost for a moment")
+            self._arrived = 0
             super().__init__(*args, **{**options, "disable": True})  # type: ignore[no-untyped-call]
 
         def update(self, n: float | None = 1) -> None:
             self._arrived += int(n or 0)
-            progress("downloading", min(self._arrived, total), total)
+            progress("downloading", self._arrived, None)
 
     return Bar

@@ -13,9 +13,10 @@ from knn_logits.datastore import layout
 from knn_logits.datastore.hub_client import (
     REPO_TYPE,
     HubName,
+    asking,
+    checked_commit,
     client,
     endpoint,
-    explained,
     hub_name,
 )
 from knn_logits.datastore.manifest import Manifest
@@ -105,15 +106,16 @@ def push_to_hub(
     written = _page(manifest, name, reports)
     if dry_run:
         return Pushed(name.repo, _url(name), None, _sizes(content, written))
-    with explained(name):
+    with asking(name):
         api = client(token)
         api.create_repo(name.repo, repo_type=REPO_TYPE, private=private, exist_ok=True)
         if name.revision is not None:
             api.create_branch(name.repo, branch=name.revision, repo_type=REPO_TYPE, exist_ok=True)
         state = api.dataset_info(name.repo, revision=name.revision)
+        commit = checked_commit(name, state.sha)
         there = [one.rfilename for one in state.siblings or ()]
         card = merged(
-            _card(api, name, state.sha) if _CARD in there else None,
+            _card(api, name, commit) if _CARD in there else None,
             name.repo,
             front_matter(manifest),
             written,
@@ -126,7 +128,7 @@ def push_to_hub(
             repo_type=REPO_TYPE,
             revision=name.revision,
             # Somebody who edits the card meanwhile is not overwritten: the Hub refuses this commit.
-            parent_commit=state.sha,
+            parent_commit=commit,
         )
     return Pushed(name.repo, _url(name), done.oid, _sizes(content))
 

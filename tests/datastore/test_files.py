@@ -1,8 +1,11 @@
 import errno
 import io
 import os
+import random
 import signal
+import tempfile
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits.datastore import files, layout
+from knn_logits.datastore.documents import DocumentRecord, write_documents
 from knn_logits.datastore.reading import map_array, read_arrays
 from knn_logits.errors import StorageError
 
@@ -37,6 +41,9 @@ WRITERS = {
 
 
 # What is written
+
+DTYPES = ["bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))]
+DTYPES += ["float16", "float32", "float64"]
 
 
 @given(
@@ -68,6 +75,42 @@ def test_named_arrays(tmp_path):
     for name, array in arrays.items():
         assert found[name].dtype == array.dtype
         np.testing.assert_array_equal(found[name], array)
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8"), max_size=6).filter(lambda one: one != "__metadata__"),
+        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 3), min_size=1, max_size=3)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.dictionaries(st.text(st.characters(codec="utf-8")), st.text(), max_size=1),
+)
+def test_safetensors_reads_what_is_written(shapes, metadata):
+    from safetensors import safe_open
+
+    arrays = {name: np.ones(shape, dtype) for name, (dtype, shape) in shapes.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x"
+        files.write_arrays(path, arrays, metadata)
+        with safe_open(path, "numpy") as file:
+            assert file.metadata() == metadata
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_equal_arrays_and_notes_give_equal_bytes_in_any_order(tmp_path):
+    arrays = {"a": np.zeros(3), "b": np.ones(2, np.float16), "c": np.ones(2)}
+    notes = {name: name for name in "klmnop"}
+    files.write_arrays(tmp_path / "x", arrays, notes)
+    files.write_arrays(
+        tmp_path / "y", dict(reversed(arrays.items())), dict(reversed(notes.items()))
+    )
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
+    assert read_arrays(tmp_path / "x")[1] == notes
 
 
 def test_all_files_are_equally_readable(tmp_path):
@@ -104,22 +147,18 @@ def test_a_file_is_synced_renamed_and_its_folder_synced(tmp_path, monkeypatch, k
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("operation", ["_write", "_sync", "_rename", "_save_arrays", "_unlink"])
+@pytest.mark.parametrize("operation", ["_write", "_sync", "_rename", "_unlink"])
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_disk_that_fails_keeps_the_file_that_was_there(
     tmp_path, monkeypatch, kind, operation, number
 ):
-    if (operation, kind) in [("_write", "arrays"), ("_save_arrays", "bytes")] or (
-        (operation, kind) == ("_save_arrays", "array")
-    ):
-        pytest.skip("not used for this kind")
     (tmp_path / "a").write_bytes(b"old")
     monkeypatch.setattr(files, operation, fails(number))
     with pytest.raises(StorageError) as caught:
         WRITERS[kind](tmp_path / "a")
     assert_advice(caught, number)
     assert (tmp_path / "a").read_bytes() == b"old"
-    if operation in ("_write", "_sync", "_save_arrays"):
+    if operation in ("_write", "_sync"):
         assert names(tmp_path) == ["a"]
 
 
@@ -132,7 +171,7 @@ def test_a_file_that_cannot_be_deleted(tmp_path, monkeypatch):
     assert_advice(caught, errno.EIO)
 
 
-def test_what_safetensors_itself_cannot_write(tmp_path):
+def test_a_limit_on_the_size_of_files(tmp_path):
     resource = pytest.importorskip("resource")
     # With a limit on the size of files, writing fails as on a full disk.
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -148,6 +187,36 @@ def test_what_safetensors_itself_cannot_write(tmp_path):
         signal.signal(signal.SIGXFSZ, handler)
     assert "x.safetensors" in one_line(caught)
     assert names(tmp_path) == []
+
+
+LARGE = {
+    "bytes": lambda path: files.write_bytes(path, bytes(1 << 20)),
+    "array": lambda path: files.write_array(path, np.zeros(1 << 17)),
+    "arrays": lambda path: files.write_arrays(path, {"a": np.zeros(1 << 17)}, {}),
+    "documents": lambda path: write_documents(
+        path, [DocumentRecord(0, 1, random.Random(0).randbytes(1 << 19).hex(), None, None, None)]
+    ),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_kill_in_the_middle_of_a_file_leaves_only_the_partial_one(tmp_path, kind):
+    resource = pytest.importorskip("resource")
+    number = os.fork()
+    if not number:
+        # The system kills a process that writes more than it may.
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        try:
+            LARGE[kind](tmp_path / "a")
+        finally:
+            os._exit(1)
+    status = os.waitpid(number, 0)[1]
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGXFSZ
+    assert names(tmp_path) == [layout.partial_name("a")]
 
 
 @pytest.mark.parametrize("kind", WRITERS)

@@ -11,7 +11,7 @@ import stores
 from knn_logits.datastore import files
 from knn_logits.errors import StorageError
 
-OPERATIONS = ["_write", "_sync", "_rename", "_save_arrays", "_unlink"]
+OPERATIONS = ["_write", "_sync", "_rename", "_unlink"]
 
 
 JOBS = stores.Jobs(documents=6, shard_bytes=6000, index="IVF2,SQ8")

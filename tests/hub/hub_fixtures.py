@@ -44,6 +44,8 @@ def hub(one_hub):
     one_hub.requests.clear()
     one_hub.down = None
     one_hub.lfs = True
+    one_hub.endless = False
+    one_hub.answers.clear()
     return one_hub
 
 

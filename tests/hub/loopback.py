@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 PRIVATE_TOKEN = "hf_ownerownerownerownerownerowner"
 READ_TOKEN = "hf_readerreaderreaderreaderreader"
@@ -23,9 +23,12 @@ class Fault:
 
     Attributes:
         kind: "wrong" bytes of the right size, "cut" (fewer than announced, then the connection
-            closes), "short" (consistently shorter), "slow", or "status".
+            closes), "short" (consistently shorter), "slow", "status", "headers", "grown" (the body
+            is `size` bytes longer) or "announced" (so is what is said of it, too).
         times: How often; None for always.
         status: For "status".
+        headers: For "headers": in place of those of each answer, None for one that is left out.
+        size: For "grown" and "announced".
         rate: Bytes a second, for "slow".
     """
 
@@ -33,6 +36,8 @@ class Fault:
     times: int | None = None
     status: int = 500
     rate: float = 1e6
+    headers: dict = field(default_factory=dict)
+    size: int = 0
 
 
 @dataclass
@@ -66,6 +71,9 @@ class Hub:
         self.requests = []
         self.down = None
         self.lfs = True
+        self.endless = False
+        # By the name of a route of a dataset: what is answered in place of the truth.
+        self.answers = {}
         hub = self
 
         class Handler(_Handler):
@@ -190,13 +198,21 @@ class _Handler(BaseHTTPRequestHandler):
         if sha is None:
             return self._error(404, "RevisionNotFound")
         files = repo.commits[sha]
+        if action in self.hub.answers:
+            return self._answer(200, self.hub.answers[action], {"Content-Type": "application/json"})
         if action == "revision":
             siblings = [{"rfilename": one} for one in files]
             return self._json(
                 {"id": name, "sha": sha, "private": repo.private, "siblings": siblings, "tags": []}
             )
         if action == "tree":
-            return self._json([self._entry(one, data) for one, data in files.items()])
+            again = {"Link": f'<{self.hub.url}{self.path}>; rel="next"'} if self.hub.endless else {}
+            return self._json([self._entry(one, files[one]) for one in files], headers=again)
+        if action == "paths-info":
+            asked = [one for one in parse_qs(body.decode())["paths"] if one in files]
+            if self.hub.endless:
+                return self._endless()
+            return self._json([self._entry(one, files[one]) for one in asked])
         if action == "preupload":
             listed = [
                 {"path": one["path"], "uploadMode": "regular", "shouldIgnore": False}
@@ -206,6 +222,16 @@ class _Handler(BaseHTTPRequestHandler):
         if action == "commit":
             return self._commit(name, repo, revision, body)
         return self._error(404, "NotFound")
+
+    def _endless(self):
+        """A list that goes on until nobody reads it."""
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.close_connection = True
+        while True:
+            self.wfile.write(b"[" + b" " * (1 << 16))
+            self.note["bytes"] += 1 << 16
 
     def _entry(self, name, data):
         entry = {"type": "file", "path": name, "size": len(data), "oid": _git(data)}
@@ -260,16 +286,29 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted and self.command == "GET":
             first = int(wanted.removeprefix("bytes=").split("-")[0])
         part = data[first:]
-        self.send_response(206 if first else 200)
-        self.send_header("X-Repo-Commit", sha)
-        self.send_header("ETag", f'"{etag}"')
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(len(part)))
+        longer = fault.size if fault and (fault.kind == "announced" or self.command == "GET") else 0
+        headers = {
+            "X-Repo-Commit": sha,
+            "ETag": f'"{etag}"',
+            "Accept-Ranges": "bytes",
+            "Content-Length": str(len(part) + longer),
+        }
         if first:
-            self.send_header("Content-Range", f"bytes {first}-{len(data) - 1}/{len(data)}")
+            headers["Content-Range"] = f"bytes {first}-{len(data) - 1}/{len(data)}"
+        if fault and fault.kind == "headers":
+            headers |= fault.headers
+            if 404 in headers:
+                self._error(404, "EntryNotFound", headers.pop(404))
+                return
+        self.send_response(206 if first else 200)
+        for name, value in headers.items():
+            if value is not None:
+                self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
             self._send(part, fault)
+            for _ in range(0, longer, 1 << 16):
+                self._send(bytes(1 << 16), None)
 
     def _send(self, part, fault):
         if fault and fault.kind == "cut":
@@ -284,8 +323,9 @@ class _Handler(BaseHTTPRequestHandler):
             if fault and fault.kind == "slow":
                 time.sleep(len(piece) / fault.rate)
 
-    def _json(self, content, status=200):
-        self._answer(status, json.dumps(content).encode(), {"Content-Type": "application/json"})
+    def _json(self, content, status=200, headers=None):
+        kind = {"Content-Type": "application/json", **(headers or {})}
+        self._answer(status, json.dumps(content).encode(), kind)
 
     def _error(self, status, code, headers=None):
         body = json.dumps({"error": code}).encode()

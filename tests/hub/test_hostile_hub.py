@@ -1,0 +1,152 @@
+"""A Hub that means harm: each answer is refused before it does any, in one clear line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from loopback import Fault
+from worker import NAME, Failed, content
+
+pytest_plugins = ["hub_fixtures"]
+
+OPEN = "Datastore.from_pretrained(name, cache_dir=cache)"
+DRY_RUN = (
+    "import huggingface_hub.constants as constants\n"
+    "constants.HF_HUB_CACHE = cache\n"
+    "knn_logits.pull(name, dry_run=True)"
+)
+MOST = 16 << 20
+# The client reads 10 MB at a time, and the system holds some megabytes on both sides.
+READ_AHEAD = 24 << 20
+LONG = "f" * 300
+
+
+def fails(worker, pattern, code=OPEN, **names):
+    with pytest.raises(Failed, match=pattern) as failed:
+        worker(code, **names)
+    assert "\n" not in failed.value.message
+    return failed.value
+
+
+def everything(folder):
+    """All that is in a folder and below it, but for where downloads belong."""
+    repo = folder / "cache" / "datasets--org--texts"
+    return sorted(
+        one
+        for one in Path(folder).rglob("*")
+        if not (one.is_relative_to(repo) or repo.is_relative_to(one))
+        and not one.is_relative_to(folder / "cache" / ".locks" / "datasets--org--texts")
+        and one.name not in (".locks", "CACHEDIR.TAG")
+    )
+
+
+@pytest.mark.parametrize("kind", ["announced", "grown"])
+@pytest.mark.parametrize("code", [OPEN, DRY_RUN])
+def test_a_manifest_without_an_end(published, worker, cache, kind, code):
+    published.faults["datastore.json"] = Fault(kind, size=200 << 20)
+    fails(worker, r"HubError: .*larger than the 16,777,216 bytes", code, name=NAME, cache=cache)
+    assert published.sent() <= (0 if kind == "announced" else MOST + READ_AHEAD)
+    assert not [one for one in cache.rglob("blobs/*") if one.stat().st_size > MOST]
+
+
+@pytest.mark.parametrize("kind", ["announced", "grown"])
+def test_a_file_that_is_longer_than_the_manifest_says(published, worker, cache, kind):
+    published.faults["tokens.npy"] = Fault(kind, size=200 << 20)
+    fails(worker, r"HubError: .*larger than the [0-9,]+ bytes", name=NAME, cache=cache)
+    assert published.sent("tokens.npy") <= (0 if kind == "announced" else READ_AHEAD)
+
+
+def test_a_list_of_files_without_an_end(published, worker, cache):
+    published.endless = True
+    fails(worker, r"HubError: .*larger than the 16,777,216 bytes", name=NAME, cache=cache)
+    assert sum(one["bytes"] for one in published.requests) < MOST + READ_AHEAD
+
+
+@pytest.mark.parametrize("header", ["ETag", "X-Linked-Etag"])
+@pytest.mark.parametrize("file", ["datastore.json", "tokens.npy"])
+@pytest.mark.parametrize(
+    "tag", ["../../../outside", "{place}/outside", 'W/"../../../outside"', "..", "", LONG]
+)
+def test_a_tag_that_leads_elsewhere(published, worker, cache, tmp_path, header, file, tag):
+    tag = tag.format(place=tmp_path)
+    published.faults[file] = Fault("headers", headers={header: tag})
+    fails(worker, r"HubError: .*\(ETag\) that is none", name=NAME, cache=cache)
+    assert published.sent(file) == 0
+    assert everything(tmp_path) == []
+
+
+@pytest.mark.parametrize("code", [OPEN, DRY_RUN])
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("commit", ["../../../../outside", "{place}", "main", "", "F" * 40, LONG])
+def test_a_commit_that_is_none(published, worker, cache, tmp_path, commit, missing, code):
+    commit = {"X-Repo-Commit": commit.format(place=tmp_path)}
+    headers = {404: commit} if missing else commit
+    published.faults["datastore.json"] = Fault("headers", headers=headers)
+    fails(worker, r"HubError: .*another commit", code, name=NAME, cache=cache)
+    assert published.sent() == 0
+    assert everything(tmp_path) == []
+
+
+def test_a_commit_other_than_the_one_asked_for(published, worker, cache):
+    other = {"X-Repo-Commit": "0" * 40}
+    published.faults["tokens.npy"] = Fault("headers", headers=other)
+    fails(worker, r"HubError: .*another commit", name=NAME, cache=cache)
+    published.faults["datastore.json"] = Fault("headers", headers=other)
+    pinned = f"{NAME}@{published.repo(NAME).branches['main']}"
+    fails(worker, r"HubError: .*another commit", name=pinned, cache=cache / "other")
+
+
+@pytest.mark.parametrize("size", ["-1", "many", "9" * 30])
+def test_a_size_that_is_none(published, worker, cache, size):
+    published.faults["tokens.npy"] = Fault("headers", headers={"X-Linked-Size": size})
+    fails(worker, r"HubError: .*larger than", name=NAME, cache=cache)
+
+
+@pytest.mark.parametrize("header", ["ETag", "X-Repo-Commit"])
+def test_a_header_that_is_missing(published, worker, cache, header):
+    published.faults["datastore.json"] = Fault("headers", headers={header: None})
+    fails(worker, r"HubError: ", name=NAME, cache=cache)
+
+
+@pytest.mark.parametrize("revision", ["../../outside", "/outside", "a/../../b", "..", ".", "a\\b"])
+def test_a_revision_that_leads_elsewhere(published, worker, cache, tmp_path, revision):
+    for asked in ({"name": f"{NAME}@{revision}"}, {"name": NAME, "revision": revision}):
+        code = "Datastore.from_pretrained(name, revision=revision, cache_dir=cache)"
+        names = {"revision": None, **asked}
+        fails(worker, r"ConfigError: .*cannot be a revision", code, cache=cache, **names)
+    assert published.requests == []
+
+
+@pytest.mark.parametrize("answer", ["[", "{}", '[{"type": "file"}]', "[7]", "null", "[" * 10**5])
+def test_a_list_of_files_that_is_none(published, worker, cache, answer):
+    published.answers["paths-info"] = answer.encode()
+    fails(worker, r"HubError: ", name=NAME, cache=cache)
+
+
+@pytest.mark.parametrize("commit", ["../../../outside", None, 7])
+def test_a_push_to_a_hub_that_names_no_commit(published, owner, indexed, commit):
+    files = [{"rfilename": "README.md"}]
+    answer = {"id": NAME, "sha": commit, "siblings": files}
+    published.answers["revision"] = json.dumps(answer).encode()
+    code = "knn_logits.push_to_hub(store, name, keys=False)"
+    pattern = r"HubError: .*(names no commit|cannot be read)"
+    fails(owner, pattern, code, store=indexed.folder, name=NAME)
+    assert not [one for one in published.requests if "/commit/" in one["path"]]
+
+
+def test_what_is_refused_here_is_nothing_to_other_callers_of_the_client(published, worker, cache):
+    """The client is shared with the rest of the process."""
+    published.faults["tokens.npy"] = Fault("headers", headers={"ETag": "a/b"})
+    code = (
+        "from huggingface_hub import get_hf_file_metadata, hf_hub_url\n"
+        "try:\n"
+        "    Datastore.from_pretrained(name, cache_dir=cache)\n"
+        "except knn_logits.KNNLogitsError:\n"
+        "    url = hf_hub_url(name, 'tokens.npy', repo_type='dataset')\n"
+        "    result = get_hf_file_metadata(url).etag"
+    )
+    assert worker(code, name=NAME, cache=cache) == "a/b"
+    published.faults.clear()
+    published.requests.clear()
+    worker(OPEN, name=NAME, cache=cache)
+    assert content(next((cache / "datasets--org--texts" / "snapshots").iterdir()))
