@@ -11,7 +11,7 @@ import gradio as gr
 
 from knn_logits import LimitError
 from knn_logits_app.memory import Memory
-from knn_logits_app.requests import MOST_CHARACTERS, Lookup, lookup_of
+from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, lookup_of
 from knn_logits_app.session import Session, friendly
 from knn_logits_app.visitors import Visitors
 from knn_logits_app.work import Work
@@ -32,6 +32,9 @@ LIGHT: dict[str, Any] = {
     "api_visibility": "private",
     "show_progress": "hidden",
 }
+# What the browser does by itself, with `js`, before a visitor can do anything else: an answer of
+# the server could come after the visitor's next change, and overwrite it.
+INSTANT: dict[str, Any] = {"fn": None, "api_visibility": "private", "show_progress": "hidden"}
 
 
 @dataclass
@@ -47,6 +50,19 @@ class Server:
     session: Session
     visitors: Visitors
     work: Work
+
+
+class Boxes(gr.CheckboxGroup):
+    """Boxes to tick, which the browser changes with the model: the server takes them as they come.
+
+    What is asked for is checked where it is looked up, against what this visitor may see.
+    """
+
+    is_template = True
+
+    def preprocess(self, payload: Any) -> Any:
+        """Passes on what came."""
+        return payload
 
 
 @dataclass
@@ -162,6 +178,8 @@ def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_C
     """
     model, (stores, lmbda, k, temperature, gate) = values[0], values[1:_CONTROLS]
     server.session.memory(model)
+    if stores is not None and not isinstance(stores, list):
+        raise RequestError("Name the datastores as a list.")
     lookup_of(stores or [""], k, lmbda, temperature, gate)
     if any(one is not None and (not isinstance(one, str) or len(one) > most) for one in texts):
         raise LimitError(f"the text is longer than the {most:,} characters that are allowed")

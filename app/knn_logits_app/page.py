@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import gradio as gr
 
 from knn_logits_app import tab_about, tab_evaluate, tab_explain, tab_generate, tab_own, views
 from knn_logits_app.api import add_api
-from knn_logits_app.layout import LIGHT, Controls, Server
+from knn_logits_app.layout import ASSETS, INSTANT, Boxes, Controls, Server
 from knn_logits_app.requests import MOST_NEIGHBORS
+
+# By the name that app.css knows each by: its label, and what is in it.
+TABS = {
+    "generate": ("Generate", tab_generate),
+    "explain": ("Explain", tab_explain),
+    "own": ("Your text", tab_own),
+    "evaluate": ("Evaluate", tab_evaluate),
+    "about": ("About", tab_about),
+}
 
 
 def build_page(server: Server) -> Any:
@@ -23,25 +33,33 @@ def build_page(server: Server) -> Any:
     with gr.Blocks(title="knn-logits", analytics_enabled=False, delete_cache=(600, 1800)) as page:
         gr.HTML(_title(first), apply_default_css=False)
         with gr.Row(equal_height=False):
-            with gr.Column(scale=3, min_width=320), gr.Tabs():
-                tabs = [
-                    (name, module, gr.Tab(name, id=name))
-                    for name, module in (
-                        ("Generate", tab_generate),
-                        ("Explain", tab_explain),
-                        ("Your text", tab_own),
-                        ("Evaluate", tab_evaluate),
-                        ("About", tab_about),
-                    )
-                ]
+            with gr.Column(scale=3, min_width=320):
+                gr.HTML(
+                    _tab_row(),
+                    js_on_load=(ASSETS / "tabs.js").read_text(encoding="utf-8"),
+                    apply_default_css=False,
+                )
+                panels = [gr.Column(elem_id=f"tab-{name}", elem_classes="kl-tab") for name in TABS]
             with gr.Column(scale=1, min_width=280):
                 controls = _controls(server)
-        for _, module, tab in tabs:
-            with tab:
+        for panel, (_, module) in zip(panels, TABS.values(), strict=True):
+            with panel:
                 module.build(server, controls)
         page.unload(forget)
         add_api(page, server)
     return page
+
+
+def _tab_row() -> str:
+    """The tabs; `tabs.js` says why they are not gradio's."""
+    first = next(iter(TABS))
+    buttons = "".join(
+        f'<button type="button" role="tab" id="open-{name}" aria-controls="tab-{name}" '
+        f'aria-selected="{str(name == first).lower()}" tabindex="{0 if name == first else -1}">'
+        f"{views.text(label)}</button>"
+        for name, (label, _) in TABS.items()
+    )
+    return f'<div class="kl-tabs" role="tablist">{buttons}</div>'
 
 
 def _title(memory: Any) -> str:
@@ -62,7 +80,7 @@ def _controls(server: Server) -> Controls:
     settings = next(iter(memory.stores.values())).manifest.settings
     gr.Markdown("### The memory", elem_classes="kl-side")
     model = gr.Dropdown(list(memories), value=memory.name, label="Model", interactive=True)
-    stores = gr.CheckboxGroup(
+    stores = Boxes(
         list(memory.stores),
         value=[next(iter(memory.stores))],
         label="Datastores",
@@ -90,27 +108,50 @@ def _controls(server: Server) -> Controls:
     reset = gr.Button("Back to the datastore’s own settings", size="sm")
     controls = Controls(model, stores, lmbda, k, temperature, gate)
 
-    def own_settings(request: gr.Request, name: Any, chosen: Any) -> list[Any]:
-        found = server.session.memories.get(name, memory)
-        mine = server.visitors.stores(request.session_hash)
-        known = {**found.stores, **mine}
-        names = [one for one in chosen or [] if isinstance(one, str) and one in known]
-        one = known[names[0]] if names else next(iter(found.stores.values()))
-        own = one.manifest.settings
-        return [own.lmbda, own.k, own.temperature, bool(found.gates)]
-
-    def choose_model(request: gr.Request, name: Any) -> list[Any]:
-        found = server.session.memories.get(name, memory)
-        chosen = [next(iter(found.stores))]
-        return [
-            gr.CheckboxGroup(choices=list(found.stores), value=chosen),
-            *own_settings(request, name, chosen),
-        ]
-
     knobs = [lmbda, k, temperature, gate]
-    reset.click(own_settings, [model, stores], knobs, **LIGHT)
-    stores.input(own_settings, [model, stores], knobs, **LIGHT)
-    model.input(choose_model, [model], [stores, *knobs], **LIGHT)
+    settings_of = f"const [model, stores] = args; const all = {_settings(server)};" + _OWN_SETTINGS
+    own_settings = f"(...args) => {{ {settings_of} return own; }}"
+    reset.click(inputs=[model, stores], outputs=knobs, js=own_settings, **INSTANT)
+    stores.input(inputs=[model, stores], outputs=knobs, js=own_settings, **INSTANT)
+    model.input(
+        inputs=[model],
+        outputs=[stores, *knobs],
+        js=f"(...args) => {{ {settings_of} return [boxes, ...own]; }}",
+        **INSTANT,
+    )
     # Who moves the slider wants to see what it does.
-    lmbda.input(lambda: False, None, [gate], **LIGHT)
+    lmbda.input(outputs=[gate], js="() => false", **INSTANT)
     return controls
+
+
+# JavaScript: what the knobs show for the chosen datastores, and the boxes of the chosen model.
+_OWN_SETTINGS = """
+  const mine = all[model] ?? Object.values(all)[0];
+  const names = Object.keys(mine.stores);
+  const chosen = (stores ?? [])[0];
+  const first = names.includes(chosen) ? chosen : names[0];
+  const own = [...mine.stores[first], mine.gate];
+  const boxes = {
+    __type__: "update", choices: names.map((one) => [one, one]), value: names.slice(0, 1),
+  };
+"""
+
+
+def _settings(server: Server) -> str:
+    """The datastores' own settings by model and name, as JSON.
+
+    A visitor's own text is not among them: it has those of its model's first datastore.
+    """
+    known = {
+        name: {
+            "gate": bool(memory.gates),
+            "stores": {
+                title: [one.lmbda, one.k, one.temperature]
+                for title, one in (
+                    (title, store.manifest.settings) for title, store in memory.stores.items()
+                )
+            },
+        }
+        for name, memory in server.session.memories.items()
+    }
+    return json.dumps(known)

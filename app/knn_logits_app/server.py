@@ -123,6 +123,7 @@ def launch(
         show_error=False,
         theme=theme(),
         css_paths=[ASSETS / "app.css"],
+        js=(ASSETS / "ready.js").read_text(encoding="utf-8"),
         footer_links=["api"],
         run_history=False,
         enable_monitoring=False,

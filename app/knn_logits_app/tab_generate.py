@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
 
 PROMPT_LABEL = "Begin a text, or take one below; the model goes on"
 SOURCE_LABEL = "The source: what the model reads, such as a sentence to translate"
+
+# Not gradio's accordion, for the reason that tabs.js gives.
+FOLD = (
+    '<button type="button" class="kl-fold" id="more" aria-expanded="false" '
+    'aria-controls="sampling">Length and sampling</button>'
+)
+FOLDING = """
+element.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button) button.setAttribute("aria-expanded", String(button.ariaExpanded !== "true"));
+});
+"""
 
 
 def first_answer(session: Session) -> str:
@@ -70,7 +83,8 @@ def build(server: Server, controls: Controls) -> None:
             min_width=220,
             elem_id="compare",
         )
-    with gr.Accordion("Length and sampling", open=False), gr.Row():
+    gr.HTML(FOLD, js_on_load=FOLDING, apply_default_css=False)
+    with gr.Row(elem_id="sampling"):
         most = session.limits.new_tokens
         length = gr.Slider(1, most, min(60, most), step=1, label="New tokens, at most")
         sentence = gr.Checkbox(memory.one_sentence, label="End with the sentence")
@@ -125,9 +139,9 @@ def build(server: Server, controls: Controls) -> None:
     prompt.submit(**run)
     for chip, example in zip(chips, examples, strict=True):
         taken = chip.click(
-            lambda one=example: [one.prompt, list(one.stores)],
             outputs=[prompt, controls.stores],
-            **layout.LIGHT,
+            js=f"() => {json.dumps([example.prompt, list(example.stores)])}",
+            **layout.INSTANT,
         )
         taken.then(**run)
 

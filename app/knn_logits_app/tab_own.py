@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,12 @@ SAMPLE = (
     "Sunday of May the keeper rows to the island and counts the seals."
 )
 _PHASES = {"documents": "reading", "keys": "computing keys", "index": "building the index"}
+# What was read is gone on the server; what came meanwhile stays.
+_UNBUILT = """(now) => {
+  const read = window.built.map((one) => one.path);
+  const left = (now ?? []).filter((one) => !read.includes(one.path));
+  return [left.length ? left : null];
+}"""
 
 
 def build(server: Server, controls: Controls) -> None:
@@ -133,8 +140,9 @@ def build(server: Server, controls: Controls) -> None:
         validator=layout.validator(
             lambda *values: layout.check(server, values, *values[-3:-1], most=most)
         ),
+        js="(...values) => { window.built = values.at(-1) ?? []; return values; }",
         **layout.MODEL,
-    ).then(lambda: None, None, [files], **layout.LIGHT)
+    ).then(inputs=[files], outputs=[files], js=_UNBUILT, **layout.INSTANT)
     cancel.click(on_cancel, **layout.LIGHT)
-    sample.click(lambda: SAMPLE, None, [pasted], **layout.LIGHT)
+    sample.click(outputs=[pasted], js=f"() => [{json.dumps(SAMPLE)}]", **layout.INSTANT)
     delete.click(on_delete, [controls.model], [output, controls.stores], **layout.LIGHT)

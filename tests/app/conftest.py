@@ -123,12 +123,22 @@ def chromium():
         browser.close()
 
 
+def expect(what):
+    """Playwright's assertions, which wait; with the patience of the other waiting here."""
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=30_000)
+    return expect(what)
+
+
 class Visit:
     """An open page, and what went wrong on it."""
 
-    def __init__(self, context, url):
+    def __init__(self, context, url, script=None):
         self.context = context
         self.page = context.new_page()
+        if script:
+            self.page.add_init_script(script)
         self.problems = []
         self.left = []
         page = self.page
@@ -138,20 +148,16 @@ class Visit:
         page.on("request", self._on_request)
         page.set_default_timeout(30_000)
         page.goto(url)
-        page.wait_for_selector("#answers .kl-text")
+        # The page says when everything on it is there.
+        page.wait_for_selector("html[data-ready]")
 
     def _on_request(self, request):
         if not request.url.startswith(("http://127.0.0.1", "http://localhost", "data:", "blob:")):
             self.left.append(request.url)
 
     def tab(self, name):
-        """Opens a tab, also where the page is narrow and hides it in a menu."""
-        tab = self.page.get_by_role("tab", name=name, exact=True)
-        if tab.count() and tab.first.is_visible():
-            tab.first.click()
-        else:
-            self.page.locator(".overflow-menu > button").first.click()
-            self.page.locator(".overflow-dropdown").get_by_text(name, exact=True).click()
+        """Opens a tab."""
+        self.page.get_by_role("tab", name=name, exact=True).click()
 
     def write(self, prompt=None):
         """Presses Write, and waits for the answer that comes."""
@@ -180,9 +186,11 @@ class Visit:
         )
 
     def build(self):
-        """Presses Build, and waits for its end."""
+        """Presses Build, and waits for its end, and for what it chooses."""
         self.page.locator("#build").click()
         self.page.wait_for_selector("#built :is(.kl-done, .kl-error)")
+        if self.page.locator("#built .kl-done").count():
+            expect(self.page.get_by_label("your text", exact=True)).to_be_checked()
 
 
 @pytest.fixture
@@ -190,11 +198,11 @@ def visit(chromium, url):
     """Opens the page, as often as a test asks for it."""
     opened = []
 
-    def new(width=1280, scheme="light", url=url):
+    def new(width=1280, scheme="light", url=url, script=None):
         context = chromium.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme
         )
-        opened.append(Visit(context, url))
+        opened.append(Visit(context, url, script))
         return opened[-1]
 
     yield new

@@ -18,7 +18,6 @@ def test_no_serious_finding_and_no_overflow(visit, request, address, width, sche
     found = []
     for tab in TABS:
         one.tab(tab)
-        one.page.wait_for_timeout(300)
         for violation in axe.run(one.page, options=OPTIONS).response["violations"]:
             if violation["impact"] in ("serious", "critical"):
                 nodes = [node["html"][:150] for node in violation["nodes"][:3]]

@@ -1,8 +1,12 @@
 """The page in a browser: what a visitor does, and what stands there then."""
 
 import json
+import threading
 
 import pytest
+
+from app.conftest import expect
+from knn_logits_app.streaming import TokenStream
 
 
 @pytest.fixture
@@ -112,7 +116,7 @@ def test_settings_change_the_answer_and_go_back(open_page):
     assert shown(one, "knn") == shown(one, "lm")
     one.page.get_by_role("button", name="own settings").click()
     one.page.wait_for_function("document.querySelector('#gate input').checked")
-    assert number.input_value() == "0.8"
+    expect(number).to_have_value("0.8")
     one.write()
     assert "adjust the front hose" in shown(one, "knn")
 
@@ -126,7 +130,21 @@ def test_several_datastores_are_one_memory(open_page):
     assert "chronicle" in stores
 
 
-def test_stop_ends_a_long_text(open_page):
+@pytest.fixture
+def until_stopped(served, monkeypatch):
+    """Writing goes on slowly until a visitor stops it: no text ends before the click comes."""
+    stop, stopped = served[1].visitors.stop, threading.Event()
+    put = TokenStream.put
+
+    def slow(self, value):
+        put(self, value)
+        stopped.wait(0.3)
+
+    monkeypatch.setattr(TokenStream, "put", slow)
+    monkeypatch.setattr(served[1].visitors, "stop", lambda one: (stop(one), stopped.set()))
+
+
+def test_stop_ends_a_long_text(until_stopped, open_page):
     one = open_page
     one.page.get_by_role("button", name="Length and sampling").click()
     one.page.get_by_label("End with the sentence").uncheck()
@@ -172,7 +190,6 @@ def test_a_text_of_ones_own_is_built_used_and_private(visit, served, tmp_path):
     (folder,) = [one.folder for one in visitors._visitors.values() if one.folder]
     assert folder.exists()
     one.page.close()
-    other.page.wait_for_timeout(1000)
     for _ in range(40):
         if not folder.exists():
             break
@@ -198,7 +215,7 @@ def test_a_build_is_cancelled_and_a_text_deleted(open_page):
     one.build()
     one.page.locator("#delete").click()
     one.page.wait_for_selector("#built :text('deleted')")
-    assert one.page.get_by_label("your text", exact=True).count() == 0
+    expect(one.page.get_by_label("your text", exact=True)).to_have_count(0)
 
 
 def test_a_text_is_measured_with_a_heat_map(open_page):

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from conftest import PAIRS
 
-from app.conftest import HOSTILE_SOURCE, serving
+from app.conftest import HOSTILE_SOURCE, expect, serving
 from app.test_raw_requests import call, generating, outcome, refused
 from app.test_session import last
 from knn_logits import Deadline, LimitError, Limits, explain, translate
@@ -249,7 +249,6 @@ def test_a_visitor_sees_what_a_word_was_written_to(visit, pair_url):
     one.tab("Evaluate")
     page.locator("#evaluate").click()
     page.wait_for_selector("#evaluated .kl-figures")
-    page.wait_for_timeout(300)
     assert page.evaluate("window.pwned") is None
     assert one.problems == []
     assert one.left == []
@@ -269,8 +268,7 @@ def test_the_boxes_follow_the_kind_of_model(visit, memory, pair_memory):
             page.get_by_role("option", name=name).click()
             page.locator("#prompt", has_text=label).wait_for()
             one.tab("Explain")
-            page.wait_for_timeout(300)
-            assert page.locator("#explain-source").count() == boxes
+            expect(page.locator("#explain-source")).to_have_count(boxes)
         one.tab("Generate")
         page.get_by_label("crane").wait_for()
         one.write(SOURCE)

@@ -1,0 +1,27 @@
+// The row of tabs. All panels are on the page from the start, and app.css hides those whose tab is
+// not selected: gradio's own tabs mount what is in them when they are opened, and a moment later
+// set the fields back to what stood in them at first, whatever was typed meanwhile.
+const tabs = [...element.querySelectorAll("[role=tab]")];
+const open = (tab) =>
+  tabs.forEach((one) => {
+    one.setAttribute("aria-selected", String(one === tab));
+    one.tabIndex = one === tab ? 0 : -1;
+  });
+element.addEventListener("click", (event) => {
+  const tab = event.target.closest("[role=tab]");
+  if (tab) open(tab);
+});
+element.addEventListener("keydown", (event) => {
+  const place = tabs.indexOf(event.target);
+  const last = tabs.length - 1;
+  const next = {
+    ArrowRight: place === last ? 0 : place + 1,
+    ArrowLeft: place === 0 ? last : place - 1,
+    Home: 0,
+    End: last,
+  }[event.key];
+  if (place < 0 || next === undefined) return;
+  event.preventDefault();
+  open(tabs[next]);
+  tabs[next].focus();
+});

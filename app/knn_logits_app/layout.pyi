@@ -1,0 +1,210 @@
+"""What the tabs share: the controls at the side, places for answers, kinds of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from knn_logits import LimitError
+from knn_logits_app.memory import Memory
+from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, lookup_of
+from knn_logits_app.session import Session, friendly
+from knn_logits_app.visitors import Visitors
+from knn_logits_app.work import Work
+
+ASSETS = Path(__file__).parent / "assets"
+
+_CONTROLS = 6
+
+# The queue that everything waits in which runs the model.
+MODEL: dict[str, Any] = {
+    "concurrency_id": "model",
+    "api_visibility": "private",
+    "show_progress": "hidden",
+}
+# What answers at once, and must not wait behind it.
+LIGHT: dict[str, Any] = {
+    "concurrency_limit": None,
+    "api_visibility": "private",
+    "show_progress": "hidden",
+}
+# What the browser does by itself, with `js`, before a visitor can do anything else: an answer of
+# the server could come after the visitor's next change, and overwrite it.
+INSTANT: dict[str, Any] = {"fn": None, "api_visibility": "private", "show_progress": "hidden"}
+
+
+@dataclass
+class Server:
+    """What the handlers of a page work with.
+
+    Attributes:
+        session: The models.
+        visitors: What belongs to whom.
+        work: What runs the models.
+    """
+
+    session: Session
+    visitors: Visitors
+    work: Work
+
+from gradio.events import Dependency
+
+class Boxes(gr.CheckboxGroup):
+    """Boxes to tick, which the browser changes with the model: the server takes them as they come.
+
+    What is asked for is checked where it is looked up, against what this visitor may see.
+    """
+
+    is_template = True
+
+    def preprocess(self, payload: Any) -> Any:
+        """Passes on what came."""
+        return payload
+    from typing import Callable, Literal, Sequence, Any, TYPE_CHECKING
+    from gradio.blocks import Block
+    if TYPE_CHECKING:
+        from gradio.components import Timer
+        from gradio.components.base import Component
+
+
+@dataclass
+class Controls:
+    """The settings at the side, which all tabs share."""
+
+    model: Any
+    stores: Any
+    lmbda: Any
+    k: Any
+    temperature: Any
+    gate: Any
+
+    @property
+    def lookup(self) -> list[Any]:
+        """The inputs from which `split` makes a request."""
+        return [self.model, self.stores, self.lmbda, self.k, self.temperature, self.gate]
+
+
+def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Lookup], Sequence[Any]]:
+    """What a handler was given: the model's name, what the controls ask for, and the rest.
+
+    Args:
+        server: What the handlers of a page work with.
+        values: Those of `Controls.lookup`, and others behind them.
+    """
+    (model, *controls), rest = values[:_CONTROLS], values[_CONTROLS:]
+    return model, lambda: _lookup(server, model, *controls), rest
+
+
+def _lookup(
+    server: Server, model: Any, stores: Any, lmbda: Any, k: Any, temperature: Any, gate: Any
+) -> Lookup:
+    """The controls as a request; a setting left as it was is the datastore's own."""
+    wanted = lookup_of(stores, k, lmbda, temperature, gate)
+    first = server.session.memory(model).stores.get(wanted.stores[0])
+    if first is None:
+        return wanted
+    own = first.manifest.settings
+    return replace(
+        wanted,
+        k=None if wanted.k == own.k else wanted.k,
+        lmbda=None if wanted.lmbda == own.lmbda else wanted.lmbda,
+        temperature=None if wanted.temperature == own.temperature else wanted.temperature,
+    )
+
+
+def words_html(value: str = "", **settings: Any) -> Any:
+    """A place for answers. The value is inserted as a value, never as a part of the template."""
+    return gr.HTML(
+        value,
+        html_template='<div class="kl-out">${value}</div>',
+        js_on_load=(ASSETS / "words.js").read_text(encoding="utf-8"),
+        apply_default_css=False,
+        **settings,
+    )
+
+
+def followed(
+    server: Server, controls: Controls, settings: Callable[[Memory], dict[str, Any]], **fixed: Any
+) -> Any:
+    """A text box that suits the chosen model.
+
+    Args:
+        server: What the handlers of a page work with.
+        controls: Where the model is chosen.
+        settings: What differs with the model.
+        fixed: What does not.
+    """
+    memories, first = server.session.memories, server.session.first
+    box = gr.Textbox(**settings(first), **fixed)
+    if len({one.reading.sources for one in memories.values()}) > 1:
+
+        def follow(name: Any) -> Any:
+            found = settings(memories.get(name, first))
+            return gr.Textbox(**{key: one for key, one in found.items() if key != "value"})
+
+        controls.model.input(follow, [controls.model], [box], **LIGHT)
+    return box
+
+
+def first_sources(memory: Memory, documents: int = 1) -> str:
+    """What the first documents of the first datastore were written to, one a line."""
+    store = next(iter(memory.stores.values()))
+    found = [
+        store.documents[number].source for number in range(min(documents, len(store.documents)))
+    ]
+    return "\n".join(" ".join(one.split()) for one in found if one is not None)
+
+
+def beginning(memory: Memory, documents: int = 1) -> str:
+    """The first documents of the first datastore, as a text to begin with; targets one a line."""
+    store = next(iter(memory.stores.values()))
+    parts = []
+    for number in range(min(documents, len(store.documents))):
+        document = store.documents[number]
+        ids = store.tokens[document.first : document.first + min(document.length, 80)].tolist()
+        parts.append(str(memory.tokenizer.decode(ids, skip_special_tokens=True)).strip())
+    return ("\n" if memory.reading.sources else " ").join(parts)
+
+
+def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_CHARACTERS) -> None:
+    """Refuses what the page itself does not let anybody enter.
+
+    Args:
+        server: What the handlers of a page work with.
+        values: A handler's, those of `Controls.lookup` first.
+        texts: The texts among them.
+        most: Characters that a field of theirs takes.
+
+    Raises:
+        KNNLogitsError: saying what is refused.
+    """
+    model, (stores, lmbda, k, temperature, gate) = values[0], values[1:_CONTROLS]
+    server.session.memory(model)
+    if stores is not None and not isinstance(stores, list):
+        raise RequestError("Name the datastores as a list.")
+    lookup_of(stores or [""], k, lmbda, temperature, gate)
+    if any(one is not None and (not isinstance(one, str) or len(one) > most) for one in texts):
+        raise LimitError(f"the text is longer than the {most:,} characters that are allowed")
+
+
+def validator(check: Callable[..., Any]) -> Callable[..., Any]:
+    """What gradio calls before a request may wait in the queue.
+
+    A request that the check refuses is answered with the status 400 and one line.
+
+    Args:
+        check: Called with the request's values; raises for what is not allowed.
+    """
+
+    def validate(*values: Any) -> Any:
+        try:
+            check(*values)
+        except Exception as error:
+            raise ValueError(friendly(error)) from None
+        return [None] * len(values) if len(values) > 1 else None
+
+    return validate

@@ -1,0 +1,135 @@
+"""What a visitor types, ticks or moves stays, however early it is, and whatever the server says."""
+
+import re
+
+import pytest
+
+from app.conftest import expect
+
+# Types into every field as soon as the browser has shown it, as a quick visitor or a link would.
+TYPE_AT_ONCE = """
+window.typed = [];
+const type = (field) => setTimeout(() => {
+  const text = field.type === "number" ? "0.5" : `typed ${typed.length}`;
+  const kind = field.matches("textarea") ? HTMLTextAreaElement : HTMLInputElement;
+  Object.getOwnPropertyDescriptor(kind.prototype, "value").set.call(field, text);
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+  typed.push([field, text]);
+});
+new MutationObserver(() => {
+  for (const field of document.querySelectorAll("textarea, input[type=number]")) {
+    if (!field.dataset.seen) type(field);
+    field.dataset.seen = "1";
+  }
+}).observe(document, { childList: true, subtree: true });
+"""
+FRAMES = """(frames) => new Promise((done) => {
+  const next = () => (frames-- > 0 ? requestAnimationFrame(next) : done());
+  next();
+})"""
+TABS = ("Explain", "Your text", "Evaluate", "About", "Generate")
+
+
+def test_what_is_typed_as_soon_as_a_field_is_there_stays(visit):
+    one = visit(script=TYPE_AT_ONCE)
+    page = one.page
+    for tab in TABS:
+        one.tab(tab)
+        page.evaluate(FRAMES, 5)
+    page.get_by_role("button", name="Length and sampling").click()
+    page.evaluate(FRAMES, 5)
+    typed = page.evaluate("typed.map(([field, text]) => [text, field.value, field.isConnected])")
+    # Four boxes of text, and the numbers at the side and of the sampling.
+    assert len(typed) == 11
+    assert all(field == text and there for text, field, there in typed), typed
+    assert one.problems == []
+
+
+def test_all_fields_are_there_when_the_page_says_that_it_is_ready(visit):
+    page = visit().page
+    places = ("prompt", "explain-text", "own-text", "evaluate-text")
+    assert [page.locator(f"#{place} textarea").count() for place in places] == [1, 1, 1, 1]
+    assert page.get_by_label("number input for New tokens, at most").count() == 1
+    visible = [page.locator(f"#{place} textarea").is_visible() for place in places]
+    assert visible == [True, False, False, False]
+
+
+def test_settings_follow_the_datastores_at_once_and_never_what_is_moved_next(visit):
+    one = visit()
+    page = one.page
+    late = []
+    page.route("**/queue/join**", lambda route: late.append(route))
+    number = page.get_by_label("number input for λ, weight of the memory")
+    gate = page.locator("#gate input")
+    number.fill("0.25")
+    number.press("Tab")
+    expect(gate).not_to_be_checked()
+    page.get_by_label("chronicle").check()
+    expect(gate).to_be_checked()
+    number.fill("0.35")
+    page.get_by_role("button", name="own settings").click()
+    expect(number).to_have_value("0.8")
+    number.fill("0.45")
+    one.tab("Your text")
+    page.get_by_role("button", name="Take a sample text").click()
+    box = page.locator("#own-text textarea")
+    expect(box).to_have_value(re.compile("lighthouse"))
+    box.fill("Another text.")
+    one.tab("Generate")
+    page.get_by_role("button", name="Travellers thank").click()
+    prompt = page.locator("#prompt textarea")
+    expect(prompt).to_have_value(re.compile("Travellers"))
+    expect(page.get_by_label("manual")).not_to_be_checked()
+    prompt.fill("What helps")
+    page.evaluate(FRAMES, 5)
+    expect(number).to_have_value("0.45")
+    # The server was asked for one thing, the example's answer.
+    assert len(late) == 1
+    late[0].continue_()
+    one.fresh("#answers", ".kl-foot span")
+    assert prompt.input_value() == "What helps"
+    assert number.input_value() == "0.45"
+    assert box.input_value() == "Another text."
+    assert one.problems == []
+
+
+def test_files_that_come_while_others_are_built_are_kept(visit, tmp_path):
+    one = visit()
+    page = one.page
+    one.tab("Your text")
+    first, second = tmp_path / "first.txt", tmp_path / "second.txt"
+    first.write_text("The lamp burns rape oil every night.")
+    second.write_text("The keeper counts the seals.")
+    upload = page.locator("#own-files input[type=file]")
+    upload.first.set_input_files(first)
+    expect(page.locator("#own-files")).to_contain_text("first")
+    late = []
+    page.route("**/queue/data**", lambda route: late.append(route))
+    page.locator("#build").click()
+    page.wait_for_function("window.built")
+    upload.first.set_input_files(second)
+    expect(page.locator("#own-files")).to_contain_text("second")
+    for held in late:
+        held.continue_()
+    page.unroute("**/queue/data**")
+    page.wait_for_selector("#built .kl-done")
+    expect(page.locator("#own-files")).not_to_contain_text("first")
+    expect(page.locator("#own-files")).to_contain_text("second")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_keyboard_opens_every_tab(visit, width):
+    page = visit(width).page
+    first = page.get_by_role("tab", name="Generate")
+    assert page.get_by_role("tab").count() == 5
+    first.focus()
+    for key, name in (
+        ("ArrowRight", "Explain"), ("End", "About"), ("ArrowRight", "Generate"),
+        ("ArrowLeft", "About"), ("Home", "Generate"),
+    ):  # fmt: skip
+        page.keyboard.press(key)
+        tab = page.get_by_role("tab", name=name)
+        expect(tab).to_be_focused()
+        expect(tab).to_have_attribute("aria-selected", "true")
+        expect(page.get_by_role("tabpanel", name=name)).to_be_visible()
+        assert page.get_by_role("tabpanel").filter(visible=True).count() == 1
