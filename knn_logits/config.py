@@ -123,7 +123,7 @@ class SearchSettings(TypedDict, total=False):
 
     refine: bool
     nprobe: int | None
-    retomaton: bool
+    retomaton: bool | None
     min_knns: int | None
     max_knns: int | None
     pointer_distances: str | None

@@ -23,10 +23,9 @@ from knn_logits.config import SearchSettings
 from knn_logits.corpus.documents import checked_text
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.gating.gate import Gate, rows_to_search, weigh_rows
-from knn_logits.gating.stored import lmbda_or_gate
 from knn_logits.neighbors import Array, Neighbors
-from knn_logits.processor import resolve_config
 from knn_logits.retrieval import Retriever
+from knn_logits.settings import scoring_settings
 from knn_logits.text.pairs import PairTokenizer
 from knn_logits.trace.assemble import MAX_NEIGHBORS, token_texts, trace_token
 from knn_logits.trace.trace import SequenceTrace, TokenTrace, Trace
@@ -93,14 +92,7 @@ def explain(
     if check:
         for store in stores:
             check_model(model, store, location)
-    number, gate = lmbda_or_gate(lmbda, stores[0])
-    config = resolve_config(
-        stores[0].manifest.settings,
-        k=k,
-        lmbda=number,
-        temperature=temperature,
-        **search,
-    )
+    config, gate = scoring_settings(stores[0], k=k, lmbda=lmbda, temperature=temperature, **search)
     retriever = open_retriever(
         stores, config, weights=weights, device=device, threads=threads, native=native_index
     )

@@ -16,13 +16,12 @@ from knn_logits.capture.forward import input_device
 from knn_logits.capture.hooks import StateCapture, Window
 from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key
-from knn_logits.config import KNNConfig, SearchSettings
-from knn_logits.datastore.manifest import SettingsRecord
+from knn_logits.config import SearchSettings
 from knn_logits.distribution import drop_impossible, mix
 from knn_logits.errors import ModelError, TraceError
 from knn_logits.gating.gate import Gate, rows_to_search, weigh_rows
-from knn_logits.gating.stored import lmbda_or_gate
 from knn_logits.neighbors import Neighbors
+from knn_logits.settings import writing_settings
 from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
 from knn_logits.trace.recording import Recording, Step, inputs_of, sources_of
 from knn_logits.trace.trace import Trace
@@ -30,23 +29,6 @@ from knn_logits.trace.trace import Trace
 # Of the latest generations, as long as they hold no more than so many bytes.
 _RECORDINGS_KEPT = 32
 _BYTES_KEPT = 32 << 20
-
-
-def resolve_config(
-    settings: SettingsRecord,
-    *,
-    k: int | None = None,
-    lmbda: float | None = None,
-    temperature: float | None = None,
-    **search: Unpack[SearchSettings],
-) -> KNNConfig:
-    """The settings to use: those given, and the datastore's own for the rest.
-
-    Raises:
-        ConfigError: when one is out of its range.
-    """
-    own = KNNConfig(settings.k, settings.lmbda, settings.temperature)
-    return own.with_given(k=k, lmbda=lmbda, temperature=temperature, **search)
 
 
 class KNNLogitsProcessor(LogitsProcessor):
@@ -66,7 +48,9 @@ class KNNLogitsProcessor(LogitsProcessor):
     Args:
         model: A causal or encoder-decoder language model of transformers.
         datastore: A datastore, or its folder; or several, searched as one. Each must have been
-            built by this model. Settings that are not given are those of the first.
+            built by this model. Settings that are not given are those that the first has for
+            writing, which follow its passages (RetoMaton), unless `k`, `lmbda` and `temperature`
+            are all given.
         weights: Share of each of several datastores in the vote; None merges by distance.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
         lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each step;
@@ -111,13 +95,8 @@ class KNNLogitsProcessor(LogitsProcessor):
         stores = open_stores(datastore)
         store = stores[0]
         self.datastores = stores
-        number, self.gate = lmbda_or_gate(lmbda, store)
-        self.config = resolve_config(
-            store.manifest.settings,
-            k=k,
-            lmbda=number,
-            temperature=temperature,
-            **search,
+        self.config, self.gate = writing_settings(
+            store, k=k, lmbda=lmbda, temperature=temperature, **search
         )
         self.location = locate_key(model, store, key)
         if check:

@@ -14,6 +14,7 @@ from knn_logits.building.calibration import calibrate as calibrated_settings
 from knn_logits.building.indexing import check_index, like_temperature, make_index, write_index
 from knn_logits.building.keys import default_batch_tokens
 from knn_logits.building.steps import KeyPlan, write_canary, write_keys, write_text
+from knn_logits.building.writing import writing_settings
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
 from knn_logits.compatibility import CANARY_KEYS, check_model, model_record, tokenizer_record
@@ -90,8 +91,8 @@ def build_datastore(
         lmbda: Weight of the neighbors, in [0, 1].
         temperature: Of the softmax over the neighbors, above 0; None takes 10 for the metric
             "l2" and what corresponds to it for another, where it is not calibrated.
-        calibrate: Choose those of the three that are not given by the likelihood of a sample of
-            the corpus.
+        calibrate: Choose those of the three that are not given, twice: for scoring by the
+            likelihood of a sample of the corpus, and for writing as `building/writing.py` says.
         keys_dtype: "float16", or "float32" for keys that do not fit it.
         batch_tokens: Tokens a forward pass; None chooses by the device.
         threads: OpenMP threads of the index; None leaves FAISS's own choice.
@@ -189,9 +190,13 @@ def build_datastore(
                 update={"settings": manifest.settings.model_copy(update={"temperature": fitting})}
             )
         built, record = make_index(store, index, threads=threads, progress=progress)
-        settings_record = manifest.settings
+        settings_record, writing = manifest.settings, None
         if calibrate:
             store.manifest = manifest
+            if pairs is None:
+                writing = writing_settings(
+                    store, built, k=k, lmbda=lmbda, temperature=temperature, seed=index.seed
+                )
             settings_record = calibrated_settings(
                 model,
                 location,
@@ -205,7 +210,9 @@ def build_datastore(
                 progress=progress,
             )
         write_index(job, store, built, record, canary)
-        manifest = manifest.model_copy(update={"index": record, "settings": settings_record})
+        manifest = manifest.model_copy(
+            update={"index": record, "settings": settings_record, "writing": writing}
+        )
         job.commit(manifest.model_copy(update={"files": job.files_with(())}))
     return Datastore(folder)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from knn_logits.building.writing import writing_settings
 from knn_logits.compatibility import CANARY_KEYS
 from knn_logits.config import IndexConfig, Metric
 from knn_logits.datastore import layout
@@ -68,11 +69,13 @@ def build_index(
         # The index is built under the manifest's metric, so the manifest in memory changes first.
         store.manifest = old.model_copy(update={"metric": metric})
         built, record = make_index(store, index, threads=threads, progress=progress)
-        settings, gone = old.settings, ["index", "native"]
+        settings, writing, gone = old.settings, old.writing, ["index", "native"]
         if metric != old.metric:
             fitting = like_temperature(store, settings.temperature, old.metric)
             settings = settings.model_copy(update={"temperature": fitting, "stale": True})
             gone.append("gate")  # it reads the old metric's distances
+            if writing is not None:
+                writing = writing_settings(store, built, k=writing.k, lmbda=writing.lmbda)
         elif old.file("gate") is not None:
             settings = settings.model_copy(update={"stale": True})
         write_index(job, store, built, record, store.checks)
@@ -83,6 +86,7 @@ def build_index(
                     "generation": job.generation,
                     "index": record,
                     "settings": settings,
+                    "writing": writing,
                     "files": job.files_with(others),
                 }
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,9 @@ from knn_logits.config import (
     WindowConfig,
     check_metric,
 )
+
+if TYPE_CHECKING:
+    from knn_logits.datastore.manifest import Manifest
 
 
 def build(
@@ -172,6 +175,7 @@ def build(
                 "lmbda": manifest.settings.lmbda,
                 "temperature": manifest.settings.temperature,
                 "calibrated": manifest.settings.calibrated,
+                "writing": manifest.writing.model_dump() if manifest.writing else None,
                 "store": str(store.folder),
             }
         )
@@ -183,4 +187,16 @@ def build(
         f"{manifest.index.factory}{found}"
         + (f"; {manifest.skipped} skipped" if manifest.skipped else "")
     )
+    say(_chosen(manifest))
     say(f'next: knn-logits generate {model} {out} --prompt "..." --compare --explain')
+
+
+def _chosen(manifest: Manifest) -> str:
+    """The settings that hold where none are given, in words."""
+    own, writing = manifest.settings, manifest.writing
+    how = "chosen by likelihood" if own.calibrated else "not calibrated: the text is too short"
+    line = f"settings for scoring ({how}): k {own.k}, λ {own.lmbda:g}, τ {own.temperature:g}"
+    if writing is not None:
+        line += f"; for writing: k {writing.k}, λ {writing.lmbda:g}, τ {writing.temperature:g}"
+        line += ", following passages" if writing.retomaton else ""
+    return line

@@ -19,9 +19,19 @@ from knn_logits.cli.common import (
 )
 from knn_logits.errors import ConfigError
 
+# Of the settings, those that the JSON names.
+_SHOWN = ("k", "lmbda", "temperature", "retomaton")
+
 
 def decoding_settings(
-    num_beams: int, sample: bool, top_p: float | None, temperature: float | None
+    num_beams: int,
+    sample: bool,
+    *,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    temperature: float | None = None,
+    repetition_penalty: float | None = None,
+    no_repeat_ngram: int | None = None,
 ) -> dict[str, Any]:
     """What `generate()` of transformers is called with.
 
@@ -29,8 +39,10 @@ def decoding_settings(
         ConfigError: when a setting is out of its range, or means nothing without --sample.
     """
     settings: dict[str, Any] = {"do_sample": sample, "num_beams": num_beams}
-    if not sample and (top_p is not None or temperature is not None):
-        raise ConfigError("--top-p and --sampling-temperature need --sample")
+    if not sample and (top_k, top_p, temperature) != (None, None, None):
+        raise ConfigError("--top-k, --top-p and --sampling-temperature need --sample")
+    if top_k is not None:
+        settings["top_k"] = top_k
     if top_p is not None:
         if not 0.0 < top_p <= 1.0:
             raise ConfigError(f"--top-p must lie above 0 and at most at 1, not {top_p}")
@@ -39,6 +51,12 @@ def decoding_settings(
         if not 0.0 < temperature < float("inf"):
             raise ConfigError(f"--sampling-temperature must be above 0, not {temperature}")
         settings["temperature"] = temperature
+    if repetition_penalty is not None:
+        if not 0.0 < repetition_penalty < float("inf"):
+            raise ConfigError(f"--repetition-penalty must be above 0, not {repetition_penalty}")
+        settings["repetition_penalty"] = repetition_penalty
+    if no_repeat_ngram is not None:
+        settings["no_repeat_ngram_size"] = no_repeat_ngram
     return settings
 
 
@@ -69,7 +87,7 @@ def generate(
     temperature: options.Temperature = None,
     nprobe: options.Nprobe = None,
     refine: options.Refine = False,
-    retomaton: options.Retomaton = False,
+    retomaton: options.RetomatonOrNot = None,
     min_knns: options.MinKnns = None,
     max_knns: options.MaxKnns = None,
     pointer_distances: options.PointerDistances = None,
@@ -79,9 +97,25 @@ def generate(
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample instead of taking the likeliest.")
     ] = False,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", min=0, help="Sample among so many of the likeliest.")
+    ] = None,
     top_p: Annotated[float | None, typer.Option("--top-p", help="Nucleus of the sampling.")] = None,
     sampling_temperature: Annotated[
         float | None, typer.Option("--sampling-temperature", help="Of the sampling.")
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option("--repetition-penalty", help="Above 1 the model avoids words it has used."),
+    ] = None,
+    no_repeat_ngram: Annotated[
+        int | None,
+        typer.Option(
+            "--no-repeat-ngram",
+            min=0,
+            help="So many tokens in a row are written once only; 0 allows all. The datastore's "
+            "own number where not given.",
+        ),
     ] = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -93,12 +127,22 @@ def generate(
     prompt = read_text(prompt)
     if not prompt:
         raise ConfigError("the prompt is empty: give --prompt some text to continue")
-    settings = decoding_settings(num_beams, sample, top_p, sampling_temperature)
+    settings = decoding_settings(
+        num_beams,
+        sample,
+        top_k=top_k,
+        top_p=top_p,
+        temperature=sampling_temperature,
+        repetition_penalty=repetition_penalty,
+        no_repeat_ngram=no_repeat_ngram,
+    )
+    from knn_logits.settings import generation_settings
     from knn_logits.trace.trace import token_dict
 
     shares = options.parse_weights(weights)
     weight = options.weight_of(lmbda, gate)
-    datastores = [open_datastore(store, keys=refine or retomaton) for store in stores]
+    datastores = [open_datastore(store, keys=refine or bool(retomaton)) for store in stores]
+    settings = generation_settings(datastores[0]) | settings
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.compatibility import check_tokenizer, pair_tokenizer
@@ -160,7 +204,8 @@ def generate(
         content: dict[str, Any] = {"prompt": prompt, "text": text}
         if without is not None:
             content["text_without_knn"] = without
-        content |= {name: getattr(knn.config, name) for name in ("k", "lmbda", "temperature")}
+        content |= {name: getattr(knn.config, name) for name in _SHOWN}
+        content["no_repeat_ngram_size"] = settings.get("no_repeat_ngram_size", 0)
         if knn.gate is not None:
             content["gate"] = gate_name(knn.gate)
         content["tokens"] = [token_dict(token) for token in trace[0].tokens]

@@ -9,7 +9,7 @@ from knn_logits.cli.common import open_datastore, print_json, say
 from knn_logits.printable import one_line
 
 if TYPE_CHECKING:
-    from knn_logits.datastore.manifest import SettingsRecord
+    from knn_logits.datastore.manifest import SettingsRecord, WritingRecord
 
 
 def info(store: options.Store, json: options.Json = False) -> None:
@@ -39,6 +39,7 @@ def info(store: options.Store, json: options.Json = False) -> None:
     probes = f", nprobe {manifest.index.nprobe}" if manifest.index.nprobe else ""
     settings = manifest.settings
     windows = manifest.windows
+    scored = "" if manifest.writing is None else "text is scored and "
     joined = ", documents joined" if windows.concatenate else ""
     for name, value in (
         ("datastore", f"{datastore.folder} ({size / 1e6:,.1f} MB)"),
@@ -63,7 +64,8 @@ def info(store: options.Store, json: options.Json = False) -> None:
             f"k {settings.k}, lmbda {settings.lmbda:g}, temperature {settings.temperature:g}"
             + _state(settings),
         ),
-        ("gate", f"{gate}; weighs the neighbors where no lmbda is given" if gate else None),
+        ("for writing", _writing(manifest.writing)),
+        ("gate", f"{gate}; weighs the neighbors where {scored}no lmbda is given" if gate else None),
         ("source", manifest.source),
         ("license", manifest.license),
     ):
@@ -76,3 +78,12 @@ def _state(settings: SettingsRecord) -> str:
         return " (not calibrated)"
     fitted = "tuned on text given for it" if settings.tuned else "calibrated"
     return f" ({fitted}, before the datastore changed)" if settings.stale else f" ({fitted})"
+
+
+def _writing(writing: WritingRecord | None) -> str:
+    if writing is None:
+        return "the same settings"
+    line = f"k {writing.k}, lmbda {writing.lmbda:g}, temperature {writing.temperature:g}"
+    line += ", following passages" if writing.retomaton else ""
+    ngram = writing.no_repeat_ngram_size
+    return f"{line}, no {ngram} tokens in a row twice" if ngram else line

@@ -76,6 +76,13 @@ Retomaton = Annotated[
     bool,
     typer.Option("--retomaton", help="Follow the corpus onward; search when that leads nowhere."),
 ]
+RetomatonOrNot = Annotated[
+    bool | None,
+    typer.Option(
+        "--retomaton/--no-retomaton",
+        help="Follow passages, and search where one ends; as the datastore says where not given.",
+    ),
+]
 MinKnns = Annotated[
     int | None, typer.Option("--min-knns", help="Search when fewer pointers than this are left.")
 ]

@@ -152,6 +152,23 @@ class SettingsRecord(Record):
         return content
 
 
+class WritingRecord(Record):
+    """Settings for text that is written, where a user gives none.
+
+    Attributes:
+        retomaton: Whether passages are followed, and searched for only where one ends.
+        min_knns: Pointers below which a search is made.
+        no_repeat_ngram_size: Tokens in a row that `generate()` should not write twice.
+    """
+
+    k: int = Field(ge=1)
+    lmbda: float = Field(ge=0, le=1)
+    temperature: float = Field(gt=0)
+    retomaton: bool = False
+    min_knns: int = Field(default=1, ge=1)
+    no_repeat_ngram_size: int | None = Field(default=None, ge=1)
+
+
 class FileRecord(Record):
     """A file of the folder: a bare name, what it holds, its length in bytes and its hash."""
 
@@ -176,6 +193,8 @@ class Manifest(Record):
         removed: Numbers of the documents that are never found any more, ascending.
         pairs: Of an encoder-decoder model, whose documents are targets with a source each.
         skipped: Documents of the corpus that could not be read.
+        settings: Settings for scoring.
+        writing: Settings for writing; None where those for scoring serve as well.
         license: Licence of the text, as given by its publisher.
         source: Where the text comes from, as given by its publisher.
     """
@@ -199,9 +218,17 @@ class Manifest(Record):
     skipped: int = Field(default=0, ge=0)
     index: IndexRecord
     settings: SettingsRecord
+    writing: WritingRecord | None = None
     license: str | None = None
     source: str | None = None
     files: tuple[FileRecord, ...] = Field(strict=False)
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = handler(self)
+        if self.writing is None:  # as in manifests that were written before there was such a thing
+            del content["writing"]
+        return content
 
     def file(self, kind: layout.Kind) -> FileRecord | None:
         """The record of the file of a kind, None when the datastore has none."""

@@ -24,10 +24,9 @@ from knn_logits.config import SearchSettings, WindowConfig
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError
 from knn_logits.gating.gate import Gate
-from knn_logits.gating.stored import lmbda_or_gate
-from knn_logits.processor import resolve_config
 from knn_logits.retrieval import Retriever
 from knn_logits.scoring.text_pass import scoring_batch_tokens
+from knn_logits.settings import scoring_settings
 from knn_logits.text.pairs import PairTokenizer, context_length
 from knn_logits.windows import resolve
 
@@ -100,13 +99,8 @@ def open_bench(
             location = locate_key(model, store)
             if check:
                 check_model(model, store, location)
-        number, gate = lmbda_or_gate(lmbda, stores[0])
-        config = resolve_config(
-            stores[0].manifest.settings,
-            k=k,
-            lmbda=number,
-            temperature=temperature,
-            **search,
+        config, gate = scoring_settings(
+            stores[0], k=k, lmbda=lmbda, temperature=temperature, **search
         )
         windows = _like_the_store(window, stores[0])
         resolve(windows[0], context_length(model))
