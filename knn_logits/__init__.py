@@ -38,6 +38,7 @@ _HOME = {
     "WindowConfig": "knn_logits.config",
     "Neighbors": "knn_logits.neighbors",
     "Retriever": "knn_logits.retrieval",
+    "generation_settings": "knn_logits.settings",
     "Limits": "knn_logits.limits",
     "Deadline": "knn_logits.limits",
     "Gate": "knn_logits.gating.gate",
@@ -100,6 +101,7 @@ __all__ = [  # noqa: RUF022
     "Tuning",
     "Document",
     "read_corpus",
+    "generation_settings",
     "KNNConfig",
     "IndexConfig",
     "WindowConfig",
@@ -196,6 +198,7 @@ if TYPE_CHECKING:
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
+    from knn_logits.settings import generation_settings
     from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
     from knn_logits.tuning.result import Tuning
     from knn_logits.tuning.tuner import tune
