@@ -1,0 +1,141 @@
+"""What is written with a datastore's settings for writing, for scoring, and by the model alone.
+
+For each text: how much it repeats itself, whether it is blank, how much of it stands in the corpus
+word for word, and how much of the words that the memory brought their strongest source did.
+
+    python benchmarks/writing.py MODEL --store STORE HELD_OUT [--store STORE HELD_OUT ...] \
+        [--prompts 100] [--show 3]
+"""
+
+import argparse
+import statistics
+from functools import partial
+
+import numpy as np
+import torch
+from common import load, record
+
+import knn_logits
+
+PROMPT, NEW = 48, 64
+
+
+def prompts_of(texts, tokenizer, number, seed):
+    """Prompts from random places of held-out documents, and the words that follow in them."""
+    documents = [
+        tokenizer(one.text, verbose=False)["input_ids"] for one in knn_logits.read_corpus([texts])
+    ]
+    documents = [ids for ids in documents if len(ids) > PROMPT + NEW]
+    sizes = np.array([len(ids) for ids in documents], float)
+    numbers = np.random.default_rng(seed)
+    found = []
+    for place in numbers.choice(len(documents), number, p=sizes / sizes.sum()):
+        ids = documents[place]
+        start = int(numbers.integers(0, len(ids) - PROMPT - NEW))
+        found.append((ids[start : start + PROMPT], ids[start + PROMPT : start + PROMPT + NEW]))
+    return found
+
+
+def repeated(ids, n=4):
+    """The share of a text's n-grams that occurred in it before."""
+    grams = [tuple(ids[at : at + n]) for at in range(len(ids) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def described(texts, blank, corpus, n=8):
+    """The figures of a set of texts, each a list of tokens."""
+    shares = [repeated(ids) for ids in texts]
+    empty = [float(blank[torch.tensor(ids)].float().mean()) if ids else 1.0 for ids in texts]
+    pairs = [pair for ids in texts for pair in zip(ids, ids[1:], strict=False)]
+    grams = [tuple(ids[at : at + n]) for ids in texts for at in range(len(ids) - n + 1)]
+    return {
+        "repeated_4_grams": round(statistics.mean(shares), 4),
+        "looping": sum(share > 0.5 for share in shares),
+        "blank": sum(share > 0.5 for share in empty),
+        "distinct_2_grams": round(len(set(pairs)) / max(1, len(pairs)), 4),
+        "in_the_corpus": round(statistics.mean(one in corpus for one in grams), 4),
+    }
+
+
+def write(model, tokenizer, prompts, processor=None, **settings):
+    """Continues all prompts, 25 at once; the new tokens, and traces where there is a processor."""
+    texts, traces = [], []
+    for first in range(0, len(prompts), 25):
+        ids = torch.tensor([prompt for prompt, _ in prompts[first : first + 25]])
+        output = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=NEW,
+            do_sample=False,
+            pad_token_id=tokenizer.eos_token_id,
+            logits_processor=[processor] if processor else None,
+            **settings,
+        )
+        for row in output[:, PROMPT:].tolist():
+            texts.append(row[: row.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in row
+                         else row)  # fmt: skip
+        if processor:
+            traces += list(processor.trace(output, tokenizer, max_neighbors=1))
+    return texts, traces
+
+
+def strongest(traces):
+    """The median share of the strongest passage in words that are mostly the memory's."""
+    shares = [
+        token.neighbors[0].influence
+        for sequence in traces
+        for token in sequence.tokens
+        if token.influence >= 0.5 and token.neighbors
+    ]
+    return round(statistics.median(shares), 4) if shares else None
+
+
+def measure(model, tokenizer, folder, texts, options):
+    """The figures for one datastore and one held-out text."""
+    store = knn_logits.Datastore(folder)
+    prompts = prompts_of(texts, tokenizer, options.prompts, options.seed)
+    blank = torch.tensor([not tokenizer.decode([one]).strip() for one in range(len(tokenizer))])
+    tokens = store.tokens.tolist()
+    corpus = {tuple(tokens[at : at + 8]) for at in range(len(tokens) - 7)}
+    own = store.manifest.settings
+    result = {"corpus": described([after for _, after in prompts], blank, corpus)}
+    run = partial(write, model, tokenizer, prompts)
+    shown = {"corpus": [after for _, after in prompts], "model": run()[0]}
+    result["model"] = described(shown["model"], blank, corpus)
+    for name, given, settings in (
+        ("scoring", {"k": own.k, "lmbda": own.lmbda, "temperature": own.temperature}, {}),
+        ("writing", {}, knn_logits.generation_settings(store)),
+    ):
+        with knn_logits.KNNLogitsProcessor(model, store, **given) as knn:
+            shown[name], traces = run(knn, **settings)
+        result[name] = described(shown[name], blank, corpus)
+        result[name]["strongest_source"] = strongest(traces)
+    for number in range(min(options.show, len(prompts))):
+        print(f"\n##### {tokenizer.decode(prompts[number][0])!r}")
+        for name, all_texts in shown.items():
+            print(f"--- {name}\n{tokenizer.decode(all_texts[number])!r}")
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--store", nargs=2, action="append", required=True)
+    parser.add_argument("--prompts", type=int, default=100)
+    parser.add_argument("--show", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    model, tokenizer = load(options.model)
+    result = {
+        f"{folder.rstrip('/').rsplit('/', 1)[-1]}": measure(
+            model, tokenizer, folder, texts, options
+        )
+        for folder, texts in options.store
+    }
+    settings = {"model": options.model, "prompts": options.prompts, "seed": options.seed}
+    record("writing", settings, result)
+
+
+if __name__ == "__main__":
+    main()
