@@ -8,6 +8,7 @@ word for word, and how much of the words that the memory brought their strongest
 """
 
 import argparse
+import itertools
 import statistics
 from functools import partial
 
@@ -46,7 +47,7 @@ def described(texts, blank, corpus, n=8):
     """The figures of a set of texts, each a list of tokens."""
     shares = [repeated(ids) for ids in texts]
     empty = [float(blank[torch.tensor(ids)].float().mean()) if ids else 1.0 for ids in texts]
-    pairs = [pair for ids in texts for pair in zip(ids, ids[1:], strict=False)]
+    pairs = [pair for ids in texts for pair in itertools.pairwise(ids)]
     grams = [tuple(ids[at : at + n]) for ids in texts for at in range(len(ids) - n + 1)]
     return {
         "repeated_4_grams": round(statistics.mean(shares), 4),
