@@ -127,6 +127,11 @@ class CombinedRetriever(Retriever):
         """See `Retriever.follows_text`."""
         return any(one.follows_text for one in self.retrievers)
 
+    def begin_text(self) -> None:
+        """See `Retriever.begin_text`."""
+        for one in self.retrievers:
+            one.begin_text()
+
     @property
     def stores(self) -> list[Datastore]:
         """The datastores, in order."""

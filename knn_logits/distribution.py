@@ -23,6 +23,9 @@ from knn_logits.config import Metric
 from knn_logits.neighbors import Neighbors
 
 _NOTHING = float("-inf")
+# exp of anything less is 0 in double precision. Masks are far below it, in half precision as well;
+# scores that a network gives never spread that far.
+_FORBIDDEN = -745.0
 # Between these a distance divided by the temperature stays a float.
 _COLD, _HOT = 1e-3, 1e6
 
@@ -84,8 +87,11 @@ def shared_weights(parts: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
 def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor:
     """Takes the vote from neighbors whose token the model was forbidden to choose.
 
-    A constraint (`bad_words_ids`, `min_length`, a grammar) sets a token's score to -inf before
-    other processors run; a neighbor must not bring it back.
+    A constraint (`bad_words_ids`, `min_length`, a grammar) masks a token's score before other
+    processors run; a neighbor must not bring it back. The mask is -inf, or the least number of the
+    scores' type (`remove_invalid_values` makes that of -inf), or one such as -1e4: the rule is that
+    a token is forbidden whose log-probability is below -745, so that it has none in float64. A
+    penalty that leaves a probability is no mask, and applies to the model's share only.
 
     Args:
         weights: log w_i, [rows, k].
@@ -98,9 +104,9 @@ def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor
     if weights.shape[-1] == 0:
         return weights
     model_side = log_p_lm.gather(-1, values)
-    if float(model_side.amin()) > _NOTHING:
+    if float(model_side.amin()) >= _FORBIDDEN:
         return weights
-    return _normalise(weights.masked_fill(model_side == _NOTHING, _NOTHING))
+    return _normalise(weights.masked_fill(model_side < _FORBIDDEN, _NOTHING))
 
 
 def equivalent_temperature(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from types import TracebackType
@@ -12,20 +13,34 @@ from torch import Tensor, nn
 from transformers import LogitsProcessor
 from typing_extensions import Unpack
 
+from knn_logits.capture.calls import Call, Course
 from knn_logits.capture.forward import input_device
 from knn_logits.capture.hooks import StateCapture, Window
 from knn_logits.combined import Stores, open_retriever, open_stores
-from knn_logits.compatibility import check_model, check_tokenizer, locate_key
+from knn_logits.compatibility import (
+    check_model,
+    check_tokenizer,
+    locate_key,
+    vocabulary_size,
+)
 from knn_logits.config import SearchSettings
 from knn_logits.distribution import drop_impossible, mix
 from knn_logits.errors import ModelError, TraceError
 from knn_logits.gating.gate import Gate, rows_to_search, weigh_rows
+from knn_logits.index.base import full_precision
 from knn_logits.neighbors import Neighbors
 from knn_logits.settings import writing_settings
 from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
 from knn_logits.trace.recording import Recording, Step, inputs_of, sources_of
 from knn_logits.trace.trace import Trace
 
+logger = logging.getLogger(__name__)
+
+_NO_PASS = (
+    "kNN is off: a KNNLogitsProcessor was called, but the model that it was made with ran no "
+    "forward pass over these tokens in this thread. Give it to generate() of that very model, not "
+    "of a copy, in evaluation mode, and run by PyTorch itself"
+)
 # Of the latest generations, as long as they hold no more than so many bytes.
 _RECORDINGS_KEPT = 32
 _BYTES_KEPT = 32 << 20
@@ -114,11 +129,12 @@ class KNNLogitsProcessor(LogitsProcessor):
             native=native_index,
         )
         self._record = record
+        self._warned = False
         self._recordings: list[Recording] = []
         self._current = threading.local()
         self._lock = threading.Lock()
         self._model_config = getattr(model, "generation_config", None) or model.config
-        self._ends = _end_tokens(self._model_config)
+        self._ends = _end_tokens(self._model_config, vocabulary_size(model))
         self._end_index = torch.tensor(self._ends, dtype=torch.int64)
         self._capture = StateCapture(model, self.location)
 
@@ -154,14 +170,20 @@ class KNNLogitsProcessor(LogitsProcessor):
         """
         if self._capture.closed:
             raise ModelError("this KNNLogitsProcessor was closed: make a new one")
-        found = self._capture.find(input_ids)
+        call = Call.now()
+        found = self._capture.find(input_ids, call)
         if found is None:
+            if not call.drafts:
+                self._warn()
             return scores
-        window, position = found
+        with full_precision(scores.device):
+            return self._mixed(call, *found, input_ids, scores)
+
+    def _mixed(
+        self, call: Call, window: Window, position: int, input_ids: Tensor, scores: Tensor
+    ) -> Tensor:
         is_first = not window.answers
-        whole = position + 1 == input_ids.shape[1]
-        if whole and (self._record or self.retriever.follows_text):
-            self._current.sources = sources_of(window.encoded)
+        self._follow(call, window, input_ids)
         log_p_lm = torch.log_softmax(scores.float(), dim=-1)
         neighbors = self._neighbors(window, position, input_ids, log_p_lm).to(scores.device)
         weights = self.retriever.log_weights(neighbors)
@@ -173,9 +195,28 @@ class KNNLogitsProcessor(LogitsProcessor):
         every_row = neighbors.every_row and votes is weights
         mixed = mix(log_p_lm, votes, neighbors.values, lmbda, every_row=every_row)
         if self._record:
-            recording = self._recording(input_ids, is_first=is_first, whole=whole)
-            self._note(recording, input_ids, neighbors, votes, lmbda, log_p_lm)
+            recording = self._recording(input_ids, is_first=is_first)
+            self._note(recording, input_ids, neighbors, votes, lmbda, log_p_lm, call.ended)
         return mixed
+
+    def _warn(self) -> None:
+        """Says once that nothing is mixed in."""
+        if not self._warned:
+            self._warned = True
+            logger.warning(_NO_PASS)
+
+    def _follow(self, call: Call, window: Window, input_ids: Tensor) -> None:
+        """Notices where a generation begins: what an earlier one left is none of its business."""
+        course: Course | None = getattr(self._current, "course", None)
+        length = input_ids.shape[1]
+        if course is not None and window.answers:
+            course.note(length)
+        elif course is None or not course.goes_on(call, length, whole=window.whole):
+            self._current.course = Course(call, length, whole=window.whole)
+            self._current.sources = self._current.recording = None
+            self.retriever.begin_text()
+            if self._record or self.retriever.follows_text:
+                self._current.sources = sources_of(window.encoded)
 
     def _neighbors(
         self, window: Window, position: int, input_ids: Tensor, log_p_lm: Tensor
@@ -204,20 +245,20 @@ class KNNLogitsProcessor(LogitsProcessor):
         return answer
 
     def _sources(self, input_ids: Tensor) -> Tensor | None:
-        """int64 [rows], equal where an encoder read the same; None for a causal model."""
+        """int64 [rows], see `sources_of`."""
         sources: Tensor | None = getattr(self._current, "sources", None)
         if sources is None or len(sources) != len(input_ids):
             return None
         return sources.to(input_ids.device)
 
-    def _recording(self, input_ids: Tensor, *, is_first: bool, whole: bool) -> Recording:
+    def _recording(self, input_ids: Tensor, *, is_first: bool) -> Recording:
         """The recording that a call belongs to, a new one when a `generate()` begins."""
         recording: Recording | None = getattr(self._current, "recording", None)
         if recording is not None and not is_first:
             return recording
-        if recording is None or not recording.goes_on(input_ids, whole=whole):
+        if recording is None or not recording.goes_on(input_ids):
             inputs = inputs_of(input_ids, self._sources(input_ids))
-            recording = Recording(input_ids, inputs, self._ends, cached=not whole)
+            recording = Recording(input_ids, inputs, self._ends)
             self._current.recording = recording
             with self._lock:
                 kept = self._recordings
@@ -236,6 +277,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         weights: Tensor,
         lmbda: float | Tensor,
         log_p_lm: Tensor,
+        ended: Tensor | None,
     ) -> None:
         recording.add(
             Step(
@@ -246,6 +288,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                 lmbda=lmbda,
                 log_p_lm=log_p_lm,
                 end_log_p_lm=log_p_lm.index_select(-1, self._end_index.to(log_p_lm.device)),
+                ended=ended,
             )
         )
 
@@ -311,8 +354,12 @@ class KNNLogitsProcessor(LogitsProcessor):
         )
 
 
-def _end_tokens(config: Any) -> list[int]:
+def _end_tokens(config: Any, vocabulary: int) -> list[int]:
+    """The tokens that end a sequence, without those that the model has no score for."""
     ends = getattr(config, "eos_token_id", None)
     if ends is None:
         return []
-    return [int(end) for end in ends] if isinstance(ends, (list, tuple)) else [int(ends)]
+    if isinstance(ends, Tensor):
+        ends = ends.flatten().tolist()
+    every = ends if isinstance(ends, (list, tuple)) else [ends]
+    return [int(end) for end in every if 0 <= int(end) < vocabulary]

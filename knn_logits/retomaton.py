@@ -21,7 +21,7 @@ from torch import Tensor
 from knn_logits.config import KNNConfig
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import DatastoreError
-from knn_logits.index.base import normalised
+from knn_logits.index.base import full_precision, normalised
 from knn_logits.neighbors import Array, Neighbors, padding_distance
 from knn_logits.retrieval import Retriever
 
@@ -154,6 +154,10 @@ class RetomatonRetriever(Retriever):
         """See `Retriever.follows_text`."""
         return True
 
+    def begin_text(self) -> None:
+        """See `Retriever.begin_text`. A prompt may be where an earlier text went through."""
+        self._thread.steps = deque(maxlen=_STEPS_KEPT)
+
     def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
         """See `Retriever.search_steps`. A text's pointers are those of its own last step.
 
@@ -163,7 +167,7 @@ class RetomatonRetriever(Retriever):
         """
         positions = states.shape[1]
         if not hasattr(self._thread, "steps"):
-            self._thread.steps = deque(maxlen=_STEPS_KEPT)
+            self.begin_text()
         steps: deque[_Step] = self._thread.steps
         found = []
         for position in range(positions):
@@ -276,9 +280,9 @@ class RetomatonRetriever(Retriever):
             # NumPy's needs no table of squares.
             squared: Array = np.vecdot(apart, apart)
             return squared
-        similarities: Array = torch.mv(
-            normalised(keys) if self.metric == "cosine" else keys, query
-        ).numpy()
+        keys = normalised(keys) if self.metric == "cosine" else keys
+        with full_precision(keys.device):
+            similarities: Array = torch.mv(keys, query).numpy()
         return similarities
 
     def _vectors(self, ids: Array) -> Tensor:

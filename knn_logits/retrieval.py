@@ -244,6 +244,9 @@ class Retriever:
         """Whether what is found depends on the tokens before, and not on the state alone."""
         return False
 
+    def begin_text(self) -> None:
+        """Says that the next step of this thread goes on from no text before."""
+
     @property
     def stores(self) -> list[Datastore]:
         """What is searched."""

@@ -138,3 +138,47 @@ def test_several_datastores_each_follow_their_own(model, tokenizer, memory, stor
     for token in tokens:
         share = token.influence + (1 - token.lmbda) * token.p_lm / token.p
         assert share == pytest.approx(1.0, abs=1e-5)
+
+
+def first_scores(model, knn, **inputs):
+    return model.generate(
+        **inputs,
+        max_new_tokens=8,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+        logits_processor=[knn],
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+
+
+@pytest.mark.parametrize("use_cache", [True, False], ids=["cache", "no cache"])
+@pytest.mark.parametrize("tokens", [1, 3, 8])
+def test_a_prompt_that_an_earlier_text_went_through_starts_anew(
+    model, tokenizer, memory, tokens, use_cache
+):
+    inputs = tokenizer(PROMPTS[0], return_tensors="pt")
+    with KNNLogitsProcessor(model, memory, **SETTINGS, retomaton=True) as knn:
+        earlier = first_scores(model, knn, use_cache=use_cache, **inputs).sequences
+        prompt = earlier[:, : inputs["input_ids"].shape[1] + tokens]
+        given = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+        used = first_scores(model, knn, use_cache=use_cache, **given)
+        trace = knn.trace(used, tokenizer)
+    with KNNLogitsProcessor(model, memory, **SETTINGS, retomaton=True) as knn:
+        fresh = first_scores(model, knn, use_cache=use_cache, **given)
+    assert trace[0].tokens[0].retrieval == "search"
+    for one, other in zip(used.scores, fresh.scores, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_embeddings_in_place_of_a_prompt(model, tokenizer, memory):
+    inputs = tokenizer(PROMPTS[:2], return_tensors="pt", padding=True, padding_side="left")
+    embeds = model.get_input_embeddings()(inputs["input_ids"]).detach()
+    given = {"inputs_embeds": embeds, "attention_mask": inputs["attention_mask"]}
+    with KNNLogitsProcessor(model, memory, **SETTINGS, retomaton=True) as knn:
+        expected = first_scores(model, knn, **inputs)
+        for _ in range(2):
+            output = first_scores(model, knn, **given)
+            for one, other in zip(output.scores, expected.scores, strict=True):
+                torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)

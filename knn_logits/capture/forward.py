@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from knn_logits.capture.compiled import uncompiled
 from knn_logits.capture.location import KeyLocation, first_tensor
 from knn_logits.errors import ModelError
 from knn_logits.neighbors import Array
@@ -163,7 +164,7 @@ def _run(
     accepted = inspect.signature(model.forward).parameters
     extra: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
     try:
-        with torch.inference_mode():
+        with uncompiled(model), torch.inference_mode():
             output = model(**inputs, **extra)
     except _Reached:
         pass

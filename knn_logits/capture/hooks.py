@@ -4,22 +4,24 @@
 state belongs to a call follows from the ids: assisted decoding asks several times about one
 forward pass, classifier-free guidance runs a second one in between, an assistant's own calls
 concern none of ours. So the last forward passes ("windows") are kept with their ids and their
-start in the cache, and a call is answered by the window whose ids are the call's.
+start in the cache, and a call is answered by the window whose ids are the call's. Passes that other
+processors made, over the same ids perhaps, are told apart by where they were made (`calls`).
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
 import threading
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from knn_logits.capture.calls import Call, place
+from knn_logits.capture.compiled import forget_compiled
 from knn_logits.capture.forward import as_rows
 from knn_logits.capture.location import (
     KeyLocation,
@@ -29,13 +31,13 @@ from knn_logits.capture.location import (
 )
 from knn_logits.capture.paged import allow_paged, refuse_paged
 
-# One for the call, one for a guidance pass in between, one to spare.
+# Of each depth: one for the call, one for a guidance pass in between, one to spare.
 _WINDOWS_KEPT = 3
 # What the cache is called: the usual name, and that of models without attention.
 _CACHE_NAMES = ("past_key_values", "cache_params")
 
 
-@dataclass
+@dataclass(eq=False)
 class Window:
     """One forward pass.
 
@@ -44,17 +46,24 @@ class Window:
         ids: int64 [rows, tokens], None when embeddings were given.
         shape: (rows, tokens).
         states: The captured tensor, one vector a token.
-        encoded: [rows, source tokens, width], what the encoder gave; None for a causal model.
+        depth: See `Place`.
+        cache: The cache that it went on from, if there is one.
+        encoded: [rows, tokens, width], what rows of the same ids may differ in: what the encoder
+            gave, or the embeddings in place of ids; None for ids alone.
         asked: The last position that was asked for, -1 at first. Each is asked for once.
+        whole: Whether it read the whole text of the call that it answered.
         answers: What the processor wants to keep beside the window, by position.
     """
 
     start: int | Tensor | None
     ids: Tensor | None
     shape: torch.Size
+    depth: int
+    cache: weakref.ref[Any] | None = None
     states: Tensor | None = None
     encoded: Tensor | None = None
     asked: int = -1
+    whole: bool = False
     answers: dict[int, Any] = field(default_factory=dict)
 
 
@@ -62,7 +71,8 @@ class _ThreadState(threading.local):
     """What one thread's forward passes left behind."""
 
     def __init__(self) -> None:
-        self.windows: deque[Window] = deque(maxlen=_WINDOWS_KEPT)
+        self.windows: dict[int, deque[Window]] = defaultdict(lambda: deque(maxlen=_WINDOWS_KEPT))
+        self.cache: weakref.ref[Any] | None = None
         self.open: Window | None = None
         self.outer_ids: Tensor | None = None
         self.offset = 0
@@ -99,18 +109,21 @@ class _Hooks:
     def on_model(
         self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        if kwargs is None or self.copied or torch.is_grad_enabled():
+        if kwargs is None or self.copied:
             return
         ids = _argument(self.ids_name, self.model_names, args, kwargs)
         self.thread.outer_ids = ids if isinstance(ids, Tensor) else None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def on_decoder(
-        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+        self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
         thread = self.thread
         thread.open = None
-        if kwargs is None or self.copied or torch.is_grad_enabled():
+        if kwargs is None or self.copied or (decoder.training and torch.is_grad_enabled()):
+            return
+        here = place()
+        if here.drafts:
             return
         ids = _argument("input_ids", self.decoder_names, args, kwargs)
         embeds = _argument("inputs_embeds", self.decoder_names, args, kwargs)
@@ -126,14 +139,19 @@ class _Hooks:
         else:
             return
         encoded = _argument("encoder_hidden_states", self.decoder_names, args, kwargs)
-        encoded = encoded if isinstance(encoded, Tensor) else None
-        thread.open = Window(self._start(args, kwargs), ids, shape, encoded=encoded)
+        encoded = embeds if encoded is None and ids is None else encoded
+        encoded = encoded.detach() if isinstance(encoded, Tensor) else None
+        start, cache = self._start(args, kwargs)
+        thread.open = Window(start, ids, shape, here.depth, cache, encoded=encoded)
 
-    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | Tensor | None:
+    def _start(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[int | Tensor | None, weakref.ref[Any] | None]:
         for name in _CACHE_NAMES:
             if name in kwargs or name in self.decoder_names:
-                return _cache_length(_argument(name, self.decoder_names, args, kwargs))
-        return None
+                cache = _argument(name, self.decoder_names, args, kwargs)
+                return _cache_length(cache), weakref.ref(cache) if _counts(cache) else None
+        return None, None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def on_input(
@@ -153,7 +171,7 @@ class _Hooks:
             return
         # A copy: CUDA graphs reuse their output's memory, and a network may work in place.
         window.states = states.detach().clone()
-        thread.windows.append(window)
+        thread.windows[window.depth].append(window)
 
 
 def _argument(name: str, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -166,15 +184,26 @@ def _argument(name: str, names: list[str], args: tuple[Any, ...], kwargs: dict[s
 def _cache_length(cache: Any) -> int | Tensor | None:
     if cache is None:
         return 0
-    length = getattr(cache, "get_seq_length", None)
-    if length is None:
+    if not _counts(cache):
         return None
     try:
-        value = length()
+        value = cache.get_seq_length()
     except ValueError:  # a cache of recurrent states only, which counts no tokens
         return None
-    # A static cache counts in place.
-    return value.clone() if isinstance(value, Tensor) else int(value)
+    if isinstance(value, Tensor):  # a static cache counts in place
+        return value.clone()
+    return int(value) or _longest_layer(cache)
+
+
+def _counts(cache: Any) -> bool:
+    return hasattr(cache, "get_seq_length")
+
+
+def _longest_layer(cache: Any) -> int:
+    """The first layer may keep its states elsewhere, and count nothing."""
+    own = getattr(cache, "self_attention_cache", cache)
+    lengths = (getattr(one, "get_seq_length", lambda: 0)() for one in getattr(own, "layers", ()))
+    return max((int(length) for length in lengths), default=0)
 
 
 class StateCapture:
@@ -202,7 +231,7 @@ class StateCapture:
         else:
             handles.append(module.register_forward_hook(hooks.on_output))
         refuse_paged(model)
-        _forget_compiled(model)
+        forget_compiled(model)
         self._hooks = hooks
         self._finalizer = weakref.finalize(self, _detach, handles, weakref.ref(model))
         self._finalizer.atexit = False
@@ -216,36 +245,44 @@ class StateCapture:
         """Removes the hooks; the model is as it was. Again has no effect."""
         self._finalizer()
 
-    def find(self, input_ids: Tensor) -> tuple[Window, int] | None:
+    def find(self, input_ids: Tensor, call: Call | None = None) -> tuple[Window, int] | None:
         """The forward pass, and the position in it, that produced the scores of a call.
 
         Args:
             input_ids: The ids as a logits processor gets them, [rows, length].
+            call: The call; None for the one that is being made.
 
         Returns:
             The window and the position, or None for a call that no forward pass of this thread
             answers: made-up scores, or those of an assistant model.
         """
-        thread = self._hooks.thread
-        fresh = [window for window in thread.windows if window.asked < 0]
-        spent = [window for window in reversed(thread.windows) if window.asked >= 0]
-        for windows in (fresh, spent):
+        thread, call = self._hooks.thread, call or Call.now()
+        if call.drafts:
+            return None
+        windows = thread.windows[call.depth]
+        fresh = [window for window in windows if window.asked < 0]
+        spent = [window for window in reversed(windows) if window.asked >= 0]
+        for some in (fresh, spent):
             for offset in dict.fromkeys((0, thread.offset)):
-                chosen = _choose(windows, input_ids, offset)
+                chosen = _choose(some, input_ids, offset, thread.cache)
                 if chosen is not None:
-                    return self._found(*chosen, offset)
+                    return self._found(*chosen, input_ids, offset)
         for window in reversed(fresh):
             behind = _whole_offset(window, input_ids)
             if behind is not None:
-                return self._found(window, window.shape[1] - 1, behind)
+                return self._found(window, window.shape[1] - 1, input_ids, behind)
         return None
 
-    def _found(self, window: Window, position: int, offset: int) -> tuple[Window, int]:
+    def _found(
+        self, window: Window, position: int, input_ids: Tensor, offset: int
+    ) -> tuple[Window, int]:
         thread = self._hooks.thread
-        thread.offset = offset
+        thread.offset, thread.cache = offset, window.cache
         window.asked = position
-        thread.windows.clear()
-        thread.windows.append(window)
+        window.whole = position + 1 == input_ids.shape[1] + offset
+        for depth in [depth for depth in thread.windows if depth >= window.depth]:
+            del thread.windows[depth]
+        thread.windows[window.depth].append(window)
         return window, position
 
     def states(self, window: Window, first: int) -> Tensor:
@@ -258,19 +295,22 @@ class StateCapture:
         return as_rows(window.states, window.shape, self._hooks.location)[:, first:]
 
 
-def _choose(windows: list[Window], input_ids: Tensor, offset: int) -> tuple[Window, int] | None:
+def _choose(
+    windows: list[Window], input_ids: Tensor, offset: int, cache: weakref.ref[Any] | None
+) -> tuple[Window, int] | None:
     """The window whose ids are the call's, and the position in it.
 
-    Passes outside this generation may match as well. Among those that read the whole text the
-    latest is right: an earlier one had another mask or another source. Otherwise the one that read
-    most of it is, since chance matches are short; of equals the first, because a guidance pass
-    follows the model's own.
+    Passes outside this generation may match as well. One that goes on from the cache of the window
+    before is right. Among those that read the whole text the latest is: an earlier one had another
+    mask or another source. Otherwise the one that read most of it is, since chance matches are
+    short; of equals the first, because a guidance pass follows the model's own.
     """
     found = [(window, _position(window, input_ids, offset)) for window in windows]
     matches = [(window, position) for window, position in found if position is not None]
+    own = [match for match in matches if cache is not None and match[0].cache is cache]
     whole = [match for match in matches if match[1] + 1 == input_ids.shape[1]]
-    if whole:
-        return whole[-1]
+    if own or whole:
+        return (own or whole)[-1]
     return max(matches, key=lambda match: match[1], default=None)
 
 
@@ -296,11 +336,13 @@ def _whole_offset(window: Window, input_ids: Tensor) -> int | None:
     tokens the ids leave out.
     """
     rows, length = input_ids.shape
-    if window.shape[0] != rows or window.start is None:
+    if window.shape[0] != rows:
         return None
     tokens = window.shape[1]
-    if window.ids is None:
-        return int(window.start) + tokens - length
+    if window.ids is None and (window.start is not None or tokens >= length):
+        return int(window.start or 0) + tokens - length
+    if window.start is None or window.ids is None:
+        return None
     if tokens == length and torch.equal(window.ids, input_ids.to(window.ids.device)):
         return int(window.start)
     return None
@@ -312,10 +354,4 @@ def _detach(handles: list[Any], model: weakref.ref[nn.Module]) -> None:
     alive = model()
     if alive is not None:
         allow_paged(alive)
-        _forget_compiled(alive)
-
-
-def _forget_compiled(model: nn.Module) -> None:
-    """Code compiled earlier has the hooks of that time built in."""
-    if "_compiled_call" in vars(model) and "torch._dynamo" in sys.modules:
-        sys.modules["torch._dynamo"].reset()
+        forget_compiled(alive)

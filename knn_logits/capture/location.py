@@ -14,6 +14,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from knn_logits.capture.compiled import original
 from knn_logits.errors import ConfigError, ModelError
 
 Side = Literal["input", "output"]
@@ -115,7 +116,7 @@ def _last_layer(model: nn.Module) -> nn.Module:
     decoder = decoder_of(model)
     for module in _breadth_first(decoder):
         if isinstance(module, nn.ModuleList) and len(module):
-            last = module[-1]
+            last = original(module[-1])
             if isinstance(last, GradientCheckpointingLayer):
                 return last
     raise ModelError(

@@ -9,7 +9,8 @@ Where the backends differ:
 
 from __future__ import annotations
 
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -66,6 +67,13 @@ class Index(Protocol):
         ...
 
 
+def full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Computes in the tensors' own type, also where the caller's `torch.autocast` is at work."""
+    if not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
 def normalised(vectors: Tensor) -> Tensor:
     """Vectors of length 1 (a zero vector stays zero), for the metric "cosine"."""
     return torch.nn.functional.normalize(vectors, dim=-1)
@@ -86,4 +94,5 @@ def pairwise(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
         return (keys - queries.unsqueeze(1)).square().sum(dim=-1)
     if metric == "cosine":
         queries, keys = normalised(queries), normalised(keys)
-    return torch.bmm(keys, queries.unsqueeze(-1)).squeeze(-1)
+    with full_precision(keys.device):
+        return torch.bmm(keys, queries.unsqueeze(-1)).squeeze(-1)

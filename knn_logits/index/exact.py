@@ -10,7 +10,7 @@ from torch import Tensor
 
 from knn_logits.config import Metric
 from knn_logits.errors import SearchError
-from knn_logits.index.base import normalised
+from knn_logits.index.base import full_precision, normalised
 from knn_logits.neighbors import Array, padding_distance
 
 # Distances computed at once: 64 million float32 are 256 MB.
@@ -89,7 +89,8 @@ class ExactIndex:
                 torch.empty(len(queries), 0, dtype=torch.int64, device=self._keys.device),
             )
         rows = max(1, _BLOCK // self.size)
-        parts = [self._search(part, k) for part in queries.split(rows)]
+        with full_precision(queries.device):
+            parts = [self._search(part, k) for part in queries.split(rows)]
         distances = torch.cat([part[0] for part in parts])
         ids = torch.cat([part[1] for part in parts])
         if self._ids is not None:

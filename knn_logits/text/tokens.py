@@ -20,17 +20,30 @@ _BLOCK = 1 << 17
 _PARTS_AT_ONCE = 64
 _PAIRS_AT_ONCE = 1024
 _CHARACTERS_AT_ONCE = 4 << 20
+# A tokenizer of one script, or of one kind of text, may drop what is none of it.
+_PROBES = ("a", "A", "1", ".", "я", "中", "क")
+_TOKENS_TRIED = 64
 _BREAK = re.compile(r"\n(?=\S)")
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """What a tokenizer puts before and after a text."""
-    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
-    whole = tokenizer("a", add_special_tokens=True)["input_ids"]
-    for start in range(len(whole) - len(plain) + 1):
-        if whole[start : start + len(plain)] == plain:
-            return list(whole[:start]), list(whole[start + len(plain) :])
+    """What a tokenizer puts before and after a text, whatever the text."""
+    for probe in _probes(tokenizer):
+        plain = tokenizer(probe, add_special_tokens=False)["input_ids"]
+        whole = tokenizer(probe, add_special_tokens=True)["input_ids"]
+        # A text that the tokenizer drops stands nowhere.
+        for start in range(len(whole) - len(plain) + 1 if plain else 0):
+            if whole[start : start + len(plain)] == plain:
+                return list(whole[:start]), list(whole[start + len(plain) :])
     return [], []
+
+
+def _probes(tokenizer: Any) -> Iterator[str]:
+    """Short texts, until one is a text for the tokenizer: at last those of its own tokens."""
+    yield from _PROBES
+    special = set(getattr(tokenizer, "all_special_ids", ()))
+    ordinary = (one for one in range(len(tokenizer)) if one not in special)
+    yield from (str(tokenizer.decode([one])) for one in islice(ordinary, _TOKENS_TRIED))
 
 
 def _parts(text: str, size: int | None = None) -> Iterator[str]:

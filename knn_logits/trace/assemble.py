@@ -49,19 +49,21 @@ def trace_recording(
     traced = []
     for number, ids in enumerate(sequences.tolist()):
         chosen = []
-        for position in range(first, _end(ids, first, pad, recording.ends)):
+        known = all(step.ended is not None for step in steps.values())
+        end = len(ids) if known else _end(ids, first, pad, recording.ends)
+        for position in range(first, end):
             row = number
             if beam_indices is not None:
                 place = position - first
                 row = int(beam_indices[number, place]) if place < beam_indices.shape[1] else -1
             step = steps.get(position)
-            if row < 0 or step is None:
+            if row < 0 or step is None or (step.ended is not None and bool(step.ended[row])):
                 break
             rows = [row]
             if position in alike:
                 rows += (alike[position] == alike[position][row]).nonzero()[:, 0].tolist()
-            known = (step.log_p_lm_of(one, ids[position], recording.ends) for one in rows)
-            log_p_lm = next((one for one in known if one is not None), None)
+            said = (step.log_p_lm_of(one, ids[position], recording.ends) for one in rows)
+            log_p_lm = next((one for one in said if one is not None), None)
             chosen.append((ids[position], step, row, log_p_lm))
         start = next((place for place, one in enumerate(ids[:first]) if one != pad), 0)
         traced.append(

@@ -31,6 +31,7 @@ class Step:
         tokens: int64 [rows], the tokens chosen.
         chosen_log_p_lm: [rows], the model's log-probabilities of those tokens.
         end_log_p_lm: [rows, ends], those of the tokens that end a sequence.
+        ended: bool [rows], rows that had ended before and only get padding; None when unknown.
     """
 
     length: int
@@ -43,6 +44,7 @@ class Step:
     parents: Tensor | None = None
     tokens: Tensor | None = None
     chosen_log_p_lm: Tensor | None = None
+    ended: Tensor | None = None
 
     def settle(self, input_ids: Tensor, inputs: Tensor) -> bool:
         """Notes which tokens were chosen, and lets go of the rest of the distribution.
@@ -99,15 +101,15 @@ def _parents(before: Tensor, after: Tensor, inputs: Tensor) -> Tensor | None:
 
 
 def sources_of(encoded: Tensor | None) -> Tensor | None:
-    """Which rows an encoder read the same source for.
+    """Which rows read the same beside their ids: a source, or embeddings in place of a prompt.
 
-    Beams and samples of a source share what it gave bit for bit, and no two sources do.
+    Beams and samples of a source share what the encoder gave bit for bit, and no two sources do.
 
     Args:
-        encoded: [rows, source tokens, width], what the encoder gave; None for a causal model.
+        encoded: [rows, tokens, width], what the encoder gave, or the embeddings; None for neither.
 
     Returns:
-        int64 [rows], at least 0, equal for those; None for a causal model.
+        int64 [rows], at least 0, equal for those; None where the ids are all that was read.
     """
     if encoded is None:
         return None
@@ -143,7 +145,6 @@ class Recording:
         ends: Tokens that end a sequence.
         steps: By length.
         open: The steps of the latest forward pass, whose choices are not known yet.
-        cached: Whether a forward pass read less than the whole text.
         bytes: What the steps hold, about.
     """
 
@@ -152,25 +153,19 @@ class Recording:
     ends: list[int]
     steps: dict[int, Step] = field(default_factory=dict)
     open: list[Step] = field(default_factory=list)
-    cached: bool = False
     bytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def goes_on(self, input_ids: Tensor, *, whole: bool) -> bool:
-        """Settles the open steps, if the first call of a forward pass continues them.
+    def goes_on(self, input_ids: Tensor) -> bool:
+        """Settles the open steps, at the first call of the next forward pass.
 
         Args:
             input_ids: int64 [rows, length].
-            whole: Whether the forward pass read the whole text: after passes that read the new
-                tokens only, that is another `generate()`.
 
         Returns:
-            False, and nothing is changed, when the call belongs to another `generate()`.
+            False, and nothing is changed, when the sequences do not continue the open steps'.
         """
         first, *others = self.open
-        longest = self.open[-1].length + 1
-        if (whole and self.cached) or not first.length < input_ids.shape[1] <= longest:
-            return False
         with self.lock:
             if not first.settle(input_ids, self.inputs):
                 return False
@@ -180,7 +175,6 @@ class Recording:
                 if not kept and self.steps.get(step.length) is step:
                     del self.steps[step.length]
             self.open = []
-            self.cached = self.cached or not whole
         return True
 
     def fits(self, sequences: Tensor, beam_indices: Tensor | None) -> bool:

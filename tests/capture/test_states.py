@@ -9,6 +9,8 @@ from hooked import all_states, attach, close, found, run, some_ids
 from transformers import (
     DynamicCache,
     LogitsProcessor,
+    MiniMaxConfig,
+    MiniMaxForCausalLM,
     StaticCache,
     T5Config,
     T5ForConditionalGeneration,
@@ -257,17 +259,51 @@ def test_each_mode_finds_the_state_of_the_last_token(
     assert check.right >= output.shape[1] - prompt["input_ids"].shape[1] == 12
 
 
-def test_a_forward_pass_with_gradients_is_not_kept(mine, capture):
+def test_a_first_layer_that_counts_no_tokens():
+    # Its states are kept beside the cache's layers, whose first is empty for ever.
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "head_dim": 16, "block_size": 8}
+    config = MiniMaxConfig(
+        **sizes,
+        vocab_size=384,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=4,
+        layer_types=["linear_attention", "full_attention"],
+    )
+    torch.manual_seed(0)
+    minimax = MiniMaxForCausalLM(config).eval()
+    capture = StateCapture(minimax, find_key(minimax))
+    check = Check(minimax, capture)
+    minimax.generate(
+        some_ids(1, 6),
+        logits_processor=[check],
+        max_new_tokens=5,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    capture.close()
+    assert (check.right, check.wrong) == (5, 0)
+
+
+def test_a_forward_pass_of_training_is_not_kept(mine, capture):
     text = some_ids(1, 6)
+    mine.train()
     mine(text).logits.sum().backward()
     assert capture.find(text) is None
 
-    with torch.enable_grad():
-        mine(text)
-    assert capture.find(text) is None
-
+    mine.eval()
     run(mine, text)
     assert capture.find(text) is not None
+
+
+def test_a_forward_pass_with_gradients_is_kept_without_them(mine, capture):
+    text = some_ids(1, 6)
+    mine(text)
+    state = found(capture, text)
+    assert close(state, all_states(mine, text)[:, -1])
+    assert not state.requires_grad
 
 
 def test_states_are_kept_as_they_were(mine, capture):

@@ -170,3 +170,17 @@ def test_on_a_gpu_it_finds_the_same(metric):
         assert ids.is_cuda
         torch.testing.assert_close(distances.cpu(), expected[0], rtol=1e-3, atol=1e-3)
         assert float((ids.cpu() == expected[1]).float().mean()) > 0.98
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_autocast_of_the_caller_changes_nothing(metric):
+    keys, queries = vectors(300, 64), vectors(20, 64, seed=1)
+    index = ExactIndex(keys, metric)
+    some = keys[:160].reshape(20, 8, 64)
+    expected, apart = index.search(queries, 20), pairwise(queries, some, metric)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, within = index.search(queries, 20), pairwise(queries, some, metric)
+    assert torch.equal(found[1], expected[1])
+    assert found[0].dtype == within.dtype == torch.float32
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(within, apart)

@@ -1,0 +1,75 @@
+"""Models that were compiled, and ran, before a processor was attached."""
+
+import copy
+
+import pytest
+import torch
+from hooked import greedy, same
+
+import knn_logits
+from knn_logits.capture.compiled import is_compiled, original
+from knn_logits.capture.location import find_key
+
+
+def compile_call(model):
+    model.compile(backend="eager")
+
+
+def compile_forward(model):
+    model.forward = torch.compile(model.forward, backend="eager")
+
+
+def compile_decoder(model):
+    model.transformer.forward = torch.compile(model.transformer.forward, backend="eager")
+
+
+def compile_layers(model):
+    for layer in model.transformer.h:
+        layer.compile(backend="eager")
+
+
+def wrap_layers(model):
+    for number, layer in enumerate(model.transformer.h):
+        model.transformer.h[number] = torch.compile(layer, backend="eager")
+
+
+WAYS = [compile_call, compile_forward, compile_decoder, compile_layers, wrap_layers]
+
+
+@pytest.fixture(autouse=True)
+def _no_code_of_other_tests():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "not checked"])
+@pytest.mark.parametrize("compile_it", WAYS, ids=lambda way: way.__name__)
+def test_a_compiled_model_works(mine, model, store, ids, compile_it, check):
+    plain = greedy(model, ids)
+    with knn_logits.KNNLogitsProcessor(model, store) as knn:
+        expected = greedy(model, ids, knn)
+    compile_it(mine)
+    assert same(greedy(mine, ids), plain)
+
+    with knn_logits.KNNLogitsProcessor(mine, store, check=check) as knn:
+        assert same(greedy(mine, ids, knn), expected)
+    assert same(greedy(mine, ids), plain)
+
+
+def test_a_datastore_of_a_compiled_model(mine, tokenizer, store, tmp_path):
+    compile_call(mine)
+    made = knn_logits.build_datastore(mine, tokenizer, ["The harbour crane lifts."], tmp_path / "s")
+    assert len(made) > 0
+
+
+def test_what_is_compiled_is_known(mine):
+    assert not is_compiled(mine)
+    for way in WAYS:
+        other = copy.deepcopy(mine)
+        way(other)
+        assert is_compiled(other)
+        assert find_key(other).module.replace("._orig_mod", "") == find_key(mine).module
+    layer = mine.transformer.h[0]
+    assert original(layer) is layer
+    assert original(torch.compile(layer, backend="eager")) is layer

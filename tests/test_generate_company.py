@@ -1,0 +1,190 @@
+"""Other passes of the same model around a step, and loops that are not `generate()`'s."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria
+
+from knn_logits import KNNLogitsProcessor
+
+PROMPT = "The harbour crane"
+WARNING = "kNN is off"
+
+
+def greedy(model, tokenizer, *processors, **settings):
+    return model.generate(
+        **tokenizer(PROMPT, return_tensors="pt"),
+        **{"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+        | settings,
+        logits_processor=list(processors),
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+
+
+def agree(one, other):
+    assert torch.equal(one.sequences, other.sequences)
+    for first, second in zip(one.scores, other.scores, strict=True):
+        torch.testing.assert_close(first, second, atol=1e-4, rtol=1e-4)
+
+
+@pytest.fixture
+def knn(mine, store):
+    with KNNLogitsProcessor(mine, store, k=16, lmbda=0.7, temperature=2.0) as processor:
+        yield processor
+
+
+class OtherWeights:
+    """Runs a model over whole texts as if an adapter were off: its states are other ones."""
+
+    def __init__(self, model, times=1, cached=False):
+        self.model, self.times, self.cached = model, times, cached
+        self.cache = DynamicCache(config=model.config) if cached else None
+
+    def run(self, ids):
+        weight = self.model.transformer.h[0].mlp.c_fc.weight
+        weight.data.mul_(2.0)
+        try:
+            for _ in range(self.times):
+                new = ids[:, self.cache.get_seq_length() :] if self.cached else ids
+                with torch.no_grad():
+                    self.model(new, past_key_values=self.cache, use_cache=self.cached)
+        finally:
+            weight.data.mul_(0.5)
+
+
+class Contrasts(OtherWeights, LogitsProcessor):
+    def __call__(self, input_ids, scores):
+        self.run(input_ids)
+        return scores
+
+
+class Watches(OtherWeights, StoppingCriteria):
+    def __call__(self, input_ids, scores, **_):
+        self.run(input_ids)
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("times", [1, 4])
+@pytest.mark.parametrize("place", ["before", "behind"])
+@pytest.mark.parametrize("cached", [False, True])
+def test_another_processors_pass_is_never_taken(
+    mine, tokenizer, knn, use_cache, times, place, cached
+):
+    if cached and times > 1:
+        times = 1
+    expected = greedy(mine, tokenizer, knn, use_cache=use_cache)
+    other = Contrasts(mine, times, cached)
+    both = [other, knn] if place == "before" else [knn, other]
+    found = greedy(mine, tokenizer, *both, use_cache=use_cache)
+    agree(found, expected)
+    assert len(knn.trace(found, tokenizer)[0].tokens) == 6
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_a_stopping_criterions_pass_is_never_taken(mine, tokenizer, knn, times):
+    expected = greedy(mine, tokenizer, knn)
+    found = greedy(mine, tokenizer, knn, stopping_criteria=[Watches(mine, times)])
+    agree(found, expected)
+
+
+def test_a_pass_from_before_the_generation_is_never_taken(mine, tokenizer, knn):
+    expected = greedy(mine, tokenizer, knn)
+    OtherWeights(mine).run(tokenizer(PROMPT, return_tensors="pt")["input_ids"])
+    agree(greedy(mine, tokenizer, Contrasts(mine), knn), expected)
+
+
+def test_a_generation_inside_a_processor_has_states_of_its_own(mine, tokenizer, knn):
+    class LooksAhead(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            self.seen = mine.generate(
+                input_ids, max_new_tokens=2, do_sample=False, logits_processor=[knn], pad_token_id=0
+            )
+            return scores
+
+    expected = greedy(mine, tokenizer, knn)
+    ahead = LooksAhead()
+    agree(greedy(mine, tokenizer, ahead, knn, max_new_tokens=6), expected)
+    assert ahead.seen.shape[1] == expected.sequences.shape[1] + 1
+
+
+# Loops of the user's own
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["gradients on", "gradients off"])
+@pytest.mark.parametrize("listed", [True, False], ids=["in a list", "by itself"])
+@pytest.mark.parametrize("cached", [True, False], ids=["cache", "no cache"])
+def test_a_loop_of_the_users_own(mine, tokenizer, knn, caplog, grad, listed, cached):
+    expected = greedy(mine, tokenizer, knn)
+    processor = LogitsProcessorList([knn]) if listed else knn
+    ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    for _ in range(2):
+        text, new, cache = ids, ids, DynamicCache(config=mine.config) if cached else None
+        with torch.set_grad_enabled(grad):
+            for step in range(6):
+                logits = mine(new if cached else text, past_key_values=cache, use_cache=cached)
+                scores = processor(text, logits.logits[:, -1].float())
+                torch.testing.assert_close(scores, expected.scores[step], atol=1e-4, rtol=1e-4)
+                new = scores.argmax(-1, keepdim=True)
+                text = torch.cat([text, new], dim=-1)
+        assert torch.equal(text, expected.sequences)
+    assert WARNING not in caplog.text
+
+
+# Where nothing can be mixed in, the processor says so
+
+
+def warnings_of(caplog):
+    return [one for one in caplog.records if WARNING in one.getMessage()]
+
+
+def test_a_copy_of_the_model_is_told(mine, tokenizer, knn, caplog):
+    copied = copy.deepcopy(mine)
+    with caplog.at_level(logging.WARNING):
+        plain = greedy(copied, tokenizer)
+        found = greedy(copied, tokenizer, knn)
+        greedy(copied, tokenizer, knn)
+    agree(found, plain)
+    (warning,) = warnings_of(caplog)
+    assert "not of a copy" in warning.getMessage()
+
+
+def test_a_copy_made_before_attaching_is_told(mine, model, tokenizer, knn, caplog):
+    greedy(model, tokenizer, knn)
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_made_up_scores_are_told(knn, ids, caplog):
+    scores = torch.randn(1, 384)
+    assert knn(ids, scores) is scores
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_training_mode_with_gradients_is_told(mine, knn, ids, caplog):
+    mine.train()
+    scores = mine(ids).logits[:, -1]
+    assert knn(ids, scores) is scores
+    assert len(warnings_of(caplog)) == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_beams": 3},
+        {"prompt_lookup_num_tokens": 3},
+        {"assistant_model": True},
+        {"guidance_scale": 1.5},
+        {"prefill_chunk_size": 3},
+        {"cache_implementation": "static"},
+    ],
+    ids=lambda settings: "-".join(settings) or "greedy",
+)
+def test_a_mode_that_works_is_told_nothing(mine, model, tokenizer, knn, caplog, settings):
+    if "assistant_model" in settings:
+        settings = {"assistant_model": copy.deepcopy(model)}
+    greedy(mine, tokenizer, knn, **settings)
+    assert not warnings_of(caplog)

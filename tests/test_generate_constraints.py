@@ -1,0 +1,120 @@
+"""A token that another processor forbids stays forbidden, however the ban is written."""
+
+import pytest
+import torch
+from conftest import TEXTS
+from transformers import LogitsProcessor
+
+from knn_logits import KNNLogitsProcessor
+
+PROMPT = "The harbour crane"
+
+
+@pytest.fixture
+def sure(model, store):
+    """A processor whose neighbors decide, so that a ban is what stands against them."""
+    with KNNLogitsProcessor(model, store, k=16, lmbda=0.99, temperature=0.5) as knn:
+        yield knn
+
+
+def greedy(model, tokenizer, *processors, tokens=1, text=PROMPT, **settings):
+    return model.generate(
+        **tokenizer(text, return_tensors="pt"),
+        max_new_tokens=tokens,
+        do_sample=False,
+        logits_processor=list(processors),
+        return_dict_in_generate=True,
+        output_scores=True,
+        **settings,
+    )
+
+
+class Masks(LogitsProcessor):
+    """Forbids a token as users' own processors do: by a low number in its place."""
+
+    def __init__(self, token, number):
+        self.token, self.number = token, number
+
+    def __call__(self, input_ids, scores):
+        scores = scores.clone()
+        scores[:, self.token] = self.number
+        return scores
+
+
+def is_forbidden(output, token):
+    scores = output.scores[0][0]
+    assert float(scores.exp().sum()) == pytest.approx(1.0, abs=1e-5)
+    return float(scores[token].double().exp()) == 0.0
+
+
+@pytest.mark.parametrize("removes", [False, True], ids=["", "remove_invalid_values"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_bad_words(model, tokenizer, sure, removes, beams):
+    wanted = int(greedy(model, tokenizer, sure).sequences[0, -1])
+    settings = {"remove_invalid_values": removes, "num_beams": beams}
+    output = greedy(model, tokenizer, sure, bad_words_ids=[[wanted]], **settings)
+    assert int(output.sequences[0, -1]) != wanted
+    assert is_forbidden(output, wanted)
+
+
+@pytest.mark.parametrize("removes", [False, True], ids=["", "remove_invalid_values"])
+def test_allowed_tokens(model, tokenizer, sure, removes):
+    wanted = int(greedy(model, tokenizer, sure).sequences[0, -1])
+    allowed = [one for one in (5, 6, 7, 8) if one != wanted]
+    output = greedy(
+        model,
+        tokenizer,
+        sure,
+        prefix_allowed_tokens_fn=lambda *_: allowed,
+        remove_invalid_values=removes,
+    )
+    assert int(output.sequences[0, -1]) in allowed
+    assert is_forbidden(output, wanted)
+
+
+@pytest.mark.parametrize("removes", [False, True], ids=["", "remove_invalid_values"])
+def test_no_repeated_ngram(model, tokenizer, sure, removes):
+    # The corpus goes on with " oil" once more.
+    text = TEXTS[5].partition(" oil of grade nine")[0]
+    free = greedy(model, tokenizer, sure, text=text).sequences[0].tolist()
+    last, wanted = free[-2:]
+    assert (last, wanted) in zip(free[:-2], free[1:-1], strict=True)
+    settings = {"no_repeat_ngram_size": 2, "remove_invalid_values": removes}
+    output = greedy(model, tokenizer, sure, text=text, **settings)
+    assert int(output.sequences[0, -1]) != wanted
+    assert is_forbidden(output, wanted)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        float("-inf"),
+        torch.finfo(torch.float32).min,
+        torch.finfo(torch.float16).min,
+        torch.finfo(torch.bfloat16).min,
+        -1e4,
+    ],
+)
+@pytest.mark.parametrize("beams", [1, 3])
+def test_masks_of_users(model, tokenizer, sure, number, beams):
+    wanted = int(greedy(model, tokenizer, sure).sequences[0, -1])
+    output = greedy(model, tokenizer, Masks(wanted, number), sure, num_beams=beams)
+    assert int(output.sequences[0, -1]) != wanted
+    assert is_forbidden(output, wanted)
+
+
+def test_a_token_that_is_only_unlikely_can_come_back(model, tokenizer, sure):
+    wanted = int(greedy(model, tokenizer, sure).sequences[0, -1])
+    output = greedy(model, tokenizer, Masks(wanted, -60.0), sure)
+    assert int(output.sequences[0, -1]) == wanted
+
+
+@pytest.mark.parametrize("end", [0, 2, torch.tensor([0, 2]), 50_256, -1, [0, 50_256]])
+def test_end_tokens_of_every_kind(mine, store, tokenizer, end):
+    mine.generation_config.eos_token_id = end
+    with KNNLogitsProcessor(mine, store, lmbda=0.9) as knn:
+        # A tensor is no setting for `generate` itself, which is given numbers.
+        given = {"eos_token_id": None} if not isinstance(end, int) or end < 0 else {}
+        output = greedy(mine, tokenizer, knn, tokens=4, pad_token_id=0, **given)
+        trace = knn.trace(output, tokenizer)
+    assert len(trace[0].tokens) == 4

@@ -1,0 +1,150 @@
+"""Traces begin with the first token that was generated, and end with the last."""
+
+import pytest
+import torch
+from conftest import make_gpt2
+
+from knn_logits import KNNLogitsProcessor
+
+PROMPTS = ["The harbour crane", "a"]
+
+
+@pytest.fixture
+def knn(model, store):
+    with KNNLogitsProcessor(model, store) as processor:
+        yield processor
+
+
+def encode(tokenizer, prompts):
+    return tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
+
+
+def generate(model, knn, inputs, **settings):
+    return model.generate(
+        **inputs,
+        **{"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0} | settings,
+        logits_processor=[knn],
+        return_dict_in_generate=True,
+    )
+
+
+MODES = [{}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: "-".join(mode) or "greedy")
+@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS])
+def test_embeddings_in_place_of_a_prompt(model, tokenizer, knn, mode, prompts):
+    inputs = encode(tokenizer, prompts)
+    embeds = model.get_input_embeddings()(inputs["input_ids"]).detach()
+    given = {"inputs_embeds": embeds, "attention_mask": inputs["attention_mask"]}
+    torch.manual_seed(0)
+    expected = generate(model, knn, inputs, eos_token_id=None, **mode)
+    torch.manual_seed(0)
+    output = generate(model, knn, given, eos_token_id=None, **mode)
+    start = inputs["input_ids"].shape[1]
+    assert torch.equal(output.sequences, expected.sequences[:, start:])
+    traces = zip(knn.trace(output, tokenizer), knn.trace(expected, tokenizer), strict=True)
+    for number, (found, same) in enumerate(traces):
+        assert found.prompt == ""
+        assert [one.token_id for one in found.tokens] == output.sequences[number].tolist()
+        for one, other in zip(found.tokens, same.tokens, strict=True):
+            assert one.p == pytest.approx(other.p, rel=1e-3)
+            assert one.p_lm == pytest.approx(other.p_lm, rel=1e-3)
+
+
+def test_rows_of_other_embeddings_stay_apart(model, tokenizer, knn):
+    # Both rows write the same token first; which row it came from is known all the same.
+    inputs = encode(tokenizer, PROMPTS)
+    embeds = model.get_input_embeddings()(inputs["input_ids"]).detach()
+    forced = tokenizer("The")["input_ids"][0]
+    output = generate(
+        model,
+        knn,
+        {"inputs_embeds": embeds, "attention_mask": inputs["attention_mask"]},
+        num_beams=2,
+        eos_token_id=None,
+        prefix_allowed_tokens_fn=lambda _, ids: list(range(384)) if len(ids) else [forced],
+    )
+    new = output.sequences[:, :3]
+    mask = torch.cat([inputs["attention_mask"], torch.ones_like(new)], 1)
+    with torch.no_grad():
+        logits = model(
+            torch.cat([inputs["input_ids"], new], 1),
+            attention_mask=mask,
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+        ).logits
+    p_lm = torch.softmax(logits[:, -3:-1].double(), -1)
+    for row, trace in enumerate(knn.trace(output, tokenizer)):
+        for place in (1, 2):
+            expected = float(p_lm[row, place - 1, new[row, place]])
+            assert trace.tokens[place].p_lm == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_a_row_that_a_stop_string_ended(model, tokenizer, knn, sample):
+    inputs = encode(tokenizer, PROMPTS)
+    start = inputs["input_ids"].shape[1]
+    settings = {"do_sample": sample, "eos_token_id": None, "top_k": 0}
+    torch.manual_seed(0)
+    free = generate(model, knn, inputs, **settings)
+    stop = tokenizer.decode(free.sequences[0, start + 2])
+    torch.manual_seed(0)
+    output = generate(
+        model,
+        knn,
+        inputs,
+        stop_strings=[stop],
+        tokenizer=tokenizer,
+        **(settings | {"eos_token_id": 0}),
+    )
+    trace = knn.trace(output, tokenizer)
+    written = trace[0].text
+    assert stop in written
+    assert "<|endoftext|>" not in written
+    assert written == tokenizer.decode(free.sequences[0, start : start + len(trace[0].tokens)])
+    assert len(trace[0].tokens) <= 3
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_a_row_that_ended_with_a_token_given_at_the_call(model, tokenizer, knn, sample):
+    inputs = encode(tokenizer, PROMPTS)
+    start = inputs["input_ids"].shape[1]
+    settings = {"do_sample": sample, "top_k": 0}
+    torch.manual_seed(0)
+    free = generate(model, knn, inputs, eos_token_id=None, **settings)
+    end = int(free.sequences[0, start + 2])
+    torch.manual_seed(0)
+    output = generate(model, knn, inputs, eos_token_id=end, **settings)
+    tokens = [one.token_id for one in knn.trace(output, tokenizer)[0].tokens]
+    written = free.sequences[0, start:].tolist()
+    assert tokens == written[: written.index(end) + 1]
+
+
+@pytest.mark.parametrize("pad", [0, 5])
+def test_an_end_token_that_pads_as_well_is_there_once(model, tokenizer, knn, pad):
+    inputs = encode(tokenizer, PROMPTS)
+    start = inputs["input_ids"].shape[1]
+    free = generate(model, knn, inputs, eos_token_id=None)
+    end = int(free.sequences[0, start + 2])
+    pad = end if pad else 0
+    output = generate(model, knn, inputs, eos_token_id=end, pad_token_id=pad)
+    tokens = [one.token_id for one in knn.trace(output, tokenizer, pad_token_id=pad)[0].tokens]
+    written = free.sequences[0, start:].tolist()
+    assert tokens == written[: written.index(end) + 1]
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["itself", "another"])
+def test_every_token_of_assisted_decoding_is_traced(model, tokenizer, knn, own):
+    inputs = tokenizer(PROMPTS[0], return_tensors="pt")
+    plain = generate(model, knn, inputs, max_new_tokens=20, eos_token_id=None)
+    expected = knn.trace(plain, tokenizer)[0].tokens
+    assistant = model if own else make_gpt2(seed=5, layers=1)
+    for _ in range(2):
+        output = generate(
+            model, knn, inputs, max_new_tokens=20, eos_token_id=None, assistant_model=assistant
+        )
+        assert torch.equal(output.sequences, plain.sequences)
+        found = knn.trace(output, tokenizer)[0].tokens
+        assert len(found) == 20
+        for one, other in zip(found, expected, strict=True):
+            assert (one.token_id, one.p) == (other.token_id, pytest.approx(other.p, rel=1e-3))
