@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from knn_logits.compatibility import CANARY_KEYS
-from knn_logits.config import IndexConfig, Metric
+from knn_logits.config import IndexConfig, Metric, check_threads
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import write_arrays, write_bytes
 from knn_logits.datastore.job import Job, begin
@@ -58,6 +58,7 @@ def build_index(
         BusyError: when another process is writing the datastore.
     """
     index = index or IndexConfig()
+    check_threads(threads)
     if not store.has_keys:
         raise DatastoreError(f"{store.folder} has no keys: build the datastore again")
     check_index(index, store.manifest.dim, index.metric or store.manifest.metric)
