@@ -40,9 +40,10 @@ def whole_number(name: str, value: object, least: int, most: int = _LARGEST) -> 
     Raises:
         ConfigError: when it is none, or out of its range.
     """
-    number = int(value) if isinstance(value, Integral) and type(value) is not bool else None
-    if number is not None and least <= number <= most:
-        return number
+    if not isinstance(value, bool) and isinstance(value, Integral):
+        number = int(value)
+        if least <= number <= most:
+            return number
     limits = f"of at least {least}" if most == _LARGEST else f"from {least} to {most}"
     raise ConfigError(f"{name} must be a whole number {limits}, not {value!r}")
 
@@ -59,7 +60,7 @@ def check_threads(threads: int | None) -> None:
 
 def _real_number(name: str, value: object) -> float:
     try:
-        if isinstance(value, Real) and type(value) is not bool:
+        if not isinstance(value, bool) and isinstance(value, Real):
             number = float(value)
             if math.isfinite(number):
                 return number

@@ -164,6 +164,7 @@ def build_datastore(
         if job.repeated:
             return _as_it_is(job, model, location)
         contexts = text.contexts()
+        check_index(index, canary[CANARY_KEYS].shape[1], index.metric or "l2", contexts.entries)
         write_keys(job, model, keys, text, contexts, shard_bytes=shard_bytes, progress=progress)
         manifest = Manifest(
             created_with=__version__,
