@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, get_args
 
 from knn_logits.errors import ConfigError
@@ -14,6 +15,11 @@ METRICS: tuple[str, ...] = get_args(Metric)
 DEFAULT_K = 1024
 DEFAULT_LMBDA = 0.25
 DEFAULT_TEMPERATURE = 10.0
+
+# One less than the largest that FAISS's own numbers hold, since some seeds are one more than given.
+MOST_SEED = 2**31 - 2
+MOST_THREADS = 1024
+_LARGEST = 2**63 - 1
 
 
 def check_metric(metric: str) -> Metric:
@@ -28,20 +34,49 @@ def check_metric(metric: str) -> Metric:
     raise ConfigError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
 
 
-def _whole_number(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}, not {value!r}")
+def whole_number(name: str, value: object, least: int, most: int = _LARGEST) -> int:
+    """A whole number of any type, NumPy's too, as one of Python's.
+
+    Raises:
+        ConfigError: when it is none, or out of its range.
+    """
+    if not isinstance(value, bool) and isinstance(value, Integral):
+        number = int(value)
+        if least <= number <= most:
+            return number
+    limits = f"of at least {least}" if most == _LARGEST else f"from {least} to {most}"
+    raise ConfigError(f"{name} must be a whole number {limits}, not {value!r}")
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuses more threads than a process can start: it would end without a word.
+
+    Raises:
+        ConfigError: when it is no such number; None is none of one's own.
+    """
+    if threads is not None:
+        whole_number("threads", threads, 1, MOST_THREADS)
 
 
 def _real_number(name: str, value: object) -> float:
     try:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not isinstance(value, bool) and isinstance(value, Real):
             number = float(value)
             if math.isfinite(number):
                 return number
     except OverflowError:  # a whole number too large for a float
         pass
     raise ConfigError(f"{name} must be a finite number, not {value!r}")
+
+
+def _truth(name: str, value: object) -> bool:
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's
+        return bool(value)
+    raise ConfigError(f"{name} must be True or False, not {value!r}")
+
+
+def _set(config: object, name: str, value: object) -> None:
+    object.__setattr__(config, name, value)  # of a frozen one, while it is made
 
 
 @dataclass(frozen=True)
@@ -80,25 +115,22 @@ class KNNConfig:
     pointer_distances: str = "keys"
 
     def __post_init__(self) -> None:
-        _whole_number("k", self.k, 1)
-        _whole_number("min_knns", self.min_knns, 1)
-        _whole_number("max_knns", self.max_knns, 1)
-        if not isinstance(self.retomaton, bool):
-            raise ConfigError(f"retomaton must be True or False, not {self.retomaton!r}")
+        for name in ("k", "min_knns", "max_knns"):
+            _set(self, name, whole_number(name, getattr(self, name), 1))
+        for name in ("retomaton", "refine"):
+            _set(self, name, _truth(name, getattr(self, name)))
         if self.pointer_distances not in ("keys", "index"):
             raise ConfigError(
                 f"pointer_distances must be 'keys' or 'index', not {self.pointer_distances!r}"
             )
-        object.__setattr__(self, "lmbda", _real_number("lmbda", self.lmbda))
+        _set(self, "lmbda", _real_number("lmbda", self.lmbda))
         if not 0.0 <= self.lmbda <= 1.0:
             raise ConfigError(f"lmbda must lie between 0 and 1, not {self.lmbda!r}")
-        object.__setattr__(self, "temperature", _real_number("temperature", self.temperature))
+        _set(self, "temperature", _real_number("temperature", self.temperature))
         if self.temperature <= 0.0:
             raise ConfigError(f"temperature must be above 0, not {self.temperature!r}")
-        if not isinstance(self.refine, bool):
-            raise ConfigError(f"refine must be True or False, not {self.refine!r}")
         if self.nprobe is not None:
-            _whole_number("nprobe", self.nprobe, 1)
+            _set(self, "nprobe", whole_number("nprobe", self.nprobe, 1))
 
     def with_given(self, **given: Any) -> KNNConfig:
         """These settings with those that are given; None leaves one as it is.
@@ -162,10 +194,10 @@ class IndexConfig:
         if not isinstance(self.factory, str) or not self.factory.strip():
             raise ConfigError("the index must be 'exact', 'auto' or a FAISS factory string")
         if self.nprobe is not None:
-            _whole_number("nprobe", self.nprobe, 1)
+            _set(self, "nprobe", whole_number("nprobe", self.nprobe, 1))
         if self.train_size is not None:
-            _whole_number("train_size", self.train_size, 1)
-        _whole_number("seed", self.seed, 0)
+            _set(self, "train_size", whole_number("train_size", self.train_size, 1))
+        _set(self, "seed", whole_number("seed", self.seed, 0, MOST_SEED))
 
 
 @dataclass(frozen=True)
@@ -188,9 +220,9 @@ class WindowConfig:
 
     def __post_init__(self) -> None:
         if self.window is not None:
-            _whole_number("window", self.window, 2)
+            _set(self, "window", whole_number("window", self.window, 2))
         if self.stride is not None:
-            _whole_number("stride", self.stride, 1)
+            _set(self, "stride", whole_number("stride", self.stride, 1))
         if self.window is not None and self.stride is not None and self.stride > self.window:
             raise ConfigError(
                 f"stride {self.stride} is larger than window {self.window}: "

@@ -19,7 +19,7 @@ from knn_logits.capture.forward import (
 )
 from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
-from knn_logits.config import SearchSettings
+from knn_logits.config import SearchSettings, whole_number
 from knn_logits.corpus.documents import checked_text
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.gating.gate import Gate, rows_to_search, weigh_rows
@@ -86,6 +86,9 @@ def explain(
         MismatchError: when model or tokenizer are not the datastore's.
     """
     checked_text(text, "the text")
+    if source is not None:
+        checked_text(source, "the source")
+    max_neighbors = whole_number("max_neighbors", max_neighbors, 0)
     stores = open_stores(datastore)
     check_tokenizer(tokenizer, stores[0])
     location = locate_key(model, stores[0])

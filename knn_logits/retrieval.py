@@ -353,7 +353,7 @@ def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Ar
     metric = store.manifest.metric
     largest = metric != "l2"
     asked = torch.from_numpy(queries)
-    best = torch.empty(len(queries), 0)
+    best = torch.empty(len(queries), 0, dtype=torch.float32)
     best_ids = torch.empty(len(queries), 0, dtype=torch.int64)
     first = 0
     for batch in store.key_batches(_KEYS_AT_ONCE):

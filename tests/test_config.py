@@ -1,8 +1,16 @@
 import math
 
+import numpy as np
 import pytest
 
-from knn_logits.config import METRICS, IndexConfig, KNNConfig, WindowConfig, check_metric
+from knn_logits.config import (
+    METRICS,
+    IndexConfig,
+    KNNConfig,
+    WindowConfig,
+    check_metric,
+    check_threads,
+)
 from knn_logits.errors import ConfigError, KNNLogitsError
 
 NAN, INF = math.nan, math.inf
@@ -111,3 +119,28 @@ def test_defaults():
     assert config.refine is False
     assert config.nprobe is None
     assert IndexConfig() == IndexConfig("auto", None, None, None, 0)
+
+
+def test_numbers_of_numpy_are_numbers():
+    found = KNNConfig(
+        k=np.int64(8), lmbda=np.float32(0.5), temperature=np.int32(3), refine=np.True_
+    )
+    assert found == KNNConfig(k=8, lmbda=0.5, temperature=3.0, refine=True)
+    assert [type(one) for one in (found.k, found.lmbda, found.refine)] == [int, float, bool]
+    assert type(IndexConfig(nprobe=np.uint8(4)).nprobe) is int
+    assert type(KNNConfig().with_given(k=np.int64(8)).k) is int
+    for value in (np.float64(8.0), np.True_, np.array([8]), np.int64(0)):
+        assert "k must be" in message(KNNConfig, k=value)
+
+
+def test_what_no_number_can_hold_is_refused():
+    assert "from 0 to" in message(IndexConfig, seed=2**32)
+    assert "k must be" in message(KNNConfig, k=2**63)
+
+
+@pytest.mark.parametrize("value", [0, -1, 100_000, 1.5, "4", True])
+def test_threads_that_cannot_be_started_are_refused(value):
+    with pytest.raises(ConfigError, match="threads must be"):
+        check_threads(value)
+    check_threads(None)
+    check_threads(np.int64(4))

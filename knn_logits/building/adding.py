@@ -15,14 +15,14 @@ from knn_logits.building.steps import KeyPlan, write_keys, write_text
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import is_encoder_decoder
 from knn_logits.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
-from knn_logits.config import IndexConfig
+from knn_logits.config import IndexConfig, check_threads, whole_number
 from knn_logits.corpus.documents import Document, several
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import begin
 from knn_logits.datastore.manifest import IndexRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES
-from knn_logits.errors import ConfigError, CorpusError, DatastoreError
+from knn_logits.errors import CorpusError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.progress import Progress, no_progress
@@ -71,8 +71,9 @@ def add_documents(
         StorageError: when the disk is full.
     """
     documents = several(documents, "documents")
-    if batch_tokens is not None and batch_tokens < 1:
-        raise ConfigError(f"batch_tokens must be at least 1, not {batch_tokens}")
+    if batch_tokens is not None:
+        batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
+    check_threads(threads)
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     folder = store.folder.resolve()
     location = locate_key(model, store)

@@ -18,7 +18,13 @@ from knn_logits.building.writing import writing_settings
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
 from knn_logits.compatibility import CANARY_KEYS, check_model, model_record, tokenizer_record
-from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
+from knn_logits.config import (
+    IndexConfig,
+    KNNConfig,
+    WindowConfig,
+    check_threads,
+    whole_number,
+)
 from knn_logits.corpus.documents import Document, several
 from knn_logits.datastore.job import Job, begin
 from knn_logits.datastore.manifest import (
@@ -119,8 +125,9 @@ def build_datastore(
     documents = several(documents, "documents")
     if keys_dtype not in ("float16", "float32"):
         raise ConfigError(f"keys are kept in float16 or float32, not in {keys_dtype!r}")
-    if batch_tokens is not None and batch_tokens < 1:
-        raise ConfigError(f"batch_tokens must be at least 1, not {batch_tokens}")
+    if batch_tokens is not None:
+        batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
+    check_threads(threads)
     pairs: PairTokenizer | None = None
     if is_encoder_decoder(model):
         if concatenate:
@@ -158,6 +165,7 @@ def build_datastore(
         if job.repeated:
             return _as_it_is(job, model, location)
         contexts = text.contexts()
+        check_index(index, canary[CANARY_KEYS].shape[1], index.metric or "l2", contexts.entries)
         write_keys(job, model, keys, text, contexts, shard_bytes=shard_bytes, progress=progress)
         manifest = Manifest(
             created_with=__version__,

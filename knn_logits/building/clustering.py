@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from knn_logits.config import IndexConfig
+from knn_logits.config import IndexConfig, check_threads, whole_number
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import write_array
 from knn_logits.datastore.job import begin
@@ -53,6 +53,8 @@ def cluster(
         DatastoreError: when the datastore has no keys.
         BusyError: when another process is writing the datastore.
     """
+    clusters = whole_number("clusters", clusters, 1)
+    check_threads(threads)
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     if not store.has_keys:
         raise DatastoreError(f"{store.folder} has no keys to cluster; build the datastore again")

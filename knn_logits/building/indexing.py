@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +15,14 @@ import torch
 
 from knn_logits.building.writing import writing_settings
 from knn_logits.compatibility import CANARY_KEYS
-from knn_logits.config import IndexConfig, Metric
-from knn_logits.datastore import layout
+from knn_logits.config import IndexConfig, Metric, check_threads
+from knn_logits.datastore import layout, verification
 from knn_logits.datastore.files import write_arrays, write_bytes
 from knn_logits.datastore.job import Job, begin
-from knn_logits.datastore.manifest import IndexRecord, RecallRecord
+from knn_logits.datastore.manifest import IndexRecord, RecallRecord, read_manifest
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import equivalent_temperature
-from knn_logits.errors import DatastoreError
+from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.neighbors import Array
@@ -36,7 +40,7 @@ _NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def build_index(
-    store: Datastore,
+    store: Datastore | str | os.PathLike[str],
     index: IndexConfig | None = None,
     *,
     threads: int | None = None,
@@ -45,7 +49,8 @@ def build_index(
     """Builds the index of a datastore anew, with another kind or metric, and writes it down.
 
     Args:
-        store: A datastore with its keys.
+        store: A datastore with its keys, or its folder, in which the old index may be missing or
+            damaged.
         index: What kind of index; "auto" chooses by the number of entries.
         threads: OpenMP threads; None leaves FAISS's own choice.
         progress: Told how far the work is.
@@ -59,11 +64,17 @@ def build_index(
         BusyError: when another process is writing the datastore.
     """
     index = index or IndexConfig()
+    check_threads(threads)
+    if not isinstance(store, Datastore):
+        store = without_index(Path(store))
     if not store.has_keys:
-        raise DatastoreError(f"{store.folder} has no keys: build the datastore again")
-    check_index(index, store.manifest.dim, index.metric or store.manifest.metric)
+        raise DatastoreError(
+            f"{store.folder} has no keys, which an index is made of: fetch them with `knn-logits "
+            "pull --keys`, or build the datastore again"
+        )
+    check_index(index, store.manifest.dim, index.metric or store.manifest.metric, len(store))
     with begin(store.folder.resolve(), "index", {}) as job:
-        store = Datastore(store.folder)
+        store = without_index(store.folder)
         old = store.manifest
         metric: Metric = index.metric or old.metric
         # The index is built under the manifest's metric, so the manifest in memory changes first.
@@ -94,16 +105,57 @@ def build_index(
     return Datastore(store.folder)
 
 
-def check_index(index: IndexConfig, dim: int, metric: Metric) -> None:
-    """Refuses an index that FAISS does not know, before any work is done for it.
+def without_index(folder: Path) -> Datastore:
+    """A datastore whose index is of no interest, and may be missing or damaged.
 
     Raises:
-        ConfigError: when FAISS cannot make it for keys of `dim` numbers.
+        DatastoreError: when the folder is no datastore.
+        DamagedError: when another file is damaged.
     """
-    if index.factory not in ("exact", "auto"):
-        from knn_logits.index.faiss_backend import make_empty
+    manifest = read_manifest(folder)
+    kept = [one for one in manifest.files if layout.kind_of(one.name) not in ("index", "native")]
+    if len(kept) == len(manifest.files):
+        return Datastore(folder)
+    record = IndexRecord(factory="exact", requested=manifest.index.requested)
+    bare = manifest.model_copy(update={"files": tuple(kept), "index": record})
+    verification.check(folder, bare)
+    store = Datastore.unfinished(folder, bare)
+    store.manifest = manifest
+    return store
 
-        make_empty(index.factory, dim, metric)
+
+def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | None = None) -> None:
+    """Refuses an index that cannot be made, before any work is done for it.
+
+    Args:
+        index: What is asked for.
+        dim: Length of a key.
+        metric: How keys are compared.
+        entries: Keys that there will be; None while that is not known.
+
+    Raises:
+        ConfigError: when FAISS cannot make it for such keys, or so many.
+    """
+    if index.factory in ("exact", "auto"):
+        return
+    if entries is not None:
+        keys = min(entries, index.train_size or entries)
+        needed = _fewest_keys(index.factory)
+        if needed > keys:
+            raise ConfigError(
+                f"the index {index.factory!r} learns from at least {needed:,} keys, and there are "
+                f"{keys:,}; take fewer lists, 'auto' or 'exact'"
+            )
+    from knn_logits.index.faiss_backend import make_empty
+
+    make_empty(index.factory, dim, metric)
+
+
+def _fewest_keys(factory: str) -> int:
+    """Keys that an index of lists and codes learns from: one a list, one a code."""
+    lists = math.prod(int(number) for number in re.findall(r"\bIVF(\d{1,18})", factory))
+    bits = [int(found or 8) for found in re.findall(r"\bPQ\d+(?:x(\d{1,2}))?(?!\w*fs)", factory)]
+    return max([lists, *(1 << one for one in bits)])
 
 
 def write_index(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -49,6 +51,8 @@ class _OneLine(logging.Handler):
 
 def listen() -> None:
     """Warnings of the package become lines on stderr; streams take every character."""
+    # Read when the Hub's client is loaded: what it tries again is no line of an answer.
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     logger = logging.getLogger("knn_logits")
     logger.handlers = [_OneLine()]
     logger.propagate = False
@@ -99,12 +103,7 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
         ConfigError: when the device or the precision is unknown.
     """
     import torch
-    from transformers import (
-        AutoConfig,
-        AutoModelForCausalLM,
-        AutoModelForSeq2SeqLM,
-        AutoTokenizer,
-    )
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     if dtype not in ("auto", "float32", "bfloat16", "float16"):
         raise ConfigError(f"--dtype is auto, float32, bfloat16 or float16, not {dtype!r}")
@@ -117,18 +116,13 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
     if where.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda, but PyTorch finds no GPU here; give --device cpu")
     kind = dtype if dtype == "auto" else getattr(torch, dtype)
+    config = _config_of(name)
     try:
-        config = AutoConfig.from_pretrained(name)
         family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         model = family.from_pretrained(name, dtype=kind)
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = " ".join(str(error).split())
-        reason = reason if len(reason) < 200 else reason[:200] + "…"
-        raise ModelError(
-            f"cannot load the model {name!r}: give a causal or encoder-decoder language model, as "
-            f"a Hub id or a folder ({reason})"
-        ) from error
+        raise _no_model(name, error) from error
     try:
         loaded: Any = model
         return loaded.to(where).eval(), tokenizer
@@ -140,13 +134,41 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
 
 
 def reads_pairs(name: str) -> bool:
-    """Whether a model is an encoder-decoder; False where there is none of that name."""
+    """Whether a model is an encoder-decoder.
+
+    Raises:
+        ModelError: when there is none of that name.
+    """
+    return bool(_config_of(name).is_encoder_decoder)
+
+
+def _config_of(name: str) -> Any:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
     from transformers import AutoConfig
 
+    if not Path(name).exists():
+        try:
+            validate_repo_id(name)
+        except HFValidationError as error:
+            raise ModelError(
+                f"there is no model {name!r}: no such folder is here, and it is no name of the Hub;"
+                " give a folder that holds a model, or org/name"
+            ) from error
     try:
-        return bool(AutoConfig.from_pretrained(name).is_encoder_decoder)
-    except (OSError, ValueError, KeyError, ImportError):
-        return False  # `load_model` says what is wrong
+        return AutoConfig.from_pretrained(name)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _no_model(name, error) from error
+
+
+def _no_model(name: str, error: Exception) -> ModelError:
+    reason = one_line(str(error)).strip()
+    reason = reason if len(reason) < 200 else reason[:200] + "…"
+    here = "" if Path(name).exists() else "no such folder is here, and the Hub does not give it; "
+    return ModelError(
+        f"cannot load the model {name!r}: {here}give a causal or encoder-decoder language model, "
+        f"as a Hub id or a folder ({reason})"
+    )
 
 
 def open_datastore(name: str, *, keys: bool = False) -> Datastore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from knn_logits.cli import options
 from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, print_json, say
@@ -28,11 +29,14 @@ def index(
         native=native_index,
     )
     from knn_logits.building.indexing import build_index
+    from knn_logits.datastore.hub_client import hub_name
 
     prepare(threads, seed)
     started = time.monotonic()
     with Bars() as bars, interruptible("the datastore keeps its old index"):
-        done = build_index(open_datastore(store), config, threads=threads, progress=bars)
+        # Its old index may be missing or damaged.
+        folder = Path(store) if hub_name(store) is None else open_datastore(store).folder
+        done = build_index(folder, config, threads=threads, progress=bars)
     seconds = time.monotonic() - started
     record = done.manifest.index
     if json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from knn_logits.config import KNNConfig
+from knn_logits.config import MOST_SEED, MOST_THREADS, KNNConfig
 from knn_logits.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -115,9 +115,14 @@ Dtype = Annotated[
     str, typer.Option("--dtype", help="Precision of the model: auto, float32, bfloat16, float16.")
 ]
 Threads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="CPU threads; all of them where not given.")
+    int | None,
+    typer.Option(
+        "--threads", min=1, max=MOST_THREADS, help="CPU threads; all of them where not given."
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of every random choice.")
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
 ]

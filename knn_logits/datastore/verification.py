@@ -107,8 +107,12 @@ def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -
         except OSError as error:
             return f"{folder / record.name} cannot be read ({error.strerror}); {_ADVICE}"
 
-    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        found = [one for one in pool.map(problem, records) if one]
+    try:
+        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+            found = [one for one in pool.map(problem, records) if one]
+    except RuntimeError:  # the system starts no thread any more, and one is enough
+        done = 0
+        found = [one for one in map(problem, records) if one]
     if not found:
         try:
             _check_together(folder, manifest)

@@ -20,7 +20,7 @@ from knn_logits.compatibility import (
     pair_tokenizer,
     vocabulary_size,
 )
-from knn_logits.config import SearchSettings, WindowConfig
+from knn_logits.config import SearchSettings, WindowConfig, check_threads, whole_number
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError
 from knn_logits.gating.gate import Gate
@@ -86,8 +86,9 @@ def open_bench(
         ConfigError: when a setting is out of its range.
         MismatchError: when model or tokenizer are not the datastore's.
     """
-    if batch_tokens is not None and batch_tokens < 1:
-        raise ConfigError(f"batch_tokens must be at least 1, not {batch_tokens}")
+    if batch_tokens is not None:
+        batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
+    check_threads(threads)
     stores = [] if datastore is None else open_stores(datastore)
     retriever = gate = None
     windows = (window or WindowConfig(), False)

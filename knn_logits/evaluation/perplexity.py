@@ -19,7 +19,7 @@ from typing_extensions import Unpack
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores
 from knn_logits.compatibility import model_record
-from knn_logits.config import SearchSettings, WindowConfig
+from knn_logits.config import MOST_SEED, SearchSettings, WindowConfig, whole_number
 from knn_logits.corpus.documents import Document
 from knn_logits.distribution import log_p_knn_of, mix_one
 from knn_logits.errors import CorpusError
@@ -115,6 +115,7 @@ def evaluate(
         MismatchError: when model or tokenizer are not the datastore's.
     """
     lots = named(texts)
+    samples, seed = whole_number("samples", samples, 0), whole_number("seed", seed, 0, MOST_SEED)
     bench = open_bench(
         model,
         tokenizer,

@@ -19,10 +19,10 @@ from typing_extensions import Unpack
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.combined import Stores, open_stores
 from knn_logits.compatibility import check_tokenizer, pair_tokenizer
-from knn_logits.config import SearchSettings
+from knn_logits.config import SearchSettings, check_threads, whole_number
 from knn_logits.corpus.documents import Document, checked_text, several
 from knn_logits.datastore.store import Datastore
-from knn_logits.errors import ConfigError, CorpusError, ModelError
+from knn_logits.errors import CorpusError, ModelError
 from knn_logits.evaluation.scores import Score, scores
 from knn_logits.evaluation.texts import named
 from knn_logits.gating.gate import Gate
@@ -93,10 +93,11 @@ def translate(
         MismatchError: when model or tokenizer are not the datastore's.
         ModelError: for a causal model.
     """
-    if num_beams < 1 or batch_size < 1:
-        raise ConfigError(f"num_beams and batch_size are at least 1, not {num_beams}, {batch_size}")
-    if max_new_tokens is not None and max_new_tokens < 1:
-        raise ConfigError(f"max_new_tokens is at least 1, not {max_new_tokens}")
+    num_beams = whole_number("num_beams", num_beams, 1)
+    batch_size = whole_number("batch_size", batch_size, 1)
+    if max_new_tokens is not None:
+        max_new_tokens = whole_number("max_new_tokens", max_new_tokens, 1)
+    check_threads(threads)
     sources = [checked_text(one, "a source") for one in several(sources, "sources")]
     stores = [] if datastore is None else open_stores(datastore)
     for store in stores:

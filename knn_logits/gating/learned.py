@@ -47,7 +47,7 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
         The features of neighbors are 0 for a row that has none.
     """
     rows = neighbors.rows
-    found = torch.zeros(rows, 4, device=log_p_lm.device)
+    found = torch.zeros(rows, 4, dtype=torch.float32, device=log_p_lm.device)
     if neighbors.k:
         few = min(FEW, neighbors.k)
         near, columns = neighbors.distances.topk(few, dim=-1, largest=metric != "l2")

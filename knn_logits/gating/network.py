@@ -104,12 +104,12 @@ def trained(
     mean, scale = read.mean(0), read.std(0, correction=0)
     scale = torch.where(scale > 1e-6, scale, torch.ones_like(scale))
     read = (read - mean) / scale
-    random = torch.Generator().manual_seed(seed)
+    random, kind = torch.Generator().manual_seed(seed), torch.float32
     weights = [
-        torch.randn(units, inputs, generator=random) / inputs**0.5,
-        torch.zeros(units),
-        torch.randn(_out_shape(units, outputs), generator=random) / units**0.5,
-        torch.zeros(outputs or 1),
+        torch.randn(units, inputs, generator=random, dtype=kind) / inputs**0.5,
+        torch.zeros(units, dtype=kind),
+        torch.randn(_out_shape(units, outputs), generator=random, dtype=kind) / units**0.5,
+        torch.zeros(outputs or 1, dtype=kind),
     ]
     for one in weights:
         one.requires_grad_()

@@ -99,7 +99,9 @@ class _Skipping:
         if isinstance(self.inner, Gate):
             found = self.inner.lmbda(neighbors, metric, log_p_lm)
         else:
-            found = torch.full((neighbors.rows,), self.inner, device=log_p_lm.device)
+            found = torch.full(
+                (neighbors.rows,), self.inner, dtype=torch.float32, device=log_p_lm.device
+            )
         return self._where_found(found, neighbors)
 
     def weigh(

@@ -33,7 +33,7 @@ class ExactIndex:
         self.metric: Metric = metric
         self.size, self.dim = int(keys.shape[0]), int(keys.shape[1])
         keys = keys.to(device=device, dtype=torch.float32)
-        self._mean = torch.zeros(self.dim, device=keys.device)
+        self._mean = torch.zeros(self.dim, dtype=torch.float32, device=keys.device)
         if metric == "l2" and self.size:
             self._mean = keys.mean(dim=0)
             keys = keys - self._mean
@@ -85,7 +85,7 @@ class ExactIndex:
         queries = queries.to(self._keys.device, torch.float32)
         if not k or not len(queries):
             return (
-                torch.empty(len(queries), 0, device=self._keys.device),
+                torch.empty(len(queries), 0, dtype=torch.float32, device=self._keys.device),
                 torch.empty(len(queries), 0, dtype=torch.int64, device=self._keys.device),
             )
         rows = max(1, _BLOCK // self.size)

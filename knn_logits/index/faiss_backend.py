@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.config import Metric
+from knn_logits.config import Metric, check_threads
 from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
 from knn_logits.index.base import normalised
 from knn_logits.neighbors import Array, padding_distance
@@ -96,6 +96,7 @@ def openmp_threads(number: int | None) -> Iterator[None]:
         yield
         return
     faiss = faiss_module()
+    check_threads(number)
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(number)
     try:

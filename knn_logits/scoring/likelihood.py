@@ -221,7 +221,8 @@ def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Gri
     Returns:
         float32 [rows, ks, temperatures]; 0 for a row without neighbors.
     """
-    table = torch.zeros(neighbors.rows, len(grid.ks), len(grid.temperatures))
+    shape = (neighbors.rows, len(grid.ks), len(grid.temperatures))
+    table = torch.zeros(shape, dtype=torch.float32)
     if not neighbors.k:
         return table
     below, votes = _sorted_votes(neighbors, metric, targets)
@@ -245,7 +246,7 @@ def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Gri
         total = torch.stack(
             [weights[:, a:b].sum(dim=1) for a, b in zip([0, *ends], ends, strict=False)], dim=1
         )
-        voted = torch.zeros(neighbors.rows * segments)
+        voted = torch.zeros(neighbors.rows * segments, dtype=torch.float32)
         voted.index_add_(0, target, weights.view(-1)[flat])
         total = total.cumsum(dim=1).clamp_(min=torch.finfo(torch.float32).tiny)
         table[:, :, number] = voted.view(-1, segments).cumsum(dim=1) / total

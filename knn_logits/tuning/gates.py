@@ -190,7 +190,7 @@ class _Tokens:
         elif isinstance(lmbda, LearnedGate):
             share = lmbda.at(torch.from_numpy(self.features))
         else:
-            share = torch.full((len(self.lm),), lmbda)
+            share = torch.full((len(self.lm),), lmbda, dtype=torch.float32)
         weight = np.where(np.isfinite(self.nearest), share.double().numpy(), 0.0)
         with np.errstate(divide="ignore"):
             mixed: Floats = np.logaddexp(np.log1p(-weight) + self.lm, np.log(weight) + self.knn)

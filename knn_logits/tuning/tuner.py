@@ -18,7 +18,7 @@ from torch import nn
 
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores, open_stores
-from knn_logits.config import DEFAULT_K, WindowConfig
+from knn_logits.config import DEFAULT_K, MOST_SEED, WindowConfig, whole_number
 from knn_logits.corpus.documents import Document
 from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.datastore.store import Datastore
@@ -120,6 +120,11 @@ def tune(
         MismatchError: when model or tokenizer are not the datastore's.
     """
     lots = named(texts)
+    samples, seed = whole_number("samples", samples, 0), whole_number("seed", seed, 0, MOST_SEED)
+    if k is not None:
+        k = whole_number("k", k, 1)
+    if bleu is not None:
+        bleu = whole_number("bleu", bleu, 1)
     stores = open_stores(datastore)
     if not stores:
         raise ConfigError("no datastore is given, and only one has settings to tune")

@@ -1,11 +1,15 @@
 import errno
+import shutil
+import threading
 
 import numpy as np
 import pytest
 import torch
+from conftest import TEXTS
 from folders import contents, hashes, names, refit
 from handmade import make_store
 
+import knn_logits
 from knn_logits import (
     ConfigError,
     DamagedError,
@@ -17,6 +21,7 @@ from knn_logits import (
     build_index,
 )
 from knn_logits.building import indexing
+from knn_logits.building.indexing import check_index
 from knn_logits.datastore import files, layout
 from knn_logits.datastore.files import write_arrays
 from knn_logits.errors import StorageError
@@ -288,3 +293,61 @@ def test_an_index_that_finds_something_else_is_refused(plain):
     refit(store.folder)
     with pytest.raises(DamagedError, match="does not find what it found"):
         Retriever(Datastore(store.folder), KNNConfig())
+
+
+@pytest.mark.parametrize("factory", ["IVF99999999,Flat", "IVF64_HNSW8,PQ4x12", "PQ4x20"])
+def test_what_the_text_is_too_short_for_is_refused_before_the_keys(
+    model, tokenizer, store, tmp_path, monkeypatch, factory
+):
+    def never(*_, **__):
+        raise AssertionError("keys were computed")
+
+    with pytest.raises(ConfigError, match="learns from at least"):
+        build_index(store, IndexConfig(factory))
+    monkeypatch.setattr("knn_logits.building.builder.write_keys", never)
+    with pytest.raises(ConfigError, match="learns from at least"):
+        knn_logits.build_datastore(
+            model, tokenizer, TEXTS, tmp_path / "s", index=IndexConfig(factory)
+        )
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("factory", ["IVF4,Flat", "IVF4,SQ8", "PCA8,IVF4,PQ4x4", "HNSW8", "PQ4x4"])
+def test_what_fits_is_not_refused(factory):
+    check_index(IndexConfig(factory), 32, "l2", 100)
+
+
+@pytest.mark.parametrize("damage", ["lost", "changed"])
+def test_an_index_that_is_lost_or_damaged_is_made_anew(run, store, tmp_path, damage):
+    folder = shutil.copytree(store.folder, tmp_path / "copy")
+    build_index(Datastore(folder), IndexConfig("IVF4,SQ8"))
+    (path,) = folder.glob("index*.safetensors")
+    if damage == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-4] + b"gone")
+    found = run("index", folder, "--index", "IVF4,Flat")
+    assert found.code == 0, found.err
+    assert Datastore(folder, full=True).manifest.index.factory == "IVF4,Flat"
+    asked = torch.from_numpy(store.keys([3]).astype(np.float32))
+    assert open_index(Datastore(folder)).search(asked, 1)[1].tolist() == [[3]]
+
+
+def test_another_damaged_file_is_named_before_an_index_is_made(store, tmp_path):
+    folder = shutil.copytree(store.folder, tmp_path / "copy")
+    build_index(Datastore(folder), IndexConfig("IVF4,SQ8"))
+    (path,) = folder.glob("tokens*")
+    path.write_bytes(path.read_bytes()[:-4] + b"gone")
+    with pytest.raises(DamagedError, match="tokens"):
+        build_index(folder)
+
+
+def test_an_index_is_made_where_no_thread_can_be_started(store, tmp_path, monkeypatch):
+    folder = shutil.copytree(store.folder, tmp_path / "copy")
+
+    def refused(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    done = build_index(folder, IndexConfig("IVF4,Flat"))
+    assert done.manifest.index.factory == "IVF4,Flat"

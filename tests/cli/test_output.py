@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -187,3 +189,22 @@ def test_nothing_is_left_where_a_place_was_tried(tmp_path):
     check_writable(tmp_path / "old", folder=False)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["./modle", "/no/such/modle", "models/tiny/modle", "modle/"])
+def test_a_mistyped_folder_is_named_as_such(run, copy, text, name):
+    for command in (("generate", name, copy, "--prompt", "The"), ("eval", name, copy, text)):
+        found = run(*command)
+        assert (found.code, "no such folder is here" in found.err) == (1, True), found.err
+        assert "Repo id" not in found.err
+
+
+def test_a_name_that_the_hub_does_not_give_is_one_line(copy):
+    command = [sys.executable, "-m", "knn_logits", "explain", "no-such/modle", str(copy), "text"]
+    quick = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **quick}, timeout=240
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("knn-logits: cannot load the model 'no-such/modle'")
+    assert done.stderr.count("\n") == 1, done.stderr

@@ -1,0 +1,112 @@
+"""What a user sets as PyTorch's type of new tensors changes nothing."""
+
+import shutil
+
+import pytest
+import torch
+from conftest import PAIRS, TEXTS, pair_documents
+
+import knn_logits
+from knn_logits import KNNLogitsProcessor, WindowConfig
+
+DOCUMENTS = [f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." for n in range(8)]
+
+
+@pytest.fixture(params=["float64", "bfloat16"])
+def other_default(request):
+    before = torch.get_default_dtype()
+
+    def call(function):
+        expected = function()
+        torch.set_default_dtype(getattr(torch, request.param))
+        try:
+            return function(), expected
+        finally:
+            torch.set_default_dtype(before)
+
+    yield call
+    torch.set_default_dtype(before)
+
+
+def test_a_build_with_its_calibration_is_the_same(model, tokenizer, other_default, tmp_path):
+    def built():
+        folder = tmp_path / str(torch.get_default_dtype())
+        return knn_logits.build_datastore(
+            model, tokenizer, DOCUMENTS, folder, window=WindowConfig(64, 32)
+        ).manifest
+
+    one, other = other_default(built)
+    assert one == other
+    assert one.settings.calibrated
+
+
+@pytest.mark.parametrize(
+    ("gate", "skip", "skip_by"),
+    [
+        (None, None, "learned"),
+        ("meta-k", None, "learned"),
+        ("learned", 0.3, "learned"),
+    ],
+)
+def test_tuning_and_its_gates_are_the_same(
+    model, tokenizer, store, other_default, gate, skip, skip_by
+):
+    def tuned():
+        return knn_logits.tune(
+            model, tokenizer, store, DOCUMENTS, k=16, gate=gate, skip=skip, skip_by=skip_by
+        )
+
+    one, other = other_default(tuned)
+    assert (one.k, one.lmbda, one.temperature) == (other.k, other.lmbda, other.temperature)
+    assert one.held_out == other.held_out
+    if gate is not None:
+        assert one.gate.perplexity == pytest.approx(other.gate.perplexity, rel=1e-6)
+        measured, expected = other_default(
+            lambda: knn_logits.evaluate(model, tokenizer, store, TEXTS[:2], lmbda=one.gate.gate)
+        )
+        assert measured.total == expected.total
+
+
+def test_all_that_reads_a_datastore_says_the_same(model, tokenizer, store, other_default, tmp_path):
+    def seen():
+        inputs = tokenizer("The harbour crane", return_tensors="pt")
+        with KNNLogitsProcessor(model, store, retomaton=True) as knn:
+            output = model.generate(
+                **inputs, max_new_tokens=6, do_sample=False, logits_processor=[knn]
+            )
+            written = knn.trace(output, tokenizer).to_dict()
+        explained = knn_logits.explain(model, tokenizer, store, TEXTS[0]).to_dict()
+        evaluated = knn_logits.evaluate(model, tokenizer, store, TEXTS[:2], retomaton=True)
+        return written, explained, evaluated.total
+
+    one, other = other_default(seen)
+    assert one == other
+
+
+def test_all_that_changes_a_datastore_makes_the_same(
+    model, tokenizer, store, other_default, tmp_path
+):
+    def changed():
+        folder = tmp_path / str(torch.get_default_dtype())
+        shutil.copytree(store.folder, folder)
+        knn_logits.cluster(folder, 4)
+        knn_logits.build_index(
+            knn_logits.Datastore(folder), knn_logits.IndexConfig("IVF4,SQ8", metric="cosine")
+        )
+        knn_logits.add_documents(model, tokenizer, folder, [TEXTS[0] + " Once more."])
+        knn_logits.remove_documents(folder, "2")
+        return knn_logits.compact(folder).manifest
+
+    one, other = other_default(changed)
+    assert one == other
+
+
+def test_pairs_are_read_and_translated_the_same(marian, pair_tokenizer, pair_store, other_default):
+    def seen():
+        parts = (marian, pair_tokenizer)
+        found = knn_logits.evaluate(*parts, pair_store, pair_documents())
+        sources = [source for source, _ in PAIRS[:3]]
+        return found.total, knn_logits.translate(*parts, sources, pair_store, max_new_tokens=4)
+
+    one, other = other_default(seen)
+    assert one == other
