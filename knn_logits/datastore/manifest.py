@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from knn_logits.config import Metric
 from knn_logits.datastore import layout
@@ -72,9 +72,15 @@ class KeyRecord(Record):
 class WindowRecord(Record):
     """How the corpus was cut for the model."""
 
-    window: int = Field(ge=1)
+    window: int = Field(ge=2, le=_LARGEST_NUMBER)
     stride: int = Field(ge=1)
     concatenate: bool = False
+
+    @model_validator(mode="after")
+    def _every_token_is_seen(self) -> WindowRecord:
+        if self.stride > self.window:
+            raise ValueError(f"the stride {self.stride} is larger than the window {self.window}")
+        return self
 
 
 class PairsRecord(Record):

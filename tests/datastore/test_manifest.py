@@ -166,6 +166,8 @@ def test_numbers_that_no_array_can_have(tmp_path, name):
         ("files", None),
         ("files", {}),
         ("windows", {"window": 0, "stride": 1}),
+        ("windows", {"window": 1, "stride": 1}),
+        ("windows", {"window": 8, "stride": 9}),
         ("windows", {"window": 8, "stride": 4, "concatenate": "yes"}),
         ("settings", {"k": 0, "lmbda": 0.5, "temperature": 1.0}),
         ("settings", {"k": 1, "lmbda": 1.5, "temperature": 1.0}),

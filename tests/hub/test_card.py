@@ -4,7 +4,7 @@ import pytest
 from handmade import make_manifest
 
 from knn_logits.datastore.manifest import ModelRecord, PairsRecord, RecallRecord
-from knn_logits.hub.card import BEGIN, END, front_matter, license_id, merged, page
+from knn_logits.hub.card import BEGIN, END, _noted, front_matter, license_id, merged, page
 
 
 def manifest(**settings):
@@ -34,6 +34,35 @@ def test_front_matter():
 )
 def test_licences(text, known):
     assert license_id(text) == known
+
+
+HOSTILE = "x --> <script>a</script>\n---\n# b `c` | [d](e) \u202e\x1b[2J; rm -rf ~ " + "y" * 5000
+
+
+def test_text_of_others_means_nothing_in_a_card():
+    model = ModelRecord(
+        id=HOSTILE, revision=HOSTILE, type=HOSTILE, config_sha256="0", dtype=HOSTILE
+    )
+    index = manifest().index.model_copy(update={"factory": HOSTILE})
+    found = manifest(model=model, index=index, license=HOSTILE, source=HOSTILE)
+    fields = front_matter(found)
+    assert "base_model" not in fields
+    assert len(fields["license_name"]) < 600
+    text = merged(None, "org/name", fields, page(found, "org/name", None))
+    assert merged(text, "org/name", fields, page(found, "org/name", None)) == text
+    assert "<script>" not in text
+    assert not set("\u202e\x1b") & set(text)
+    assert not [line for line in text.splitlines() if line.startswith("# ") and "b" in line]
+    assert "[d](e)" not in text.replace("`", "")
+    comments = [line for line in text.splitlines() if line.startswith("<!--")]
+    assert all(line.count("-->") == 1 and line.endswith("-->") for line in comments)
+    assert "knn-logits generate MODEL org/name" in text
+    assert len(text) < 10_000
+
+
+def test_a_name_with_a_sign_of_comments_is_noted_as_it_is():
+    fields = {"license_name": "a --> b", "tags": ["<x>"]}
+    assert _noted(merged(None, "org/name", fields, "")) == fields
 
 
 def test_the_page_says_what_there_is():
