@@ -250,6 +250,16 @@ def in_a_child(work, *arguments):
     assert os.waitpid(number, 0)[1] == 0
 
 
+def warm_up(base):
+    """Runs every command once in this process, so that its children have nothing to load."""
+    for work in (*COMMANDS.values(), imported):
+        folder = base / "warm"
+        shutil.copytree(base / "mine-0", folder / "store")
+        shutil.copytree(base / "old-0", folder / "old")
+        assert work(folder) == "accepted"
+        shutil.rmtree(folder)
+
+
 def case(base, turn, chance):
     """Makes one case; returns its folder, its command, what was done, and whether it is wrong."""
     folder = base / str(turn)
@@ -282,6 +292,7 @@ def run(number, seed, say=print):
     with tempfile.TemporaryDirectory(dir=damage.fast_folder()) as name:
         base = Path(name)
         in_a_child(build, base)
+        warm_up(base)
         for turn in range(number):
             chance = random.Random(f"{seed} {turn}")
             folder, command, what, contradicts = case(base, turn, chance)
