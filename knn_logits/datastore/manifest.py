@@ -249,7 +249,7 @@ def read_manifest(folder: Path) -> Manifest:
     version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise DatastoreError(
-            f"{path} has format version {version!r}, this release reads {FORMAT_VERSION}; "
+            f"{path} has format version {_shown(version)}, this release reads {FORMAT_VERSION}; "
             "install a newer knn-logits"
         )
     checksum = content.pop(_CHECKSUM, None)
@@ -281,6 +281,12 @@ def read_json(path: Path) -> Any:
             return json.loads(file.read(_LARGEST_MANIFEST), object_pairs_hook=_unique)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise DamagedError(f"{path} is not JSON ({error}); build it again") from error
+
+
+def _shown(value: Any) -> str:
+    """A plain value as it is, and of any other its kind: it may be nested without end."""
+    plain = value is None or isinstance(value, (int, float, str))
+    return f"{value!r:.40}" if plain else f"of the type {type(value).__name__}"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
