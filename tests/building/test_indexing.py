@@ -288,3 +288,12 @@ def test_an_index_that_finds_something_else_is_refused(plain):
     refit(store.folder)
     with pytest.raises(DamagedError, match="does not find what it found"):
         Retriever(Datastore(store.folder), KNNConfig())
+
+
+def test_an_index_that_nobody_builds_on_a_strangers_word_is_said_to_be_one(plain, caplog):
+    store = build_index(plain, IndexConfig("HNSW200"))
+    assert "opens with --native-index only" in caplog.text
+    with pytest.raises(DamagedError, match="too many links"):
+        open_index(store)
+    kept = build_index(store, IndexConfig("HNSW200", native=True))
+    assert open_index(kept, native=True).size == 1200
