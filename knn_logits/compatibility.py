@@ -228,6 +228,8 @@ def pair_tokenizer(
 def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> None:
     """Refuses a model whose keys are not the datastore's.
 
+    Where a datastore has no canary, the model's configuration decides, with a warning.
+
     Raises:
         MismatchError: naming what differs.
     """
@@ -242,6 +244,16 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
     tokens = store.checks.get(CANARY_TOKENS)
     expected = store.checks.get(CANARY_KEYS)
     if tokens is None or expected is None or not len(tokens):
+        if model_record(model).config_sha256 != manifest.model.config_sha256:
+            raise MismatchError(
+                f"{store.folder} was built by another model ({_difference(model, manifest)}): load "
+                f"{manifest.model.id}, which built it"
+            )
+        logger.warning(
+            "%s has no canary, so only the model's configuration could be compared, not its "
+            "weights: build it again, or trust that they are those of its publisher",
+            store.folder,
+        )
         return
     found = canary_keys(model, location, tokens)
     if found.shape != expected.shape:

@@ -21,6 +21,9 @@ Each message says what is wrong and what to do next; the command line prints it 
 
 from knn_logits.printable import printable
 
+# Characters of a message.
+_LONGEST = 1000
+
 
 class KNNLogitsError(Exception):
     """Every error that this package raises on purpose."""
@@ -42,7 +45,14 @@ class ModelError(KNNLogitsError):
 
 
 class DatastoreError(KNNLogitsError):
-    """A folder is no datastore, or cannot be written as one."""
+    """A folder is no datastore, or cannot be written as one.
+
+    Its message is cut where a file's own words make it long.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        cut = len(message) > _LONGEST
+        super().__init__(f"{message[:_LONGEST]} ..." if cut else message)
 
 
 class IncompleteError(DatastoreError):

@@ -166,6 +166,12 @@ def _check_probe(store: Datastore, index: Index) -> None:
     """Refuses an index that does not find what it found when it was built."""
     queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
     if queries is None or expected is None or not expected.size:
+        if len(store) and store.manifest.index.factory != "exact":
+            logger.warning(
+                "%s has no probe, so whether its index finds what it should could not be checked: "
+                "make it again with `knn-logits index`",
+                store.folder,
+            )
         return
     asked = np.ascontiguousarray(queries, np.float32)
     if expected.ndim != 2 or asked.shape != (len(expected), store.manifest.dim):

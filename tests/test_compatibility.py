@@ -54,6 +54,17 @@ def test_the_model_that_built_it_is_accepted_without_a_word(model, store, caplog
     assert difference(model, store) == 0.0
 
 
+@pytest.mark.parametrize("left", [None, 0])
+def test_without_a_canary_the_configuration_decides(model, store, caplog, monkeypatch, left):
+    """A publisher may empty it."""
+    names = (CANARY_TOKENS, CANARY_KEYS)
+    emptied = {} if left is None else {name: store.checks[name][:0] for name in names}
+    monkeypatch.setattr(store, "checks", emptied)
+    check(model, store)
+    assert "has no canary" in caplog.text
+    assert "a gpt2 of another configuration" in refusal(make_gpt2(layers=1), store)
+
+
 def test_its_name_does_not_matter(store):
     model = make_gpt2()
     model.config._name_or_path = "another/name"

@@ -10,6 +10,7 @@ from knn_logits.config import IndexConfig, KNNConfig
 from knn_logits.datastore import layout
 from knn_logits.datastore.documents import write_documents
 from knn_logits.datastore.files import write_array
+from knn_logits.datastore.layout import PROBE_IDS, PROBE_QUERIES
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.index.exact import ExactIndex
@@ -314,3 +315,16 @@ def test_on_a_gpu_neighbors_stay_on_the_device(tmp_path):
         assert found.distances.is_cuda
         assert torch.equal(found.ids.cpu(), expected.ids)
         assert torch.equal(found.values.cpu(), expected.values)
+
+
+@pytest.mark.parametrize("factory", ["exact", "IVF4,Flat"])
+@pytest.mark.parametrize("probe", [{}, {PROBE_QUERIES: np.empty((0, 4), np.float32)}])
+def test_an_index_without_a_probe_is_opened_with_a_warning(tmp_path, caplog, factory, probe):
+    tokens = np.arange(60).tolist()
+    store = build_index(make_store(tmp_path / "s", [tokens], vocabulary=100), IndexConfig(factory))
+    if probe:
+        probe |= {PROBE_IDS: np.empty((0, 8), np.int64)}
+    store.checks = probe
+    caplog.clear()
+    open_index(store)
+    assert ("has no probe" in caplog.text) == (factory != "exact")

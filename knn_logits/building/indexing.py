@@ -25,6 +25,7 @@ from knn_logits.distribution import equivalent_temperature
 from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
+from knn_logits.index.demand import check_building
 from knn_logits.neighbors import Array
 from knn_logits.progress import Progress, no_progress
 from knn_logits.retrieval import build_index as build_raw
@@ -318,6 +319,14 @@ def index_arrays(index: Index, record: IndexRecord) -> dict[str, Array] | None:
         "FAISS's own format is asked for with --native-index",
         record.factory,
     )
+    try:
+        check_building(record.factory, index.dim, index.size, record.train_size)
+    except ValueError as error:
+        logger.warning(
+            "and since that costs so much that nobody does it on a stranger's word (%s), the "
+            "datastore opens with --native-index only",
+            error,
+        )
     return None
 
 

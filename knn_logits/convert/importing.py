@@ -266,7 +266,7 @@ def _write_clusters(job: Job, files: LegacyFiles, entries: int, kept: int) -> bo
             raise DamagedError(f"{files.clusters} has clusters whose sizes do not add up")
         if int(indices.min(initial=0)) < 0 or int(indices.max(initial=0)) >= entries:
             raise DamagedError(f"{files.clusters} names entries that are not there")
-        sizes = np.diff(indptr.astype(np.int64))
+        sizes: Array = np.diff(indptr.astype(np.int64))
         clusters = np.full(entries, -1, np.int32)
         clusters[indices] = np.repeat(np.arange(rows, dtype=np.int32), sizes)
         if int(clusters.min(initial=0)) < 0:

@@ -8,18 +8,19 @@ The first token of a context is no entry, so entry i is the token i + 1 + (conte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from knn_logits.datastore.files import replacing
 from knn_logits.datastore.footer import PACKINGS, Footer, read_footer
-from knn_logits.errors import DamagedError
+from knn_logits.errors import CorpusError, DamagedError
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,6 +38,11 @@ _SCHEMA_OF_PAIRS = _SCHEMA.append(pa.field("source", pa.string()))
 _TEXT = ["id", "title", "uri", "metadata", "source"]
 # What a byte can stand for when packed with Snappy is less.
 _MOST_UNPACKED = 32
+# Characters. An id is a path or an address at most; the others are cut where they are shown.
+_LONGEST_ID = 4096
+_LONGEST_TITLE = 300
+_LONGEST_URI = 2048
+_LONGEST_SOURCE = 2000
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,20 @@ class DocumentRecord:
     uri: str | None = None
     metadata: str | None = None
     source: str | None = None
+
+    @property
+    def shown(self) -> DocumentRecord:
+        """As it is shown: a title that is a book and an address that is none are not."""
+        return replace(
+            self,
+            title=_cut(self.title, _LONGEST_TITLE),
+            source=_cut(self.source, _LONGEST_SOURCE),
+            uri=self.uri if self.uri is None or len(self.uri) <= _LONGEST_URI else None,
+        )
+
+
+def _cut(text: str | None, length: int) -> str | None:
+    return text if text is None or len(text) <= length else f"{text[:length]}…"
 
 
 class Documents:
@@ -149,6 +169,12 @@ class Contexts:
 
 def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
     """Writes the table, a row a document; with their sources where they are pairs."""
+    long = next((row for row in documents if len(row.id) > _LONGEST_ID), None)
+    if long is not None:
+        raise CorpusError(
+            f"the document {long.id[:40]!r}... has an id of {len(long.id)} characters: give it one "
+            f"of at most {_LONGEST_ID}"
+        )
     pairs = any(row.source is not None for row in documents)
     schema = _SCHEMA_OF_PAIRS if pairs else _SCHEMA
     columns = {name: [getattr(row, name) for row in documents] for name in schema.names}
@@ -174,6 +200,11 @@ def _check_footer(footer: Footer, schema: Any, rows: int, size: int) -> None:
         unpacked += sum(one.unpacked for one in columns)
     if unpacked > _MOST_UNPACKED * size:
         raise ValueError(f"{size} bytes that stand for {unpacked}")
+
+
+def _longest(texts: Any) -> int:
+    """Bytes of the longest of some texts."""
+    return int(pc.max(pc.binary_length(texts)).as_py() or 0)
 
 
 def read_documents(
@@ -213,6 +244,8 @@ def read_documents(
     needed = ("first", "length", "id", "source") if pairs else ("first", "length", "id")
     if any(table[name].null_count for name in needed):
         raise DamagedError(f"{path} lacks {', '.join(needed)} of documents; build it again")
+    if any(_longest(chunk.dictionary) > 4 * _LONGEST_ID for chunk in table["id"].chunks):
+        raise DamagedError(f"{path} holds ids longer than {_LONGEST_ID} characters; build it again")
     documents = Documents(table)
     ends = np.cumsum(documents.length)
     whole = len(documents) == rows and (rows == 0 or int(ends[-1]) == tokens)

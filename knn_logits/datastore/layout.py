@@ -22,6 +22,9 @@ PROBE_DISTANCES = "probe.distances"
 # What a reader of a published datastore fetches only when something asks for it.
 LATER: frozenset[Kind] = frozenset(("keys", "native"))
 
+# Of the numbers of a gate, without their sign: products of larger ones are infinite.
+LARGEST_IN_GATE = 1e18
+
 MANIFEST = "datastore.json"
 JOURNAL = "building.json"
 LOCK = ".lock"

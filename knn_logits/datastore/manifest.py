@@ -18,6 +18,7 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
+    model_validator,
 )
 
 from knn_logits.config import Metric
@@ -79,9 +80,15 @@ class KeyRecord(Record):
 class WindowRecord(Record):
     """How the corpus was cut for the model."""
 
-    window: int = Field(ge=1)
+    window: int = Field(ge=2, le=_LARGEST_NUMBER)
     stride: int = Field(ge=1)
     concatenate: bool = False
+
+    @model_validator(mode="after")
+    def _every_token_is_seen(self) -> WindowRecord:
+        if self.stride > self.window:
+            raise ValueError(f"the stride {self.stride} is larger than the window {self.window}")
+        return self
 
 
 class PairsRecord(Record):
@@ -286,7 +293,7 @@ def read_manifest(folder: Path) -> Manifest:
     version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise DatastoreError(
-            f"{path} has format version {version!r}, this release reads {FORMAT_VERSION}; "
+            f"{path} has format version {_shown(version)}, this release reads {FORMAT_VERSION}; "
             "install a newer knn-logits"
         )
     checksum = content.pop(_CHECKSUM, None)
@@ -318,6 +325,12 @@ def read_json(path: Path) -> Any:
             return json.loads(file.read(_LARGEST_MANIFEST), object_pairs_hook=_unique)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise DamagedError(f"{path} is not JSON ({error}); build it again") from error
+
+
+def _shown(value: Any) -> str:
+    """A plain value as it is, and of any other its kind: it may be nested without end."""
+    plain = value is None or isinstance(value, (int, float, str))
+    return f"{value!r:.40}" if plain else f"of the type {type(value).__name__}"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

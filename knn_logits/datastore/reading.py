@@ -6,8 +6,9 @@ import hashlib
 import os
 import re
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def regular_file(path: Path) -> os.stat_result:
     return state
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """Opens a file for reading that is one; a pipe would wait for somebody to write into it.
 
     Raises:
@@ -60,7 +61,7 @@ def open_file(path: Path) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise DamagedError(f"{path} is no file, but a folder, a pipe or a device; take it away")
-    return os.fdopen(handle, "rb")
+    return open(handle, "rb")  # noqa: PTH123 (it is a number)
 
 
 def hub_repo_of(folder: Path) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,9 @@ from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.neighbors import Array
 from knn_logits.progress import Progress, no_progress
 
+# How often the files of a datastore may change while it is opened.
+_TRIES = 3
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -51,7 +54,10 @@ class Datastore:
     """A folder of (key, value) entries and of the text they come from.
 
     Open one with `Datastore.from_pretrained(folder or "org/name")`; `build_datastore` makes one.
-    What is open stays as it was, also when the folder changes: open it again to see the change.
+    What is open was verified, and stays as it was when its files are replaced or deleted, as every
+    job of this package does: open it again to see the change. What no program can promise: a file
+    that somebody else writes into, in its place, changes for those who have it open, and one that
+    is cut short in its place ends them with a signal (SIGBUS) where they read beyond its end.
 
     Attributes:
         folder: Where it is.
@@ -72,8 +78,7 @@ class Datastore:
         while True:
             self.manifest: Manifest = read_manifest(self.folder)
             try:
-                verification.check(self.folder, self.manifest, full=full, progress=progress)
-                self._open()
+                self._open_verified(self._open, full=full, progress=progress)
                 return
             except (DamagedError, OSError) as error:
                 # A job that ended meanwhile has replaced files that the old manifest names.
@@ -86,20 +91,35 @@ class Datastore:
                     "its permissions"
                 ) from error
 
+    def _open_verified(
+        self, opening: Callable[[], None], *, full: bool = False, progress: Progress = no_progress
+    ) -> None:
+        """Verifies the files and opens them, until what is open is what was verified."""
+        for _ in range(_TRIES):
+            states = verification.check(self.folder, self.manifest, full=full, progress=progress)
+            opening()
+            if verification.unchanged(self.folder, states):
+                return
+        raise DamagedError(
+            f"the files of {self.folder} change while they are read: open it when that has ended"
+        )
+
     def _open(self) -> None:
         """Opens every file, so that a later change of the folder does not reach this object."""
         manifest = self.manifest
         self._tokens = map_array(self._path("tokens"), "int32", (manifest.tokens,))
         self._documents_file = pa.memory_map(str(self._path("documents")))
-        self._open_keys()
+        self._open_later()
+        clusters = manifest.file("clusters")
+        self._clusters = (
+            map_array(self._path("clusters"), "int32", (manifest.entries,)) if clusters else None
+        )
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
         self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
-        native = manifest.file("native")
-        here = native is not None and native.bytes > 0 and self._path("native").exists()
-        self._native = np.memmap(self._path("native"), mode="r") if here else None
 
-    def _open_keys(self) -> None:
+    def _open_later(self) -> None:
+        """Opens what a download may lack, where it is here."""
         records = self.manifest.key_shards
         # A download may lack them; from any other folder they were missed before.
         whole = all((self.folder / one.name).exists() for one in records)
@@ -107,6 +127,9 @@ class Datastore:
             map_array(self.folder / one.name, self.manifest.dtype, one.shape or ())
             for one in (records if whole else ())
         ]
+        native = self.manifest.file("native")
+        here = native is not None and native.bytes > 0 and self._path("native").exists()
+        self._native = np.memmap(self._path("native"), mode="r") if here else None
 
     def _path(self, kind: layout.Kind) -> Path:
         record = self.manifest.file(kind)
@@ -233,12 +256,10 @@ class Datastore:
         on[:-1] = document[1:] == document[:-1]
         return on
 
-    @cached_property
+    @property
     def clusters(self) -> Array | None:
         """int32 [entries], the cluster of each entry; None when none were made."""
-        if self.manifest.file("clusters") is None:
-            return None
-        return map_array(self._path("clusters"), "int32", (len(self),))
+        return self._clusters
 
     @property
     def has_keys(self) -> bool:
@@ -268,7 +289,6 @@ class Datastore:
                 f"{self.folder} has no keys, only an index; build it again to get them"
             )
         self._fetch(records, progress)
-        self._open_keys()
 
     def _fetch(self, records: list[FileRecord], progress: Progress) -> None:
         if self.remote is None:
@@ -277,7 +297,7 @@ class Datastore:
                 f"run `knn-logits pull {self.name}@{self.revision} --keys`"
             )
         self.remote.fetch(records, progress)
-        verification.check(self.folder, self.manifest, progress=progress)
+        self._open_verified(self._open_later, progress=progress)
 
     def _all_shards(self) -> list[Array]:
         self.fetch_keys()
@@ -335,11 +355,9 @@ class Datastore:
         record = self.manifest.file("native")
         if record is None:
             return None
-        if self._native is not None:
-            return self._native.tobytes()
-        if not (self.folder / record.name).exists():
+        if self._native is None and record.bytes:
             self._fetch([record], no_progress)
-        return (self.folder / record.name).read_bytes()
+        return b"" if self._native is None else self._native.tobytes()
 
     def passage(self, entry: int, before: int = 24, after: int = 12) -> Passage:
         """The text around an entry.
@@ -355,4 +373,4 @@ class Datastore:
         last = min(document.first + document.length, position + 1 + after)
         words: list[Any] = self.tokens[first:last].tolist()
         here = position - first
-        return Passage(document, words[:here], words[here], words[here + 1 :])
+        return Passage(document.shown, words[:here], words[here], words[here + 1 :])

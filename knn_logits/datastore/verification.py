@@ -42,14 +42,19 @@ _ADVICE = "get the datastore again, or build it again"
 
 def check(
     folder: Path, manifest: Manifest, *, full: bool = False, progress: Progress = no_progress
-) -> None:
+) -> dict[str, stamps.State]:
     """Refuses a datastore with damaged files; quick once it was found whole on this machine.
+
+    What is opened afterwards by the same names was verified if `unchanged` says so then.
 
     Args:
         folder: The datastore's folder.
         manifest: Its manifest.
         full: Read every byte, whatever was found before.
         progress: Told the bytes read, and all of them.
+
+    Returns:
+        The state of each file before it was read: which it is on the disk, its size and times.
 
     Raises:
         DamagedError: naming the first file that is damaged.
@@ -63,11 +68,25 @@ def check(
     states = {one.name: stamps.state_of(folder / one.name) for one in records}
     checksum = manifest.checksum
     if not full and stamps.is_stamped(folder, checksum, states):
-        return
+        return states
     found = damage(folder, manifest, progress)
     if found:
         raise DamagedError(found[0])
     stamps.write_stamp(folder, checksum, states, since)
+    return states
+
+
+def unchanged(folder: Path, states: dict[str, stamps.State]) -> bool:
+    """Whether files are those that were verified, and were not written to since.
+
+    Asked once they are open, it says whether what is open was verified: a file of the same place on
+    the disk, size and times is the same, and was neither replaced nor put back meanwhile, since
+    both change its times.
+    """
+    try:
+        return all(stamps.state_of(folder / name) == state for name, state in states.items())
+    except OSError:
+        return False
 
 
 def files_here(folder: Path, manifest: Manifest) -> list[FileRecord]:
@@ -235,7 +254,8 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
     gate = manifest.file("gate")
     if gate is not None:
         for name, array in read_arrays(folder / gate.name)[0].items():
-            if array.dtype != np.float32 or not np.isfinite(array).all():
+            sane = array.dtype == np.float32 and (np.abs(array) <= layout.LARGEST_IN_GATE).all()
+            if not sane:
                 raise DamagedError(
                     f"{folder / gate.name} holds {name} that is no gate's; fit it again with "
                     "`knn-logits tune --gate ... --write`"

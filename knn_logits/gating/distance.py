@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.config import Metric, check_metric
+from knn_logits.datastore.layout import LARGEST_IN_GATE
 from knn_logits.errors import ConfigError
 from knn_logits.gating.gate import nearest_distance
 from knn_logits.neighbors import Array, Neighbors
@@ -103,6 +104,10 @@ def _numbers(name: str, values: Any) -> Tensor:
         array = np.array(values, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the {name} of a DistanceGate must be numbers: {error}") from error
-    if array.ndim != 1 or not array.size or not np.isfinite(array).all():
-        raise ConfigError(f"the {name} of a DistanceGate must be a list of finite numbers")
+    # NaN is not within any bound.
+    if array.ndim != 1 or not array.size or not (np.abs(array) <= LARGEST_IN_GATE).all():
+        raise ConfigError(
+            f"the {name} of a DistanceGate must be a list of finite numbers, "
+            f"{LARGEST_IN_GATE:g} at most"
+        )
     return torch.from_numpy(array)

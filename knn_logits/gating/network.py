@@ -12,11 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.datastore.layout import LARGEST_IN_GATE
 from knn_logits.errors import ConfigError
 from knn_logits.neighbors import Array
 
 ARRAYS = ("mean", "scale", "hidden", "hidden_bias", "out", "out_bias")
 _BATCH = 4096
+# Standard deviations from the mean.
+_FARTHEST = 1e15
 _RATE = 0.02
 
 
@@ -67,7 +70,9 @@ class Network:
         """
         weights = (one.to(features.device) for one in self._weights.values())
         mean, scale, hidden, hidden_bias, out, out_bias = weights
-        inside = torch.tanh((features - mean) / scale @ hidden.T + hidden_bias)
+        # Nothing in here is infinite, whatever the features: the weights are bounded as well.
+        near = ((features - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
+        inside = torch.tanh(near @ hidden.T + hidden_bias)
         return torch.inner(inside, out) + out_bias
 
     def to_arrays(self) -> dict[str, Array]:
@@ -136,6 +141,9 @@ def _out_shape(units: int, outputs: int | None) -> tuple[int, ...]:
 def _numbers(owner: str, name: str, values: Any) -> Tensor:
     values = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     array = np.array(values, dtype=np.float32)
-    if not array.size or not np.isfinite(array).all():
-        raise ConfigError(f"{name} of a {owner} must be finite numbers")
+    # NaN is not within any bound.
+    if not array.size or not (np.abs(array) <= LARGEST_IN_GATE).all():
+        raise ConfigError(
+            f"{name} of a {owner} must be finite numbers, {LARGEST_IN_GATE:g} at most"
+        )
     return torch.from_numpy(array)

@@ -81,7 +81,7 @@ def gate_from_arrays(
     kind, version, skip = metadata.get("gate"), metadata.get("version"), metadata.get("skip")
     try:
         if version != _VERSION or (kind not in _KINDS and (kind != _NUMBER or skip is None)):
-            raise ValueError(f"kind {kind!r}, version {version!r}")
+            raise ValueError(f"kind {kind!r:.40}, version {version!r:.40}")
         weight: float | StoredGate
         if kind == _NUMBER:
             (weight,) = arrays["lmbda"].astype(float).tolist()

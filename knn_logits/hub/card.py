@@ -6,8 +6,10 @@ and every front matter field that somebody changed, is the user's and stays.
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +30,9 @@ _SIZES = (
     (10**8, "10M<n<100M"),
     (10**9, "100M<n<1B"),
 )
+# Characters of a manifest's text.
+_LONGEST = 500
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 # The Hub's names of the licences that text comes under, by what people write.
 _LICENSES = re.compile(
     r"cc0-1\.0|cc-by(-sa|-nc|-nd|-nc-sa|-nc-nd)?-[234]\.0|apache-2\.0|mit|bsd-[23]-clause|l?gpl-[23]\.0"
@@ -46,13 +51,14 @@ def front_matter(manifest: Manifest) -> dict[str, Any]:
         "viewer": False,
     }
     # Any other name is that of a folder on somebody's disk.
-    if "/" in manifest.model.id or manifest.model.revision is not None:
+    named = "/" in manifest.model.id or manifest.model.revision is not None
+    if named and _HUB_NAME.fullmatch(manifest.model.id):
         found["base_model"] = manifest.model.id
     if manifest.license:
         known = license_id(manifest.license)
         found["license"] = known or "other"
         if known is None:
-            found["license_name"] = _one_line(manifest.license)
+            found["license_name"] = _line(manifest.license)
     return found
 
 
@@ -72,10 +78,12 @@ def page(manifest: Manifest, repo: str, commit_of: str | None, report: str | Non
         report: The page that `knn-logits eval --report` wrote.
     """
     load = f'"{repo}"' if commit_of is None else f'"{repo}", revision="{commit_of}"'
-    model = manifest.model
+    model = _code(manifest.model.id)
+    # What a reader copies into a shell.
+    name = manifest.model.id if _HUB_NAME.fullmatch(manifest.model.id) else "MODEL"
     lines = [
         f"A [knn-logits](https://pypi.org/project/knn-logits/) datastore: a kNN-LM memory for "
-        f"`{_one_line(model.id)}`, which looks its next token up in this text, and shows the "
+        f"{model}, which looks its next token up in this text, and shows the "
         "passage behind each word.",
         "",
         "```python",
@@ -86,8 +94,8 @@ def page(manifest: Manifest, repo: str, commit_of: str | None, report: str | Non
         "    output = model.generate(**inputs, logits_processor=[knn])",
         "```",
         "",
-        f"`model` is `{_one_line(model.id)}`; another one is refused. On the command line: "
-        f'`knn-logits generate {_one_line(model.id)} {repo} --prompt "..."`.',
+        f"`model` is {model}; another one is refused. On the command line: "
+        f'`knn-logits generate {name} {repo} --prompt "..."`.',
         "",
         *_table(_facts(manifest)),
         "",
@@ -108,23 +116,23 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
     joined = ", documents joined into one stream" if manifest.windows.concatenate else ""
     keys = sum(one.bytes for one in manifest.key_shards)
     size = sum(one.bytes for one in manifest.files)
-    revision = f", revision `{model.revision}`" if model.revision else ""
+    revision = f", revision {_code(model.revision)}" if model.revision else ""
     state = "fitted to held-out text" if settings.calibrated else "not calibrated"
     return [
         ("what", "value"),
-        ("model", f"`{_one_line(model.id)}`{revision} ({model.type}, {model.dtype})"),
-        ("corpus", _one_line(manifest.source) if manifest.source else "not stated"),
-        ("licence of the text", _one_line(manifest.license) if manifest.license else "not stated"),
+        ("model", f"{_code(model.id)}{revision} ({_text(model.type)}, {_text(model.dtype)})"),
+        ("corpus", _text(manifest.source) if manifest.source else "not stated"),
+        ("licence of the text", _text(manifest.license) if manifest.license else "not stated"),
         ("entries", f"{manifest.entries:,} of {manifest.documents:,} documents"),
         (
             "size",
             f"{_size(size)}, of which keys {_size(keys)}" if keys else f"{_size(size)}, no keys",
         ),
-        ("key", f"`{key.module}:{key.side}`, {manifest.dim} numbers in {manifest.dtype}"),
+        ("key", f"{_code(f'{key.module}:{key.side}')}, {manifest.dim} numbers in {manifest.dtype}"),
         ("distance", manifest.metric),
         ("windows", f"{manifest.windows.window} tokens, stride {manifest.windows.stride}{joined}"),
-        *([("pairs", _one_line(str(manifest.pairs)))] if manifest.pairs else []),
-        ("index", f"`{manifest.index.factory}`{probes}{found}"),
+        *([("pairs", _text(str(manifest.pairs)))] if manifest.pairs else []),
+        ("index", f"{_code(manifest.index.factory)}{probes}{found}"),
         (
             "settings",
             f"k {settings.k}, lmbda {settings.lmbda:g}, temperature {settings.temperature:g} "
@@ -138,9 +146,24 @@ def _table(rows: Sequence[tuple[str, str]]) -> list[str]:
     return [cells[0], "|---|---|", *cells[1:]]
 
 
-def _one_line(text: str) -> str:
-    """Text from a manifest, which may hold anything, for a line of Markdown."""
-    return " ".join(text.split()).replace("`", "'").replace("<", "&lt;")
+def _line(text: str) -> str:
+    """Text from a manifest, which may hold anything, on one line, without what is not to be seen.
+
+    Control characters, and those that turn the direction of what follows, are left out.
+    """
+    text = " ".join(text.split())
+    text = "".join(one for one in text if unicodedata.category(one)[0] != "C")
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _text(text: str) -> str:
+    """Text from a manifest, for a place in Markdown where it means nothing but itself."""
+    return re.sub(r"([\\`*_\[\](){}#!~])", r"\\\1", html.escape(_line(text), quote=False))
+
+
+def _code(text: str) -> str:
+    """Text from a manifest as code, which a backtick would end, and a comment's end a comment."""
+    return "`" + re.sub("[<>]", "", _line(text).replace("`", "'")) + "`"
 
 
 def _size(size: int) -> str:
@@ -166,7 +189,9 @@ def merged(old: str | None, repo: str, fields: Mapping[str, Any], body: str) -> 
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 
-    noted = f"{_FIELDS}{json.dumps(dict(fields), sort_keys=True)} -->"
+    # So that no value ends the comment; JSON reads the escapes as the signs themselves.
+    values = json.dumps(dict(fields), sort_keys=True).replace(">", "\\u003e")
+    noted = f"{_FIELDS}{values.replace('<', chr(92) + 'u003c')} -->"
     generated = "\n".join([BEGIN, noted, "", body, "", END])
     if old is None:
         text, data = f"# {repo.partition('/')[2]}\n\n{generated}\n", dict(fields)

@@ -351,3 +351,12 @@ def test_an_index_is_made_where_no_thread_can_be_started(store, tmp_path, monkey
     monkeypatch.setattr(threading.Thread, "start", refused)
     done = build_index(folder, IndexConfig("IVF4,Flat"))
     assert done.manifest.index.factory == "IVF4,Flat"
+
+
+def test_an_index_that_nobody_builds_on_a_strangers_word_is_said_to_be_one(plain, caplog):
+    store = build_index(plain, IndexConfig("HNSW200"))
+    assert "opens with --native-index only" in caplog.text
+    with pytest.raises(DamagedError, match="too many links"):
+        open_index(store)
+    kept = build_index(store, IndexConfig("HNSW200", native=True))
+    assert open_index(kept, native=True).size == 1200

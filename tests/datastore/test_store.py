@@ -1,4 +1,5 @@
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,10 @@ from handmade import document_records, make_store, naive_entries
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from knn_logits.datastore import layout
-from knn_logits.datastore.documents import DocumentRecord
+from knn_logits.datastore import layout, verification
+from knn_logits.datastore.documents import DocumentRecord, write_documents
 from knn_logits.datastore.store import Datastore
-from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
+from knn_logits.errors import CorpusError, DamagedError, DatastoreError, IncompleteError
 
 DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12], [13], [14, 15]]
 texts = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=1, max_size=6)
@@ -328,3 +329,66 @@ def test_an_unfinished_store_reads_what_is_there(tmp_path):
     again = Datastore.unfinished(tmp_path / "s", store.manifest)
     assert again.values.tolist() == store.values.tolist()
     np.testing.assert_array_equal(again.keys(np.arange(6)), store.keys(np.arange(6)))
+
+
+# What is opened, and what is shown of it
+
+
+def test_what_is_opened_is_what_was_verified(tmp_path, monkeypatch):
+    """A file is replaced after it was verified, before it is opened."""
+    store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
+    path = store.folder / "tokens.npy"
+    wrong = path.read_bytes()[:-4] + b"\x63\x00\x00\x00"
+    check, opened = verification.check, []
+
+    def replaced(*arguments, **named):
+        found = check(*arguments, **named)
+        if len(opened) < attempts:
+            right = path.read_bytes()
+            other = path.with_name("other")
+            other.write_bytes(wrong)
+            other.replace(path)
+            opened.append(right)
+        return found
+
+    monkeypatch.setattr(verification, "check", replaced)
+    attempts = 1
+    with pytest.raises(DamagedError, match=r"tokens\.npy is damaged"):
+        Datastore(store.folder)
+    path.write_bytes(opened.pop())
+    attempts = 0
+    assert Datastore(store.folder).tokens.tolist() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_files_that_change_without_end_are_not_waited_for(tmp_path, monkeypatch):
+    store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
+    monkeypatch.setattr(verification, "unchanged", lambda *_: False)
+    with pytest.raises(DamagedError, match="change while they are read"):
+        Datastore(store.folder)
+
+
+def test_long_titles_and_addresses_are_not_shown(tmp_path):
+    """A trace shows each many times; on the disk they stay whole."""
+    store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
+    rows = [
+        replace(store.documents[n], title="t" * 10**5, uri="u" * 10**5, source=None) for n in (0, 1)
+    ]
+    write_documents(store.folder / "documents.parquet", rows)
+    refit(store.folder)
+    again = Datastore(store.folder)
+    shown = again.passage(0).document
+    assert (len(shown.title), shown.uri, shown.id) == (301, None, "0")
+    assert again.documents[0] == rows[0]
+
+
+def test_an_id_longer_than_any_path_is_refused(tmp_path):
+    store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
+    rows = [replace(store.documents[n], id="x" * 20_000) for n in (0, 1)]
+    with pytest.raises(CorpusError, match="20000 characters"):
+        write_documents(store.folder / "documents.parquet", rows)
+    table = pq.read_table(store.folder / "documents.parquet")
+    ids = pa.array([one.id for one in rows])
+    pq.write_table(table.set_column(2, "id", ids), store.folder / "documents.parquet")
+    refit(store.folder)
+    with pytest.raises(DamagedError, match="ids longer than"):
+        Datastore(store.folder)

@@ -17,6 +17,7 @@ from knn_logits.errors import KNNLogitsError
 SECONDS = 60
 # Where modules are loaded from.
 CODE = (sys.prefix, sys.base_prefix, str(Path(knn_logits.__file__).parent))
+CODE += (str(Path(__file__).parents[1]), "/usr/share/zoneinfo/")
 _OUTCOMES = ["refused", "the same", "accepted", "wrong", "exception", "outside"]
 
 
@@ -83,7 +84,7 @@ def outcome(work, folder, *, memory=None):
     status = os.waitpid(number, 0)[1]
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        return ("hang" if name == "SIGALRM" else "crash"), name
+        return ("hang" if name in ("SIGALRM", "SIGXCPU") else "crash"), name
     code = os.WEXITSTATUS(status)
     return (_OUTCOMES[code], text) if code < len(_OUTCOMES) else ("crash", f"exit {code}")
 

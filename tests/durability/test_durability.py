@@ -16,7 +16,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("script", "number"), [("kills", 25), ("damage", 500), ("hostile", 140)])
+@pytest.mark.parametrize(
+    ("script", "number"), [("kills", 25), ("damage", 500), ("hostile", 140), ("extremes", 66)]
+)
 def test_nothing_goes_wrong(script, number):
     process = subprocess.run(
         [sys.executable, HERE / f"{script}.py", "--number", str(number), "--seed", "7"],

@@ -68,6 +68,22 @@ def test_the_formula(case, seed):
         assert got == pytest.approx(expected if max(row[0], default=-1) >= 0 else 0.0, abs=1e-3)
 
 
+@pytest.mark.parametrize("name", ["mean", "hidden", "hidden_bias", "out", "out_bias", "scale"])
+def test_numbers_whose_products_are_infinite_are_refused_at_once(name):
+    arrays, metadata = gate_arrays(random_gate())
+    with pytest.raises(DamagedError, match="1e\\+18 at most"):
+        gate_from_arrays(arrays | {name: arrays[name] * 0 + 1e38}, metadata)
+
+
+def test_no_features_make_it_say_what_is_no_number():
+    limit = torch.finfo(torch.float32).max
+    features = torch.tensor([[limit], [-limit], [0.0]]).expand(3, 6)
+    arrays, metadata = gate_arrays(random_gate())
+    tiny = {"scale": arrays["scale"] * 0 + 1e-38}
+    for change in ({}, tiny, {"hidden": arrays["hidden"] * 1e17}, {"out": arrays["out"] * 1e17}):
+        assert gate_from_arrays(arrays | change, metadata).at(features).isfinite().all()
+
+
 def test_the_model_keeps_a_say():
     """However sure the network is: in float32 its sigmoid is 1, the model's share would be 0."""
     arrays = random_gate().to_arrays() | {"out_bias": np.array([500.0], np.float32)}

@@ -1,10 +1,12 @@
 """The card: what the package writes, and what it leaves to the user."""
 
+import re
+
 import pytest
 from handmade import make_manifest
 
 from knn_logits.datastore.manifest import ModelRecord, PairsRecord, RecallRecord
-from knn_logits.hub.card import BEGIN, END, front_matter, license_id, merged, page
+from knn_logits.hub.card import BEGIN, END, _noted, front_matter, license_id, merged, page
 
 
 def manifest(**settings):
@@ -36,6 +38,38 @@ def test_licences(text, known):
     assert license_id(text) == known
 
 
+HOSTILE = "x --> <script>a</script>\n---\n# b `c` | [d](e) \u202e\x1b[2J; rm -rf ~ " + "y" * 5000
+
+
+def test_text_of_others_means_nothing_in_a_card():
+    model = ModelRecord(
+        id=HOSTILE, revision=HOSTILE, type=HOSTILE, config_sha256="0", dtype=HOSTILE
+    )
+    index = manifest().index.model_copy(update={"factory": HOSTILE})
+    found = manifest(model=model, index=index, license=HOSTILE, source=HOSTILE)
+    fields = front_matter(found)
+    assert "base_model" not in fields
+    assert len(fields["license_name"]) < 600
+    text = merged(None, "org/name", fields, page(found, "org/name", None))
+    assert merged(text, "org/name", fields, page(found, "org/name", None)) == text
+    # Above it is front matter, which is data.
+    body = text.partition("# name")[2]
+    assert "<script>" not in body
+    assert not set("\u202e\x1b") & set(text)
+    assert not [line for line in text.splitlines() if line.startswith("# ") and "b" in line]
+    seen = re.sub("<!--.*?-->|`[^`]*`", "", body.replace("\\`", ""))
+    assert "[d](e)" not in seen
+    comments = [line for line in text.splitlines() if line.startswith("<!--")]
+    assert all(line.count("-->") == 1 and line.endswith("-->") for line in comments)
+    assert "knn-logits generate MODEL org/name" in text
+    assert len(text) < 10_000
+
+
+def test_a_name_with_a_sign_of_comments_is_noted_as_it_is():
+    fields = {"license_name": "a --> b", "tags": ["<x>"]}
+    assert _noted(merged(None, "org/name", fields, "")) == fields
+
+
 def test_the_page_says_what_there_is():
     index = manifest().index.model_copy(
         update={
@@ -47,7 +81,7 @@ def test_the_page_says_what_there_is():
     text = page(manifest(index=index, source="A `book`\nof | pages"), "org/name", None)
     for part in (
         "`org/model`, revision `" + "a" * 40,
-        "A 'book' of \\| pages",
+        "A \\`book\\` of \\| pages",
         "123,456 of 7 documents",
         "no keys",
         "`IVF64,SQ8`, nprobe 4, recall@64 0.950",
@@ -76,7 +110,7 @@ def test_the_page_says_how_sources_are_read():
     assert "| pairs | sources and targets |" in plain
     pairs = PairsRecord(source_prefix="to `German`: ", source_lang="en", target_lang="de")
     text = page(manifest(pairs=pairs), "org/name", None)
-    assert "| pairs | sources and targets, read after 'to 'German': ', from en to de |" in text
+    assert "| pairs | sources and targets, read after 'to \\`German\\`: ', from en to de |" in text
 
 
 def test_a_new_card_and_the_same_again():

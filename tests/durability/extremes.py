@@ -1,0 +1,317 @@
+"""Every number and array at its extremes, with hashes that fit, through every command.
+
+    python tests/durability/extremes.py --number 5000
+
+Each case is a datastore, or the files of an earlier system, in which a few numbers are others:
+those at which 32 and 64 bits wrap around, -1, NaN, infinity. One command is run on it, in a
+process with limits on memory and time. It may refuse with one line, or go on where what it reads
+contradicts nothing. A crash, another exception, a hang, more memory than 256 MB, and a number
+taken silently that cannot be right, are failures.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+
+import children
+import damage
+import extreme_attacks  # and the legacy helpers' folder
+import hostile
+import numpy as np
+import stores
+import torch
+from folders import read_content, write_content
+from legacy_files import faiss_index, knn_transformers, stored_keys
+
+from knn_logits import (
+    Datastore,
+    DistanceGate,
+    Document,
+    IndexConfig,
+    KNNLogitsProcessor,
+    WindowConfig,
+    build_datastore,
+    build_index,
+    explain,
+    save_gate,
+    tune,
+)
+from knn_logits.building.adding import add_documents
+from knn_logits.building.clustering import cluster
+from knn_logits.building.removing import compact, remove_documents
+from knn_logits.cli import main as command_line
+from knn_logits.convert.importing import import_datastore
+from knn_logits.datastore.job import record_file
+from knn_logits.gating.learned import FEATURES, LearnedGate
+from knn_logits.hub.card import front_matter, merged, page
+from knn_logits.hub.push import push_to_hub
+
+# What resides in memory may grow by this much above what the command takes undisturbed.
+RESIDENT = 256 << 20
+MEMORY = 3 << 30
+SECONDS = 120
+INDEXES = ("IVF4,SQ8", "IVF4,PQ8x4", "exact", "Flat", "HNSW8", "PCA16,IVF2,Flat")
+TEXT = "When error code E42 appears, the pump has run dry. Close the valve and wait."
+
+
+# Commands. Each returns "accepted" or raises.
+
+
+def use(folder):
+    store = folder / "store"
+    hostile._use(store)
+    model, tokenizer = stores.model(), stores.tokenizer()
+    found = Datastore(store)
+    inputs = tokenizer(TEXT, return_tensors="pt")
+    with KNNLogitsProcessor(model, found, k=4) as knn:
+        output = model.generate(**inputs, logits_processor=[knn], max_new_tokens=2)
+        trace = knn.trace(output, tokenizer)
+    steps = [*trace[0].tokens, *explain(model, tokenizer, found, TEXT, k=4)[0].tokens]
+    assert all(0.0 <= one.p <= 1.0 for one in steps), "a probability that is none"
+    return "accepted"
+
+
+@contextmanager
+def exit_codes():
+    """Notes the exit status in place of ending."""
+    codes = []
+    try:
+        yield codes
+    except SystemExit as stop:
+        codes.append(stop.code)
+
+
+def by_command_line(*arguments):
+    def run(folder):
+        sys.argv = ["knn-logits", arguments[0], str(folder / "store"), *arguments[1:]]
+        os.environ["KNN_LOGITS_DEBUG"] = "1"
+        with (
+            Path(os.devnull).open("w") as nowhere,
+            redirect_stdout(nowhere),
+            redirect_stderr(nowhere),
+            exit_codes() as codes,
+        ):
+            command_line()
+        return "refused" if any(codes) else "accepted"
+
+    return run
+
+
+def remove(folder):
+    remove_documents(folder / "store", ["0-1"])
+    return "accepted"
+
+
+def compacted(folder):
+    remove_documents(folder / "store", ["0-1"])
+    Datastore(compact(folder / "store").folder, full=True)
+    return "accepted"
+
+
+def add(folder):
+    more = [Document(TEXT, "new", title="new")]
+    add_documents(stores.model(), stores.tokenizer(), folder / "store", more, batch_tokens=64)
+    return "accepted"
+
+
+def index(folder):
+    build_index(Datastore(folder / "store"), IndexConfig("IVF2,SQ8", "cosine"))
+    return "accepted"
+
+
+def clustered(folder):
+    cluster(folder / "store", 4)
+    return "accepted"
+
+
+def tuned(folder):
+    texts = [Document(TEXT, "a"), Document(TEXT[::-1], "b")]
+    tune(stores.model(), stores.tokenizer(), folder / "store", texts, samples=10, write=True)
+    return "accepted"
+
+
+def push(folder):
+    store = Datastore(folder / "store")
+    push_to_hub(store, "org/name", dry_run=True)
+    text = page(store.manifest, "org/name", None)
+    merged(merged(None, "org/name", front_matter(store.manifest), text), "org/name", {}, text)
+    return "accepted"
+
+
+def imported(folder):
+    done = import_datastore(
+        stores.model(),
+        stores.tokenizer(),
+        folder / "old",
+        folder / "made",
+        window=WindowConfig(64, 32),
+    )
+    hostile._use(folder / "made")
+    clusters = done.store.clusters
+    if (folder / "wrong").exists():
+        assert clusters is None, "clusters that cannot be right"
+    return "accepted"
+
+
+COMMANDS = {
+    "open": use,
+    "verify": by_command_line("verify", "--full"),
+    "info": by_command_line("info"),
+    "remove": remove,
+    "compact": compacted,
+    "add": add,
+    "index": index,
+    "cluster": clustered,
+    "tune": tuned,
+    "push": push,
+}
+
+
+def limited(work):
+    """A command under limits on time and on the memory that resides."""
+
+    def run(folder):
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        start = hostile.resident()
+        try:
+            return work(folder)
+        finally:
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - start
+            assert grown < RESIDENT, f"{grown} bytes more than at the start"
+
+    return run
+
+
+# What is attacked
+
+
+def gates():
+    random_ = np.random.default_rng(0)
+    units, inputs = 4, len(FEATURES)
+    arrays = {
+        "mean": np.zeros(inputs),
+        "scale": np.ones(inputs),
+        "hidden": random_.standard_normal((units, inputs)),
+        "hidden_bias": np.zeros(units),
+        "out": random_.standard_normal(units),
+        "out_bias": np.zeros(1),
+    }
+    return [DistanceGate("l2", [2.0, 8.0], [0.9, 0.1]), LearnedGate("l2", arrays)]
+
+
+def build(base):
+    """Datastores of several kinds with clusters and gates, and files of an earlier system."""
+    jobs = {}
+    for number, kind in enumerate(INDEXES):
+        folder = base / f"mine-{number}"
+        jobs[kind] = stores.Jobs(6, 6000, kind)
+        jobs[kind].build(folder)
+        cluster(folder, 4)
+        save_gate(gates()[number % 2], folder / "gate.safetensors")
+        content = read_content(folder)
+        content["files"].append(record_file(folder / "gate.safetensors").model_dump(mode="json"))
+        write_content(folder, content)
+        if number % 2:
+            remove_documents(folder, ["0-3"])
+    stream = build_datastore(
+        stores.model(),
+        stores.tokenizer(),
+        [one.text for one in stores.DOCUMENTS[:8]],
+        base / "stream",
+        window=WindowConfig(64, 32),
+        concatenate=True,
+        index=IndexConfig("exact"),
+    )
+    clusters = np.random.default_rng(0).integers(0, 7, len(stream))
+    for number, kind in enumerate(("IVF4,PQ8x4", "IVF4,SQ8", "Flat")):
+        found = faiss_index(stored_keys(stream), kind)
+        folder = base / f"old-{number}"
+        knn_transformers(folder, stream, index=found, clusters=clusters, keys=number != 1)
+
+
+def in_a_child(work, *arguments):
+    """A process that holds less is forked faster."""
+    number = os.fork()
+    if not number:
+        status = 1
+        try:
+            work(*arguments)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(number, 0)[1] == 0
+
+
+def warm_up(base):
+    """Runs every command once in this process, so that its children have nothing to load."""
+    for work in (*COMMANDS.values(), imported):
+        folder = base / "warm"
+        shutil.copytree(base / "mine-0", folder / "store")
+        shutil.copytree(base / "old-0", folder / "old")
+        assert work(folder) == "accepted"
+        shutil.rmtree(folder)
+
+
+def case(base, turn, chance):
+    """Makes one case; returns its folder, its command, what was done, and whether it is wrong."""
+    folder = base / str(turn)
+    folder.mkdir()
+    name = "import" if turn % 11 == 10 else list(COMMANDS)[turn % 11]
+    sources = sorted(base.glob("old-*" if name == "import" else "mine-*"))
+    source = chance.choice(sources)
+    target = folder / ("old" if name == "import" else "store")
+    shutil.copytree(source, target)
+    attacks = extreme_attacks.OLD if name == "import" else extreme_attacks.NEW
+    what, wrong, part = chance.choice(attacks)(target, chance)
+    if name == "import" and wrong:
+        (folder / "wrong").touch()
+    return folder, name, f"{source.name} {what}", wrong and reads(name, part)
+
+
+def reads(name, part):
+    """Whether a command reads what was changed, so that it has to notice."""
+    if part == "index":
+        return name in ("open", "verify", "compact", "add", "tune")
+    return name != "import"
+
+
+def run(number, seed, say=print):
+    damage.quiet()
+    stores.quiet()
+    torch.set_num_threads(1)
+    counts, wrong = Counter(), []
+    np.random.seed(seed)
+    with tempfile.TemporaryDirectory(dir=damage.fast_folder()) as name:
+        base = Path(name)
+        in_a_child(build, base)
+        warm_up(base)
+        for turn in range(number):
+            chance = random.Random(f"{seed} {turn}")
+            folder, command, what, contradicts = case(base, turn, chance)
+            work = imported if command == "import" else COMMANDS[command]
+            result, text = children.outcome(limited(work), folder, memory=MEMORY)
+            with suppress(OSError):
+                shutil.rmtree(folder)
+            if result == "accepted" and contradicts:
+                result = "silent"
+            counts[result] += 1
+            counts[f"{command}: {result}"] += 1
+            if result not in ("refused", "accepted"):
+                line = text.strip().splitlines()[-8:] if text else [""]
+                wrong.append(f"{command} {what} (seed {seed}, {turn}): {result}")
+                say(wrong[-1], "\n    ".join(["", *line]), flush=True)
+            if (turn + 1) % 500 == 0:
+                say(f"{turn + 1} of {number}", flush=True)
+    return counts, wrong
+
+
+if __name__ == "__main__":
+    sys.exit(damage.main(run, 5000))
