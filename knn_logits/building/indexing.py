@@ -61,7 +61,10 @@ def build_index(
     if not store.has_keys:
         raise DatastoreError(f"{store.folder} has no keys: build the datastore again")
     check_index(index, store.manifest.dim, index.metric or store.manifest.metric)
-    with begin(store.folder.resolve(), "index", {}) as job:
+    with begin(store.folder.resolve(), "index", {"index": repr(index)}) as job:
+        if job.ended:
+            job.give_up()
+            return Datastore(store.folder)
         store = Datastore(store.folder)
         old = store.manifest
         metric: Metric = index.metric or old.metric
