@@ -47,10 +47,11 @@ def write_settings(
     arrays = gate_arrays(gate) if gate is not None else None
     plan = {"settings": repr(record), "gate": _identity(*arrays) if arrays else "none"}
     with begin(folder, "tune", plan) as job:
-        if job.ended:
+        manifest = read_manifest(folder)
+        # Settings alone may have been written since.
+        if job.ended and manifest.settings == record:
             job.give_up()
             return
-        manifest = read_manifest(folder)
         job.drop("gate")
         if arrays is not None:
             write_arrays(job.path("gate"), *arrays)
