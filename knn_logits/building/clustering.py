@@ -63,7 +63,11 @@ def cluster(
             f"clusters must be at least 1 and at most the {len(store)} entries, not {clusters}"
         )
     IndexConfig(seed=seed, train_size=sample)
-    with begin(store.folder.resolve(), "cluster", {}) as job:
+    plan = {"clusters": str(clusters), "sample": str(sample), "seed": str(seed)}
+    with begin(store.folder.resolve(), "cluster", plan) as job:
+        if job.ended:
+            job.give_up()
+            return Datastore(store.folder)
         store = Datastore(store.folder)
         manifest, normal = store.manifest, store.manifest.metric == "cosine"
         progress("centroids", 0, None)

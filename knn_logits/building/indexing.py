@@ -74,7 +74,10 @@ def build_index(
             "pull --keys`, or build the datastore again"
         )
     check_index(index, store.manifest.dim, index.metric or store.manifest.metric, len(store))
-    with begin(store.folder.resolve(), "index", {}) as job:
+    with begin(store.folder.resolve(), "index", {"index": repr(index)}) as job:
+        if job.ended:
+            job.give_up()
+            return Datastore(store.folder)
         store = without_index(store.folder)
         old = store.manifest
         metric: Metric = index.metric or old.metric

@@ -168,6 +168,11 @@ def import_datastore(
         entries = written_entries(keys, values) if keys is not None else len(values)
         error = _model_error(model, location, keys, values[:entries])
         _write_text(job, tokenizer, values[:entries], vocabulary, files)
+        if job.repeated:
+            job.give_up()
+            store = Datastore(folder)
+            limits = _limits(files, keys is not None, store.clusters is not None)
+            return Imported(store, files, len(values) - entries, error, limits)
         if keys is not None:
             _write_keys(job, keys[:entries], shard_bytes, progress)
         clusters = _write_clusters(job, files, len(values), entries)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
+
+import numpy as np
+
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import begin
@@ -9,6 +15,7 @@ from knn_logits.datastore.lock import locked
 from knn_logits.datastore.manifest import SettingsRecord, read_manifest
 from knn_logits.datastore.store import Datastore
 from knn_logits.gating.stored import StoredGate, gate_arrays
+from knn_logits.neighbors import Array
 
 
 def write_settings(
@@ -45,8 +52,13 @@ def write_settings(
                 manifest.model_copy(update={"settings": record}).write(folder)
                 return
     arrays = gate_arrays(gate) if gate is not None else None
-    with begin(folder, "tune", {}) as job:
+    plan = {"settings": repr(record), "gate": _identity(*arrays) if arrays else "none"}
+    with begin(folder, "tune", plan) as job:
         manifest = read_manifest(folder)
+        # Settings alone may have been written since.
+        if job.ended and manifest.settings == record:
+            job.give_up()
+            return
         job.drop("gate")
         if arrays is not None:
             write_arrays(job.path("gate"), *arrays)
@@ -61,3 +73,12 @@ def write_settings(
                 }
             )
         )
+
+
+def _identity(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> str:
+    """SHA-256 of a gate."""
+    facts = [[name, arrays[name].dtype.name, arrays[name].shape] for name in sorted(arrays)]
+    digest = hashlib.sha256(json.dumps([facts, metadata], sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()

@@ -1,6 +1,6 @@
-"""Kills builds, additions and compactions at random moments, and lets them go on.
+"""Kills every job that writes a datastore at random moments, and lets it go on.
 
-    python tests/durability/kills.py --number 300
+    python tests/durability/kills.py --number 500
 
 Each run of a job is a child process that is killed with SIGKILL. After each kill a reader must see
 the datastore as it was before the job or as it is after it. In the end every file must be, byte for
@@ -14,17 +14,42 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
-import stores
+KINDS = ["build", "add", "remove", "compact", "index", "cluster", "tune", "gate", "import_", "pull"]
+_HUB = "import sys, loopback; print(loopback.Hub().url, flush=True); sys.stdin.read()"
 
-# One job in so many is of each kind; builds are what takes longest.
-KINDS = ("build", "build", "add", "compact")
+
+@contextmanager
+def a_hub():
+    """A Hub of its own process, since a process with threads is not to be forked.
+
+    The client reads where it is when it is imported, so before `stores` is.
+    """
+    tests = Path(__file__).parents[1]
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HUB],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=tests / "hub",
+    )
+    url = process.stdout.readline().strip()
+    os.environ |= {"HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    os.environ |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    try:
+        yield
+    finally:
+        process.stdin.close()
+        process.wait()
 
 
 def child(jobs, kind, folder):
@@ -56,6 +81,8 @@ def ends(number, seconds):
 
 def prepared(jobs, base, kind):
     """Folders as they are before a job and after it, and how long it takes."""
+    import stores
+
     before, after = base / f"{kind}-before", base / f"{kind}-after"
     jobs.prepare(kind, before)
     # The first run warms everything up.
@@ -67,13 +94,16 @@ def prepared(jobs, base, kind):
         number = child(jobs, kind, after)
         assert os.waitpid(number, 0)[1] == 0, f"an undisturbed {kind} failed"
         seconds = time.monotonic() - started
-    seen = (stores.visible(before), stores.visible(after))
-    return before, seen, stores.state(after), seconds
+    seen = tuple(stores.visible(jobs.place(kind, one)) for one in (before, after))
+    return before, seen, jobs.state(kind, after), seconds
 
 
 def one(jobs, kind, reference, folder, chance, counts):
     """Runs a job, killed until it is done; what is wrong in the end, or None."""
+    import stores
+
     before, seen, expected, seconds = reference
+    there = jobs.place(kind, folder)
     if before.exists():
         shutil.copytree(before, folder)
     # Several kills in a row at times, before the job may go on to its end.
@@ -91,54 +121,62 @@ def one(jobs, kind, reference, folder, chance, counts):
         counts["kills"] += 1
         counts[f"kills of {kind}"] += 1
         try:
-            now = stores.visible(folder)
+            now = stores.visible(there)
         except Exception as error:
             return f"a reader fails: {error!r}"
         if now not in seen:
             return "a reader sees neither the old state nor the new one"
-        if now == seen[1] and stores.is_clean(folder):
+        if now == seen[1] and stores.is_clean(there):
             counts["killed after the end"] += 1
             break
     else:
         if os.waitpid(child(jobs, kind, folder), 0)[1]:
             return "going on failed"
         counts["resumed"] += 1
-    found = stores.state(folder)
+    found = jobs.state(kind, folder)
     wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
     return f"other bytes in {len(wrong)} files, {', '.join(wrong[:4])}" if wrong else None
 
 
-def run(number, seed, say=print):
+def run(number, seed, kinds, say=print):
     """Kills jobs until there were `number` kills; returns the counts and what went wrong."""
+    import stores
+    from loopback import PRIVATE_TOKEN
+
     stores.quiet()
     chance, counts, wrong = random.Random(seed), Counter(), []
-    jobs = stores.Jobs()
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
+        os.environ |= {"HF_HOME": f"{base}/home", "KNN_LOGITS_CACHE": f"{base}/verified"}
+        jobs = stores.EveryJob(base, documents=12, index="IVF4,SQ8")
+        if "pull" in kinds:
+            jobs.publish(PRIVATE_TOKEN)
         # Also loads and warms everything up that the children then share.
-        references = {kind: prepared(jobs, base, kind) for kind in dict.fromkeys(KINDS)}
+        references = {kind: prepared(jobs, base, kind) for kind in kinds}
         turn = 0
         while counts["kills"] < number:
-            kind = KINDS[turn % len(KINDS)]
+            kind = kinds[turn % len(kinds)]
             folder = base / f"{turn}-{kind}"
             problem = one(jobs, kind, references[kind], folder, chance, counts)
             counts[f"jobs: {kind}"] += 1
             if problem:
                 wrong.append(f"{folder.name} (seed {seed}): {problem}")
-                say(wrong[-1])
+                say(wrong[-1], flush=True)
             shutil.rmtree(folder, ignore_errors=True)
             turn += 1
             if turn % 25 == 0:
-                say(f"{counts['kills']} kills")
+                say(f"{counts['kills']} kills", flush=True)
     return counts, wrong
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--number", type=int, default=300)
+    parser.add_argument("--number", type=int, default=500)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    counts, wrong = run(arguments.number, arguments.seed)
+    with a_hub():
+        counts, wrong = run(arguments.number, arguments.seed, arguments.kinds)
     for name, count in sorted(counts.items()):
         print(f"{name}: {count}")
     print(f"differences: {len(wrong)}")

@@ -10,15 +10,22 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The scripts run without pytest, which puts this folder on the path.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(1, str(Path(__file__).parents[1] / "convert"))
+sys.path.insert(2, str(Path(__file__).parents[1] / "hub"))
 
 import torch
 from conftest import TEXTS, make_gpt2
 from folders import hashes, names
+from legacy_files import faiss_index, knn_transformers, stored_keys
 
 from knn_logits import Datastore, Document, IndexConfig, WindowConfig, build_datastore, build_index
 from knn_logits.building.adding import add_documents
+from knn_logits.building.clustering import cluster
 from knn_logits.building.removing import compact, remove_documents
+from knn_logits.convert.importing import import_datastore
 from knn_logits.datastore import layout
+from knn_logits.gating.distance import DistanceGate
+from knn_logits.tuning.writing import write_settings
 
 DOCUMENTS = [
     Document(f"{text} {TEXTS[(number + turn) % 8]}", f"{turn}-{number}", title=f"title {number}")
@@ -100,6 +107,21 @@ class Jobs:
     def index(self, folder):
         return build_index(Datastore(folder), IndexConfig("IVF4,Flat", "cosine"))
 
+    def cluster(self, folder):
+        return cluster(folder, 6)
+
+    def remove(self, folder):
+        return remove_documents(folder, ["0-0", "0-3"])
+
+    def tune(self, folder):
+        """What `tune --write` writes; before it, nothing is."""
+        write_settings(Datastore(folder), 8, 0.5, 3.0)
+
+    def gate(self, folder):
+        """The same with a gate."""
+        gate = DistanceGate("l2", [2.0, 8.0], [0.9, 0.1])
+        write_settings(Datastore(folder), 8, 0.5, 3.0, gate)
+
     def run(self, kind, folder):
         return getattr(self, kind)(folder)
 
@@ -110,6 +132,80 @@ class Jobs:
             remove_documents(folder, ["0-0", "0-3"])
         elif kind != "build":
             self.build(folder, self._first)
+
+    def place(self, kind, folder):
+        """Where the datastore is of which a job is given the folder."""
+        return folder
+
+    def state(self, kind, folder):
+        """All that a reader can see after a job, by content."""
+        return state(self.place(kind, folder))
+
+
+class EveryJob(Jobs):
+    """Those that need something from outside as well: another system's files, or a Hub.
+
+    Args:
+        outside: A folder for it.
+        settings: As for `Jobs`.
+    """
+
+    HUB_NAME = "org/texts"
+
+    def __init__(self, outside, **settings):
+        super().__init__(**settings)
+        stream = build_datastore(
+            model(),
+            tokenizer(),
+            self._documents,
+            outside / "stream",
+            window=WindowConfig(256, 128),
+            concatenate=True,
+            index=IndexConfig("exact"),
+        )
+        self._theirs = knn_transformers(
+            outside / "theirs",
+            stream,
+            index=faiss_index(stored_keys(stream)),
+            clusters=stream.values.numpy() % 7,
+        )
+        self._published = outside / "published"
+        self.build(self._published)
+
+    def publish(self, token):
+        """Puts a datastore on the Hub of the environment."""
+        from knn_logits import push_to_hub
+
+        push_to_hub(self._published, self.HUB_NAME, token=token)
+
+    def import_(self, folder):
+        return import_datastore(
+            model(), tokenizer(), self._theirs, folder, shard_bytes=self._shard_bytes
+        )
+
+    def pull(self, folder):
+        from huggingface_hub import constants
+
+        from knn_logits import pull
+
+        constants.HF_HUB_CACHE = str(folder / "cache")
+        return pull(self.HUB_NAME, keys=True, out=self.place("pull", folder))
+
+    def prepare(self, kind, folder):
+        if kind not in ("import_", "pull"):
+            super().prepare(kind, folder)
+
+    def place(self, kind, folder):
+        return folder / "copy" if kind == "pull" else folder
+
+    def state(self, kind, folder):
+        found = super().state(kind, folder)
+        if kind == "pull":
+            for path in folder.glob("cache/datasets--*/*/**/*"):
+                # What a download leaves half done has a name of its own, and is swept away later.
+                if path.is_file() and path.suffix != ".incomplete" and path.name[:4] != "tmp_":
+                    found[str(path.relative_to(folder))] = path.read_bytes()
+        return found
 
 
 def state(folder):
