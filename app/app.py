@@ -1,6 +1,6 @@
 """The page with the demo: `make app`, and what a Hugging Face Space runs.
 
-python app/app.py [--port 7860]
+python app/app.py [--port 7860] [--name knn.example.org]
 """
 
 from __future__ import annotations
@@ -89,8 +89,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--host", help="where to listen; this machine only unless given")
     parser.add_argument("--port", type=int, help="the first free one from 7860 unless given")
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        help="a name under which visitors reach it, such as knn.example.org; may be repeated",
+    )
     options = parser.parse_args()
-    launch([demo_memory()], host=options.host, port=options.port)
+    launch([demo_memory()], host=options.host, port=options.port, names=options.name)
 
 
 if __name__ == "__main__":

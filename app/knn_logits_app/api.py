@@ -96,7 +96,8 @@ def add_api(page: Any, server: Server) -> None:
             answers = frame
         whole = answers.get("knn") or answers["lm"]
         content: dict[str, Any] = {"prompt": prompt, "text": whole.text}
-        if wanted.compare:
+        # Without kNN the one text is both.
+        if compare:
             content["text_without_knn"] = answers["lm"].text
         content["tokens"] = tokens_of(whole)
         return content

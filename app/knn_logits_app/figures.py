@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from knn_logits_app.measuring import Heat, Measured
-from knn_logits_app.views import text
+from knn_logits_app.views import notice, text
 
 _MOST_ROWS, _MOST_COLUMNS = 11, 12
 
@@ -34,13 +34,19 @@ def _verdict(found: Measured) -> str:
     if found.lm is None or found.interpolated is None:
         return ""
     change = found.interpolated / found.lm - 1
+    kind = "note"
     if abs(change) < 0.005:
         line = "The memory neither helps nor harms on this text."
     elif change < 0:
+        kind = "done"
         line = f"The memory lowers the perplexity of this text by {-change:.0%}."
     else:
-        line = f"The memory raises the perplexity of this text by {change:.0%}."
-    return f'<p class="kl-notice kl-done" role="status">{line}</p>'
+        kind = "worse"
+        line = (
+            f"The memory raises the perplexity of this text by {change:.0%}: it misleads here. "
+            "A smaller λ, or another datastore, may help."
+        )
+    return notice(line, kind=kind)
 
 
 def heat_html(heat: Heat) -> str:

@@ -10,21 +10,28 @@ import asyncio
 import json
 import re
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
+
+from knn_logits_app.quotas import Quotas, address_of
+from knn_logits_app.uploads import handles, with_paths
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 JSON_BYTES = 600_000
-UPLOAD_BYTES = 2_000_000
-# Of all visitors together, in the time after which gradio deletes what was uploaded.
-UPLOADED_BYTES, UPLOADED_SECONDS = 200_000_000, 1800.0
+# What a browser writes around uploaded files.
+FORM_BYTES = 40_000
+# The time after which gradio deletes what was uploaded.
+UPLOADED_SECONDS = 1800.0
 _BODY_SECONDS = 30.0
 _MOST_VALUES, _DEEPEST = 32, 8
 _CALL = re.compile(r"/gradio_api/call/(v2/)?(?P<name>[^/]*)")
+_HEARTBEAT = re.compile(r"/gradio_api/heartbeat/(?P<session>[^/]+)")
 _SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 # Routes of gradio that this page has no use for.
@@ -47,6 +54,8 @@ _CLOSED = (
     "/monitoring",
 )
 _JOIN = ("/gradio_api/queue/join", "/gradio_api/call/", "/gradio_api/cancel", "/gradio_api/reset")
+_QUEUE = ("/gradio_api/queue/join", "/gradio_api/call/")
+_MCP = "/gradio_api/mcp"
 _HEADERS = (
     (
         b"content-security-policy",
@@ -73,18 +82,40 @@ class Refused(Exception):
         self.status = status
 
 
+@dataclass
+class House:
+    """What the guard has to know of the server behind it.
+
+    Attributes:
+        names: The endpoints that may be called by name, with those of their values.
+        upload_bytes: Bytes of files in one upload.
+        uploads: The folder of uploaded files.
+        quotas: How much one address may have.
+        waiting: How many requests of an address run the model or wait for it.
+        present: Notes, as long as it lasts, that a session's page is open.
+    """
+
+    names: Mapping[str, Sequence[str]]
+    upload_bytes: int
+    uploads: str
+    quotas: Quotas
+    waiting: Callable[[str], int]
+    present: Callable[[str], AbstractContextManager[None]]
+
+
 class Guard:
     """ASGI middleware.
 
     Args:
         app: What it protects.
-        names: The endpoints that may be called by name.
+        house: What it has to know.
     """
 
-    def __init__(self, app: Any, names: Collection[str]) -> None:
+    def __init__(self, app: Any, house: House) -> None:
         self._app = app
-        self._names = frozenset(names)
-        self._uploads: deque[tuple[float, int]] = deque()
+        self._house = house
+        self._uploads: deque[tuple[float, str, int]] = deque()
+        self._joining: Counter[str] = Counter()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Passes a request on, or refuses it."""
@@ -93,35 +124,90 @@ class Guard:
             return
         answer = _Answer(send)
         try:
-            path = str(scope["path"])
-            if path.startswith(_CLOSED):
-                raise Refused(404, "there is no such page")
-            called = _CALL.match(path)
-            if called and called["name"] not in self._names:
-                # The page's own events have names as well, and no business being called by them.
-                raise Refused(404, "there is no such endpoint")
-            if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
-                upload = path.rstrip("/").endswith("/upload")
-                body = await _read(scope, receive, UPLOAD_BYTES if upload else JSON_BYTES)
-                if upload:
-                    self._count(len(body))
-                if path.startswith(_JOIN):
-                    check_body(body)
-                receive = _again(body, receive)
-            await self._app(scope, receive, answer)
+            address = address_of(scope)
+            scope["client"] = (address, 0)
+            await self._guarded(scope, receive, answer, address)
         except Refused as refused:
             await answer.refuse(refused.status, str(refused))
         except Exception:
             # What gradio could not make sense of; never its traceback.
             await answer.refuse(400, "this request makes no sense here")
 
-    def _count(self, size: int) -> None:
+    async def _guarded(
+        self, scope: MutableMapping[str, Any], receive: Receive, answer: _Answer, address: str
+    ) -> None:
+        house, path = self._house, str(scope["path"])
+        if path.startswith(_CLOSED):
+            raise Refused(404, "there is no such page")
+        called = _CALL.match(path)
+        if called and called["name"] not in house.names:
+            # The page's own events have names as well, and no business being called by them.
+            raise Refused(404, "there is no such endpoint")
+        beats = _HEARTBEAT.fullmatch(path)
+        if beats:
+            with house.present(beats["session"]):
+                await self._app(scope, receive, answer)
+            return
+        if scope["method"] not in ("POST", "PUT", "PATCH", "DELETE"):
+            await self._app(scope, receive, answer)
+            return
+        if path.rstrip("/").endswith("/upload"):
+            body = await _read(scope, receive, house.upload_bytes + FORM_BYTES)
+            self._count(len(body), address)
+            answer.change = lambda body: handles(body, house.uploads)
+            await self._app(scope, _again(body, receive), answer)
+            return
+        body = await _read(scope, receive, JSON_BYTES)
+        if path.startswith(_JOIN):
+            check_body(body, house.names[called["name"]] if called and not called[1] else None)
+        if path.startswith(_MCP):
+            # It calls the page over the net, from this machine: for whom, this note says.
+            headers = [one for one in scope["headers"] if one[0] != b"x-forwarded-for"]
+            scope["headers"] = [*headers, (b"x-forwarded-for", address.partition("/")[0].encode())]
+        body = _with_paths(body, house.uploads)
+        receive = _again(body, receive)
+        scope["headers"] = [
+            (name, str(len(body)).encode() if name == b"content-length" else value)
+            for name, value in scope["headers"]
+        ]
+        if not path.startswith(_QUEUE):
+            await self._app(scope, receive, answer)
+            return
+        # Those that are on their way into the queue are not in it yet.
+        if house.waiting(address) + self._joining[address] >= house.quotas.waiting:
+            raise Refused(503, "too many requests from your address wait already; try again later")
+        self._joining[address] += 1
+        try:
+            await self._app(scope, receive, answer)
+        finally:
+            self._joining[address] -= 1
+            self._joining += Counter()
+
+    def _count(self, size: int, address: str) -> None:
         now = time.monotonic()
         while self._uploads and now - self._uploads[0][0] > UPLOADED_SECONDS:
             self._uploads.popleft()
-        if sum(one for _, one in self._uploads) + size > UPLOADED_BYTES:
+        mine = sum(one for _, whose, one in self._uploads if whose == address)
+        everybodys = sum(one for _, _, one in self._uploads)
+        quotas = self._house.quotas
+        if mine + size > quotas.uploaded or everybodys + size > quotas.uploaded_by_all:
             raise Refused(503, "too much was uploaded lately; try again in half an hour")
-        self._uploads.append((now, size))
+        self._uploads.append((now, address, size))
+
+
+def _with_paths(body: bytes, folder: str) -> bytes:
+    """A body of JSON with uploaded files' paths; any other body as it is, for gradio to refuse."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    try:
+        found = with_paths(content, folder)
+    except ValueError as error:
+        raise Refused(400, str(error)) from None
+    except RecursionError:
+        raise Refused(400, "the request is nested too deeply") from None
+    return body if found == content else json.dumps(found).encode()
 
 
 class _Answer:
@@ -131,6 +217,9 @@ class _Answer:
         self._send = send
         self._begun = False
         self._refused = False
+        # What is to become of the body of an answer that went well.
+        self.change: Callable[[bytes], bytes] | None = None
+        self._held: tuple[Message, list[bytes]] | None = None
 
     async def __call__(self, message: Message) -> None:
         if self._refused:
@@ -141,7 +230,30 @@ class _Answer:
                 return
             self._begun = True
             message = {**message, "headers": [*message.get("headers", []), *_HEADERS]}
+            if message["status"] >= 400:
+                self.change = _one_line
+            if self.change is not None and message["status"] != 204:
+                self._held = message, []
+                return
+        elif self._held is not None:
+            await self._finish(message)
+            return
         await self._send(message)
+
+    async def _finish(self, message: Message) -> None:
+        """Keeps the parts of a body that is to be changed, and sends it with the last of them."""
+        assert self._held is not None
+        assert self.change is not None
+        start, parts = self._held
+        parts.append(message.get("body", b""))
+        if message.get("more_body"):
+            return
+        self._held = None
+        body = self.change(b"".join(parts))
+        headers = [one for one in start["headers"] if one[0].lower() != b"content-length"]
+        length = (b"content-length", str(len(body)).encode())
+        await self._send({**start, "headers": [*headers, length]})
+        await self._send({**message, "body": body})
 
     async def refuse(self, status: int, detail: str) -> None:
         """Answers with one line, where no answer has begun."""
@@ -153,6 +265,21 @@ class _Answer:
         headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *_HEADERS]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
+
+
+def _one_line(body: bytes) -> bytes:
+    """An answer that says no, in one line, and without what objects look like to Python."""
+    try:
+        content = json.loads(body)
+    except ValueError:
+        return body
+    detail = content.get("detail") if isinstance(content, dict) else None
+    if not isinstance(detail, str):
+        return body
+    line = " ".join(detail.split())
+    if " at 0x" in line or "<gradio" in line:
+        line = "this request makes no sense here"
+    return json.dumps({**content, "detail": line}).encode()
 
 
 async def _read(scope: MutableMapping[str, Any], receive: Receive, most: int) -> bytes:
@@ -194,11 +321,12 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def check_body(body: bytes) -> None:
+def check_body(body: bytes, names: Sequence[str] | None = None) -> None:
     """Refuses a request for the queue that no page and no client would send.
 
     Args:
         body: JSON.
+        names: Of the values that an endpoint takes; None does not look how many there are.
 
     Raises:
         Refused: with the status 400.
@@ -219,6 +347,10 @@ def check_body(body: bytes) -> None:
     data = content.get("data")
     if data is not None and (not isinstance(data, list) or len(data) > _MOST_VALUES):
         raise Refused(400, "data is not a list of values")
+    if names is not None and len(data or []) != len(names):
+        raise Refused(
+            400, f"data has {len(data or [])} values; {len(names)} are taken: {', '.join(names)}"
+        )
     if _depth(content) > _DEEPEST:
         raise Refused(400, "the request is nested too deeply")
 
@@ -237,12 +369,12 @@ def _depth(value: Any) -> int:
     return depth
 
 
-def middleware(names: Collection[str]) -> list[Any]:
+def middleware(house: House) -> list[Any]:
     """What a FastAPI app is given.
 
     Args:
-        names: The endpoints that may be called by name.
+        house: What the guard has to know.
     """
     from starlette.middleware import Middleware
 
-    return [Middleware(Guard, names=names)]
+    return [Middleware(Guard, house=house)]

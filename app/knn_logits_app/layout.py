@@ -52,19 +52,6 @@ class Server:
     work: Work
 
 
-class Boxes(gr.CheckboxGroup):
-    """Boxes to tick, which the browser changes with the model: the server takes them as they come.
-
-    What is asked for is checked where it is looked up, against what this visitor may see.
-    """
-
-    is_template = True
-
-    def preprocess(self, payload: Any) -> Any:
-        """Passes on what came."""
-        return payload
-
-
 @dataclass
 class Controls:
     """The settings at the side, which all tabs share."""

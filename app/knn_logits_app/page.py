@@ -9,7 +9,7 @@ import gradio as gr
 
 from knn_logits_app import tab_about, tab_evaluate, tab_explain, tab_generate, tab_own, views
 from knn_logits_app.api import add_api
-from knn_logits_app.layout import ASSETS, INSTANT, Boxes, Controls, Server
+from knn_logits_app.layout import ASSETS, INSTANT, Controls, Server
 from knn_logits_app.requests import MOST_NEIGHBORS
 
 # By the name that app.css knows each by: its label, and what is in it.
@@ -80,12 +80,15 @@ def _controls(server: Server) -> Controls:
     settings = next(iter(memory.stores.values())).manifest.settings
     gr.Markdown("### The memory", elem_classes="kl-side")
     model = gr.Dropdown(list(memories), value=memory.name, label="Model", interactive=True)
-    stores = Boxes(
+    stores = gr.CheckboxGroup(
         list(memory.stores),
         value=[next(iter(memory.stores))],
         label="Datastores",
         info="Texts to look things up in. Several are one memory.",
     )
+    # The browser changes the boxes with the model, and the server takes what comes: it is checked
+    # where it is looked up, against what this visitor may see.
+    stores.preprocess = lambda payload: payload  # type: ignore[method-assign]
     lmbda = gr.Slider(
         0, 1, settings.lmbda, step=0.01, label="λ, weight of the memory",
         info="p = λ p_kNN + (1 − λ) p_LM",

@@ -21,6 +21,8 @@ from transformers import (
 from knn_logits import Neighbors
 
 CANDIDATES = 5
+# What stands for a token that ends a text.
+END = "(the end)"
 
 
 class GumbelSampler(LogitsProcessor):
@@ -151,5 +153,7 @@ class Watched(LogitsProcessor):
         for token, p, p_lm in zip(one.ids.tolist(), one.p.tolist(), one.p_lm.tolist(), strict=True):
             # p = λ p_kNN + (1 - λ) p_LM, solved for p_kNN.
             p_knn = min(1.0, max(0.0, (p - (1 - lmbda) * p_lm) / lmbda)) if lmbda > 0 else None
-            found.append(Candidate(tokenizer.decode([token]), p, p_lm, p_knn))
-        return found
+            # The signs that a model puts around texts are no words that anybody could read.
+            special = token in tokenizer.all_special_ids
+            found.append(Candidate(END if special else tokenizer.decode([token]), p, p_lm, p_knn))
+        return sorted(found, key=lambda one: one.p, reverse=True)

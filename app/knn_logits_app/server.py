@@ -12,19 +12,21 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 import gradio as gr
 import torch
+from gradio.utils import get_upload_folder
 
 from knn_logits import Limits
-from knn_logits_app.guard import middleware
+from knn_logits_app.door import Names, close_door
+from knn_logits_app.folder import private_folder, told_to_end
+from knn_logits_app.guard import House, middleware
 from knn_logits_app.layout import ASSETS, Server
 from knn_logits_app.memory import Memory
 from knn_logits_app.page import build_page
+from knn_logits_app.quotas import Quotas
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import Visitors
 from knn_logits_app.work import work_for
 
 QUEUE = 64
-UPLOAD_BYTES = 1_000_000
-
 
 _GREEN = gr.themes.Color(
     "#eef8f1", "#d8efde", "#b5e1c1", "#8cd0a0", "#55b377", "#1d7a41",
@@ -63,6 +65,7 @@ def prepare(
     limits: Limits | None = None,
     at_once: int = 2,
     waiting: int = QUEUE,
+    quotas: Quotas | None = None,
 ) -> tuple[Any, Server]:
     """The page and what it works with; nothing listens yet.
 
@@ -71,7 +74,10 @@ def prepare(
         limits: Of every request; None takes those that fit the first model.
         at_once: Requests that run the model at a time; the others wait.
         waiting: Requests that may wait; others are told to come back.
+        quotas: How much one address may have; None takes a fair share.
     """
+    # Uploaded files go where they are deleted with this process, not where all users' lie.
+    os.environ.setdefault("GRADIO_TEMP_DIR", str(private_folder().path / "uploads"))
     cores = os.cpu_count() or 1
     threads = max(1, cores // at_once)
     torch.set_num_threads(threads)
@@ -80,7 +86,7 @@ def prepare(
         limits = Limits(prompt_tokens=min(512, context), new_tokens=min(256, context // 2))
     # One thread a search: FAISS's threads would hang in a fork, which a Space's processes are.
     session = Session({one.name: one for one in memories}, limits, threads=1)
-    server = Server(session, Visitors(), work_for(session))
+    server = Server(session, Visitors(quotas), work_for(session))
     page = build_page(server)
     # `/run/`, which passes the queue by, is closed.
     page.queue(max_size=waiting, default_concurrency_limit=at_once, api_open=False)
@@ -93,8 +99,10 @@ def launch(
     limits: Limits | None = None,
     at_once: int = 2,
     waiting: int = QUEUE,
+    quotas: Quotas | None = None,
     host: str | None = None,
     port: int | None = None,
+    names: Sequence[str] = (),
     block: bool = True,
     quiet: bool = False,
 ) -> tuple[Any, Server]:
@@ -105,20 +113,38 @@ def launch(
         limits: Of every request; None takes those that fit the first model.
         at_once: Requests that run the model at a time; the others wait.
         waiting: Requests that may wait; others are told to come back.
+        quotas: How much one address may have; None takes a fair share.
         host: Where to listen; None takes this machine only, or what GRADIO_SERVER_NAME says.
         port: Where to listen; None takes the first free one from 7860.
+        names: Under which names visitors reach it, beside those of this machine, such as
+            "knn.example.org"; those in the environment variable KNN_LOGITS_APP_HOSTS too.
         block: Wait until the server ends.
         quiet: Print nothing.
 
     Returns:
         The page and what it works with.
     """
-    page, server = prepare(memories, limits, at_once, waiting)
-    public = [str(one.api_name) for one in page.fns.values() if one.api_visibility == "public"]
+    quotas = quotas or Quotas()
+    page, server = prepare(memories, limits, at_once, waiting, quotas)
+    # The queue's functions know of their values' number only; their names are in its description.
+    described = page.get_api_info()["named_endpoints"]
+    public = {
+        name.strip("/"): [one["parameter_name"] for one in about["parameters"]]
+        for name, about in described.items()
+    }
+    upload_bytes = server.session.limits.text_bytes
+    house = House(
+        names=public,
+        upload_bytes=upload_bytes,
+        uploads=get_upload_folder(),
+        quotas=quotas,
+        waiting=lambda address: requests_of(page, address),
+        present=server.visitors.present,
+    )
     page.launch(
         server_name=host,
         server_port=port,
-        prevent_thread_lock=not block,
+        prevent_thread_lock=True,
         quiet=quiet,
         show_error=False,
         theme=theme(),
@@ -127,10 +153,31 @@ def launch(
         footer_links=["api"],
         run_history=False,
         enable_monitoring=False,
-        max_file_size=UPLOAD_BYTES,
+        max_file_size=upload_bytes,
         mcp_server=find_spec("mcp") is not None,
         ssr_mode=False,
         share=False,
-        app_kwargs={"middleware": middleware(public)},
+        # Whether it answers itself within three seconds, which a busy machine does not.
+        _frontend=False,
+        app_kwargs={"middleware": middleware(house)},
     )
+    close_door(page.server, Names([*names, *([host] if host else [])]))
+    if block:
+        with told_to_end():
+            try:
+                page.block_thread()
+            finally:
+                page.close(verbose=False)
+                server.visitors.close()
     return page, server
+
+
+def requests_of(page: Any, address: str) -> int:
+    """How many requests of an address run the model or wait for it."""
+    queue = page._queue
+    waiting = [one for line in queue.event_queue_per_concurrency_id.values() for one in line.queue]
+    running = [one for job in queue.active_jobs if job for one in job]
+    return sum(
+        one.concurrency_id == "model" and one.request.client.host == address
+        for one in [*waiting, *running]
+    )

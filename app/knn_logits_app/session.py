@@ -35,6 +35,7 @@ from knn_logits_app.traced import candidates_of, named, words_only
 
 # Passages shown for a token.
 PASSAGES = 3
+SIGNS = ("λ", "τ", "k", "p")
 _FRAME_SECONDS = 0.06
 
 
@@ -338,5 +339,7 @@ def friendly(error: BaseException) -> str:
             text = f"this does not work ({type(error).__name__}): change the settings or the text"
     else:
         text = "something went wrong on the server; try again with less text"
-    text = text[:1].upper() + text[1:]
+    # A setting's sign stays as it is: λ is not Λ.
+    if text.split(" ", 1)[0] not in SIGNS:
+        text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else text + "."

@@ -135,6 +135,13 @@ def build(server: Server, controls: Controls) -> None:
         "validator": layout.validator(check),
         **layout.MODEL,
     }
+    # Without the memory there is the model alone, and nothing to compare it with.
+    knn.change(
+        inputs=[knn],
+        outputs=[compare],
+        js="(on) => [{ __type__: 'update', interactive: on }]",
+        **layout.INSTANT,
+    )
     write.click(**run)
     prompt.submit(**run)
     for chip, example in zip(chips, examples, strict=True):

@@ -71,7 +71,8 @@ def build(server: Server, controls: Controls) -> None:
         elem_id="own-text",
     )
     files = gr.File(
-        label="or upload files (.jsonl)" if reads else "or upload files (.txt, .md, .jsonl)",
+        label=f"or upload {'.jsonl' if reads else '.txt, .md or .jsonl'} files, "
+        f"{most // 1000:,} KB together",
         file_count="multiple",
         file_types=[".txt", ".md", ".rst", ".jsonl", ".json", ".csv", ".tex", ".html", ".py"],
         height=120,
@@ -100,7 +101,8 @@ def build(server: Server, controls: Controls) -> None:
                 server.session, paths, text, pairs=memory.reading.sources, sources=read
             )
             with server.visitors.running(visitor, server.session.limits.deadline()) as deadline:
-                room = server.visitors.new_folder(visitor)
+                address = str(request.client.host) if request.client else ""
+                room = server.visitors.new_folder(visitor, address)
                 steps = build_own(
                     server.work.build(memory, documents, room, deadline), server.visitors, visitor
                 )

@@ -137,7 +137,14 @@ def answers_html(answers: Mapping[str, Answer], *, metric: str = "l2", name: str
         metric: How the datastores compare keys.
         name: Begins the names of elements; another for each place of a page.
     """
-    columns = "".join(_column(answers[side], side, name) for side in _TITLES if side in answers)
+    pace = "written one by one, nothing drafted or cached"
+    if len(answers) > 1:
+        pace += ", both texts at once"
+    columns = "".join(
+        _column(answers[side], side, name, "read in one pass" if side == "text" else pace)
+        for side in _TITLES
+        if side in answers
+    )
     many = " kl-two" if len(answers) > 1 else ""
     parts = [f'<div class="kl-grid{many}">{columns}</div>']
     knn = answers.get("knn") or answers.get("text")
@@ -149,7 +156,7 @@ def answers_html(answers: Mapping[str, Answer], *, metric: str = "l2", name: str
 _TITLES = {"lm": "The model alone", "knn": "With its memory (kNN)", "text": "The text"}
 
 
-def _column(answer: Answer, side: str, name: str) -> str:
+def _column(answer: Answer, side: str, name: str, pace: str) -> str:
     words = words_of(answer.words)
     traced = answer.trace is not None
     opened = _opened(words) if traced else None
@@ -162,7 +169,7 @@ def _column(answer: Answer, side: str, name: str) -> str:
     return (
         f'<article class="kl-answer kl-side-{side}"><h2>{_TITLES[side]}</h2>'
         f'<div class="kl-text" dir="auto"><span class="kl-prompt">{text(answer.prompt)}</span>'
-        f"{shown}{caret}</div>{_footer(answer, traced=traced)}</article>"
+        f"{shown}{caret}</div>{_footer(answer, pace, traced=traced)}</article>"
     )
 
 
@@ -203,12 +210,12 @@ def _word(
     )
 
 
-def _footer(answer: Answer, *, traced: bool) -> str:
+def _footer(answer: Answer, pace: str, *, traced: bool) -> str:
     parts = []
     if answer.done or answer.seconds:
         speed = count(answer.tokens, "token")
         if answer.seconds > 0 and answer.tokens:
-            speed += f", {answer.tokens / answer.seconds:.0f} a second"
+            speed += f", {answer.tokens / answer.seconds:.0f} a second: {pace}"
         parts.append(f"<span>{speed}</span>")
     if answer.stopped:
         parts.append(f"<span>ended early: {text(answer.stopped)}</span>")
@@ -322,12 +329,13 @@ def _chart(token: TokenTrace, candidates: Sequence[Candidate]) -> str:
     rows = "".join(
         f"<tr{' class=kl-chosen' if one.token == token.token else ''}>"
         f"<th scope='row'>{text(_shown(one.token))}</th>"
-        f"{_bar(one.p_lm, 'lm')}{_bar(one.p_knn, 'knn')}</tr>"
+        f"{_bar(one.p, 'mix')}{_bar(one.p_lm, 'lm')}{_bar(one.p_knn, 'knn')}</tr>"
         for one in candidates
     )
     return (
         '<table class="kl-bars"><thead><tr><th scope="col">candidate</th>'
-        '<th scope="col">p_LM, model</th><th scope="col">p_kNN, neighbors</th></tr></thead>'
+        '<th scope="col">p, together</th><th scope="col">p_LM, model</th>'
+        '<th scope="col">p_kNN, neighbors</th></tr></thead>'
         f"<tbody>{rows}</tbody></table>"
     )
 

@@ -1,7 +1,8 @@
 """What belongs to one visitor: running work that can be stopped, and a datastore of their own text.
 
-Kept under the page's session, which only that page knows, and deleted when the page is closed, when
-nobody used it for an hour, or when the server ends.
+Kept under the page's session, which only that page knows, as long as the page is open, and deleted
+when it is closed or the server ends. Where there are too many, a new one is refused: nobody's own
+makes room for another's.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from knn_logits import Datastore, Deadline
+from knn_logits import Datastore, Deadline, LimitError
+from knn_logits_app.folder import private_folder
+from knn_logits_app.quotas import Quotas
 
 OWN_TEXT = "your text"
-_IDLE_SECONDS = 3600.0
-_MOST_STORES = 64
+# After which time without an open page, or without a request, what a visitor has is deleted.
+_AWAY_SECONDS = 300.0
 
 
 @dataclass
@@ -31,22 +35,30 @@ class Visitor:
         stores: The visitor's datastores by name.
         folder: Where they are, made when there is something to keep.
         running: Work that a visitor can stop.
-        used: When the page last asked for something.
+        address: Where the page is looked at.
+        used: When the page last asked for something, or was last open.
     """
 
     stores: dict[str, Datastore] = field(default_factory=dict)
     folder: Path | None = None
     running: set[Deadline] = field(default_factory=set)
+    address: str = ""
     used: float = field(default_factory=time.monotonic)
 
 
 class Visitors:
-    """All open pages that asked for something."""
+    """All open pages that asked for something.
 
-    def __init__(self) -> None:
+    Args:
+        quotas: How much one address may have.
+    """
+
+    def __init__(self, quotas: Quotas | None = None) -> None:
+        self._quotas = quotas or Quotas()
         self._root: Path | None = None
         self._lock = threading.Lock()
         self._visitors: dict[str, Visitor] = {}
+        self._open: Counter[str] = Counter()
         atexit.register(self.close)
 
     def __len__(self) -> int:
@@ -84,15 +96,45 @@ class Visitors:
         for deadline in running:
             deadline.cancel()
 
-    def new_folder(self, session: str) -> Path:
-        """An empty folder for a visitor, which only this process's user may read."""
+    @contextmanager
+    def present(self, session: str) -> Iterator[None]:
+        """Notes that a session's page is open, as long as it lasts."""
+        with self._lock:
+            self._open[session] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open[session] -= 1
+                self._open += Counter()
+                if session in self._visitors:
+                    self._visitors[session].used = time.monotonic()
+
+    def new_folder(self, session: str, address: str = "") -> Path:
+        """An empty folder for a visitor, which only this process's user may read.
+
+        Args:
+            session: Whose.
+            address: Where the visitor looks at the page.
+
+        Raises:
+            LimitError: when the visitor's address, or all visitors, have too many.
+        """
         self._sweep()
         visitor = self._of(session)
         with self._lock:
-            if self._root is None:
-                self._root = Path(tempfile.mkdtemp(prefix="knn-logits-app-"))
             if visitor.folder is None:
+                others = [one.address for one in self._visitors.values() if one.folder]
+                if others.count(address) >= self._quotas.stores:
+                    raise LimitError(
+                        f"there are {self._quotas.stores} own texts from your address already; "
+                        "delete one, or close its page"
+                    )
+                if len(others) >= self._quotas.stores_of_all:
+                    raise LimitError("too many visitors have texts of their own now; come back")
+                self._root = self._root or Path(tempfile.mkdtemp(dir=private_folder().path))
                 visitor.folder = Path(tempfile.mkdtemp(dir=self._root))
+                visitor.address = address
             return Path(tempfile.mkdtemp(dir=visitor.folder))
 
     def keep(self, session: str, store: Datastore) -> None:
@@ -118,6 +160,7 @@ class Visitors:
             self.forget(session)
         if self._root is not None:
             shutil.rmtree(self._root, ignore_errors=True)
+            self._root = None
 
     def _of(self, session: str | None) -> Visitor:
         with self._lock:
@@ -127,11 +170,13 @@ class Visitors:
             return visitor
 
     def _sweep(self) -> None:
-        """Forgets who has been away for long, and the longest away where there are too many."""
+        """Forgets who has been away for long, with no page open and nothing running."""
         now = time.monotonic()
         with self._lock:
-            keepers = [(one.used, name) for name, one in self._visitors.items() if one.folder]
-            gone = [name for used, name in keepers if now - used > _IDLE_SECONDS]
-            many = sorted(keepers)[: max(0, len(keepers) - _MOST_STORES)]
-        for name in {*gone, *(name for _, name in many)}:
+            gone = [
+                name
+                for name, one in self._visitors.items()
+                if not self._open[name] and not one.running and now - one.used > _AWAY_SECONDS
+            ]
+        for name in gone:
             self.forget(name)

@@ -40,11 +40,11 @@ def session(memory):
 
 
 @contextlib.contextmanager
-def serving(*memories):
+def serving(*memories, **settings):
     """A running page: its address, and what it works with."""
     from knn_logits_app import launch
 
-    page, server = launch(memories, block=False, quiet=True)
+    page, server = launch(memories, block=False, quiet=True, **settings)
     yield page.local_url.rstrip("/"), server
     server.visitors.close()
     page.close(verbose=False)

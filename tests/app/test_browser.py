@@ -42,7 +42,11 @@ def test_the_switch_changes_the_words(open_page):
     assert one.page.locator("#answers .kl-side-knn").count() == 0
     assert "the wide bridge" not in shown(one, "lm")
     assert one.page.locator("#answers [role=button]").count() == 0
+    # There is nothing to compare the model alone with.
+    compare = one.page.get_by_label("Compare with the model alone")
+    expect(compare).to_be_disabled()
     one.page.get_by_label("Use the memory (kNN)").check()
+    expect(compare).to_be_enabled()
     one.page.get_by_label("Compare with the model alone").uncheck()
     one.write()
     assert shown(one, "knn") == with_knn

@@ -1,13 +1,14 @@
 """A visitor's own text: read within limits, built with progress, kept for one, deleted."""
 
 import gzip
+import re
 import time
 
 import pytest
 
 from knn_logits import Deadline, LimitError
 from knn_logits_app import figures
-from knn_logits_app.measuring import measure
+from knn_logits_app.measuring import Measured, measure
 from knn_logits_app.own_text import Progress, build_own, build_steps, documents_of
 from knn_logits_app.requests import Lookup, RequestError, writing_of
 from knn_logits_app.session import friendly
@@ -199,6 +200,17 @@ def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, memory):
     assert "kl-figures" in figures.measured_html(short)
     with pytest.raises(LimitError):
         measure(session, memory, text, Lookup(("manual",)), Deadline(0.0))
+
+
+@pytest.mark.parametrize(
+    ("interpolated", "kind", "words"),
+    [(5.0, "kl-done", "lowers"), (30.2, "kl-worse", "raises"), (10.0, "kl-note", "neither")],
+)
+def test_a_verdict_looks_like_what_it_says(interpolated, kind, words):
+    found = Measured(9, 10.0, interpolated, None, 4.0, (1.0, 1.0), None)
+    (line,) = re.findall(r'<p class="kl-notice.*?</p>', figures.measured_html(found))
+    assert kind in line
+    assert words in line
 
 
 @pytest.mark.parametrize(("count", "best"), [(5, 2), (22, 7), (30, 0), (30, 29), (13, 12)])

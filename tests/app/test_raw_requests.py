@@ -95,6 +95,24 @@ def test_a_call_beyond_a_limit_is_refused_before_it_waits(client, data):
     refused(call(client, "generate", *data))
 
 
+def test_a_call_with_too_few_values_is_told_which_there_are(client):
+    for data in ([], ["The"], generating("The")[:-1]):
+        text = refused(call(client, "generate", *data), 400)
+        assert f"data has {len(data)} values; 12 are taken: prompt, stores, knn" in text
+    (write, *_) = events(client, 15)
+    body = {"data": ["demo"], "fn_index": write, "session_hash": "abcdefgh"}
+    detail = json.loads(refused(client.post(f"{API}/queue/join", json=body), 400))["detail"]
+    assert " at 0x" not in detail
+    assert len(detail.splitlines()) == 1
+
+
+def test_compare_without_knn_is_answered_as_well(client):
+    answer = call(client, "generate", *generating("The", knn=False, compare=True))
+    kind, (content,) = outcome(client, answer, "generate")
+    assert kind == "complete"
+    assert content["text_without_knn"] == content["text"]
+
+
 @pytest.mark.parametrize("name", ["explain", "evaluate"])
 @pytest.mark.parametrize("text", ["x" * 90_000, "", 7, None])
 def test_a_text_beyond_the_limits_is_refused(client, name, text):
@@ -193,9 +211,9 @@ def test_no_file_is_given_away(client):
 
 
 def test_a_file_that_was_not_uploaded_is_not_read(client, served):
-    (build, *_) = events(client, 8)
+    (build,) = events(client, 9)
     file = {"path": "/etc/hostname", "meta": {"_type": "gradio.FileData"}, "orig_name": "a.txt"}
-    data = ["demo", ["manual"], 0.6, 1024, 0.03, False, "", [file]]
+    data = ["demo", ["manual"], 0.6, 1024, 0.03, False, None, "", [file]]
     session = "intruder1"
     body = {"data": data, "fn_index": build, "session_hash": session}
     answer = client.post(f"{API}/queue/join", json=body)

@@ -17,7 +17,7 @@ from knn_logits import (
 )
 from knn_logits_app.memory import Memory
 from knn_logits_app.requests import Lookup, RequestError, lookup_of, text_of, writing_of
-from knn_logits_app.sampling import GumbelSampler, Watched, samplers
+from knn_logits_app.sampling import END, GumbelSampler, Watched, _Step, samplers
 from knn_logits_app.session import Session, friendly
 from knn_logits_app.streaming import Pieces
 
@@ -74,6 +74,7 @@ def test_candidates_hold_both_probabilities_of_the_chosen_token(session):
         assert mine.p_lm == pytest.approx(token.p_lm, abs=1e-4)
         assert mine.p_knn == pytest.approx(token.p_knn, abs=1e-3)
         assert sum(one.p for one in candidates) <= 1.0 + 1e-5
+        assert [one.p for one in candidates] == sorted((one.p for one in candidates), reverse=True)
 
 
 def test_comparing_writes_what_each_alone_writes(session):
@@ -272,3 +273,25 @@ def test_watching_changes_nothing(session, memory):
         watched = memory.model.generate(ids, logits_processor=[Watched(knn)], **settings)
     assert torch.equal(plain, watched)
     assert text_of("x") == "x"
+
+
+def test_the_end_of_a_text_is_a_candidate_that_can_be_read(session, memory):
+    watched = Watched(None)
+    ids = torch.tensor([5, memory.tokenizer.eos_token_id])
+    watched.steps.append(_Step(ids, torch.tensor([0.2, 0.7]), torch.tensor([0.1, 0.8])))
+    first, second = watched.candidates(0, 0.5, memory.tokenizer)
+    assert (first.token, first.p) == (END, pytest.approx(0.7))
+    assert second.token == memory.tokenizer.decode([5])
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("λ must lie between 0 and 1.", "λ must lie between 0 and 1."),
+        ("k must be a number.", "k must be a number."),
+        ("the text is too long", "The text is too long."),
+        ("a text is too long", "A text is too long."),
+    ],
+)
+def test_a_line_for_a_visitor_keeps_the_signs_of_settings(message, line):
+    assert friendly(RequestError(message)) == line

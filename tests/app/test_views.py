@@ -197,3 +197,25 @@ def test_bars_say_their_number(share):
 def test_progress_without_a_total_is_open():
     assert "value" not in views.progress_html("keys", 3, None)
     assert 'value="3" max="9"' in views.progress_html("keys", 3, 9)
+
+
+def test_bars_are_of_the_mixture_first_and_say_what_it_is():
+    one = answer(
+        token(" cover"),
+        candidates=[[Candidate(" cover", 0.5, 0.1, 0.9), Candidate("x", 0.2, 1, 0)]],
+    )
+    html = views.answers_html({"knn": one})
+    heads = re.findall(r'<th scope="col">([^<]*)</th>', html)
+    assert heads == ["candidate", "p, together", "p_LM, model", "p_kNN, neighbors"]
+    row = re.search(r"cover</th>(.*?)</tr>", html)[1]
+    assert re.findall(r"<span>([0-9.]+)</span>", row) == ["0.500", "0.100", "0.900"]
+
+
+def test_a_speed_says_how_the_words_came():
+    one = answer(token(" cover"))
+    both = views.answers_html({"lm": one, "knn": one})
+    assert both.count("nothing drafted or cached, both texts at once") == 2
+    alone = views.answers_html({"knn": one})
+    assert "nothing drafted or cached" in alone
+    assert "at once" not in alone
+    assert "read in one pass" in views.answers_html({"text": one})

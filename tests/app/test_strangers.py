@@ -1,0 +1,333 @@
+"""What strangers may not do: call under another name, take everything, or hold a connection."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.conftest import serving
+from app.test_raw_requests import API, call, events, generating, outcome, refused
+from knn_logits_app import door
+from knn_logits_app.door import Names
+from knn_logits_app.folder import PrivateFolder, sweep
+from knn_logits_app.quotas import Quotas, address_of
+
+
+@pytest.fixture(scope="module")
+def client(url):
+    with httpx.Client(base_url=url, timeout=20) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("host", "meant"),
+    [
+        ("127.0.0.1:7860", True), ("localhost:7860", True), ("[::1]:7860", True),
+        ("192.168.1.7:7860", True), (f"{socket.gethostname()}:80", True),
+        ("knn.example.org", True), ("a.knn.example.net", True), ("evil.example", False),
+        ("localhost.evil.example", False), ("knn.example.net", False), ("", False),
+        ("[::1", False), ("localhost:port", False),
+    ],
+)  # fmt: skip
+def test_a_server_answers_under_its_own_names(monkeypatch, host, meant):
+    monkeypatch.setenv(door.HOSTS, " *.knn.example.net,")
+    assert Names(["knn.example.org"]).of_host(host) == meant
+
+
+def test_a_space_answers_under_its_own_name(monkeypatch):
+    monkeypatch.setenv("SPACE_ID", "someone/page")
+    assert Names().of_host("someone-page.hf.space")
+    monkeypatch.setenv("SPACE_HOST", "someone-page.hf.space")
+    names = Names()
+    assert names.of_origin("https://someone-page.hf.space", ["10.0.0.7:7860"])
+    assert not names.of_origin("https://another-page.hf.space", ["someone-page.hf.space"])
+
+
+PATHS = ("/", "/config", f"{API}/info", f"{API}/mcp/", f"{API}/call/generate", f"{API}/upload")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"}, {"x-forwarded-host": "evil.example"},
+        {"origin": "http://evil.example"}, {"origin": "null"}, {"origin": "http://127.0.0.1:1"},
+        {"host": "evil.example", "origin": "http://evil.example"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_foreign_names_and_origins_are_refused(client, path, headers):
+    for method in ("GET", "POST", "OPTIONS"):
+        asked = {**headers, "access-control-request-method": "POST"}
+        answer = client.request(method, path, headers=asked)
+        refused(answer, 403)
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_page_itself_may_call(client, url):
+    answer = client.get(f"{API}/info", headers={"origin": url})
+    assert answer.status_code == 200
+
+
+def test_a_page_of_another_site_reaches_nothing(chromium, url, served):
+    """DNS rebinding in a real browser: another site's name leads here all of a sudden."""
+    port = url.rsplit(":", 1)[1]
+
+    class Evil(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<title>evil</title>")
+
+        def log_message(self, *_):
+            pass
+
+    evil = HTTPServer(("127.0.0.1", 0), Evil)
+    threading.Thread(target=evil.serve_forever, daemon=True).start()
+    mapped = chromium.browser_type.launch(
+        executable_path=os.environ.get("KNN_LOGITS_CHROMIUM") or "/usr/bin/chromium",
+        args=["--no-sandbox", "--host-resolver-rules=MAP evil.example 127.0.0.1"],
+    )
+    try:
+        page = mapped.new_page()
+        page.goto(f"http://evil.example:{port}/")
+        assert "does not answer under that name" in page.content()
+        page.goto(f"http://127.0.0.1:{evil.server_port}/")
+        read = """async (address) => {
+          try {
+            const answer = await fetch(address + "/gradio_api/info");
+            return await answer.text();
+          } catch (error) { return "blocked"; }
+        }"""
+        assert page.evaluate(read, url) == "blocked"
+        page.goto(url)
+        page.wait_for_selector("html[data-ready]")
+    finally:
+        mapped.close()
+        evil.shutdown()
+
+
+@pytest.mark.parametrize("after", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+def test_a_slow_head_is_cut_off(memory, monkeypatch, after):
+    monkeypatch.setattr(door.patient, "__defaults__", (0.3,))
+    with serving(memory) as (url, _):
+        place = url.removeprefix("http://").split(":")
+        whole = f"GET /config HTTP/1.1\r\nHost: {':'.join(place)}\r\n\r\n".encode()
+        for first in (b"", whole):  # before any request, and after one
+            with socket.create_connection((place[0], int(place[1]))) as slow:
+                slow.settimeout(20)
+                if first:
+                    slow.sendall(first)
+                    seen = b""
+                    while b"\r\n\r\n" not in seen:
+                        seen += slow.recv(1000)
+                    assert b" 200 " in seen
+                slow.sendall(after)
+                with contextlib.suppress(ConnectionError):
+                    while slow.recv(65536):
+                        pass
+        # What takes its time to answer is not slow to ask.
+        with httpx.Client(base_url=url, timeout=20) as client:
+            answer = call(client, "generate", *generating("The", new_tokens=60))
+            assert outcome(client, answer, "generate")[0] == "complete"
+
+
+def test_an_upload_is_answered_with_a_handle(client):
+    (handle,) = client.post(f"{API}/upload", files={"files": ("a.txt", b"mine")}).json()
+    name, _, file = handle.partition("/")
+    assert file == "a.txt"
+    assert set(name) <= set("0123456789abcdef")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "http://127.0.0.1:1/x", "https://example.org/x", "/etc/passwd", "../../etc/passwd",
+        "file:///etc/passwd", "0123456789abcdef/../../x", "0123456789abcdef/..", None, 7, ["x"],
+    ],
+)  # fmt: skip
+def test_what_was_not_uploaded_is_no_file(client, path):
+    fetched = []
+
+    class Inner(BaseHTTPRequestHandler):
+        def do_GET(self):
+            fetched.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+    inner = HTTPServer(("127.0.0.1", 0), Inner)
+    threading.Thread(target=inner.serve_forever, daemon=True).start()
+    if path == "http://127.0.0.1:1/x":
+        path = f"http://127.0.0.1:{inner.server_port}/x"
+    file = {"path": path, "url": path, "meta": {"_type": "gradio.FileData"}}
+    (build,) = events(client, 9)
+    settings = ["demo", ["manual"], 0.6, 1024, 0.03, False, None, ""]
+    for data in ([*settings, [file]], [*settings, file]):
+        body = {"data": data, "fn_index": build, "session_hash": "intruder2"}
+        refused(client.post(f"{API}/queue/join", json=body), 400)
+    refused(call(client, "generate", *generating(file)), 400)
+    tool = {"name": "generate", "arguments": {"prompt": file}}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": tool}
+    headers = {"accept": "application/json, text/event-stream"}
+    refused(client.post(f"{API}/mcp/", json=asked, headers=headers), 400)
+    inner.shutdown()
+    assert fetched == []
+
+
+def shown(client, session, address, text="The keeper counts the seals."):
+    """What a page at an address is shown when it has built a text."""
+    (build,) = events(client, 9)
+    data = ["demo", ["manual"], 0.6, 1024, 0.03, False, None, text, None]
+    body = {"data": data, "fn_index": build, "session_hash": session}
+    answer = client.post(f"{API}/queue/join", json=body, headers={"x-forwarded-for": address})
+    assert answer.status_code == 200, answer.text
+    seen = ""
+    with client.stream("GET", f"{API}/queue/data?session_hash={session}") as stream:
+        for line in stream.iter_lines():
+            seen += line
+            if "process_completed" in line:
+                break
+    return seen
+
+
+@contextlib.contextmanager
+def page_open(url, session):
+    """A page's sign of life, as gradio's own page gives it."""
+    with (
+        httpx.Client(base_url=url, timeout=20) as client,
+        client.stream("GET", f"{API}/heartbeat/{session}") as stream,
+    ):
+        lines = stream.iter_lines()  # its end would be the connection's
+        next(lines)
+        yield
+
+
+def test_what_a_visitor_has_stays_whoever_else_comes(memory, monkeypatch):
+    with (
+        serving(memory, quotas=Quotas(stores=2, stores_of_all=4)) as (url, server),
+        httpx.Client(base_url=url, timeout=60) as client,
+        page_open(url, "visitor01"),
+    ):
+        assert "kl-done" in shown(client, "visitor01", "198.51.100.1")
+        many = [shown(client, f"crowd{one:04}", "198.51.100.2") for one in range(4)]
+        assert ["kl-done" in one for one in many] == [True, True, False, False]
+        assert "from your address already" in many[-1]
+        # The same text again takes no more room.
+        assert "kl-done" in shown(client, "crowd0001", "198.51.100.2")
+        others = [shown(client, f"other{one}", f"198.51.100.{one}") for one in (3, 4)]
+        assert ["kl-done" in one for one in others] == [True, False]
+        assert "oo many visitors" in others[-1]
+        monkeypatch.setattr("knn_logits_app.visitors._AWAY_SECONDS", 0.0)
+        # Who is away makes room; whose page is open does not.
+        assert "kl-done" in shown(client, "other0005", "198.51.100.5")
+        assert server.visitors.stores("visitor01")
+        assert not server.visitors.stores("crowd0000")
+
+
+def test_one_address_does_not_fill_the_queue(memory, monkeypatch):
+    gate = threading.Event()
+    with serving(memory, quotas=Quotas(waiting=3), at_once=1) as (url, server):
+        write = server.session.write
+
+        def held(*given):
+            gate.wait(60)
+            yield from write(*given)
+
+        monkeypatch.setattr(server.session, "write", held)
+        with httpx.Client(base_url=url, timeout=60) as client:
+
+            def ask(address):
+                data = {"data": generating("The")}
+                headers = {"x-forwarded-for": address}
+                return client.post(f"{API}/call/generate", json=data, headers=headers)
+
+            crowd = [ask("198.51.100.2") for _ in range(6)]
+            assert [one.status_code for one in crowd] == [200] * 3 + [503] * 3
+            assert "from your address" in crowd[-1].text
+            visitor = ask("198.51.100.1")
+            assert visitor.status_code == 200
+            # Neighbors in one IPv6 network are one address.
+            network = [ask(f"2001:db8:1:2::{one}").status_code for one in range(1, 5)]
+            assert network == [200] * 3 + [503]
+            gate.set()
+            assert outcome(client, visitor, "generate")[0] == "complete"
+            for one in crowd[:3]:
+                assert outcome(client, one, "generate")[0] == "complete"
+            assert ask("198.51.100.2").status_code == 200
+
+
+def test_one_address_does_not_use_up_everybodys_uploads(memory):
+    with (
+        serving(memory, quotas=Quotas(uploaded=5_000, uploaded_by_all=9_000)) as (url, _),
+        httpx.Client(base_url=url, timeout=20) as client,
+    ):
+
+        def upload(address):
+            files = {"files": ("a.txt", os.urandom(1500).hex().encode())}
+            headers = {"x-forwarded-for": address}
+            return client.post(f"{API}/upload", files=files, headers=headers).status_code
+
+        assert [upload("198.51.100.2") for _ in range(3)] == [200, 503, 503]
+        assert upload("198.51.100.1") == 200
+        assert upload("198.51.100.3") == 503
+
+
+def test_an_address_is_that_of_the_connection_but_on_a_space(monkeypatch):
+    noted = (b"x-forwarded-for", b"6.6.6.6, 8.8.8.8, 10.0.0.1")
+    scope = {"client": ("10.1.2.3", 5), "headers": [noted]}
+    assert address_of(scope) == "10.1.2.3"
+    assert address_of({"client": None, "headers": []}) == ""
+    monkeypatch.setenv("SPACE_ID", "someone/page")
+    assert address_of(scope) == "8.8.8.8"
+
+
+def test_the_size_of_an_upload_is_the_size_of_what_is_built(client, served, visit, tmp_path):
+    most = served[1].session.limits.text_bytes
+    fits = {"files": ("a.txt", b"x" * most)}
+    assert client.post(f"{API}/upload", files=fits).status_code == 200
+    large = {"files": ("a.txt", b"x" * (most + 1))}
+    refused(client.post(f"{API}/upload", files=large), 413)
+    page = visit().page
+    page.get_by_role("tab", name="Your text").click()
+    assert f"{most // 1000} KB together" in page.locator("#own-files").inner_text()
+
+
+SERVER = """
+import time
+from knn_logits_app.folder import private_folder, told_to_end
+(private_folder().path / "own.txt").write_text("A visitor's text.")
+with told_to_end():
+    print(private_folder().path, flush=True)
+    while True:
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("how", ["told to end", "killed"])
+def test_nothing_of_visitors_is_left_when_the_server_ends(tmp_path, how):
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    found = Path(server.stdout.readline().strip())
+    try:
+        assert (found / "own.txt").exists()
+        sweep(tmp_path)  # another server starts meanwhile
+        assert (found / "own.txt").exists()
+    finally:
+        server.send_signal(signal.SIGTERM if how == "told to end" else signal.SIGKILL)
+        server.wait(30)
+    if how == "killed":
+        assert found.exists()
+        other = PrivateFolder(tmp_path)
+        other.delete()
+    assert list(tmp_path.glob("knn-logits-*")) == []
