@@ -1,6 +1,7 @@
 """A token that another processor forbids stays forbidden, however the ban is written."""
 
 import itertools
+
 import pytest
 import torch
 from conftest import TEXTS
