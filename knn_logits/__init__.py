@@ -61,6 +61,8 @@ _HOME = {
     "SequenceTrace": "knn_logits.trace.trace",
     "TokenTrace": "knn_logits.trace.trace",
     "NeighborTrace": "knn_logits.trace.trace",
+    "DocumentShare": "knn_logits.trace.trace",
+    "Rival": "knn_logits.trace.trace",
     "KNNLogitsError": "knn_logits.errors",
     "ConfigError": "knn_logits.errors",
     "CorpusError": "knn_logits.errors",
@@ -129,6 +131,8 @@ __all__ = [  # noqa: RUF022
     "SequenceTrace",
     "TokenTrace",
     "NeighborTrace",
+    "DocumentShare",
+    "Rival",
     "KNNLogitsError",
     "ConfigError",
     "CorpusError",
@@ -199,7 +203,14 @@ if TYPE_CHECKING:
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
     from knn_logits.settings import generation_settings
-    from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
+    from knn_logits.trace.trace import (
+        DocumentShare,
+        NeighborTrace,
+        Rival,
+        SequenceTrace,
+        TokenTrace,
+        Trace,
+    )
     from knn_logits.tuning.result import Tuning
     from knn_logits.tuning.tuner import tune
 

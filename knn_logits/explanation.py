@@ -158,6 +158,9 @@ def _traced(
     tokens = []
     config = retriever.config
     chosen = log_p_lm.gather(-1, targets[:, None])[:, 0]
+    best, likeliest = (one.tolist() for one in log_p_lm.max(dim=-1))
+    all_ids = [*ids[0].tolist(), int(targets[-1])]
+    first = len(all_ids) - len(targets)
     for start in range(0, len(states), _QUERIES_AT_ONCE):
         part = slice(start, start + _QUERIES_AT_ONCE)
         end = ids.shape[1] - len(states) + min(part.stop, len(states))
@@ -184,6 +187,8 @@ def _traced(
                     tokenizer,
                     retriever.locate,
                     max_neighbors,
+                    around=(all_ids[: first + place], all_ids[first + place + 1 :]),
+                    likeliest=(likeliest[place], best[place]),
                 )
             )
     return tokens

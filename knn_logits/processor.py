@@ -279,6 +279,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         log_p_lm: Tensor,
         ended: Tensor | None,
     ) -> None:
+        best, token = log_p_lm.max(dim=-1)
         recording.add(
             Step(
                 length=input_ids.shape[1],
@@ -289,6 +290,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                 log_p_lm=log_p_lm,
                 end_log_p_lm=log_p_lm.index_select(-1, self._end_index.to(log_p_lm.device)),
                 ended=ended,
+                likeliest=(best, token),
             )
         )
 

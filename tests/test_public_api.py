@@ -9,10 +9,11 @@ import knn_logits
 
 PUBLIC = [
     "BusyError", "ConfidenceSkip", "ConfigError", "CorpusError", "DamagedError", "Datastore",
-    "DatastoreError", "Deadline", "DistanceGate", "Document", "Evaluation", "Gate", "HubError",
+    "DatastoreError", "Deadline", "DistanceGate", "Document", "DocumentShare", "Evaluation",
+    "Gate", "HubError",
     "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError", "KNNLogitsProcessor",
     "LearnedGate", "LearnedSkip", "LimitError", "Limits", "MetaKGate", "MismatchError",
-    "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors", "Retriever",
+    "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors", "Retriever", "Rival",
     "SearchError", "SequenceTrace", "StorageError", "TokenTrace", "Trace", "TraceError",
     "Translations", "Tuning", "WindowConfig", "add_documents", "build_datastore", "build_index",
     "cluster", "compact", "evaluate", "evaluate_translations", "explain", "fit_confidence_skip",

@@ -82,11 +82,16 @@ def _cut(text: str | None, length: int) -> str | None:
     return text if text is None or len(text) <= length else f"{text[:length]}…"
 
 
+# Records kept once they were read: a text's words share few documents, and each asks for all.
+_READ_KEPT = 4096
+
+
 class Documents:
     """The table of documents, by number."""
 
     def __init__(self, table: Any) -> None:
         self._table = table
+        self._read: dict[int, DocumentRecord] = {}
         self.first: Ints = table["first"].to_numpy().astype(np.int64)
         self.length: Ints = table["length"].to_numpy().astype(np.int64)
 
@@ -94,8 +99,12 @@ class Documents:
         return len(self.first)
 
     def __getitem__(self, number: int) -> DocumentRecord:
-        row = self._table.slice(number, 1).to_pylist()[0]
-        return DocumentRecord(**row)
+        known = self._read.get(number)
+        if known is None:
+            known = DocumentRecord(**self._table.slice(number, 1).to_pylist()[0])
+            if len(self._read) < _READ_KEPT:
+                self._read[number] = known
+        return known
 
     @property
     def ids(self) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +13,15 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.neighbors import Neighbors
 from knn_logits.trace.recording import Recording, Step
-from knn_logits.trace.trace import NeighborTrace, SequenceTrace, TokenTrace, Trace
-
-Locate: TypeAlias = Callable[[int], tuple[Datastore, int]]
+from knn_logits.trace.shares import Locate, passages_of, votes_by_document
+from knn_logits.trace.trace import (
+    DocumentShare,
+    NeighborTrace,
+    Rival,
+    SequenceTrace,
+    TokenTrace,
+    Trace,
+)
 
 MAX_NEIGHBORS = 5
 _CONTEXT = 8
@@ -103,6 +109,8 @@ def _sequence(
                 tokenizer,
                 locate,
                 max_neighbors,
+                around=(ids[: first + place], ids[first + place + 1 : first + len(chosen)]),
+                likeliest=step.likeliest_of(row),
             )
         )
     return SequenceTrace(prompt_text(tokenizer, ids[:first], words[:first]), tokens)
@@ -124,6 +132,9 @@ def trace_token(
     tokenizer: Any,
     locate: Locate,
     max_neighbors: int,
+    *,
+    around: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    likeliest: tuple[int, float] | None = None,
 ) -> TokenTrace:
     """One token's shares and its main neighbors.
 
@@ -137,6 +148,8 @@ def trace_token(
         tokenizer: To turn tokens into text.
         locate: The datastore of an entry found, and its number there.
         max_neighbors: Passages kept.
+        around: The tokens of the text before it, and those after it.
+        likeliest: The model's likeliest token and its log p_LM; None when they are not known.
     """
     if not bool((weights > float("-inf")).any()):
         lmbda = 0.0
@@ -149,12 +162,11 @@ def trace_token(
     share = torch.full_like(log_p_knn, lmbda)
     log_p = mix_one(torch.full_like(log_p_knn, log_p_lm), log_p_knn, share)
     shares = influences(weights, neighbors.values, chosen, log_p, share)[0]
-    found = []
-    if len(shares):
-        top = torch.topk(shares, min(max_neighbors, len(shares)))
-        for share, column in zip(top.values.tolist(), top.indices.tolist(), strict=True):
-            if share > 0.0:
-                found.append(_neighbor(neighbors, weights, column, share, tokenizer, locate))
+    by_entry = shares.cpu().numpy()
+    ids = neighbors.ids[0].cpu().numpy()
+    documents = votes_by_document(ids, by_entry, locate)
+    before, after = around
+    kept = passages_of(documents, by_entry, after, max_neighbors)
     return TokenTrace(
         token=word,
         token_id=token,
@@ -163,9 +175,57 @@ def trace_token(
         p_knn=math.exp(float(log_p_knn)),
         lmbda=lmbda,
         influence=float(shares.sum()),
-        neighbors=found,
+        neighbors=[
+            _neighbor(neighbors, weights, column, float(by_entry[column]), tokenizer, locate)
+            for column in kept
+        ],
         retrieval=retrieval,
+        documents=[_document(one.store, one.number, one.share) for one in documents],
+        by_model=_by_model(token, likeliest, before, tokenizer),
+        by_memory=_by_memory(token, neighbors, weights, before, tokenizer, locate),
     )
+
+
+def _document(store: Datastore, number: int, share: float) -> DocumentShare:
+    document = store.documents[number]
+    return DocumentShare(store.name, document.id, document.title, document.uri, share)
+
+
+def _by_model(
+    token: int, likeliest: tuple[int, float] | None, before: Sequence[int], tokenizer: Any
+) -> Rival | None:
+    if likeliest is None or likeliest[0] == token:
+        return None
+    return Rival(_text_after(tokenizer, before, likeliest[0]), math.exp(likeliest[1]))
+
+
+def _by_memory(
+    token: int,
+    neighbors: Neighbors,
+    weights: Tensor,
+    before: Sequence[int],
+    tokenizer: Any,
+    locate: Locate,
+) -> Rival | None:
+    """The neighbors' likeliest token, if it is not the one that stands in the text."""
+    values, votes = neighbors.values[0].cpu(), weights[0].exp().cpu()
+    if not len(values):
+        return None
+    tokens, places = torch.unique(values, return_inverse=True)
+    totals = torch.zeros(len(tokens), dtype=votes.dtype).index_add_(0, places, votes)
+    best = int(totals.argmax())
+    other, p = int(tokens[best]), float(totals[best])
+    if other == token or p <= 0.0:
+        return None
+    shares = torch.where(values == other, votes, 0.0).numpy()
+    first = votes_by_document(neighbors.ids[0].cpu().numpy(), shares, locate)[0]
+    document = _document(first.store, first.number, first.share)
+    return Rival(_text_after(tokenizer, before, other), p, document)
+
+
+def _text_after(tokenizer: Any, before: Sequence[int], token: int) -> str:
+    """The text that a token adds to those before it."""
+    return token_texts(tokenizer, [*before[-_CONTEXT:], token])[-1]
 
 
 def _retrieval(neighbors: Neighbors) -> str:

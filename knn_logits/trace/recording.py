@@ -32,6 +32,7 @@ class Step:
         chosen_log_p_lm: [rows], the model's log-probabilities of those tokens.
         end_log_p_lm: [rows, ends], those of the tokens that end a sequence.
         ended: bool [rows], rows that had ended before and only get padding; None when unknown.
+        likeliest: The model's own choice: its log p_LM, [rows], and the token, int64 [rows].
     """
 
     length: int
@@ -45,6 +46,7 @@ class Step:
     tokens: Tensor | None = None
     chosen_log_p_lm: Tensor | None = None
     ended: Tensor | None = None
+    likeliest: tuple[Tensor, Tensor] | None = None
 
     def settle(self, input_ids: Tensor, inputs: Tensor) -> bool:
         """Notes which tokens were chosen, and lets go of the rest of the distribution.
@@ -77,6 +79,13 @@ class Step:
     def lmbda_of(self, row: int) -> float:
         """The weight of a row's neighbors, where it has any."""
         return float(self.lmbda[row]) if isinstance(self.lmbda, Tensor) else self.lmbda
+
+    def likeliest_of(self, row: int) -> tuple[int, float] | None:
+        """The model's likeliest token for a row, and its log p_LM; None when it was not kept."""
+        if self.likeliest is None:
+            return None
+        log_p, tokens = self.likeliest
+        return int(tokens[row]), float(log_p[row])
 
     def log_p_lm_of(self, row: int, token: int, ends: list[int]) -> float | None:
         """The model's log-probability of a token that a row chose, None when it was not kept."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from knn_logits.errors import TraceError
 
 _FORMAT = "knn-logits trace"
 _VERSION = 1
+# A share in a token's probability below which a source is none.
+LEAST_INFLUENCE = 0.05
+
+Meaning: TypeAlias = Literal["changed", "agreed", "contradicted", "own"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,40 @@ class NeighborTrace:
 
 
 @dataclass(frozen=True)
+class DocumentShare:
+    """A document's part in a token's probability, or in a whole text.
+
+    Attributes:
+        store: The datastore's name.
+        document: The document's id.
+        title: The document's title, may be missing.
+        uri: Where it can be read, may be missing.
+        share: Its part, in [0, 1].
+    """
+
+    store: str
+    document: str
+    title: str | None
+    uri: str | None
+    share: float
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another token than the one that stands in the text.
+
+    Attributes:
+        token: Its text.
+        p: Its probability, by the model alone or by the neighbors alone.
+        document: For the neighbors' token the document that did most for it, with its share of p.
+    """
+
+    token: str
+    p: float
+    document: DocumentShare | None = None
+
+
+@dataclass(frozen=True)
 class TokenTrace:
     """A token and where its probability came from.
 
@@ -65,9 +103,15 @@ class TokenTrace:
         p_knn: Its probability by the neighbors.
         lmbda: The neighbors' weight at this step, 0 where none was found.
         influence: lmbda * p_knn / p: the neighbors' share of p; the model's is the rest.
-        neighbors: Passages that voted for it, the most influential first.
+        neighbors: Passages that voted for it: one of each of the strongest documents, in their
+            order, then the strongest of the others.
         retrieval: How its neighbors were found: by a "search", by following "pointers" from the
             step before, or not at all ("skipped").
+        documents: All documents that voted for it, the strongest first. Their shares sum to
+            `influence`.
+        by_model: The model's likeliest token, where that is another one; None where it is not
+            known.
+        by_memory: The neighbors' likeliest token, where that is another one.
 
     The probabilities are None for a token that no call of the processor accounts for.
     """
@@ -81,6 +125,26 @@ class TokenTrace:
     influence: float
     neighbors: list[NeighborTrace] = field(default_factory=list)
     retrieval: str = "search"
+    documents: list[DocumentShare] = field(default_factory=list)
+    by_model: Rival | None = None
+    by_memory: Rival | None = None
+
+    @property
+    def meaning(self) -> Meaning:
+        """What the memory has to do with the token.
+
+        "contradicted": it speaks for another token, more than all of the mixture does for this.
+        "changed": it brought this token, and the model alone would have put another one here.
+        "agreed": it speaks for this token, which the model alone would have put here as well.
+        "own": the token is the model's own.
+        """
+        if self.p is None or self.p_knn is None or self.p_lm is None:
+            return "own"
+        if self.by_memory is not None and self.lmbda * self.by_memory.p > self.p:
+            return "contradicted"
+        if self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
+            return "own"
+        return "agreed" if self.by_model is None else "changed"
 
 
 @dataclass(frozen=True)
@@ -94,6 +158,17 @@ class SequenceTrace:
     def text(self) -> str:
         """The traced text."""
         return "".join(token.token for token in self.tokens)
+
+    @property
+    def documents(self) -> list[DocumentShare]:
+        """The part of each document in the text, the mean over its tokens; the largest first."""
+        found: dict[tuple[str, str], DocumentShare] = {}
+        for token in self.tokens:
+            for one in token.documents:
+                key, part = (one.store, one.document), one.share / len(self.tokens)
+                known = found.get(key)
+                found[key] = replace(one, share=part + (known.share if known else 0.0))
+        return sorted(found.values(), key=lambda one: -one.share)
 
 
 @dataclass(frozen=True)
@@ -166,7 +241,7 @@ class Trace:
 
 def token_dict(token: TokenTrace) -> dict[str, Any]:
     """A token as plain values, with each neighbor's whole snippet beside its parts."""
-    plain = asdict(token)
+    plain = asdict(token) | {"meaning": token.meaning}
     for neighbor, one in zip(plain["neighbors"], token.neighbors, strict=True):
         neighbor["snippet"] = one.snippet
     return plain
@@ -179,5 +254,17 @@ def _sequence(content: dict[str, Any]) -> SequenceTrace:
             NeighborTrace(**{name: value for name, value in one.items() if name != "snippet"})
             for one in token["neighbors"]
         ]
-        tokens.append(TokenTrace(**{**token, "neighbors": neighbors}))
+        documents = [DocumentShare(**one) for one in token.get("documents", ())]
+        rivals = {name: _rival(token.get(name)) for name in ("by_model", "by_memory")}
+        token = {name: value for name, value in token.items() if name != "meaning"}
+        tokens.append(
+            TokenTrace(**{**token, **rivals, "neighbors": neighbors, "documents": documents})
+        )
     return SequenceTrace(content["prompt"], tokens)
+
+
+def _rival(content: dict[str, Any] | None) -> Rival | None:
+    if content is None:
+        return None
+    document = content.get("document")
+    return Rival(**{**content, "document": DocumentShare(**document) if document else None})

@@ -10,9 +10,11 @@ from conftest import TEXTS
 from rich.console import Console
 
 from knn_logits import (
+    DocumentShare,
     KNNLogitsProcessor,
     MismatchError,
     NeighborTrace,
+    Rival,
     SequenceTrace,
     TokenTrace,
     Trace,
@@ -20,7 +22,8 @@ from knn_logits import (
     explain,
 )
 from knn_logits.trace.assemble import token_texts
-from knn_logits.trace.render import main_sources, show, to_html, words_of
+from knn_logits.trace.render import show, to_html
+from knn_logits.trace.sources import main_sources, words_of
 
 
 @pytest.fixture
@@ -45,8 +48,46 @@ def test_the_passage_holds_the_word(traced, tokenizer):
             assert neighbor.word == token.token
             assert neighbor.snippet in TEXTS[int(neighbor.document)]
             assert neighbor.before + neighbor.word + neighbor.after == neighbor.snippet
-        influences = [neighbor.influence for neighbor in token.neighbors]
-        assert influences == sorted(influences, reverse=True)
+        assert token.neighbors[0].document == token.documents[0].document
+
+
+def test_documents_share_all_that_the_neighbors_did(model, tokenizer, store):
+    """The shares are re-derived from every entry of the datastore, and none is left out."""
+    everything = len(store)
+    trace = explain(
+        model, tokenizer, store, TEXTS[2], k=everything, lmbda=0.6, temperature=2.0,
+        max_neighbors=everything,
+    )  # fmt: skip
+    for token in trace[0].tokens:
+        derived = {}
+        for one in token.neighbors:
+            derived[one.document] = derived.get(one.document, 0.0) + one.influence
+        shares = [one.share for one in token.documents]
+        assert {one.document: one.share for one in token.documents} == pytest.approx(derived)
+        assert shares == sorted(shares, reverse=True)
+        assert sum(shares) == pytest.approx(token.influence, abs=1e-6)
+        own = (1 - token.lmbda) * token.p_lm / token.p
+        assert sum(shares) + own == pytest.approx(1.0, abs=1e-5)
+    few = explain(
+        model, tokenizer, store, TEXTS[2], k=everything, lmbda=0.6, temperature=2.0,
+        max_neighbors=2,
+    )  # fmt: skip
+    for one, other in zip(few[0].tokens, trace[0].tokens, strict=True):
+        assert one.documents == other.documents
+        if one.documents:
+            assert one.neighbors[0].document == one.documents[0].document
+
+
+def test_the_models_own_choice_is_named(model, tokenizer, store):
+    trace = explain(model, tokenizer, store, TEXTS[1], lmbda=0.5)
+    ids = torch.tensor([tokenizer(TEXTS[1])["input_ids"]])
+    with torch.no_grad():
+        best = model(ids).logits[0].softmax(-1).max(-1)
+    for place, token in enumerate(trace[0].tokens):
+        if token.token_id == int(best.indices[place]):
+            assert token.by_model is None
+        else:
+            assert token.by_model.p == pytest.approx(float(best.values[place]), rel=1e-3)
 
 
 def test_explain_agrees_with_generation(traced, model, tokenizer, store):
@@ -135,14 +176,60 @@ def token(text, influence=0.0, document=None):
 def test_tokens_are_grouped_into_words():
     tokens = [token("har"), token("bour"), token(" cr"), token("ane"), token("\n"), token("E")]
     words = ["".join(one.token for one in word) for word in words_of(tokens)]
-    assert words == ["harbour", " crane", "\nE"]
+    assert words == ["harbour", " crane", "\n", "E"]
 
 
-def test_the_main_source_of_a_word_is_the_document_that_did_most():
-    tokens = [token("har", 0.9, "a"), token("bour", 0.2, "b"), token(" x", 0.1, "c")]
+def test_a_word_owes_a_document_what_its_weakest_piece_does():
+    tokens = [shared("har", a=0.9), shared("bour", a=0.2, b=0.6), shared(" x", c=0.1)]
     sources = main_sources(SequenceTrace("", tokens), 1)
-    assert [(one.words, one.neighbor.document) for one in sources] == [("harbour", "a")]
-    assert sources[0].influence == pytest.approx(0.45)
+    assert [(one.words, one.document.document) for one in sources] == [("harbour", "a")]
+    assert sources[0].document.share == pytest.approx(0.2)
+    assert sources[0].total == pytest.approx(0.8)
+
+
+def test_a_document_that_gave_the_beginning_only_is_no_source_of_a_number():
+    tokens = [shared(" K-", a=0.9), shared("1111", b=0.9)]
+    assert main_sources(SequenceTrace("", tokens), 5) == []
+
+
+def test_a_passage_that_says_another_word_is_not_shown():
+    first = shared(" K-", a=0.9)
+    first.neighbors.append(
+        NeighborTrace("", " K-", "8404 is", "a", None, None, "s", 3, 0.5, 0.0, 0.9)
+    )
+    (source,) = main_sources(SequenceTrace("", [first, shared("1111", a=0.9)]), 5)
+    assert (source.words, source.document.document, source.neighbor) == (" K-1111", "a", None)
+
+
+def test_words_that_the_mixture_made_less_likely_have_no_source():
+    tokens = [replace(shared(" x", a=0.3), p=0.2, p_lm=0.4)]
+    assert main_sources(SequenceTrace("", tokens), 5) == []
+    assert tokens[0].meaning == "own"
+
+
+def shared(text, **shares):
+    """A token that documents have shares in."""
+    documents = [DocumentShare("s", name, None, None, share) for name, share in shares.items()]
+    total = sum(shares.values())
+    return TokenTrace(text, 0, 0.5, 0.1, 0.9, 0.5, total, documents=documents)
+
+
+def test_what_the_memory_has_to_do_with_a_word():
+    brought = replace(shared(" x", a=0.8), by_model=Rival(" y", 0.3))
+    assert brought.meaning == "changed"
+    assert shared(" x", a=0.8).meaning == "agreed"
+    assert shared(" x", a=0.01).meaning == "own"
+    rival = Rival(" y", 0.99, DocumentShare("s", "b", "The b", None, 0.99))
+    against = TokenTrace(" x", 0, 4e-7, 8e-7, 0.0, 0.5, 0.0, by_memory=rival)
+    assert against.meaning == "contradicted"
+    assert "the memory says 'y' (99% of its vote, by The b)" in to_html(
+        Trace([SequenceTrace("", [against])])
+    ).replace("&#x27;", "'")
+
+
+def test_a_piped_trace_marks_the_words_in_their_passage(traced, capsys):
+    traced[2].show()
+    assert "»lifts twelve crates" in capsys.readouterr().out
 
 
 def voted(text, *votes):
@@ -157,8 +244,8 @@ def voted(text, *votes):
 def test_documents_of_two_datastores_with_one_id_are_two(capsys):
     trace = Trace([SequenceTrace("", [voted("word", ("a", 0.37), ("b", 0.63))])])
     (source,) = main_sources(trace[0], 5)
-    assert source.influence == pytest.approx(0.63)
-    assert source.neighbor.store == "b"
+    assert source.document.share == pytest.approx(0.63)
+    assert source.document.store == "b"
     assert "63% by" in to_html(trace)
     trace.show()
     assert "100% by the neighbors, 63% by 0" in capsys.readouterr().out
@@ -176,7 +263,8 @@ def test_words_that_follow_in_the_passage_are_one_source(traced):
     assert len(sources) < len(text.split())
     first = sources[0]
     assert first.words.startswith(" lifts twelve crates")
-    assert first.same == first.words
+    passage = first.neighbor.word + first.neighbor.after
+    assert passage.startswith(first.words[: len(passage)])
     assert first.neighbor.before.endswith("The harbour crane")
     assert len(first.tokens) > 3
     assert "".join(one.words for one in sources) == text

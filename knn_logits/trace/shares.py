@@ -1,0 +1,105 @@
+"""From the votes of one step to the documents behind a token, and the passage of each to show.
+
+Shares are summed over all neighbors before anything is left out, so the first document is the one
+that did most, and the shares of all documents are the neighbors' whole part in the token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from knn_logits.datastore.store import Datastore
+from knn_logits.neighbors import Array
+
+Locate: TypeAlias = Callable[[int], tuple[Datastore, int]]
+
+# Entries of a document that are compared with how the text goes on.
+_COMPARED = 32
+# Tokens that a passage can have in common with the text from the token on.
+_LONGEST = 12
+
+
+@dataclass(frozen=True)
+class DocumentVotes:
+    """What one document did for a token.
+
+    Attributes:
+        store: The datastore.
+        number: The document's number in it.
+        share: Its share in the token's probability.
+        columns: int64 [entries], its entries' places among the neighbors, the strongest first.
+        tokens: int64 [entries], where those entries' tokens stand in `tokens.npy`.
+    """
+
+    store: Datastore
+    number: int
+    share: float
+    columns: Array
+    tokens: Array
+
+
+def votes_by_document(ids: Array, shares: Array, locate: Locate) -> list[DocumentVotes]:
+    """The documents behind a token, the strongest first.
+
+    Args:
+        ids: int64 [k], entries of one step's neighbors.
+        shares: float64 [k], the share of each in the token's probability.
+        locate: The datastore of an entry found, and its number there.
+
+    Returns:
+        All documents with a share above 0.
+    """
+    voting = np.flatnonzero(shares > 0.0)
+    voting = voting[np.argsort(-shares[voting], kind="stable")]
+    stores: dict[int, Datastore] = {}
+    places: dict[int, list[tuple[int, int]]] = {}
+    for column in voting.tolist():
+        store, entry = locate(int(ids[column]))
+        stores[id(store)] = store
+        places.setdefault(id(store), []).append((column, entry))
+    found = []
+    for key, store in stores.items():
+        columns, entries = np.array(places[key], np.int64).T
+        tokens = entries + np.searchsorted(store.contexts.first_entry, entries, side="right")
+        numbers = np.searchsorted(store.documents.first, tokens, side="right") - 1
+        for number in dict.fromkeys(numbers.tolist()):
+            own = numbers == number
+            share = float(shares[columns[own]].sum())
+            found.append(DocumentVotes(store, number, share, columns[own], tokens[own]))
+    return sorted(found, key=lambda one: -one.share)
+
+
+def passage_of(votes: DocumentVotes, following: Sequence[int]) -> int:
+    """The column of the entry whose passage is shown for a document.
+
+    Args:
+        votes: What the document did.
+        following: Tokens with which the text goes on.
+
+    Returns:
+        The entry after which the document goes on longest as the text does; of equals the
+        strongest.
+    """
+    wanted = np.asarray(following[:_LONGEST], np.int64)
+    best, longest = 0, -1
+    for place, token in enumerate(votes.tokens[:_COMPARED].tolist()):
+        there = np.asarray(votes.store.tokens[token + 1 : token + 1 + len(wanted)])
+        same = there == wanted[: len(there)]
+        length = int(same.argmin()) if not same.all() else len(same)
+        if length > longest:
+            best, longest = place, length
+    return int(votes.columns[best])
+
+
+def passages_of(
+    documents: Sequence[DocumentVotes], shares: Array, following: Sequence[int], number: int
+) -> list[int]:
+    """The columns whose passages are kept: one a document, then the strongest of the others."""
+    first = [passage_of(one, following) for one in documents[:number]]
+    others = [int(column) for one in documents for column in one.columns]
+    others = sorted((one for one in others if one not in first), key=lambda one: -shares[one])
+    return first + others[: number - len(first)]
