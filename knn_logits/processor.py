@@ -196,7 +196,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         mixed = mix(log_p_lm, votes, neighbors.values, lmbda, every_row=every_row)
         if self._record:
             recording = self._recording(input_ids, is_first=is_first)
-            self._note(recording, input_ids, neighbors, votes, lmbda, log_p_lm, call.ended)
+            self._note(recording, input_ids, neighbors, votes, lmbda, log_p_lm, call.going_on)
         return mixed
 
     def _warn(self) -> None:
@@ -277,7 +277,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         weights: Tensor,
         lmbda: float | Tensor,
         log_p_lm: Tensor,
-        ended: Tensor | None,
+        going_on: Tensor | None,
     ) -> None:
         best, token = log_p_lm.max(dim=-1)
         recording.add(
@@ -289,7 +289,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                 lmbda=lmbda,
                 log_p_lm=log_p_lm,
                 end_log_p_lm=log_p_lm.index_select(-1, self._end_index.to(log_p_lm.device)),
-                ended=ended,
+                going_on=going_on,
                 likeliest=(best, token),
             )
         )

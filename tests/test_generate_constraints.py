@@ -1,6 +1,6 @@
 """A token that another processor forbids stays forbidden, however the ban is written."""
 
-import itertools
+from itertools import pairwise
 
 import pytest
 import torch
@@ -80,7 +80,7 @@ def test_no_repeated_ngram(model, tokenizer, sure, removes):
     text = TEXTS[5].partition(" oil of grade nine")[0]
     free = greedy(model, tokenizer, sure, text=text).sequences[0].tolist()
     last, wanted = free[-2:]
-    assert (last, wanted) in itertools.pairwise(free[:-1])
+    assert (last, wanted) in pairwise(free[:-1])
     settings = {"no_repeat_ngram_size": 2, "remove_invalid_values": removes}
     output = greedy(model, tokenizer, sure, text=text, **settings)
     assert int(output.sequences[0, -1]) != wanted

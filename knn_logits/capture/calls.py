@@ -8,6 +8,7 @@ generation ends and the next begins. The stack does: every processor is called b
 
 from __future__ import annotations
 
+import inspect
 import sys
 import weakref
 from dataclasses import dataclass
@@ -60,7 +61,9 @@ def _local(frame: FrameType | None, name: str) -> Any:
         return None
     names = frame.f_locals
     value = names.get(name)
-    if type(names) is dict:  # a copy, until Python 3.13: it would keep every other value alive
+    # A function's are a copy, until Python 3.13, which would keep all its values alive; a module's
+    # are the module.
+    if type(names) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         names.clear()
     return value
 
@@ -72,13 +75,13 @@ class Call:
     Attributes:
         processors: The list that it is called from, of which each `generate()` has its own; None
             in a loop that calls the processor directly.
-        ended: bool [rows], rows that only get padding from here on; None when that is unknown.
+        going_on: int64 [rows], 0 for rows that only get padding from here on; None when unknown.
         depth: See `Place`; of the forward passes that the call can be about.
         drafts: See `Place`.
     """
 
     processors: Any
-    ended: Tensor | None
+    going_on: Tensor | None
     depth: int
     drafts: bool
 
@@ -89,7 +92,7 @@ class Call:
         going_on = _local(here.lists.f_back, _GOING_ON) if here.lists is not None else None
         return cls(
             processors=_local(here.lists, "self"),
-            ended=going_on == 0 if isinstance(going_on, Tensor) else None,
+            going_on=going_on if isinstance(going_on, Tensor) else None,
             depth=max(0, here.depth - 1),
             drafts=here.drafts,
         )

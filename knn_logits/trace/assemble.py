@@ -55,7 +55,7 @@ def trace_recording(
     traced = []
     for number, ids in enumerate(sequences.tolist()):
         chosen = []
-        known = all(step.ended is not None for step in steps.values())
+        known = all(step.going_on is not None for step in steps.values())
         end = len(ids) if known else _end(ids, first, pad, recording.ends)
         for position in range(first, end):
             row = number
@@ -63,7 +63,7 @@ def trace_recording(
                 place = position - first
                 row = int(beam_indices[number, place]) if place < beam_indices.shape[1] else -1
             step = steps.get(position)
-            if row < 0 or step is None or (step.ended is not None and bool(step.ended[row])):
+            if row < 0 or step is None or not step.goes_on(row):
                 break
             rows = [row]
             if position in alike:

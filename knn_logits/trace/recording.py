@@ -31,7 +31,7 @@ class Step:
         tokens: int64 [rows], the tokens chosen.
         chosen_log_p_lm: [rows], the model's log-probabilities of those tokens.
         end_log_p_lm: [rows, ends], those of the tokens that end a sequence.
-        ended: bool [rows], rows that had ended before and only get padding; None when unknown.
+        going_on: int64 [rows], 0 for rows that had ended and only get padding; None when unknown.
         likeliest: The model's own choice: its log p_LM, [rows], and the token, int64 [rows].
     """
 
@@ -45,7 +45,7 @@ class Step:
     parents: Tensor | None = None
     tokens: Tensor | None = None
     chosen_log_p_lm: Tensor | None = None
-    ended: Tensor | None = None
+    going_on: Tensor | None = None
     likeliest: tuple[Tensor, Tensor] | None = None
 
     def settle(self, input_ids: Tensor, inputs: Tensor) -> bool:
@@ -75,6 +75,10 @@ class Step:
         self.chosen_log_p_lm = continued.gather(-1, chosen)[:, 0]
         self.ids = self.log_p_lm = None
         return True
+
+    def goes_on(self, row: int) -> bool:
+        """Whether a row got a token, and no padding, as far as is known."""
+        return self.going_on is None or bool(self.going_on[row])
 
     def lmbda_of(self, row: int) -> float:
         """The weight of a row's neighbors, where it has any."""
