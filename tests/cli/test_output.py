@@ -199,6 +199,7 @@ def test_a_mistyped_folder_is_named_as_such(run, copy, text, name):
         assert "Repo id" not in found.err
 
 
+@pytest.mark.slow
 def test_a_name_that_the_hub_does_not_give_is_one_line(copy):
     command = [sys.executable, "-m", "knn_logits", "explain", "no-such/modle", str(copy), "text"]
     quick = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
