@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits import (
+    ConfidenceSkip,
     ConfigError,
     DamagedError,
     DistanceGate,
@@ -141,6 +142,14 @@ def test_tokens_without_a_neighbor_or_a_vote_do_no_harm():
         fit_learned_gate(features, lm, knn, "l2")
     with pytest.raises(ConfigError, match="shape"):
         fit_learned_gate(features[:, :3], lm, knn, "l2")
+
+
+def test_the_same_gate_is_the_same_bytes(tmp_path):
+    gate, found = ConfidenceSkip(random_gate(), 0.9), set()
+    for number in range(8):
+        save_gate(gate, tmp_path / f"{number}.safetensors")
+        found.add((tmp_path / f"{number}.safetensors").read_bytes())
+    assert len(found) == 1
 
 
 def test_a_file_gives_the_gate_back(tmp_path):
