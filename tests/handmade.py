@@ -81,7 +81,7 @@ def make_store(
             dtype=dtype,
             metric=metric,
             windows=WindowRecord(window=8, stride=4, concatenate=concatenate),
-            files=job.files_with(()),
+            files=job.files,
         )
         job.commit(manifest)
     return Datastore(folder)

@@ -122,24 +122,19 @@ def add_documents(
             shard_bytes=shard_bytes,
             progress=progress,
         )
-        manifest = base.model_copy(
-            update={
-                "generation": job.generation,
-                "entries": contexts.entries,
-                "documents": text.documents,
-                "tokens": text.tokens,
-                "settings": base.settings.model_copy(update={"stale": True}),
-            }
+        manifest = job.manifest(
+            base,
+            # Clusters are of the old entries only.
+            without=("index", "native", "clusters"),
+            entries=contexts.entries,
+            documents=text.documents,
+            tokens=text.tokens,
+            settings=base.settings.model_copy(update={"stale": True}),
         )
-        # Clusters are of the old entries only.
-        gone = [base.file(kind) for kind in ("index", "native", "clusters")]
-        others = [one for one in base.files if one not in gone]
-        grown = Datastore.unfinished(
-            folder, manifest.model_copy(update={"files": job.files_with(others)})
-        )
+        grown = Datastore.unfinished(folder, manifest)
         index, record = _extended(store, grown, threads, progress)
         write_index(job, grown, index, record, store.checks)
-        job.commit(manifest.model_copy(update={"index": record, "files": job.files_with(others)}))
+        job.commit(manifest, index=record)
     return Datastore(folder)
 
 

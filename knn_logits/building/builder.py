@@ -169,7 +169,6 @@ def build_datastore(
         write_keys(job, model, keys, text, contexts, shard_bytes=shard_bytes, progress=progress)
         manifest = Manifest(
             created_with=__version__,
-            generation=job.generation,
             model=model_record(model),
             tokenizer=tokenizer_record(tokenizer),
             key=KeyRecord(name=key, module=location.module, side=location.side),
@@ -218,10 +217,7 @@ def build_datastore(
                 progress=progress,
             )
         write_index(job, store, built, record, canary)
-        manifest = manifest.model_copy(
-            update={"index": record, "settings": settings_record, "writing": writing}
-        )
-        job.commit(manifest.model_copy(update={"files": job.files_with(())}))
+        job.commit(manifest, index=record, settings=settings_record, writing=writing)
     return Datastore(folder)
 
 

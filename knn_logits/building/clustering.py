@@ -7,7 +7,6 @@ import os
 import numpy as np
 
 from knn_logits.config import IndexConfig, check_threads, whole_number
-from knn_logits.datastore import layout
 from knn_logits.datastore.files import write_array
 from knn_logits.datastore.job import begin
 from knn_logits.datastore.store import Datastore
@@ -69,7 +68,7 @@ def cluster(
             job.give_up()
             return Datastore(store.folder)
         store = Datastore(store.folder)
-        manifest, normal = store.manifest, store.manifest.metric == "cosine"
+        normal = store.manifest.metric == "cosine"
         progress("centroids", 0, None)
         keys = training_sample(store, sample or _SAMPLE_PER_CLUSTER * clusters, seed)
         centroids = train_centroids(keys, clusters, normal=normal, seed=seed, threads=threads)
@@ -83,10 +82,5 @@ def cluster(
             progress("clusters", done, len(store))
         write_array(job.path("clusters"), labels)
         job.note(job.path("clusters"))
-        others = [one for one in manifest.files if layout.kind_of(one.name) != "clusters"]
-        job.commit(
-            manifest.model_copy(
-                update={"generation": job.generation, "files": job.files_with(others)}
-            )
-        )
+        job.commit(store.manifest)
     return Datastore(store.folder)

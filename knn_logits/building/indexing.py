@@ -84,7 +84,8 @@ def build_index(
         # The index is built under the manifest's metric, so the manifest in memory changes first.
         store.manifest = old.model_copy(update={"metric": metric})
         built, record = make_index(store, index, threads=threads, progress=progress)
-        settings, writing, gone = old.settings, old.writing, ["index", "native"]
+        settings, writing = old.settings, old.writing
+        gone: list[layout.Kind] = ["index", "native"]
         if metric != old.metric:
             fitting = like_temperature(store, settings.temperature, old.metric)
             settings = settings.model_copy(update={"temperature": fitting, "stale": True})
@@ -94,18 +95,7 @@ def build_index(
         elif old.file("gate") is not None:
             settings = settings.model_copy(update={"stale": True})
         write_index(job, store, built, record, store.checks)
-        others = [one for one in old.files if layout.kind_of(one.name) not in gone]
-        job.commit(
-            store.manifest.model_copy(
-                update={
-                    "generation": job.generation,
-                    "index": record,
-                    "settings": settings,
-                    "writing": writing,
-                    "files": job.files_with(others),
-                }
-            )
-        )
+        job.commit(store.manifest, without=gone, index=record, settings=settings, writing=writing)
     return Datastore(store.folder)
 
 

@@ -11,11 +11,12 @@ import numpy as np
 from knn_logits.building.indexing import make_index, measured, write_index
 from knn_logits.config import IndexConfig
 from knn_logits.corpus.documents import several
+from knn_logits.datastore import layout
 from knn_logits.datastore.documents import write_documents
 from knn_logits.datastore.files import array_header, replacing, write_array
 from knn_logits.datastore.job import Job, begin, leftovers
 from knn_logits.datastore.lock import locked
-from knn_logits.datastore.manifest import IndexRecord
+from knn_logits.datastore.manifest import IndexRecord, read_manifest
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter
 from knn_logits.errors import CorpusError, DatastoreError, StorageError
@@ -115,24 +116,19 @@ def compact(
         if store.clusters is not None:
             write_array(job.path("clusters"), np.asarray(store.clusters)[entries])
             job.note(job.path("clusters"))
-        gate = old.file("gate")
-        others = [gate] if gate is not None else []
-        manifest = old.model_copy(
-            update={
-                "generation": job.generation,
-                "entries": int(entries.sum()),
-                "documents": int(kept_documents.sum()),
-                "tokens": tokens,
-                "removed": (),
-                "files": job.files_with(others),
-            }
+        manifest = job.manifest(
+            old,
+            without=set(layout.KINDS) - {"gate"},
+            entries=int(entries.sum()),
+            documents=int(kept_documents.sum()),
+            tokens=tokens,
+            removed=(),
         )
         small = Datastore.unfinished(folder, manifest)
         index, record = _compacted(store, small, entries, threads, progress)
         write_index(job, small, index, record, store.checks)
-        manifest = manifest.model_copy(update={"index": record, "files": job.files_with(others)})
-        job.commit(manifest)
-        left = leftovers(folder, manifest)
+        job.commit(manifest, index=record)
+        left = leftovers(folder, read_manifest(folder))
         if left:
             raise StorageError(
                 f"{folder} is compact, but {', '.join(left[:3])} of its old state could not be "

@@ -178,7 +178,6 @@ def import_datastore(
         clusters = _write_clusters(job, files, len(values), entries)
         manifest = Manifest(
             created_with=__version__,
-            generation=job.generation,
             model=model_record(model),
             tokenizer=tokenizer_record(tokenizer),
             key=KeyRecord(name=key, module=location.module, side=location.side),
@@ -195,12 +194,11 @@ def import_datastore(
             ),
             license=license,
             source=source_text,
-            files=job.files_with(()),
+            files=job.files,
         )
         store = Datastore.unfinished(target, manifest)
         record = _write_index(job, store, found, entries, index, canary, threads, progress)
-        manifest = manifest.model_copy(update={"index": record})
-        job.commit(manifest.model_copy(update={"files": job.files_with(())}))
+        job.commit(manifest, index=record)
     limits = _limits(files, keys is not None, clusters)
     return Imported(Datastore(folder), files, len(values) - entries, error, limits)
 

@@ -8,10 +8,10 @@ see the old datastore, from then on the new one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -103,16 +103,24 @@ class Job:
         """The record of the file of a kind, None while it is not written."""
         return next((one for one in self.files if layout.kind_of(one.name) == kind), None)
 
-    def files_with(self, old: Iterable[FileRecord]) -> tuple[FileRecord, ...]:
-        """The job's files and those of another state, as a manifest lists them.
+    def manifest(
+        self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any
+    ) -> Manifest:
+        """The manifest of what an earlier state, or one under way, is with the job's files.
 
         A file of the job takes the place of one of its kind; shards of keys come after the old.
+
+        Args:
+            old: The state.
+            without: Kinds whose files do not stay.
+            changed: Other fields of the manifest.
         """
-        kinds = {layout.kind_of(one.name) for one in self.files} - {"keys"}
-        kept = [one for one in old if layout.kind_of(one.name) not in kinds]
-        order = {kind: place for place, kind in enumerate(layout.KINDS)}
-        listed = [*kept, *self.files]
-        return tuple(sorted(listed, key=lambda one: order[layout.kind_of(one.name) or "checks"]))
+        gone = {layout.kind_of(one.name) for one in self.files} - {"keys"} | set(without)
+        kept = [one for one in old.files if layout.kind_of(one.name) not in gone]
+        listed = [*(one for one in kept if one not in self.files), *self.files]
+        listed.sort(key=lambda one: layout.KINDS.index(layout.kind_of(one.name) or "checks"))
+        changed |= {"generation": self.generation, "files": tuple(listed)}
+        return old.model_copy(update=changed)
 
     def drop(self, kind: layout.Kind) -> None:
         """Deletes the file of a kind, if the job has written one."""
@@ -170,12 +178,15 @@ class Job:
             return "begin again with --overwrite"
         return f"delete {self.folder / layout.JOURNAL} to give that job up"
 
-    def commit(self, manifest: Manifest) -> None:
-        """Writes the manifest, and clears away what it does not name.
+    def commit(
+        self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any
+    ) -> None:
+        """Writes the manifest that `manifest` makes, and clears away what it does not name.
 
         Raises:
             StorageError: when the manifest cannot be written; the old one counts.
         """
+        manifest = self.manifest(old, without=without, **changed)
         try:
             manifest.write(self.folder)
         except StorageError as error:

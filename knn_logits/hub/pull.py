@@ -122,7 +122,5 @@ def _copied(
                 job.note(path)
             done += record.bytes
             progress("copying", done, total)
-        job.commit(
-            manifest.model_copy(update={"generation": job.generation, "files": job.files_with(())})
-        )
+        job.commit(manifest, without=layout.KINDS)
     return Datastore(folder, progress=progress)

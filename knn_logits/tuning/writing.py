@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from knn_logits.datastore import layout
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import begin
 from knn_logits.datastore.lock import locked
@@ -63,16 +62,7 @@ def write_settings(
         if arrays is not None:
             write_arrays(job.path("gate"), *arrays)
             job.note(job.path("gate"))
-        others = [one for one in manifest.files if layout.kind_of(one.name) != "gate"]
-        job.commit(
-            manifest.model_copy(
-                update={
-                    "generation": job.generation,
-                    "settings": record,
-                    "files": job.files_with(others),
-                }
-            )
-        )
+        job.commit(manifest, without={"gate"}, settings=record)
 
 
 def _identity(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> str:

@@ -117,7 +117,7 @@ def write_pairs(model, tokenizer, folder):
         writer.flush()
         write_arrays(job.path("checks"), checks, {})
         job.note(job.path("checks"))
-        job.commit(manifest_of(model, tokenizer, location, keys, targets, job.files_with(())))
+        job.commit(manifest_of(model, tokenizer, location, keys, targets, job.files))
     return knn_logits.Datastore(folder)
 
 

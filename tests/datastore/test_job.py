@@ -318,7 +318,7 @@ def finish(folder, **settings):
             documents=writer.documents,
             tokens=writer.tokens,
             generation=job.generation,
-            files=job.files_with(()),
+            files=job.files,
         )
         job.commit(manifest)
 
