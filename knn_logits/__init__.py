@@ -63,6 +63,8 @@ _HOME = {
     "NeighborTrace": "knn_logits.trace.trace",
     "DocumentShare": "knn_logits.trace.trace",
     "Rival": "knn_logits.trace.trace",
+    "Source": "knn_logits.trace.sources",
+    "word_sources": "knn_logits.trace.sources",
     "KNNLogitsError": "knn_logits.errors",
     "ConfigError": "knn_logits.errors",
     "CorpusError": "knn_logits.errors",
@@ -133,6 +135,8 @@ __all__ = [  # noqa: RUF022
     "NeighborTrace",
     "DocumentShare",
     "Rival",
+    "Source",
+    "word_sources",
     "KNNLogitsError",
     "ConfigError",
     "CorpusError",
@@ -203,6 +207,7 @@ if TYPE_CHECKING:
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
     from knn_logits.settings import generation_settings
+    from knn_logits.trace.sources import Source, word_sources
     from knn_logits.trace.trace import (
         DocumentShare,
         NeighborTrace,

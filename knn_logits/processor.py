@@ -23,7 +23,7 @@ from knn_logits.compatibility import (
     locate_key,
     vocabulary_size,
 )
-from knn_logits.config import SearchSettings
+from knn_logits.config import SearchSettings, whole_number
 from knn_logits.distribution import drop_impossible, mix
 from knn_logits.errors import ModelError, TraceError
 from knn_logits.gating.gate import Gate, rows_to_search, weigh_rows
@@ -318,10 +318,12 @@ class KNNLogitsProcessor(LogitsProcessor):
             `generation_config`.
 
         Raises:
+            ConfigError: when `max_neighbors` is no whole number of at least 0.
             TraceError: when this processor did not see the generation, or no longer has it: the
                 latest one is kept, and earlier ones up to 32 in 32 MB.
             MismatchError: when the tokenizer is not the datastore's.
         """
+        max_neighbors = whole_number("max_neighbors", max_neighbors, 0)
         check_tokenizer(tokenizer, self.datastores[0])
         sequences = getattr(output, "sequences", output)
         beam_indices = getattr(output, "beam_indices", None)

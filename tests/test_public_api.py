@@ -14,13 +14,13 @@ PUBLIC = [
     "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError", "KNNLogitsProcessor",
     "LearnedGate", "LearnedSkip", "LimitError", "Limits", "MetaKGate", "MismatchError",
     "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors", "Retriever", "Rival",
-    "SearchError", "SequenceTrace", "StorageError", "TokenTrace", "Trace", "TraceError",
+    "SearchError", "SequenceTrace", "Source", "StorageError", "TokenTrace", "Trace", "TraceError",
     "Translations", "Tuning", "WindowConfig", "add_documents", "build_datastore", "build_index",
     "cluster", "compact", "evaluate", "evaluate_translations", "explain", "fit_confidence_skip",
     "fit_distance_gate", "fit_learned_gate", "fit_learned_skip", "fit_meta_k_gate",
     "gate_features", "generation_settings", "import_datastore", "load_gate", "meta_k_features",
     "pair_tokenizer", "pull", "push_to_hub", "read_corpus", "remove_documents", "save_gate",
-    "skip_features", "translate", "tune",
+    "skip_features", "translate", "tune", "word_sources",
 ]  # fmt: skip
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from knn_logits_app.markup import text
 from knn_logits_app.measuring import Heat, Measured
-from knn_logits_app.views import notice, text
+from knn_logits_app.views import notice
 
 _MOST_ROWS, _MOST_COLUMNS = 11, 12
 

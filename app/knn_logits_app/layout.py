@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits import LimitError
+from knn_logits import Datastore, LimitError
 from knn_logits_app.memory import Memory
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, lookup_of
 from knn_logits_app.session import Session, friendly
@@ -88,13 +88,22 @@ def _lookup(
     first = server.session.memory(model).stores.get(wanted.stores[0])
     if first is None:
         return wanted
-    own = first.manifest.settings
+    own = shown_settings(first)
     return replace(
         wanted,
         k=None if wanted.k == own.k else wanted.k,
         lmbda=None if wanted.lmbda == own.lmbda else wanted.lmbda,
         temperature=None if wanted.temperature == own.temperature else wanted.temperature,
     )
+
+
+def shown_settings(store: Datastore) -> Any:
+    """The settings that the controls begin with: those for writing, where a datastore has any.
+
+    A control that is left as it was asks for nothing, so that a text is explained with the
+    datastore's settings for scoring, and is followed passage by passage where it is written.
+    """
+    return store.manifest.writing or store.manifest.settings
 
 
 def words_html(value: str = "", **settings: Any) -> Any:

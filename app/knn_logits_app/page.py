@@ -7,9 +7,16 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits_app import tab_about, tab_evaluate, tab_explain, tab_generate, tab_own, views
+from knn_logits_app import (
+    markup,
+    tab_about,
+    tab_evaluate,
+    tab_explain,
+    tab_generate,
+    tab_own,
+)
 from knn_logits_app.api import add_api
-from knn_logits_app.layout import ASSETS, INSTANT, Controls, Server
+from knn_logits_app.layout import ASSETS, INSTANT, Controls, Server, shown_settings
 from knn_logits_app.requests import MOST_NEIGHBORS
 
 # By the name that app.css knows each by: its label, and what is in it.
@@ -56,7 +63,7 @@ def _tab_row() -> str:
     buttons = "".join(
         f'<button type="button" role="tab" id="open-{name}" aria-controls="tab-{name}" '
         f'aria-selected="{str(name == first).lower()}" tabindex="{0 if name == first else -1}">'
-        f"{views.text(label)}</button>"
+        f"{markup.text(label)}</button>"
         for name, (label, _) in TABS.items()
     )
     return f'<div class="kl-tabs" role="tablist">{buttons}</div>'
@@ -69,7 +76,7 @@ def _title(memory: Any) -> str:
     )
     return (
         '<header class="kl-title"><h1>A language model with a memory you can read</h1>'
-        f"<p>{views.text(about)} <b>Coloured words come from the memory; click one to see its "
+        f"<p>{markup.text(about)} <b>Coloured words come from the memory; click one to see its "
         "source.</b></p></header>"
     )
 
@@ -77,7 +84,7 @@ def _title(memory: Any) -> str:
 def _controls(server: Server) -> Controls:
     memories = server.session.memories
     memory = server.session.first
-    settings = next(iter(memory.stores.values())).manifest.settings
+    settings = shown_settings(next(iter(memory.stores.values())))
     gr.Markdown("### The memory", elem_classes="kl-side")
     model = gr.Dropdown(list(memories), value=memory.name, label="Model", interactive=True)
     stores = gr.CheckboxGroup(
@@ -151,7 +158,7 @@ def _settings(server: Server) -> str:
             "stores": {
                 title: [one.lmbda, one.k, one.temperature]
                 for title, one in (
-                    (title, store.manifest.settings) for title, store in memory.stores.items()
+                    (title, shown_settings(store)) for title, store in memory.stores.items()
                 )
             },
         }

@@ -25,6 +25,7 @@ from knn_logits import (
     Limits,
     Trace,
     explain,
+    generation_settings,
 )
 from knn_logits_app.memory import Memory
 from knn_logits_app.reading import Given
@@ -241,6 +242,7 @@ class Session:
             output = memory.model.generate(
                 **given.inputs,
                 **reading.settings,
+                **(generation_settings(stores[0]) if stores else {}),
                 max_new_tokens=wanted.new_tokens,
                 do_sample=False,
                 num_beams=1,

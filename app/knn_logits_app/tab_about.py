@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import gradio as gr
 
-from knn_logits_app import views
+from knn_logits_app import markup
 
 if TYPE_CHECKING:
     from knn_logits import Datastore
@@ -47,7 +47,7 @@ def build(server: Server, controls: Controls) -> None:
     for memory in server.session.memories.values():
         parts.append('<h3 class="kl-prose">What is loaded</h3>')
         parts.append(
-            f'<p class="kl-prose">Model <b>{views.text(memory.name)}</b>, '
+            f'<p class="kl-prose">Model <b>{markup.text(memory.name)}</b>, '
             f"{memory.weights / 1e6:,.1f} million weights.</p>"
         )
         parts += [card(name, store) for name, store in memory.stores.items()]
@@ -71,11 +71,11 @@ def card(name: str, store: Datastore) -> str:
         + (", calibrated" if settings.calibrated else ""),
     }
     shown = "".join(
-        f"<tr><th scope='row'>{views.text(key)}</th><td>{views.text(value)}</td></tr>"
+        f"<tr><th scope='row'>{markup.text(key)}</th><td>{markup.text(value)}</td></tr>"
         for key, value in rows.items()
         if value
     )
     return (
-        f'<div class="kl-card"><h4>{views.text(name)}</h4><table><tbody>{shown}</tbody></table>'
+        f'<div class="kl-card"><h4>{markup.text(name)}</h4><table><tbody>{shown}</tbody></table>'
         "</div>"
     )

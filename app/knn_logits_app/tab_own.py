@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from knn_logits_app import layout, views
+from knn_logits_app import layout, markup, views
 from knn_logits_app.own_text import Progress, build_own, documents_of
 from knn_logits_app.requests import RequestError
 from knn_logits_app.session import friendly
@@ -112,8 +112,8 @@ def build(server: Server, controls: Controls) -> None:
                         yield views.progress_html(phase, step.done, step.total), gr.skip()
                     else:
                         done = (
-                            f"{views.count(step.manifest.documents, 'document')}, "
-                            f"{views.count(step.manifest.entries, 'word piece')}. “{OWN_TEXT}” is "
+                            f"{markup.count(step.manifest.documents, 'document')}, "
+                            f"{markup.count(step.manifest.entries, 'word piece')}. “{OWN_TEXT}” is "
                             "chosen as the datastore: write with it in the other tabs."
                         )
                         if skipped:

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from knn_logits import Datastore, Trace
+from knn_logits import Datastore, DocumentShare, NeighborTrace, Trace
 from knn_logits_app.requests import Lookup
 from knn_logits_app.sampling import Candidate, Watched
 
+Shown = TypeVar("Shown", NeighborTrace, DocumentShare)
 Candidates = tuple[Sequence[Candidate], ...]
 
 
 def named(trace: Trace, stores: Sequence[Datastore], lookup: Lookup) -> Trace:
     """The trace with the datastores' names on the page in place of their folders'."""
     names = {store.name: name for store, name in zip(stores, lookup.stores, strict=True)}
+
+    def of(one: Shown) -> Shown:
+        return replace(one, store=names.get(one.store, one.store))
+
     sequence = trace[0]
-    tokens = [
-        replace(
-            token,
-            neighbors=[
-                replace(one, store=names.get(one.store, one.store)) for one in token.neighbors
-            ],
+    tokens = []
+    for token in sequence.tokens:
+        rival = token.by_memory
+        if rival is not None and rival.document is not None:
+            rival = replace(rival, document=of(rival.document))
+        tokens.append(
+            replace(
+                token,
+                neighbors=[of(one) for one in token.neighbors],
+                documents=[of(one) for one in token.documents],
+                by_memory=rival,
+            )
         )
-        for token in sequence.tokens
-    ]
     return Trace([replace(sequence, tokens=tokens)])
 
 

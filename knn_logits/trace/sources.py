@@ -114,21 +114,37 @@ def source_of(tokens: Sequence[TokenTrace]) -> Source | None:
         None where no document did at least a twentieth of each token, or where the mixture made the
         word less likely than the model alone does.
     """
+    found = word_sources(tokens, 1) if _more_likely(tokens) else []
+    return found[0] if found and found[0].document.share >= LEAST_INFLUENCE else None
+
+
+def word_sources(tokens: Sequence[TokenTrace], number: int = 3) -> list[Source]:
+    """The documents that did most for all tokens of a word, each with a passage that says the word.
+
+    Args:
+        tokens: Of one word.
+        number: Documents wanted.
+
+    Returns:
+        The strongest first. A document's share is that in the weakest token; one that is behind a
+        part of the tokens only is left out.
+    """
     shares = [{_place(one): one for one in documents_of(token)} for token in tokens]
     common = set(shares[0]).intersection(*shares[1:]) if shares else set()
-    if not common or not _more_likely(tokens):
-        return None
     weakest = {place: min(one[place].share for one in shares) for place in common}
-    place = max(common, key=lambda one: (weakest[one], shares[0][one].share, one))
-    if weakest[place] < LEAST_INFLUENCE:
-        return None
-    document = replace(shares[0][place], share=weakest[place])
+    places = sorted(common, key=lambda one: (-weakest[one], -shares[0][one].share, one))
     text = "".join(token.token for token in tokens)
-    for neighbor in tokens[0].neighbors:
-        passage = neighbor.word + neighbor.after
-        if (neighbor.store, neighbor.document) == place and passage.startswith(text):
-            return Source(text, list(tokens), document, neighbor, passage[len(text) :])
-    return Source(text, list(tokens), document, None)
+    found = []
+    for place in places[:number]:
+        document = replace(shares[0][place], share=weakest[place])
+        neighbor, after = None, ""
+        for one in tokens[0].neighbors:
+            passage = one.word + one.after
+            if (one.store, one.document) == place and passage.startswith(text):
+                neighbor, after = one, passage[len(text) :]
+                break
+        found.append(Source(text, list(tokens), document, neighbor, after))
+    return found
 
 
 def _more_likely(tokens: Sequence[TokenTrace]) -> bool:

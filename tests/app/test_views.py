@@ -6,10 +6,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from knn_logits import NeighborTrace, SequenceTrace, TokenTrace, Trace
-from knn_logits_app import views
+from knn_logits import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace, Trace
+from knn_logits_app import markup, panels, views
 from knn_logits_app.sampling import Candidate
 from knn_logits_app.session import Answer
+from knn_logits_app.words import words_of
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&`${alert(1)}{{value}}"
 
@@ -98,7 +99,7 @@ def test_no_text_from_outside_becomes_an_element_or_an_attribute():
     ],
 )
 def test_only_web_addresses_are_links(uri, linked):
-    html = views.link(uri)
+    html = markup.link(uri)
     assert bool(html) is linked
     if linked:
         (_, attrs), *_ = Elements(html).found
@@ -110,7 +111,7 @@ def test_only_web_addresses_are_links(uri, linked):
     ("share", "level"), [(0.0, 0), (0.049, 0), (0.05, 1), (0.25, 2), (0.5, 3), (0.75, 4), (1.0, 4)]
 )
 def test_a_level_is_a_colour_and_the_thickness_of_a_line(share, level):
-    assert views.level(share) == level
+    assert markup.level(share) == level
     html = views.answers_html({"knn": answer(token(" cover", share))})
     assert f'class="kl-w kl-l{level}"' in html
     assert f"{share:.0%} by the memory" in html.replace("under 1%", "0%")
@@ -120,31 +121,53 @@ def test_a_level_is_a_colour_and_the_thickness_of_a_line(share, level):
         assert re.search(rf"\.kl-l{one} {{[^}}]*border-bottom: {one}px", rules)
 
 
-def test_tokens_become_words_with_the_mean_of_their_shares():
+def test_tokens_become_words_with_the_share_of_their_weakest():
     pieces = [(" K", 1.0), ("-", 0.5), ("96", 0.0), (".", 0.2), (" After", 0.4), ("", 0.0)]
-    words = views.words_of(pieces)
+    words = words_of(pieces)
     assert [(one.space, one.text) for one in words] == [(" ", "K-96"), ("", "."), (" ", "After")]
-    assert words[0].share == pytest.approx(0.5)
+    assert words[0].share == 0.0
     assert words[2].tokens == (4, 5)
 
 
-def test_a_word_shows_the_documents_that_did_most_for_it():
-    first = neighbor(document="a", title="A", influence=0.6, word=" K", after="-96 is red.")
-    second = neighbor(document="b", title="B", influence=0.2, word=" K", after="-11.")
+def test_a_word_shows_the_documents_that_did_most_for_all_of_it():
+    first = neighbor(document="a", title="A", influence=0.3, word=" K", after="-96 is red.")
+    second = neighbor(document="b", title="B", influence=0.6, word=" K", after="-11.")
     weak = neighbor(document="c", title="C", influence=0.004)
-    tokens = [
-        token(" K", 0.8, [second, first, weak]),
+    pieces = [
+        token(" K", 0.904, [second, first, weak]),
         token("-96", 0.8, [neighbor(document="a", title="A", influence=0.8, word="-96")]),
     ]
-    found = views.main_passages(tokens)
-    assert [(one.neighbor.title, one.share) for one in found] == [
-        ("A", pytest.approx(0.7)),
-        ("B", pytest.approx(0.1)),
-    ]
-    assert found[0].marked == " K-96"
-    html = views.answers_html({"knn": answer(*tokens)})
+    html = views.answers_html({"knn": answer(*pieces)})
     assert "<mark>K-96</mark> is red." in html
+    assert "30% of the word" in html
+    assert "<b>B</b>" not in html
     assert 'role="button" tabindex="0" aria-expanded="true"' in html
+
+
+def test_pieces_of_different_documents_are_no_source_of_the_word():
+    pieces = [
+        token(" K", documents=[DocumentShare("s", "a", "A", None, 0.8)]),
+        token("-96", documents=[DocumentShare("s", "b", "B", None, 0.8)]),
+    ]
+    html = views.answers_html({"knn": answer(*pieces)})
+    assert "none of them says the word" in html
+    assert "<b>A</b>" not in html
+
+
+def test_documents_beyond_the_third_are_counted():
+    documents = [DocumentShare("s", name, name, None, 0.2) for name in "ABCDE"]
+    html = views.answers_html({"knn": answer(token(" K", 1.0, documents=documents))})
+    assert "2 more documents, 40%" in html
+
+
+def test_a_contradicted_word_says_what_the_memory_says():
+    rival = Rival(" straighten", 0.999, DocumentShare("s", "d", "Error E941", None, 0.999))
+    against = token(" bend", 0.0, p=4e-7, p_lm=8e-7, p_knn=0.0, by_memory=rival)
+    html = views.answers_html({"text": answer(against)})
+    assert "The memory says <b>straighten</b> here" in html
+    assert "Error E941" in html
+    assert "the model’s own" not in html
+    assert 'class="kl-w kl-l0 kl-not"' in html
 
 
 def test_a_passage_of_a_pair_is_shown_with_its_source():
@@ -185,12 +208,12 @@ def test_an_answer_grows_without_sources_until_it_is_whole():
 
 
 def test_control_characters_are_left_out():
-    assert views.text("a\x00b\x1b[31mc\u202ed\ne") == "ab[31mcd\ne"
+    assert markup.text("a\x00b\x1b[31mc\u202ed\ne") == "ab[31mcd\ne"
 
 
 @pytest.mark.parametrize("share", [None, 0.0, 1e-12, 0.3, 1.0])
 def test_bars_say_their_number(share):
-    html = views._bar(share, "knn")
+    html = panels._bar(share, "knn")
     assert ("–" if share is None else "width:") in html
 
 
