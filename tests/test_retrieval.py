@@ -328,3 +328,15 @@ def test_an_index_without_a_probe_is_opened_with_a_warning(tmp_path, caplog, fac
     caplog.clear()
     open_index(store)
     assert ("has no probe" in caplog.text) == (factory != "exact")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_probe_of_huge_queries_is_refused_without_another_word(tmp_path):
+    """In single precision their squares are infinite, of which NumPy warned."""
+    store = make(tmp_path / "s", factory="IVF4,Flat")
+    asked = store.checks[PROBE_QUERIES] * 0 + 1e30
+    index = open_index(store)
+    ids = index.search(torch.from_numpy(asked), 8)[1].numpy()
+    store.checks = store.checks | {PROBE_QUERIES: asked, PROBE_IDS: ids}
+    with pytest.raises(DamagedError):
+        open_index(store)
