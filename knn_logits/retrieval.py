@@ -197,8 +197,8 @@ def _check_distances(store: Datastore, asked: Array, found: Array) -> None:
         return
     # Lengths and angles can have the same neighbors, never the same distances.
     # In double precision, since squares of what a file holds can be beyond single precision.
-    squares = np.square(asked, dtype=np.float64).sum(axis=-1)
-    scale = 1.0 if metric == "cosine" else float(squares.mean())
+    asked, found, expected = (one.astype(np.float64) for one in (asked, found, expected))
+    scale = 1.0 if metric == "cosine" else float(np.square(asked).sum(axis=-1).mean())
     close = np.isclose(np.sort(found), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
     if float(close.mean()) < _PROBE_FOUND:
         raise DamagedError(
