@@ -196,6 +196,8 @@ def _check_distances(store: Datastore, asked: Array, found: Array) -> None:
     if expected is None or expected.shape != found.shape:
         return
     # Lengths and angles can have the same neighbors, never the same distances.
+    # In double precision, since squares of what a file holds can be beyond single precision.
+    asked, found, expected = (one.astype(np.float64) for one in (asked, found, expected))
     scale = 1.0 if metric == "cosine" else float(np.square(asked).sum(axis=-1).mean())
     close = np.isclose(np.sort(found), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
     if float(close.mean()) < _PROBE_FOUND:

@@ -10,7 +10,7 @@ from knn_logits.config import IndexConfig, KNNConfig
 from knn_logits.datastore import layout
 from knn_logits.datastore.documents import write_documents
 from knn_logits.datastore.files import write_array
-from knn_logits.datastore.layout import PROBE_IDS, PROBE_QUERIES
+from knn_logits.datastore.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.index.exact import ExactIndex
@@ -328,3 +328,15 @@ def test_an_index_without_a_probe_is_opened_with_a_warning(tmp_path, caplog, fac
     caplog.clear()
     open_index(store)
     assert ("has no probe" in caplog.text) == (factory != "exact")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_probe_of_huge_queries_is_asked_without_a_warning_of_numpy(tmp_path):
+    """In single precision their squares are infinite."""
+    store = make(tmp_path / "s", "ip", factory="IVF4,Flat")
+    asked = store.checks[PROBE_QUERIES] * np.float32(1e30)
+    distances, ids = open_index(store).search(torch.from_numpy(asked), 8)
+    probe = (asked, ids.numpy(), distances.numpy())
+    names = (PROBE_QUERIES, PROBE_IDS, PROBE_DISTANCES)
+    store.checks = store.checks | dict(zip(names, probe, strict=True))
+    assert open_index(store).size == len(store)
