@@ -81,7 +81,7 @@ def open_retriever(
         native: Read indexes in FAISS's own format; see `open_index`.
 
     Raises:
-        ConfigError: when the weights do not fit the datastores.
+        ConfigError: when the weights do not fit the datastores, or none has a document to exclude.
     """
     if weights is not None:
         whole = len(weights) == len(stores) and all(math.isfinite(one) for one in weights)
@@ -90,6 +90,13 @@ def open_retriever(
                 f"give {len(stores)} weights, one for each datastore, none below 0 and one above "
                 f"it; not {list(weights)}"
             )
+    unknown = [
+        id for id in config.exclude if not any(store.documents.numbers_of(id) for store in stores)
+    ]
+    if unknown:
+        raise ConfigError(
+            f"no datastore here has a document {unknown[0]!r}: give an id that a source names"
+        )
     kind = RetomatonRetriever if config.retomaton else Retriever
     opened = [
         kind(store, config, device=device, threads=threads, native=native) for store in stores

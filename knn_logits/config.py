@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, get_args
@@ -79,6 +80,14 @@ def _set(config: object, name: str, value: object) -> None:
     object.__setattr__(config, name, value)  # of a frozen one, while it is made
 
 
+def _ids(name: str, value: Any) -> tuple[str, ...]:
+    """Ids of documents; one may be given as it is."""
+    given = (value,) if isinstance(value, str) else value
+    if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
+        raise ConfigError(f"{name} must be a list of the ids of documents, not {value!r}")
+    return tuple(given)
+
+
 @dataclass(frozen=True)
 class KNNConfig:
     """How neighbors are looked up and how much their vote counts.
@@ -99,6 +108,7 @@ class KNNConfig:
         max_knns: Pointers and members of their clusters that vote, at most.
         pointer_distances: Compare pointers by the stored "keys", or by the vectors that the
             "index" keeps of them, which needs no keys and is as approximate as a search.
+        exclude: Ids of documents that are left out, as if they had never been added.
 
     Raises:
         ConfigError: when a value is out of its range.
@@ -113,6 +123,7 @@ class KNNConfig:
     min_knns: int = 1
     max_knns: int = 1024
     pointer_distances: str = "keys"
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("k", "min_knns", "max_knns"):
@@ -131,6 +142,7 @@ class KNNConfig:
             raise ConfigError(f"temperature must be above 0, not {self.temperature!r}")
         if self.nprobe is not None:
             _set(self, "nprobe", whole_number("nprobe", self.nprobe, 1))
+        _set(self, "exclude", _ids("exclude", self.exclude))
 
     def with_given(self, **given: Any) -> KNNConfig:
         """These settings with those that are given; None leaves one as it is.
@@ -151,6 +163,7 @@ class SearchSettings(TypedDict, total=False):
         min_knns: Search when fewer pointers than this are left.
         max_knns: Pointers and members of their clusters that vote, at most.
         pointer_distances: "keys" or "index".
+        exclude: Ids of documents that are left out.
     """
 
     refine: bool
@@ -159,6 +172,7 @@ class SearchSettings(TypedDict, total=False):
     min_knns: int | None
     max_knns: int | None
     pointer_distances: str | None
+    exclude: Sequence[str] | None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import full_precision, normalised
 from knn_logits.neighbors import Array, Neighbors, padding_distance
-from knn_logits.retrieval import Retriever
+from knn_logits.retrieval import Retriever, hidden_entries
 
 # Drafts of assisted decoding are rejected, and an assistant's steps come between those of a text.
 _STEPS_KEPT = 64
@@ -60,14 +60,15 @@ class Pointers:
     Args:
         store: The datastore.
         max_knns: Candidates at most.
+        without: Entries that are left out beside those of removed documents.
     """
 
-    def __init__(self, store: Datastore, max_knns: int) -> None:
+    def __init__(self, store: Datastore, max_knns: int, without: Array | None = None) -> None:
         self._max = max_knns
         # Whether the next entry belongs to the same document, and is not removed.
         self._goes_on = store.goes_on.copy()
         hidden = np.zeros(len(store), dtype=bool)
-        hidden[store.removed_entries] = True
+        hidden[hidden_entries(store, without)] = True
         self._goes_on[:-1] &= ~hidden[1:]
         self._clusters: Array | None = store.clusters
         if self._clusters is not None:
@@ -146,7 +147,7 @@ class RetomatonRetriever(Retriever):
                 f"{store.folder} has no keys to compare pointers with; take the index's with "
                 "--pointer-distances index, or leave out --retomaton"
             )
-        self._pointers = Pointers(store, config.max_knns)
+        self._pointers = Pointers(store, config.max_knns, self.without)
         self._thread = threading.local()
 
     @property

@@ -73,6 +73,7 @@ def open_index(
     device: torch.device | str = "cpu",
     threads: int | None = None,
     native: bool = False,
+    without: Array | None = None,
 ) -> Index:
     """Opens the index of a datastore: from its arrays, or from the keys where it has none.
 
@@ -84,6 +85,7 @@ def open_index(
         threads: OpenMP threads for searches.
         native: Read an index in FAISS's own format, which cannot be checked: for a datastore
             whose publisher is trusted.
+        without: Entries that are taken out as well, in memory only; None takes out no others.
 
     Raises:
         DamagedError: when the index's arrays do not belong to it.
@@ -92,14 +94,23 @@ def open_index(
     device = torch.device(device)
     index = whole_index(store, device=device, threads=threads, native=native)
     _check_probe(store, index)
-    if len(store.removed_entries):
-        index.remove(store.removed_entries)
+    hidden = hidden_entries(store, without)
+    if len(hidden):
+        index.remove(hidden)
     if store.manifest.index.factory == "exact" or device.type != "cuda":
         return index
     from knn_logits.index.faiss_backend import FaissIndex, to_gpu
 
     assert isinstance(index, FaissIndex)
     return to_gpu(index, device)
+
+
+def hidden_entries(store: Datastore, without: Array | None) -> Array:
+    """int64, ascending: the entries that no search may find, removed ones and others."""
+    if without is None or not len(without):
+        return store.removed_entries
+    found: Array = np.union1d(store.removed_entries, without)
+    return found
 
 
 def whole_index(
@@ -239,8 +250,11 @@ class Retriever:
         self.store = store
         self.config = config
         self.metric: Metric = store.manifest.metric
+        self.without = store.entries_of(config.exclude) if config.exclude else None
         if index is None:
-            index = open_index(store, device=device, threads=threads, native=native)
+            index = open_index(
+                store, device=device, threads=threads, native=native, without=self.without
+            )
         self.index = index
         if config.nprobe is not None and getattr(self.index, "nprobe", None) is not None:
             self.index.nprobe = config.nprobe  # type: ignore[attr-defined]

@@ -91,6 +91,7 @@ def generate(
     min_knns: options.MinKnns = None,
     max_knns: options.MaxKnns = None,
     pointer_distances: options.PointerDistances = None,
+    without: options.Without = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
     num_beams: Annotated[int, typer.Option("--num-beams", min=1, help="Beams, 1 for greedy.")] = 1,
@@ -181,7 +182,7 @@ def generate(
         return output, str(whole)[len(str(start)) :]
 
     with interruptible("nothing was written"):
-        without = write()[1] if compare else None
+        alone = write()[1] if compare else None
         with KNNLogitsProcessor(
             loaded,
             datastores,
@@ -194,6 +195,7 @@ def generate(
             min_knns=min_knns,
             max_knns=max_knns,
             pointer_distances=pointer_distances,
+            exclude=without,
             weights=shares,
             native_index=native_index,
             threads=threads,
@@ -202,8 +204,10 @@ def generate(
             trace = knn.trace(output, tokenizer)
     if json:
         content: dict[str, Any] = {"prompt": prompt, "text": text}
-        if without is not None:
-            content["text_without_knn"] = without
+        if alone is not None:
+            content["text_without_knn"] = alone
+        if without:
+            content["without"] = without
         content |= {name: getattr(knn.config, name) for name in _SHOWN}
         content["no_repeat_ngram_size"] = settings.get("no_repeat_ngram_size", 0)
         if knn.gate is not None:
@@ -212,9 +216,9 @@ def generate(
         print_json(content)
         return
     shown = prompt if pairs is None else ""
-    if without is not None:
+    if alone is not None:
         say("--- without kNN")
-        say(shown + without)
+        say(shown + alone)
         say("\n--- with kNN")
     if explain:
         trace.show(sources)

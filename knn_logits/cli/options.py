@@ -93,6 +93,14 @@ PointerDistances = Annotated[
     str | None,
     typer.Option("--pointer-distances", help="Compare pointers by the stored keys, or the index."),
 ]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="DOCUMENT",
+        help="Leave this document out, as if it had never been added; may be given several times.",
+    ),
+]
 Key = Annotated[
     str,
     typer.Option("--key", help="ffn_input, layer_output, or a module's path with :input/:output."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -246,6 +246,14 @@ class Datastore:
         return self.contexts.entries_of(
             self.documents.first[removed], self.documents.length[removed]
         )
+
+    def entries_of(self, documents: Sequence[str]) -> Array:
+        """int64 [entries], ascending: the entries of all documents with one of some ids."""
+        numbers = [
+            number for id in dict.fromkeys(documents) for number in self.documents.numbers_of(id)
+        ]
+        found = np.array(sorted(numbers), np.int64)
+        return self.contexts.entries_of(self.documents.first[found], self.documents.length[found])
 
     @cached_property
     def goes_on(self) -> Array:

@@ -1,0 +1,81 @@
+"""A document left out: the answer as if it had never been added, and no file is changed."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS
+
+import knn_logits
+from knn_logits import ConfigError, KNNLogitsProcessor, explain
+from knn_logits.config import KNNConfig
+from knn_logits.retrieval import Retriever
+
+LEFT_OUT = ("1", "5")
+
+
+@pytest.fixture(params=["exact", "IVF4,Flat"])
+def both(request, model, tokenizer, tmp_path):
+    """A datastore, and a copy that two documents were removed from."""
+    store = knn_logits.build_datastore(
+        model, tokenizer, TEXTS, tmp_path / "whole", k=16, lmbda=0.6, temperature=3.0,
+        index=knn_logits.IndexConfig(request.param, nprobe=None if request.param == "exact" else 4),
+    )  # fmt: skip
+    shutil.copytree(store.folder, tmp_path / "less")
+    less = knn_logits.remove_documents(tmp_path / "less", list(LEFT_OUT))
+    return store, less
+
+
+@pytest.mark.parametrize("retomaton", [False, True])
+def test_a_text_is_explained_as_if_the_documents_had_been_removed(
+    model, tokenizer, both, retomaton
+):
+    store, less = both
+    settings = {"retomaton": retomaton, "k": 16, "lmbda": 0.6, "temperature": 3.0}
+    found = explain(model, tokenizer, store, TEXTS[1], exclude=LEFT_OUT, **settings)[0]
+    wanted = explain(model, tokenizer, less, TEXTS[1], **settings)[0]
+    for one, other in zip(found.tokens, wanted.tokens, strict=True):
+        assert one.p == pytest.approx(other.p, abs=1e-6)
+        documents = {document.document for document in one.documents}
+        assert documents == {document.document for document in other.documents}
+        assert not documents & set(LEFT_OUT)
+    assert explain(model, tokenizer, store, TEXTS[1], **settings)[0] != found
+
+
+def test_a_text_is_written_as_if_the_documents_had_been_removed(model, tokenizer, both):
+    store, less = both
+    inputs = tokenizer("When error code E42 appears, open", return_tensors="pt")
+    texts = []
+    for one, exclude in ((store, LEFT_OUT), (less, ()), (store, ())):
+        with KNNLogitsProcessor(model, one, exclude=exclude) as knn:
+            output = model.generate(
+                **inputs, max_new_tokens=16, do_sample=False, logits_processor=[knn]
+            )
+        texts.append(output.tolist())
+    assert texts[0] == texts[1]
+    assert texts[0] != texts[2]
+
+
+def test_what_is_left_out_is_found_again_by_the_next(both):
+    store, _ = both
+    queries = torch.from_numpy(store.keys(np.arange(8)).astype(np.float32))
+    without = Retriever(store, KNNConfig(k=len(store), exclude="0"))
+    hidden = set(store.entries_of(["0"]).tolist())
+    assert hidden
+    assert not hidden & set(without.search(queries).ids.flatten().tolist())
+    everything = Retriever(store, KNNConfig(k=len(store))).search(queries)
+    assert hidden <= set(everything.ids.flatten().tolist())
+
+
+def test_all_documents_of_an_id_in_all_datastores(model, tokenizer, store, both):
+    with KNNLogitsProcessor(model, [store, both[0]], exclude=["3"]) as knn:
+        for retriever in knn.retriever.retrievers:
+            assert len(retriever.without) == len(retriever.store.entries_of(["3"]))
+
+
+def test_a_document_that_is_not_there_is_named(model, tokenizer, store):
+    with pytest.raises(ConfigError, match="no datastore here has a document 'chapter 9'"):
+        KNNLogitsProcessor(model, store, exclude=["chapter 9"])
+    with pytest.raises(ConfigError, match="exclude must be a list of the ids"):
+        explain(model, tokenizer, store, TEXTS[0], exclude=3)
