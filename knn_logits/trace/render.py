@@ -32,7 +32,8 @@ _AGREED, _CONTRADICTED = "underline", "bold underline red"
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 
 
-_DOCUMENTS = 5
+# Documents that a whole text's last line names, and the share below which it counts them only.
+_DOCUMENTS, _LEAST_LISTED = 5, 0.01
 
 
 def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
@@ -90,7 +91,7 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
         console.print(coloured_text(sequence), soft_wrap=True)
         listed = main_sources(sequence, sources)
         if listed:
-            console.print(legend())
+            console.print(legend(), soft_wrap=True)
         several = len({one.document.store for one in listed}) > 1
         for source in listed:
             console.print(_heading(source, named=several), soft_wrap=True)
@@ -132,23 +133,29 @@ def _contradiction(tokens: Sequence[TokenTrace]) -> str:
             if rival.document is not None:
                 where = f", by {one_line(rival.document.title or rival.document.document)}"
             return (
-                f"{word}: the memory says {one_line(rival.token).strip()!r} "
-                f"({rival.p:.0%} of its vote{where})"
+                f"{word}: the memory says {_named(rival.token)} ({rival.p:.0%} of its vote{where})"
             )
     return ""
+
+
+def _named(token: str) -> str:
+    """A token in quotation marks; white space has no looks of its own."""
+    if token.strip():
+        return repr(one_line(token).strip())
+    return "a line break" if "\n" in token else "white space"
 
 
 def documents_line(sequence: SequenceTrace) -> str:
     """The documents of a whole text with their parts, and the model's own."""
     documents = sequence.documents
-    if not documents:
+    listed = [one for one in documents[:_DOCUMENTS] if one.share >= _LEAST_LISTED]
+    if not listed:
         return ""
-    shown = [
-        f"{one.share:.0%} {one_line(one.title or one.document)}" for one in documents[:_DOCUMENTS]
-    ]
-    rest = documents[_DOCUMENTS:]
+    shown = [f"{one.share:.0%} {one_line(one.title or one.document)}" for one in listed]
+    rest = documents[len(listed) :]
     if rest:
-        shown.append(f"{sum(one.share for one in rest):.0%} {len(rest)} more documents")
+        part = sum(one.share for one in rest)
+        shown.append(f"{part:.0%} {len(rest)} more document{'s' if len(rest) > 1 else ''}")
     own = 1.0 - sum(one.share for one in documents)
     return f"documents: {', '.join(shown)}; the model itself {max(0.0, own):.0%}"
 

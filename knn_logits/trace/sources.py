@@ -24,22 +24,19 @@ class Source:
     Attributes:
         words: The words, as they stand in the text.
         tokens: Their tokens.
-        document: The document, with its share in the words' probability: the weakest token's, and
-            the mean over several words.
+        total: Share of all neighbors in the words' probability: the weakest token's, and the mean
+            over several words.
+        document: The document, with its own share, counted likewise.
         neighbor: The passage of the first token; None where none of those kept says the words.
         after: What follows the words in the passage.
     """
 
     words: str
     tokens: list[TokenTrace]
+    total: float
     document: DocumentShare
     neighbor: NeighborTrace | None
     after: str = ""
-
-    @property
-    def total(self) -> float:
-        """Share of all neighbors in the words' probability: that of the weakest token."""
-        return min(token.influence for token in self.tokens)
 
     def joined(self, other: Source) -> Source | None:
         """Both as one, where the other goes on in the same passage; None where it does not."""
@@ -49,9 +46,11 @@ class Source:
         if two.entry != one.entry + len(self.tokens):
             return None
         tokens = [*self.tokens, *other.tokens]
-        sums = self.document.share * len(self.tokens) + other.document.share * len(other.tokens)
-        document = replace(self.document, share=sums / len(tokens))
-        return Source(self.words + other.words, tokens, document, one, other.after)
+        part = len(self.tokens) / len(tokens)
+        total = part * self.total + (1 - part) * other.total
+        share = part * self.document.share + (1 - part) * other.document.share
+        document = replace(self.document, share=share)
+        return Source(self.words + other.words, tokens, total, document, one, other.after)
 
 
 def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
@@ -143,7 +142,7 @@ def word_sources(tokens: Sequence[TokenTrace], number: int = 3) -> list[Source]:
             if (one.store, one.document) == place and passage.startswith(text):
                 neighbor, after = one, passage[len(text) :]
                 break
-        found.append(Source(text, list(tokens), document, neighbor, after))
+        found.append(Source(text, list(tokens), share_of(tokens), document, neighbor, after))
     return found
 
 

@@ -214,6 +214,18 @@ def shared(text, **shares):
     return TokenTrace(text, 0, 0.5, 0.1, 0.9, 0.5, total, documents=documents)
 
 
+def test_words_in_a_row_have_shares_of_one_kind():
+    """The document's share in several words is never above that of all documents."""
+    words = []
+    for place, (text, total) in enumerate(((" one", 0.9), (" two", 0.5), (" three", 0.8))):
+        near = NeighborTrace("", text, "", "a", None, None, "s", place, 1.0, 0.0, total)
+        words.append(replace(shared(text, a=total), neighbors=[near]))
+    (source,) = main_sources(SequenceTrace("", words), 5)
+    assert source.words == " one two three"
+    assert source.total == pytest.approx((0.9 + 0.5 + 0.8) / 3)
+    assert source.document.share == pytest.approx(source.total)
+
+
 def test_what_the_memory_has_to_do_with_a_word():
     brought = replace(shared(" x", a=0.8), by_model=Rival(" y", 0.3))
     assert brought.meaning == "changed"
