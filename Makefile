@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 REQUIREMENTS ?= requirements.txt
 PYTEST_ARGS ?=
+# Processes that run tests; a file's tests stay together, since they share a server or a model.
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -16,13 +18,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo 'Variables: PYTHON=python3.11   VENV=.venv   PYTEST_ARGS="-k trace"'
+	@echo 'Variables: PYTHON=python3.11   VENV=.venv   PYTEST_ARGS="-k trace"   WORKERS=2'
 	@echo '           REQUIREMENTS=requirements-gpu.txt (with a VENV of its own: faiss on CUDA)'
 
 setup: $(VENV)/.package ## Make the virtual environment with pinned packages and the editable package
 
 test: lint ## Set up, lint, check types and import layers, run the tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations=20 $(PYTEST_ARGS)
 
 lint: setup ## Check style, format, types and import layers
 	$(BIN)/ruff check .

@@ -37,6 +37,8 @@ RECALL_AT = 64
 # Between a recall of 0.94 and of 0.995 the perplexity differs by less than 1% (LOG.md).
 RECALL_WANTED = 0.9
 _QUERIES = 256
+# Keys that an index may need before it is worth knowing how many there are.
+_MANY = 1 << 20
 _NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -140,6 +142,9 @@ def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | Non
                 f"the index {index.factory!r} learns from at least {needed:,} keys, and there are "
                 f"{keys:,}; take fewer lists, 'auto' or 'exact'"
             )
+    elif _fewest_keys(index.factory) > _MANY:
+        # FAISS takes the memory of all lists at once; whether the keys suffice is asked again.
+        return
     from knn_logits.index.faiss_backend import make_empty
 
     make_empty(index.factory, dim, metric)

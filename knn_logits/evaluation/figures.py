@@ -47,6 +47,8 @@ def check_writable(path: str | os.PathLike[str], *, folder: bool = True) -> None
                 place.open("r+b").close()
                 return
             place = place.parent
+            if not place.is_dir():
+                raise FileNotFoundError(2, "its folder does not exist")
         while not place.exists() and place != place.parent:
             place = place.parent
         with tempfile.TemporaryFile(dir=place):

@@ -26,8 +26,8 @@ def test_fifty_payloads_execute_nothing_and_call_nobody(visit, tmp_path):
     assert "51 documents" in page.locator("#built").inner_text()
     one.tab("Explain")
     seen = set()
-    for first in range(0, len(rows), AT_ONCE):
-        some = rows[first : first + AT_ONCE]
+
+    def explain(some):
         page.locator("#explain-text textarea").fill(" ".join(row["text"] for row in some))
         one.mark("#explained")
         page.locator("#explain").click()
@@ -38,8 +38,15 @@ def test_fifty_payloads_execute_nothing_and_call_nobody(visit, tmp_path):
               [...one.attributes].some((attribute) => attribute.name.startsWith('on'))).length"""
         ) == 0  # fmt: skip
         titles = page.locator("#explained .kl-doc b").all_text_contents()
-        seen |= {row["title"] for row in some if row["title"] in titles}
+        seen.update(row["title"] for row in some if row["title"] in titles)
         assert page.evaluate("window.pwned") is None
+
+    for first in range(0, len(rows), AT_ONCE):
+        explain(rows[first : first + AT_ONCE])
+    # Behind another row a document may not be among the three strongest; alone it is the first.
+    for row in rows:
+        if row["title"] not in seen:
+            explain([row])
     assert len(seen) == 50
     assert page.locator("#explained a[href^=javascript]").count() == 0
     one.tab("Generate")

@@ -194,7 +194,7 @@ LARGE = {
     "array": lambda path: files.write_array(path, np.zeros(1 << 17)),
     "arrays": lambda path: files.write_arrays(path, {"a": np.zeros(1 << 17)}, {}),
     "documents": lambda path: write_documents(
-        path, [DocumentRecord(0, 1, random.Random(0).randbytes(1 << 19).hex(), None, None, None)]
+        path, [DocumentRecord(0, 1, "d", random.Random(0).randbytes(1 << 19).hex(), None, None)]
     ),
 }
 

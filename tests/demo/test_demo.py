@@ -202,7 +202,7 @@ def test_the_script_shows_answers_and_sources(stores):
     for part in (
         "without kNN",
         "with kNN",
-        "share of the neighbors",
+        "its share in the word",
         "% by the neighbors",
         "knn-logits build gpt2 my-folder/ --out store/",
     ):

@@ -58,8 +58,9 @@ def test_push_pull_and_generate(hub, call, run, indexed, model_folder):
     )
     for one in (mine, theirs):
         for token in one["tokens"]:
-            for neighbor in token["neighbors"]:
-                assert neighbor.pop("store") in (NAME, "indexed")
+            rival = token["by_memory"] or {"document": {"store": NAME}}
+            for named in (*token["neighbors"], *token["documents"], rival["document"]):
+                assert named.pop("store") in (NAME, "indexed")
     assert mine == theirs
     assert run("verify", pulled["folder"], "--full", "--json").json["ok"]
     assert run("info", pulled["folder"], "--json").json["revision"] == pulled["revision"]

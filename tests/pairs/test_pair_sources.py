@@ -221,8 +221,9 @@ def test_sources_are_shown_and_written_safely(marian, pair_tokenizer, tmp_path, 
     source += " \x1b[31mred\x9b7m"
     documents = [knn_logits.Document("Der Kran hebt eine Kiste.", "p", source=source)]
     store = knn_logits.build_datastore(marian, pair_tokenizer, documents, tmp_path / "s")
-    with knn_logits.KNNLogitsProcessor(marian, store, lmbda=0.99) as knn:
-        trace = written(marian, pair_tokenizer, knn, ["The crane"], **GREEDY)
+    trace = knn_logits.explain(
+        marian, pair_tokenizer, store, documents[0].text, source="The crane", lmbda=0.99
+    )
     page = trace._repr_html_()
     assert "&lt;img src=x onerror=&quot;alert(1)&quot;&gt; &amp; the crane" in page
     assert "<img" not in page
