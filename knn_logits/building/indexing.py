@@ -96,6 +96,9 @@ def build_index(
                 writing = writing_settings(store, built, k=writing.k, lmbda=writing.lmbda)
         elif old.file("gate") is not None:
             settings = settings.model_copy(update={"stale": True})
+        if writing is None and old.pairs is None and settings.calibrated:
+            # The datastore was built before there were settings for writing.
+            writing = writing_settings(store, built)
         write_index(job, store, built, record, store.checks)
         job.commit(store.manifest, without=gone, index=record, settings=settings, writing=writing)
     return Datastore(store.folder)

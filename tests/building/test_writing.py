@@ -87,3 +87,19 @@ def test_text_goes_on_along_the_passage_it_began(model, tokenizer, tmp_path):
     written = tokenizer.decode(output[0, inputs["input_ids"].shape[1] :])
     assert " cover and clear the cable".startswith(written[:10])
     assert written in TEXTS[1]
+
+
+def test_a_datastore_of_an_earlier_version_gets_them_with_its_index(model, tokenizer, tmp_path):
+    store = knn_logits.build_datastore(model, tokenizer, TEXTS * 4, tmp_path / "store")
+    manifest = store.manifest
+    assert manifest.settings.calibrated
+    manifest.model_copy(update={"writing": None}).write(store.folder)
+    old = knn_logits.Datastore(store.folder)
+    assert old.manifest.writing is None
+    assert knn_logits.build_index(old).manifest.writing == manifest.writing
+
+
+def test_settings_of_the_users_own_stay_the_only_ones(model, tokenizer, tmp_path):
+    given = {"k": 8, "lmbda": 0.4, "temperature": 3.0}
+    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "store", **given)
+    assert knn_logits.build_index(store).manifest.writing is None
