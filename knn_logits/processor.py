@@ -69,7 +69,8 @@ class KNNLogitsProcessor(LogitsProcessor):
         weights: Share of each of several datastores in the vote; None merges by distance.
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
         lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each step;
-            None takes the datastore's gate if it has one.
+            None takes the datastore's number for writing, or its gate where it has no settings
+            for writing.
         temperature: Of the softmax over the neighbors, above 0.
         key: Where the key is; None takes the datastore's. Another one is refused.
         device: Where to search; None searches on the model's device where the index can.
