@@ -14,7 +14,7 @@ from knn_logits.building.calibration import calibrate as calibrated_settings
 from knn_logits.building.indexing import check_index, like_temperature, make_index, write_index
 from knn_logits.building.keys import default_batch_tokens
 from knn_logits.building.steps import KeyPlan, write_canary, write_keys, write_text
-from knn_logits.building.writing import writing_settings
+from knn_logits.building.writing import choose_writing
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
 from knn_logits.compatibility import CANARY_KEYS, check_model, model_record, tokenizer_record
@@ -201,7 +201,7 @@ def build_datastore(
         if calibrate:
             store.manifest = manifest
             if pairs is None:
-                writing = writing_settings(
+                writing = choose_writing(
                     store, built, k=k, lmbda=lmbda, temperature=temperature, seed=index.seed
                 )
             settings_record = calibrated_settings(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from knn_logits.building.writing import writing_settings
+from knn_logits.building.writing import choose_writing
 from knn_logits.compatibility import CANARY_KEYS
 from knn_logits.config import IndexConfig, Metric, check_threads
 from knn_logits.datastore import layout, verification
@@ -93,12 +93,12 @@ def build_index(
             settings = settings.model_copy(update={"temperature": fitting, "stale": True})
             gone.append("gate")  # it reads the old metric's distances
             if writing is not None:
-                writing = writing_settings(store, built, k=writing.k, lmbda=writing.lmbda)
+                writing = choose_writing(store, built, k=writing.k, lmbda=writing.lmbda)
         elif old.file("gate") is not None:
             settings = settings.model_copy(update={"stale": True})
         if writing is None and old.pairs is None and settings.calibrated:
             # The datastore was built before there were settings for writing.
-            writing = writing_settings(store, built)
+            writing = choose_writing(store, built)
         write_index(job, store, built, record, store.checks)
         job.commit(store.manifest, without=gone, index=record, settings=settings, writing=writing)
     return Datastore(store.folder)

@@ -34,7 +34,7 @@ _REPEATED, _REPEATED_WITHIN, _PLACES = 0.02, 256, 64
 _NGRAMS = (4, 6, 8, 10, 12, 16, 20, 24, 32)
 
 
-def writing_settings(
+def choose_writing(
     store: Datastore,
     index: Index,
     *,
