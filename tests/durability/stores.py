@@ -96,12 +96,7 @@ class Jobs:
             model(),
             tokenizer(),
             folder,
-            # With ids: texts without are numbered behind those that are there, so that a second
-            # addition of them is another one.
-            [
-                one if isinstance(one, Document) else Document(one, f"added {number}")
-                for number, one in enumerate(self._documents[self._first :])
-            ],
+            self._documents[self._first :],
             batch_tokens=BATCH_TOKENS,
             shard_bytes=self._shard_bytes,
         )
