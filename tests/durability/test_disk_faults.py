@@ -23,8 +23,8 @@ def _small_steps():
 
     before, sync, stamp = keys._BUFFER_BYTES, files._sync, stamps.write_stamp
     keys._BUFFER_BYTES = 4096
-    # Whether one is written depends on the files' age, it lies in the user's cache, and no job needs
-    # it: a fault that met a stamp would leave the job undisturbed.
+    # A stamp is written or not by the files' age, lies in the user's cache, and is not needed: a
+    # fault that met it would leave the job undisturbed.
     stamps.write_stamp = lambda *_: None
     # Nothing pulls the plug here, so that the disk need not be waited for.
     files._sync = lambda handle: None
