@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from knn_logits.config import KNNConfig, SearchSettings
 from knn_logits.datastore.store import Datastore
-from knn_logits.gating.gate import Gate, split_lmbda
+from knn_logits.gating.gate import Gate
 from knn_logits.gating.stored import lmbda_or_gate
 
 
@@ -61,8 +61,7 @@ def writing_settings(
     """
     record = store.manifest.writing
     chosen = None not in (k, lmbda, temperature)
-    number, gate = split_lmbda(lmbda, store.manifest.metric)
-    if record is None or chosen or gate is not None:
+    if record is None or chosen or isinstance(lmbda, Gate):
         return scoring_settings(store, k=k, lmbda=lmbda, temperature=temperature, **search)
     own = KNNConfig(
         record.k,
@@ -73,7 +72,7 @@ def writing_settings(
         # Keys that are still on the Hub are many times the index's size.
         pointer_distances="keys" if store.has_keys else "index",
     )
-    return own.with_given(k=k, lmbda=number, temperature=temperature, **search), None
+    return own.with_given(k=k, lmbda=lmbda, temperature=temperature, **search), None
 
 
 def generation_settings(store: Datastore) -> dict[str, Any]:

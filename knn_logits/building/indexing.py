@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from knn_logits.distribution import equivalent_temperature
 from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
-from knn_logits.index.demand import check_building
+from knn_logits.index.demand import check_building, fewest_keys
 from knn_logits.neighbors import Array
 from knn_logits.progress import Progress, no_progress
 from knn_logits.retrieval import build_index as build_raw
@@ -139,25 +137,18 @@ def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | Non
         return
     if entries is not None:
         keys = min(entries, index.train_size or entries)
-        needed = _fewest_keys(index.factory)
+        needed = fewest_keys(index.factory)
         if needed > keys:
             raise ConfigError(
                 f"the index {index.factory!r} learns from at least {needed:,} keys, and there are "
                 f"{keys:,}; take fewer lists, 'auto' or 'exact'"
             )
-    elif _fewest_keys(index.factory) > _MANY:
+    elif fewest_keys(index.factory) > _MANY:
         # FAISS takes the memory of all lists at once; whether the keys suffice is asked again.
         return
     from knn_logits.index.faiss_backend import make_empty
 
     make_empty(index.factory, dim, metric)
-
-
-def _fewest_keys(factory: str) -> int:
-    """Keys that an index of lists and codes learns from: one a list, one a code."""
-    lists = math.prod(int(number) for number in re.findall(r"\bIVF(\d{1,18})", factory))
-    bits = [int(found or 8) for found in re.findall(r"\bPQ\d+(?:x(\d{1,2}))?(?!\w*fs)", factory)]
-    return max([lists, *(1 << one for one in bits)])
 
 
 def write_index(

@@ -101,6 +101,13 @@ def check_building(factory: str, dim: int, entries: int, train_size: int | None 
         raise ValueError("a graph of too many links")
 
 
+def fewest_keys(factory: str) -> int:
+    """Keys that an index of lists and codes learns from: one a list, one a code."""
+    lists = math.prod(int(number) for number in re.findall(r"\bIVF(\d{1,18})", factory))
+    bits = [int(found or 8) for found in re.findall(r"\bPQ\d+(?:x(\d{1,2}))?(?!\w*fs)", factory)]
+    return max([lists, *(1 << one for one in bits)])
+
+
 def _cost(factory: str, dim: int, rows: int) -> _Cost:
     """What an index costs that is trained on some rows.
 
