@@ -64,6 +64,7 @@ _HOME = {
     "DocumentShare": "knn_logits.trace.trace",
     "Rival": "knn_logits.trace.trace",
     "Source": "knn_logits.trace.sources",
+    "contradiction": "knn_logits.trace.sources",
     "word_sources": "knn_logits.trace.sources",
     "KNNLogitsError": "knn_logits.errors",
     "ConfigError": "knn_logits.errors",
@@ -136,6 +137,7 @@ __all__ = [  # noqa: RUF022
     "DocumentShare",
     "Rival",
     "Source",
+    "contradiction",
     "word_sources",
     "KNNLogitsError",
     "ConfigError",
@@ -207,7 +209,7 @@ if TYPE_CHECKING:
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
     from knn_logits.settings import generation_settings
-    from knn_logits.trace.sources import Source, word_sources
+    from knn_logits.trace.sources import Source, contradiction, word_sources
     from knn_logits.trace.trace import (
         DocumentShare,
         NeighborTrace,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from knn_logits import Source, TokenTrace, word_sources
+from knn_logits import Source, TokenTrace, contradiction, word_sources
 from knn_logits_app.markup import count, link, number, percent, text
 from knn_logits_app.sampling import Candidate
 from knn_logits_app.words import Word
@@ -69,18 +69,17 @@ def _share_line(word: Word, chosen: Sequence[TokenTrace]) -> str:
 
 def _contradiction(chosen: Sequence[TokenTrace]) -> str:
     """What the memory says in place of the word, where it objects."""
-    for token in chosen:
-        rival = token.by_memory
-        if token.meaning == "contradicted" and rival is not None:
-            where = ""
-            if rival.document is not None:
-                where = f", <b>{text(rival.document.title or rival.document.document)}</b>"
-            said = text(_shown(rival.token).strip())
-            return (
-                f'<p class="kl-against">The memory says <b>{said}</b> here, '
-                f"with {percent(rival.p)} of its vote{where}.</p>"
-            )
-    return ""
+    rival = contradiction(chosen)
+    if rival is None:
+        return ""
+    where = ""
+    if rival.document is not None:
+        where = f", <b>{text(rival.document.title or rival.document.document)}</b>"
+    said = text(_shown(rival.token).strip())
+    return (
+        f'<p class="kl-against">The memory says <b>{said}</b> here, '
+        f"with {percent(rival.p)} of its vote{where}.</p>"
+    )
 
 
 def _sources(chosen: Sequence[TokenTrace], metric: str) -> str:
@@ -89,7 +88,7 @@ def _sources(chosen: Sequence[TokenTrace], metric: str) -> str:
     shown = sources[:1] + [one for one in sources[1:_SOURCES] if one.document.share >= _LEAST]
     rest = sources[len(shown) :]
     if not shown:
-        if any(one.meaning == "contradicted" for one in chosen):
+        if contradiction(chosen) is not None:
             return ""
         if any(one.documents for one in chosen):
             return "<p>Its pieces come from different documents: none of them says the word.</p>"

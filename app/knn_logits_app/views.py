@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from knn_logits import contradiction
 from knn_logits_app.markup import LEVELS, count, level, percent, text
 from knn_logits_app.panels import panel
 from knn_logits_app.session import Answer
@@ -72,9 +73,8 @@ def _column(answer: Answer, side: str, name: str, pace: str) -> str:
             traced=traced,
             knn=answer.knn,
             opened=place == opened,
-            against=any(
-                tokens[one].meaning == "contradicted" for one in word.tokens if one < len(tokens)
-            ),
+            against=contradiction([tokens[one] for one in word.tokens if one < len(tokens)])
+            is not None,
         )
         for place, word in enumerate(words)
     )

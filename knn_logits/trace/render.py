@@ -8,7 +8,14 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from knn_logits.printable import Encoded, one_line, printable
-from knn_logits.trace.sources import Source, documents_of, main_sources, share_of, words_of
+from knn_logits.trace.sources import (
+    Source,
+    contradiction,
+    documents_of,
+    main_sources,
+    share_of,
+    words_of,
+)
 from knn_logits.trace.trace import (
     LEAST_INFLUENCE,
     DocumentShare,
@@ -125,17 +132,14 @@ def _mark(words: str) -> str:
 
 def _contradiction(tokens: Sequence[TokenTrace]) -> str:
     """What the memory says in place of a word, in a line; empty where it does not object."""
-    for token in tokens:
-        rival = token.by_memory
-        if token.meaning == "contradicted" and rival is not None:
-            word = one_line("".join(one.token for one in tokens)).strip()
-            where = ""
-            if rival.document is not None:
-                where = f", by {one_line(rival.document.title or rival.document.document)}"
-            return (
-                f"{word}: the memory says {_named(rival.token)} ({rival.p:.0%} of its vote{where})"
-            )
-    return ""
+    rival = contradiction(tokens)
+    if rival is None:
+        return ""
+    word = one_line("".join(one.token for one in tokens)).strip()
+    where = ""
+    if rival.document is not None:
+        where = f", by {one_line(rival.document.title or rival.document.document)}"
+    return f"{word}: the memory says {_named(rival.token)} ({rival.p:.0%} of its vote{where})"
 
 
 def _named(token: str) -> str:

@@ -9,6 +9,7 @@ from knn_logits.trace.trace import (
     LEAST_INFLUENCE,
     DocumentShare,
     NeighborTrace,
+    Rival,
     SequenceTrace,
     TokenTrace,
 )
@@ -70,6 +71,20 @@ def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
 def share_of(tokens: Sequence[TokenTrace]) -> float:
     """The neighbors' share in a word: that of its weakest token."""
     return min((token.influence for token in tokens), default=0.0)
+
+
+def contradiction(tokens: Sequence[TokenTrace]) -> Rival | None:
+    """What the memory says in place of a word.
+
+    Args:
+        tokens: Of one word.
+
+    Returns:
+        The neighbors' token at the first place where they speak against the word; None where they
+        do not.
+    """
+    found = (token.by_memory for token in tokens if token.meaning == "contradicted")
+    return next(found, None)
 
 
 def documents_of(token: TokenTrace) -> list[DocumentShare]:
