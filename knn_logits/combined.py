@@ -95,7 +95,8 @@ def open_retriever(
     ]
     if unknown:
         raise ConfigError(
-            f"no datastore here has a document {unknown[0]!r}: give an id that a source names"
+            f"no datastore here has a document {unknown[0]!r}: give a document's id, which a trace "
+            "has under `documents` (--json on the command line)"
         )
     kind = RetomatonRetriever if config.retomaton else Retriever
     opened = [
