@@ -26,7 +26,7 @@ if os.environ.get("SPACE_ID"):
 from rich.console import Console
 
 from knn_logits import load_gate
-from knn_logits_app import Example, Memory, launch
+from knn_logits_app import Example, Library, launch
 
 ABOUT = (
     "A small model that never saw a word about them answers from two invented texts: the service "
@@ -52,7 +52,7 @@ def demo_module() -> Any:
     return module
 
 
-def demo_memory(stores: Path | None = None) -> Memory:
+def demo_library(stores: Path | None = None) -> Library:
     """The demo's model with both its datastores, built where they are not there yet."""
     demo = demo_module()
     model, tokenizer = demo.load_model()
@@ -72,7 +72,7 @@ def demo_memory(stores: Path | None = None) -> Memory:
         for row in demo.questions_of("manual", "final")[:40]
         if not row["new"].startswith("Question")
     ]
-    return Memory(
+    return Library(
         "demo",
         model,
         tokenizer,
@@ -96,7 +96,7 @@ def main() -> None:
         help="a name under which visitors reach it, such as knn.example.org; may be repeated",
     )
     options = parser.parse_args()
-    launch([demo_memory()], host=options.host, port=options.port, names=options.name)
+    launch([demo_library()], host=options.host, port=options.port, names=options.name)
 
 
 if __name__ == "__main__":

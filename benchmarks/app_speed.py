@@ -61,7 +61,7 @@ def cpu_seconds(server):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def library(memory, prompt, tokens):
+def library(library, prompt, tokens):
     """Tokens a second of the library alone, from the first token to the last."""
     from knn_logits import KNNLogitsProcessor
 
@@ -74,11 +74,15 @@ def library(memory, prompt, tokens):
         def end(self):
             pass
 
-    ids = memory.tokenizer(prompt, return_tensors="pt")["input_ids"]
+    ids = library.tokenizer(prompt, return_tensors="pt")["input_ids"]
     with KNNLogitsProcessor(
-        memory.model, memory.stores["manual"], threads=1, check=False, lmbda=memory.gates["manual"]
+        library.model,
+        library.stores["manual"],
+        threads=1,
+        check=False,
+        lmbda=library.gates["manual"],
     ) as knn:
-        memory.model.generate(
+        library.model.generate(
             ids, max_new_tokens=tokens, do_sample=False, pad_token_id=0, logits_processor=[knn],
             streamer=Clock(),
         )  # fmt: skip
@@ -127,7 +131,7 @@ def main():
                 server.terminate()
                 server.wait()
         try:
-            memory = runpy.run_path(str(ROOT / "app" / "app.py"))["demo_memory"]()
+            library = runpy.run_path(str(ROOT / "app" / "app.py"))["demo_library"]()
             page.get_by_label("Compare with the model alone").uncheck()
             page.get_by_role("button", name="Length and sampling").click()
             page.get_by_label("End with the sentence").uncheck()
@@ -136,10 +140,10 @@ def main():
             length.press("Tab")
             page.evaluate(WATCH)
             in_the_page(page, args.prompt)
-            library(memory, args.prompt, args.new_tokens)
+            library(library, args.prompt, args.new_tokens)
             alone, shown, frames, tokens = [], [], [], 0
             for _ in range(args.rounds):
-                alone.append(library(memory, args.prompt, args.new_tokens)[0])
+                alone.append(library(library, args.prompt, args.new_tokens)[0])
                 speed, tokens, count = in_the_page(page, args.prompt)
                 shown.append(speed)
                 frames.append(count)

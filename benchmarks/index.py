@@ -13,6 +13,7 @@ import torch
 from common import alternate, record, summary
 
 import knn_logits
+from knn_logits.opening import Indexes
 
 
 def main():
@@ -37,7 +38,9 @@ def main():
                 store = knn_logits.build_index(store, config, threads=1)
                 seconds = time.perf_counter() - started
                 few, many = (
-                    knn_logits.Retriever(store, knn_logits.KNNConfig(k=k), threads=1)
+                    knn_logits.Retriever(
+                        store, knn_logits.KNNConfig(k=k), indexes=Indexes(threads=1)
+                    )
                     for k in (64, 1024)
                 )
                 seconds_few, seconds_many = alternate(

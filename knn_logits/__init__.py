@@ -38,6 +38,8 @@ _HOME = {
     "WindowConfig": "knn_logits.config",
     "Neighbors": "knn_logits.neighbors",
     "Retriever": "knn_logits.retrieval",
+    "Memory": "knn_logits.memory",
+    "Vote": "knn_logits.vote",
     "generation_settings": "knn_logits.settings",
     "Limits": "knn_logits.limits",
     "Deadline": "knn_logits.limits",
@@ -63,6 +65,7 @@ _HOME = {
     "NeighborTrace": "knn_logits.trace.trace",
     "DocumentShare": "knn_logits.trace.trace",
     "Rival": "knn_logits.trace.trace",
+    "Candidate": "knn_logits.trace.trace",
     "Source": "knn_logits.trace.sources",
     "contradiction": "knn_logits.trace.sources",
     "word_sources": "knn_logits.trace.sources",
@@ -85,6 +88,8 @@ _HOME = {
 
 __all__ = [  # noqa: RUF022
     "KNNLogitsProcessor",
+    "Memory",
+    "Vote",
     "Datastore",
     "build_datastore",
     "build_index",
@@ -136,6 +141,7 @@ __all__ = [  # noqa: RUF022
     "NeighborTrace",
     "DocumentShare",
     "Rival",
+    "Candidate",
     "Source",
     "contradiction",
     "word_sources",
@@ -205,12 +211,14 @@ if TYPE_CHECKING:
     from knn_logits.hub.pull import pull
     from knn_logits.hub.push import push_to_hub
     from knn_logits.limits import Deadline, Limits
+    from knn_logits.memory import Memory
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
     from knn_logits.settings import generation_settings
     from knn_logits.trace.sources import Source, contradiction, word_sources
     from knn_logits.trace.trace import (
+        Candidate,
         DocumentShare,
         NeighborTrace,
         Rival,
@@ -220,6 +228,7 @@ if TYPE_CHECKING:
     )
     from knn_logits.tuning.result import Tuning
     from knn_logits.tuning.tuner import tune
+    from knn_logits.vote import Vote
 
 
 def __getattr__(name: str) -> Any:

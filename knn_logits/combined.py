@@ -17,6 +17,7 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights, shared_weights
 from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.neighbors import Neighbors
+from knn_logits.opening import Indexes
 from knn_logits.retomaton import RetomatonRetriever
 from knn_logits.retrieval import Retriever
 
@@ -66,19 +67,15 @@ def open_retriever(
     config: KNNConfig,
     *,
     weights: Sequence[float] | None = None,
-    device: torch.device | str = "cpu",
-    threads: int | None = None,
-    native: bool = False,
+    indexes: Indexes | None = None,
 ) -> Retriever:
     """What searches one datastore, or several as one.
 
     Args:
         stores: From `open_stores`.
-        config: k, refine, nprobe and temperature.
+        config: How neighbors are found and weighed.
         weights: Share of each datastore in the vote; None merges by distance.
-        device: Where to search.
-        threads: OpenMP threads for searches; None takes one for small batches.
-        native: Read indexes in FAISS's own format; see `open_index`.
+        indexes: Opens the indexes; None opens them on the CPU.
 
     Raises:
         ConfigError: when the weights do not fit the datastores, or none has a document to exclude.
@@ -99,9 +96,8 @@ def open_retriever(
             "has under `documents` (--json on the command line)"
         )
     kind = RetomatonRetriever if config.retomaton else Retriever
-    opened = [
-        kind(store, config, device=device, threads=threads, native=native) for store in stores
-    ]
+    indexes = indexes or Indexes()
+    opened = [kind(store, config, indexes=indexes) for store in stores]
     return opened[0] if len(opened) == 1 else CombinedRetriever(opened, weights)
 
 

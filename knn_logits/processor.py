@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -14,25 +13,19 @@ from transformers import LogitsProcessor
 from typing_extensions import Unpack
 
 from knn_logits.capture.calls import Call, Course
-from knn_logits.capture.forward import input_device
 from knn_logits.capture.hooks import StateCapture, Window
-from knn_logits.combined import Stores, open_retriever, open_stores
-from knn_logits.compatibility import (
-    check_model,
-    check_tokenizer,
-    locate_key,
-    vocabulary_size,
-)
-from knn_logits.config import SearchSettings, whole_number
-from knn_logits.distribution import drop_impossible, mix
+from knn_logits.combined import Stores
+from knn_logits.compatibility import check_tokenizer, vocabulary_size
+from knn_logits.config import KNNConfig, whole_number
 from knn_logits.errors import ModelError, TraceError
-from knn_logits.gating.gate import Gate, rows_to_search, weigh_rows
+from knn_logits.gating.gate import Gate
 from knn_logits.index.base import full_precision
+from knn_logits.memory import Memory, MemorySettings
 from knn_logits.neighbors import Neighbors
-from knn_logits.settings import writing_settings
 from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
 from knn_logits.trace.recording import Recording, Step, inputs_of, sources_of
 from knn_logits.trace.trace import Trace
+from knn_logits.vote import Vote
 
 logger = logging.getLogger(__name__)
 
@@ -62,25 +55,14 @@ class KNNLogitsProcessor(LogitsProcessor):
 
     Args:
         model: A causal or encoder-decoder language model of transformers.
-        datastore: A datastore, or its folder; or several, searched as one. Each must have been
-            built by this model. Settings that are not given are those that the first has for
-            writing, which follow its passages (RetoMaton), unless `k`, `lmbda` and `temperature`
-            are all given.
-        weights: Share of each of several datastores in the vote; None merges by distance.
-        k: Neighbors a query; None takes the datastore's setting, as for the next two.
-        lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each step;
-            None takes the datastore's number for writing, or its gate where it has no settings
-            for writing.
-        temperature: Of the softmax over the neighbors, above 0.
-        key: Where the key is; None takes the datastore's. Another one is refused.
-        device: Where to search; None searches on the model's device where the index can.
-        threads: OpenMP threads for searches; None takes one for small batches.
-        native_index: Read an index in FAISS's own format, which cannot be checked: for datastores
-            whose publisher is trusted.
+        datastore: A `Memory` of this model; or a datastore, or its folder; or several datastores,
+            searched as one. Settings that are not given are those that the first has for writing,
+            which follow its passages (RetoMaton), unless `k`, `lmbda` and `temperature` are all
+            given.
         record: Keep what `trace` needs: about 24 * k bytes a generated token.
-        check: Compute the keys of a short text and compare them with the datastore's.
-        search: `refine`, `nprobe`, `retomaton`, `min_knns`, `max_knns`, `pointer_distances`: how
-            neighbors are found; see `KNNConfig`.
+        candidates: How many of the likeliest tokens of each step a trace names.
+        settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and the others:
+            see `Memory`.
 
     Raises:
         ConfigError: when a setting is out of its range, or a gate was fitted for another metric.
@@ -94,41 +76,14 @@ class KNNLogitsProcessor(LogitsProcessor):
     def __init__(
         self,
         model: nn.Module,
-        datastore: Stores,
+        datastore: Memory | Stores,
         *,
-        weights: Sequence[float] | None = None,
-        k: int | None = None,
-        lmbda: float | Gate | None = None,
-        temperature: float | None = None,
-        key: str | None = None,
-        device: torch.device | str | None = None,
-        threads: int | None = None,
-        native_index: bool = False,
         record: bool = True,
-        check: bool = True,
-        **search: Unpack[SearchSettings],
+        candidates: int = 0,
+        **settings: Unpack[MemorySettings],
     ) -> None:
-        stores = open_stores(datastore)
-        store = stores[0]
-        self.datastores = stores
-        self.config, self.gate = writing_settings(
-            store, k=k, lmbda=lmbda, temperature=temperature, **search
-        )
-        self.location = locate_key(model, store, key)
-        if check:
-            for one in stores:
-                check_model(model, one, self.location)
-        if device is None:
-            device = input_device(model.get_submodule(self.location.module))
-            device = device if device.type == "cuda" else "cpu"
-        self.retriever = open_retriever(
-            stores,
-            self.config,
-            weights=weights,
-            device=device,
-            threads=threads,
-            native=native_index,
-        )
+        self._candidates = whole_number("candidates", candidates, 0)
+        self.memory = Memory.of(model, datastore, scoring=False, **settings)
         self._record = record
         self._warned = False
         self._recordings: list[Recording] = []
@@ -137,7 +92,23 @@ class KNNLogitsProcessor(LogitsProcessor):
         self._model_config = getattr(model, "generation_config", None) or model.config
         self._ends = _end_tokens(self._model_config, vocabulary_size(model))
         self._end_index = torch.tensor(self._ends, dtype=torch.int64)
-        self._capture = StateCapture(model, self.location)
+        self._capture = StateCapture(model, self.memory.location)
+
+    @property
+    def config(self) -> KNNConfig:
+        """The numbers among the settings."""
+        return self.memory.config
+
+    @property
+    def gate(self) -> Gate | None:
+        """What decides on λ in place of their number."""
+        return self.memory.gate
+
+    @property
+    def vote(self) -> Vote | None:
+        """What the memory said at this thread's latest step; None before the first."""
+        found: Vote | None = getattr(self._current, "vote", None)
+        return found
 
     def close(self) -> None:
         """Takes the hooks off the model, which is then exactly as it was before."""
@@ -186,18 +157,13 @@ class KNNLogitsProcessor(LogitsProcessor):
         is_first = not window.answers
         self._follow(call, window, input_ids)
         log_p_lm = torch.log_softmax(scores.float(), dim=-1)
-        neighbors = self._neighbors(window, position, input_ids, log_p_lm).to(scores.device)
-        weights = self.retriever.log_weights(neighbors)
-        lmbda: float | Tensor = self.config.lmbda
-        if self.gate is not None:
-            metric = self.retriever.metric
-            lmbda, weights = weigh_rows(self.gate, neighbors, weights, metric, log_p_lm)
-        votes = drop_impossible(weights, neighbors.values, log_p_lm)
-        every_row = neighbors.every_row and votes is weights
-        mixed = mix(log_p_lm, votes, neighbors.values, lmbda, every_row=every_row)
+        neighbors = self._neighbors(window, position, input_ids, log_p_lm)
+        vote = self.memory.vote(neighbors, log_p_lm)
+        self._current.vote = vote
+        mixed = vote.log_p
         if self._record:
             recording = self._recording(input_ids, is_first=is_first)
-            self._note(recording, input_ids, neighbors, votes, lmbda, log_p_lm, call.going_on)
+            self._note(recording, input_ids, vote, call.going_on)
         return mixed
 
     def _warn(self) -> None:
@@ -215,8 +181,8 @@ class KNNLogitsProcessor(LogitsProcessor):
         elif course is None or not course.goes_on(call, length, whole=window.whole):
             self._current.course = Course(call, length, whole=window.whole)
             self._current.sources = self._current.recording = None
-            self.retriever.begin_text()
-            if self._record or self.retriever.follows_text:
+            self.memory.retriever.begin_text()
+            if self._record or self.memory.retriever.follows_text:
                 self._current.sources = sources_of(window.encoded)
 
     def _neighbors(
@@ -226,9 +192,9 @@ class KNNLogitsProcessor(LogitsProcessor):
             # Assisted decoding asks for the positions from here on one by one: search them at once,
             # unless a gate leaves some out, which reads what the model says there.
             states = self._capture.states(window, position)
-            wanted = rows_to_search(self.gate, log_p_lm)
-            if wanted is not None:
-                states, wanted = states[:, :1], wanted.unsqueeze(1)
+            reads_model = getattr(self.gate, "searches", None) is not None
+            if reads_model:
+                states = states[:, :1]
             rows, positions, _ = states.shape
             texts = input_ids
             if positions > 1 and window.ids is not None:
@@ -238,7 +204,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             if sources is not None:
                 # Another source is another text: a number that no token has tells them apart.
                 texts = torch.cat([-1 - sources.unsqueeze(1), texts], dim=-1)
-            found = self.retriever.search_steps(states, texts, wanted)
+            found = self.memory.neighbors(states, texts, log_p_lm if reads_model else None)
             for number in range(positions):
                 part = slice(number * rows, (number + 1) * rows)
                 window.answers[position + number] = found[part]
@@ -271,27 +237,22 @@ class KNNLogitsProcessor(LogitsProcessor):
         return recording
 
     def _note(
-        self,
-        recording: Recording,
-        input_ids: Tensor,
-        neighbors: Neighbors,
-        weights: Tensor,
-        lmbda: float | Tensor,
-        log_p_lm: Tensor,
-        going_on: Tensor | None,
+        self, recording: Recording, input_ids: Tensor, vote: Vote, going_on: Tensor | None
     ) -> None:
+        log_p_lm = vote.log_p_lm
         best, token = log_p_lm.max(dim=-1)
         recording.add(
             Step(
                 length=input_ids.shape[1],
                 ids=input_ids,
-                neighbors=neighbors,
-                weights=weights,
-                lmbda=lmbda,
+                neighbors=vote.neighbors,
+                weights=vote.log_weights,
+                lmbda=vote.lmbda,
                 log_p_lm=log_p_lm,
                 end_log_p_lm=log_p_lm.index_select(-1, self._end_index.to(log_p_lm.device)),
                 going_on=going_on,
                 likeliest=(best, token),
+                candidates=vote.candidates(self._candidates) if self._candidates else None,
             )
         )
 
@@ -325,7 +286,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             MismatchError: when the tokenizer is not the datastore's.
         """
         max_neighbors = whole_number("max_neighbors", max_neighbors, 0)
-        check_tokenizer(tokenizer, self.datastores[0])
+        check_tokenizer(tokenizer, self.memory.stores[0])
         sequences = getattr(output, "sequences", output)
         beam_indices = getattr(output, "beam_indices", None)
         if not isinstance(sequences, Tensor) or sequences.dim() != 2:
@@ -349,7 +310,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                     sequences.to(there),
                     beams,
                     tokenizer,
-                    self.retriever.locate,
+                    self.memory.retriever.locate,
                     max_neighbors=max_neighbors,
                     pad=pad_token_id,
                 )

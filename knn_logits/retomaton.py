@@ -23,7 +23,8 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import full_precision, normalised
 from knn_logits.neighbors import Array, Neighbors, padding_distance
-from knn_logits.retrieval import Retriever, hidden_entries
+from knn_logits.opening import hidden_entries
+from knn_logits.retrieval import Retriever
 
 # Drafts of assisted decoding are rejected, and an assistant's steps come between those of a text.
 _STEPS_KEPT = 64

@@ -98,7 +98,7 @@ def test_every_mode_follows_its_own_text(model, tokenizer, memory, mode):
     followed = 0
     for number, (ids, trace) in enumerate(zip(output.sequences.tolist(), traces, strict=True)):
         start = int((inputs["attention_mask"][number // per_prompt] == 0).sum())
-        expected = by_the_book(model, knn.location, memory, ids[start:], length - start)
+        expected = by_the_book(model, knn.memory.location, memory, ids[start:], length - start)
         for token, (p, searched) in zip(trace.tokens, expected, strict=False):
             assert token.p == pytest.approx(p, abs=1e-4)
             assert token.retrieval == ("search" if searched else "pointers")

@@ -8,14 +8,16 @@ import pytest
 import knn_logits
 
 PUBLIC = [
-    "BusyError", "ConfidenceSkip", "ConfigError", "CorpusError", "DamagedError", "Datastore",
+    "BusyError", "Candidate", "ConfidenceSkip", "ConfigError", "CorpusError", "DamagedError",
+    "Datastore",
     "DatastoreError", "Deadline", "DistanceGate", "Document", "DocumentShare", "Evaluation",
     "Gate", "HubError",
     "IncompleteError", "IndexConfig", "KNNConfig", "KNNLogitsError", "KNNLogitsProcessor",
-    "LearnedGate", "LearnedSkip", "LimitError", "Limits", "MetaKGate", "MismatchError",
+    "LearnedGate", "LearnedSkip", "LimitError", "Limits", "Memory", "MetaKGate", "MismatchError",
     "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors", "Retriever", "Rival",
     "SearchError", "SequenceTrace", "Source", "StorageError", "TokenTrace", "Trace", "TraceError",
-    "Translations", "Tuning", "WindowConfig", "add_documents", "build_datastore", "build_index",
+    "Translations", "Tuning", "Vote", "WindowConfig", "add_documents", "build_datastore",
+    "build_index",
     "cluster", "compact", "contradiction", "evaluate", "evaluate_translations", "explain",
     "fit_confidence_skip",
     "fit_distance_gate", "fit_learned_gate", "fit_learned_skip", "fit_meta_k_gate",

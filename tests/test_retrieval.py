@@ -6,6 +6,7 @@ import torch
 from handmade import make_store, naive_entries
 
 from knn_logits.building.indexing import build_index
+from knn_logits.building.recall import exact_neighbors
 from knn_logits.config import IndexConfig, KNNConfig
 from knn_logits.datastore import layout
 from knn_logits.datastore.documents import write_documents
@@ -16,13 +17,8 @@ from knn_logits.errors import ConfigError, DamagedError, DatastoreError, Mismatc
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.neighbors import padding_distance
-from knn_logits.retrieval import (
-    Retriever,
-    exact_neighbors,
-    open_index,
-    training_sample,
-)
-from knn_logits.retrieval import build_index as build_raw
+from knn_logits.opening import Indexes, index_from_keys, open_index, training_sample
+from knn_logits.retrieval import Retriever
 
 METRICS = ["l2", "ip", "cosine"]
 RANDOM = np.random.default_rng(5)
@@ -187,7 +183,7 @@ def test_an_index_that_is_open_already(tmp_path):
 @pytest.mark.parametrize("k", [1, 7, 50, 10_000])
 def test_exact_neighbors_are_those_of_all_distances(tmp_path, metric, k, monkeypatch):
     store = make(tmp_path / "s", metric)
-    monkeypatch.setattr("knn_logits.retrieval._KEYS_AT_ONCE", 17)
+    monkeypatch.setattr("knn_logits.building.recall._KEYS_AT_ONCE", 17)
     asked = queries()
     distances, ids = exact_neighbors(store, asked.numpy(), k)
     expected = nearest(asked, metric, k)
@@ -222,7 +218,7 @@ def test_an_index_opened_answers_as_the_one_built(tmp_path, metric, factory, cap
     with caplog.at_level(logging.WARNING, "knn_logits"):
         opened = open_index(Datastore(store.folder))
     assert not caplog.records
-    built = build_raw(store, factory, IndexConfig(factory, metric))
+    built = index_from_keys(store, factory, IndexConfig(factory, metric))
     for index in (opened, built):
         assert isinstance(index, kind)
         assert (index.size, index.dim, index.metric) == (len(ENTRIES), DIM, metric)
@@ -298,7 +294,7 @@ def test_an_index_that_faiss_cannot_make(tmp_path):
     store = make(tmp_path / "s")
     for factory in ("nonsense", "IVF4,PQ3", "IVF4096,Flat"):
         with pytest.raises(ConfigError):
-            build_raw(store, factory, IndexConfig(factory))
+            index_from_keys(store, factory, IndexConfig(factory))
 
 
 @pytest.mark.gpu
@@ -308,7 +304,7 @@ def test_on_a_gpu_neighbors_stay_on_the_device(tmp_path):
     store = make(tmp_path / "s")
     expected = Retriever(store, KNNConfig(k=5)).search(queries())
     for refine in (False, True):
-        retriever = Retriever(store, KNNConfig(k=5, refine=refine), device="cuda")
+        retriever = Retriever(store, KNNConfig(k=5, refine=refine), indexes=Indexes("cuda"))
         found = retriever.search(queries().cuda())
         assert found.ids.is_cuda
         assert found.values.is_cuda

@@ -1,6 +1,6 @@
 """The page that shows a language model with and without kNN, and the source of every word.
 
-It uses the public names of `knn_logits` only. `launch` starts it; `Memory` is a model with its
+It uses the public names of `knn_logits` only. `launch` starts it; `Library` is a model with its
 datastores. Neither loads gradio before it is called.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from knn_logits_app.memory import Example, Memory
+    from knn_logits_app.library import Example, Library
     from knn_logits_app.server import launch
 
-__all__ = ["Example", "Memory", "launch"]
+__all__ = ["Example", "Library", "launch"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,8 +20,8 @@ def __getattr__(name: str) -> Any:
         from knn_logits_app.server import launch
 
         return launch
-    if name in ("Example", "Memory"):
-        from knn_logits_app import memory
+    if name in ("Example", "Library"):
+        from knn_logits_app import library
 
-        return getattr(memory, name)
+        return getattr(library, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,12 +30,12 @@ def add_api(page: Any, server: Server) -> None:
         server: What they work with.
     """
     session = server.session
-    memory = session.first
-    first = next(iter(memory.stores))
+    library = session.first
+    first = next(iter(library.stores))
 
     def asked(stores: Any, k: Any, lmbda: Any, temperature: Any) -> Lookup:
         lookup = lookup_of(stores or [first], k, lmbda, temperature, lmbda is None)
-        session.stores(memory, lookup)
+        session.stores(library, lookup)
         return lookup
 
     def wanted_of(
@@ -52,7 +52,7 @@ def add_api(page: Any, server: Server) -> None:
             top_p=top_p,
             seed=seed,
         )
-        session.check_writing(memory, wanted)
+        session.check_writing(library, wanted)
         return wanted
 
     def generate(
@@ -92,7 +92,7 @@ def add_api(page: Any, server: Server) -> None:
             sampling_temperature, top_p, seed,
         )  # fmt: skip
         answers: dict[str, Answer] = {}
-        for frame in server.work.write(memory, wanted, session.limits.deadline(), {}):
+        for frame in server.work.write(library, wanted, session.limits.deadline(), {}):
             answers = frame
         whole = answers.get("knn") or answers["lm"]
         content: dict[str, Any] = {"prompt": prompt, "text": whole.text}
@@ -103,7 +103,7 @@ def add_api(page: Any, server: Server) -> None:
         return content
 
     def explained(source: str | None, text: Any, *how: Any) -> dict[str, Any]:
-        answer = server.work.explain(memory, text_of(text), asked(*how), {}, source)
+        answer = server.work.explain(library, text_of(text), asked(*how), {}, source)
         content = {"text": text, "tokens": tokens_of(answer)}
         return content if source is None else {"source": source, **content}
 
@@ -162,7 +162,7 @@ def add_api(page: Any, server: Server) -> None:
             temperature: Of the softmax over the neighbors, above 0.
         """
         lookup = asked(stores, k, lmbda, temperature)
-        found = server.work.measure(memory, text, lookup, session.limits.deadline(), {})
+        found = server.work.measure(library, text, lookup, session.limits.deadline(), {})
         return asdict(found)
 
     def evaluate_pairs(
@@ -185,7 +185,7 @@ def add_api(page: Any, server: Server) -> None:
         """
         lookup = asked(stores, k, lmbda, temperature)
         deadline = session.limits.deadline()
-        return asdict(server.work.measure(memory, targets, lookup, deadline, {}, sources))
+        return asdict(server.work.measure(library, targets, lookup, deadline, {}, sources))
 
     def datastores() -> list[dict[str, Any]]:
         """List the datastores by name, with their sizes and settings."""
@@ -196,16 +196,16 @@ def add_api(page: Any, server: Server) -> None:
                 "entries": store.manifest.entries,
                 **store.manifest.settings.model_dump(),
             }
-            for name, store in memory.stores.items()
+            for name, store in library.stores.items()
         ]
 
     def check_explain(text: Any, *lookup: Any) -> None:
         asked(*lookup)
-        memory.reading.prompt(text_of(text), session.limits, 0)
+        library.reading.prompt(text_of(text), session.limits, 0)
 
     def check_explain_pair(source: Any, text: Any, *lookup: Any) -> None:
         asked(*lookup)
-        memory.reading.whole(text_of(text), text_of(source, "source"), session.limits)
+        library.reading.whole(text_of(text), text_of(source, "source"), session.limits)
 
     def check_evaluate(text: Any, *lookup: Any) -> None:
         asked(*lookup)
@@ -213,7 +213,7 @@ def add_api(page: Any, server: Server) -> None:
 
     def check_evaluate_pairs(sources: Any, targets: Any, *lookup: Any) -> None:
         asked(*lookup)
-        to_measure(session, memory, targets, sources)
+        to_measure(session, library, targets, sources)
 
     # One name for both kinds of model; what is to be given differs.
     functions: dict[str, tuple[Any, Any]] = {
@@ -221,7 +221,7 @@ def add_api(page: Any, server: Server) -> None:
         "explain": (explain, check_explain),
         "evaluate": (evaluate, check_evaluate),
     }
-    if memory.reading.sources:
+    if library.reading.sources:
         functions["explain"] = explain_pair, check_explain_pair
         functions["evaluate"] = evaluate_pairs, check_evaluate_pairs
     for name, (function, check) in functions.items():

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import Datastore, LimitError
-from knn_logits_app.memory import Memory
+from knn_logits_app.library import Library
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, lookup_of
 from knn_logits_app.session import Session, friendly
 from knn_logits_app.visitors import Visitors
@@ -85,7 +85,7 @@ def _lookup(
 ) -> Lookup:
     """The controls as a request; a setting left as it was is the datastore's own."""
     wanted = lookup_of(stores, k, lmbda, temperature, gate)
-    first = server.session.memory(model).stores.get(wanted.stores[0])
+    first = server.session.library(model).stores.get(wanted.stores[0])
     if first is None:
         return wanted
     own = shown_settings(first)
@@ -118,7 +118,7 @@ def words_html(value: str = "", **settings: Any) -> Any:
 
 
 def followed(
-    server: Server, controls: Controls, settings: Callable[[Memory], dict[str, Any]], **fixed: Any
+    server: Server, controls: Controls, settings: Callable[[Library], dict[str, Any]], **fixed: Any
 ) -> Any:
     """A text box that suits the chosen model.
 
@@ -128,36 +128,36 @@ def followed(
         settings: What differs with the model.
         fixed: What does not.
     """
-    memories, first = server.session.memories, server.session.first
+    libraries, first = server.session.libraries, server.session.first
     box = gr.Textbox(**settings(first), **fixed)
-    if len({one.reading.sources for one in memories.values()}) > 1:
+    if len({one.reading.sources for one in libraries.values()}) > 1:
 
         def follow(name: Any) -> Any:
-            found = settings(memories.get(name, first))
+            found = settings(libraries.get(name, first))
             return gr.Textbox(**{key: one for key, one in found.items() if key != "value"})
 
         controls.model.input(follow, [controls.model], [box], **LIGHT)
     return box
 
 
-def first_sources(memory: Memory, documents: int = 1) -> str:
+def first_sources(library: Library, documents: int = 1) -> str:
     """What the first documents of the first datastore were written to, one a line."""
-    store = next(iter(memory.stores.values()))
+    store = next(iter(library.stores.values()))
     found = [
         store.documents[number].source for number in range(min(documents, len(store.documents)))
     ]
     return "\n".join(" ".join(one.split()) for one in found if one is not None)
 
 
-def beginning(memory: Memory, documents: int = 1) -> str:
+def beginning(library: Library, documents: int = 1) -> str:
     """The first documents of the first datastore, as a text to begin with; targets one a line."""
-    store = next(iter(memory.stores.values()))
+    store = next(iter(library.stores.values()))
     parts = []
     for number in range(min(documents, len(store.documents))):
         document = store.documents[number]
         ids = store.tokens[document.first : document.first + min(document.length, 80)].tolist()
-        parts.append(str(memory.tokenizer.decode(ids, skip_special_tokens=True)).strip())
-    return ("\n" if memory.reading.sources else " ").join(parts)
+        parts.append(str(library.tokenizer.decode(ids, skip_special_tokens=True)).strip())
+    return ("\n" if library.reading.sources else " ").join(parts)
 
 
 def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_CHARACTERS) -> None:
@@ -173,7 +173,7 @@ def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_C
         KNNLogitsError: saying what is refused.
     """
     model, (stores, lmbda, k, temperature, gate) = values[0], values[1:_CONTROLS]
-    server.session.memory(model)
+    server.session.library(model)
     if stores is not None and not isinstance(stores, list):
         raise RequestError("Name the datastores as a list.")
     lookup_of(stores or [""], k, lmbda, temperature, gate)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from knn_logits import CorpusError, Datastore, Deadline, Document, evaluate, tune
+from knn_logits_app.library import Library
 from knn_logits_app.lines import pairs_of
-from knn_logits_app.memory import Memory
 from knn_logits_app.requests import Lookup, text_of
 from knn_logits_app.session import Session
 
@@ -59,17 +59,17 @@ class Heat:
 
 
 def to_measure(
-    session: Session, memory: Memory, text: Any, sources: Any = None
+    session: Session, library: Library, text: Any, sources: Any = None
 ) -> list[Document | str]:
     """What is measured, when it is within the limits.
 
     Args:
         session: Whose limits hold.
-        memory: The model.
+        library: The model.
         text: The text; of an encoder-decoder model targets, one a line.
         sources: What the targets were written to, one a line.
     """
-    if not memory.reading.sources:
+    if not library.reading.sources:
         text = text_of(text, most=MOST_CHARACTERS)
         session.limits.check(text_bytes=len(text.encode("utf-8")))
         return [text]
@@ -80,7 +80,7 @@ def to_measure(
 
 def measure(
     session: Session,
-    memory: Memory,
+    library: Library,
     text: str,
     lookup: Lookup,
     deadline: Deadline,
@@ -91,31 +91,33 @@ def measure(
 
     Args:
         session: The models.
-        memory: The model.
+        library: The model.
         text: The text, one document; of an encoder-decoder model targets, one a line.
         lookup: The datastores and settings. A gate has no say here.
         deadline: Ends the work early.
         own: The visitor's datastores.
         sources: What the targets were written to, one a line.
     """
-    documents = to_measure(session, memory, text, sources)
-    stores = session.stores(memory, lookup, own)
-    shared: dict[str, Any] = {
-        "threads": session.threads,
-        "check": False,
-        "progress": deadline.watch(),
-    }
+    documents = to_measure(session, library, text, sources)
+    stores = session.stores(library, lookup, own)
+    memory, watch = library.memory.over(stores), deadline.watch()
     settings: dict[str, Any] = {
         "k": lookup.k,
         "lmbda": lookup.lmbda,
         "temperature": lookup.temperature,
     }
     found = evaluate(
-        memory.model, memory.tokenizer, stores, documents, samples=0, **settings, **shared
+        library.model,
+        library.tokenizer,
+        memory,
+        documents,
+        samples=0,
+        progress=watch,
+        **settings,
     ).total
     heat = None
     try:
-        tuned = tune(memory.model, memory.tokenizer, stores, documents, **shared)
+        tuned = tune(library.model, library.tokenizer, memory, documents, progress=watch)
         numbers = tuned.numbers()
         heat = Heat(
             numbers["temperatures"],

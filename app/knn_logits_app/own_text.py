@@ -21,8 +21,8 @@ from knn_logits import (
     build_datastore,
     read_corpus,
 )
+from knn_logits_app.library import Library
 from knn_logits_app.lines import pairs_of
-from knn_logits_app.memory import Memory
 from knn_logits_app.requests import RequestError, text_of
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import OWN_TEXT, Visitors
@@ -118,7 +118,7 @@ def _web(uri: str | None) -> str | None:
 
 def build_steps(
     session: Session,
-    memory: Memory,
+    library: Library,
     documents: Sequence[Document],
     room: Path,
     deadline: Deadline,
@@ -127,7 +127,7 @@ def build_steps(
 
     Args:
         session: Whose limits hold.
-        memory: The model.
+        library: The model.
         documents: From `documents_of`.
         room: An empty folder; what there is of a build that ends early is deleted.
         deadline: Ends the build.
@@ -135,7 +135,7 @@ def build_steps(
     Yields:
         How far it is, and at last the datastore's folder.
     """
-    like = next(iter(memory.stores.values())).manifest
+    like = next(iter(library.stores.values())).manifest
     news: queue.Queue[Progress | Path | BaseException] = queue.Queue()
 
     def progress(phase: str, done: int, total: int | None) -> None:
@@ -144,8 +144,8 @@ def build_steps(
     def run() -> None:
         try:
             store = build_datastore(
-                memory.model,
-                memory.tokenizer,
+                library.model,
+                library.tokenizer,
                 documents,
                 room / OWN_TEXT,
                 key=like.key.name,

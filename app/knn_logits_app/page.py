@@ -69,8 +69,8 @@ def _tab_row() -> str:
     return f'<div class="kl-tabs" role="tablist">{buttons}</div>'
 
 
-def _title(memory: Any) -> str:
-    about = memory.about or (
+def _title(library: Any) -> str:
+    about = library.about or (
         "The model below has read nothing of the datastores. With kNN it looks every word up in "
         "them while it writes."
     )
@@ -82,14 +82,14 @@ def _title(memory: Any) -> str:
 
 
 def _controls(server: Server) -> Controls:
-    memories = server.session.memories
-    memory = server.session.first
-    settings = shown_settings(next(iter(memory.stores.values())))
+    libraries = server.session.libraries
+    library = server.session.first
+    settings = shown_settings(next(iter(library.stores.values())))
     gr.Markdown("### The memory", elem_classes="kl-side")
-    model = gr.Dropdown(list(memories), value=memory.name, label="Model", interactive=True)
+    model = gr.Dropdown(list(libraries), value=library.name, label="Model", interactive=True)
     stores = gr.CheckboxGroup(
-        list(memory.stores),
-        value=[next(iter(memory.stores))],
+        list(library.stores),
+        value=[next(iter(library.stores))],
         label="Datastores",
         info="Texts to look things up in. Several are one memory.",
     )
@@ -109,10 +109,10 @@ def _controls(server: Server) -> Controls:
         info="Small: the nearest neighbor decides. Large: all count alike.",
     )  # fmt: skip
     gate = gr.Checkbox(
-        bool(memory.gates),
+        bool(library.gates),
         label="Let a gate choose λ at each word",
         info="It was fitted for one datastore alone; with several, the slider holds.",
-        visible=any(one.gates for one in memories.values()),
+        visible=any(one.gates for one in libraries.values()),
         elem_id="gate",
     )
     reset = gr.Button("Back to the datastore’s own settings", size="sm")
@@ -154,14 +154,14 @@ def _settings(server: Server) -> str:
     """
     known = {
         name: {
-            "gate": bool(memory.gates),
+            "gate": bool(library.gates),
             "stores": {
                 title: [one.lmbda, one.k, one.temperature]
                 for title, one in (
-                    (title, shown_settings(store)) for title, store in memory.stores.items()
+                    (title, shown_settings(store)) for title, store in library.stores.items()
                 )
             },
         }
-        for name, memory in server.session.memories.items()
+        for name, library in server.session.libraries.items()
     }
     return json.dumps(known)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from knn_logits import Source, TokenTrace, contradiction, word_sources
 from knn_logits_app.markup import count, link, number, percent, text
-from knn_logits_app.sampling import Candidate
 from knn_logits_app.words import Word
 
 _BEFORE, _AFTER = 140, 80
@@ -24,18 +23,13 @@ def panel(
     place: int,
     name: str,
     tokens: Sequence[TokenTrace],
-    candidates: Sequence[Sequence[Candidate]],
     metric: str,
     *,
     opened: bool = False,
 ) -> str:
     chosen = [tokens[one] for one in word.tokens]
     shown = _contradiction(chosen) + _sources(chosen, metric)
-    charts = [
-        _chart(tokens[one], candidates[one])
-        for one in word.tokens[:_CHARTS]
-        if one < len(candidates) and candidates[one]
-    ]
+    charts = [_chart(tokens[one]) for one in word.tokens[:_CHARTS] if tokens[one].candidates]
     alternatives = charts[0] if charts else "<p>Not known.</p>"
     if len(charts) > 1:
         alternatives += (
@@ -146,12 +140,13 @@ def _to_a_word(after: str) -> str:
     return part if closes or not space else f"{rest} …"
 
 
-def _chart(token: TokenTrace, candidates: Sequence[Candidate]) -> str:
+def _chart(token: TokenTrace) -> str:
     rows = "".join(
         f"<tr{' class=kl-chosen' if one.token == token.token else ''}>"
         f"<th scope='row'>{text(_shown(one.token))}</th>"
-        f"{_bar(one.p, 'mix')}{_bar(one.p_lm, 'lm')}{_bar(one.p_knn, 'knn')}</tr>"
-        for one in candidates
+        f"{_bar(one.p, 'mix')}{_bar(one.p_lm, 'lm')}"
+        f"{_bar(one.p_knn if token.lmbda else None, 'knn')}</tr>"
+        for one in token.candidates
     )
     return (
         '<table class="kl-bars"><thead><tr><th scope="col">candidate</th>'

@@ -19,7 +19,7 @@ from knn_logits_app.door import Names, close_door
 from knn_logits_app.folder import private_folder, told_to_end
 from knn_logits_app.guard import House, middleware
 from knn_logits_app.layout import ASSETS, Server
-from knn_logits_app.memory import Memory
+from knn_logits_app.library import Library
 from knn_logits_app.page import build_page
 from knn_logits_app.quotas import Quotas
 from knn_logits_app.session import Session
@@ -61,7 +61,7 @@ def theme() -> Any:
 
 
 def prepare(
-    memories: Sequence[Memory],
+    libraries: Sequence[Library],
     limits: Limits | None = None,
     at_once: int = 2,
     waiting: int = QUEUE,
@@ -70,7 +70,7 @@ def prepare(
     """The page and what it works with; nothing listens yet.
 
     Args:
-        memories: Models with their datastores, the first one shown first.
+        libraries: Models with their datastores, the first one shown first.
         limits: Of every request; None takes those that fit the first model.
         at_once: Requests that run the model at a time; the others wait.
         waiting: Requests that may wait; others are told to come back.
@@ -82,10 +82,13 @@ def prepare(
     threads = max(1, cores // at_once)
     torch.set_num_threads(threads)
     if limits is None:
-        context = memories[0].context or 1024
+        context = libraries[0].context or 1024
         limits = Limits(prompt_tokens=min(512, context), new_tokens=min(256, context // 2))
+    for one in libraries:
+        # Opened here, once for all requests, and before a Space forks this process.
+        assert one.memory.stores
     # One thread a search: FAISS's threads would hang in a fork, which a Space's processes are.
-    session = Session({one.name: one for one in memories}, limits, threads=1)
+    session = Session({one.name: one for one in libraries}, limits, threads=1)
     server = Server(session, Visitors(quotas), work_for(session))
     page = build_page(server)
     # `/run/`, which passes the queue by, is closed.
@@ -94,7 +97,7 @@ def prepare(
 
 
 def launch(
-    memories: Sequence[Memory],
+    libraries: Sequence[Library],
     *,
     limits: Limits | None = None,
     at_once: int = 2,
@@ -109,7 +112,7 @@ def launch(
     """Serves the page.
 
     Args:
-        memories: Models with their datastores, the first one shown first.
+        libraries: Models with their datastores, the first one shown first.
         limits: Of every request; None takes those that fit the first model.
         at_once: Requests that run the model at a time; the others wait.
         waiting: Requests that may wait; others are told to come back.
@@ -125,7 +128,7 @@ def launch(
         The page and what it works with.
     """
     quotas = quotas or Quotas()
-    page, server = prepare(memories, limits, at_once, waiting, quotas)
+    page, server = prepare(libraries, limits, at_once, waiting, quotas)
     # The queue's functions know of their values' number only; their names are in its description.
     described = page.get_api_info()["named_endpoints"]
     public = {

@@ -8,12 +8,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from transformers import LogitsProcessor
 
 from knn_logits import (
@@ -27,15 +26,17 @@ from knn_logits import (
     explain,
     generation_settings,
 )
-from knn_logits_app.memory import Memory
+from knn_logits_app.library import Library
 from knn_logits_app.reading import Given
 from knn_logits_app.requests import Lookup, RequestError, Writing
-from knn_logits_app.sampling import Candidate, NotedGate, Watched, samplers
+from knn_logits_app.sampling import samplers
 from knn_logits_app.streaming import Pieces, SentenceEnd, TokenStream
-from knn_logits_app.traced import candidates_of, named, words_only
+from knn_logits_app.traced import named, words_only
 
 # Passages shown for a token.
 PASSAGES = 3
+# Of what else might have stood in a token's place.
+CANDIDATES = 5
 SIGNS = ("λ", "τ", "k", "p")
 _FRAME_SECONDS = 0.06
 
@@ -50,7 +51,6 @@ class Answer:
         knn: Whether the neighbors had a say.
         done: Whether it is whole.
         trace: Sources of the whole text; None without kNN.
-        candidates: What might have stood at each token of the trace.
         stopped: Why it ended early, if it did.
         tokens: Tokens written.
         seconds: How long the writing took, the trace not counted.
@@ -61,7 +61,6 @@ class Answer:
     knn: bool = False
     done: bool = False
     trace: Trace | None = None
-    candidates: tuple[Sequence[Candidate], ...] = ()
     stopped: str | None = None
     tokens: int = 0
     seconds: float = 0.0
@@ -77,21 +76,21 @@ class Session:
     """The models that a server runs.
 
     Attributes:
-        memories: By name; the first is what a visitor sees first.
+        libraries: By name; the first is what a visitor sees first.
         limits: Of every request.
         threads: CPU threads of a search.
     """
 
-    memories: Mapping[str, Memory]
+    libraries: Mapping[str, Library]
     limits: Limits = field(default_factory=Limits)
     threads: int = 1
 
     @property
-    def first(self) -> Memory:
+    def first(self) -> Library:
         """What a visitor sees first."""
-        return next(iter(self.memories.values()))
+        return next(iter(self.libraries.values()))
 
-    def memory(self, name: str | None) -> Memory:
+    def library(self, name: str | None) -> Library:
         """A model by name.
 
         Raises:
@@ -99,23 +98,23 @@ class Session:
         """
         if name is None:
             return self.first
-        found = self.memories.get(name) if isinstance(name, str) else None
+        found = self.libraries.get(name) if isinstance(name, str) else None
         if found is None:
             raise RequestError(f"There is no model of that name; choose {self._names()}.")
         return found
 
     def _names(self) -> str:
-        return " or ".join(self.memories)
+        return " or ".join(self.libraries)
 
     def stores(
-        self, memory: Memory, lookup: Lookup, own: Mapping[str, Datastore] | None = None
+        self, library: Library, lookup: Lookup, own: Mapping[str, Datastore] | None = None
     ) -> list[Datastore]:
         """The datastores that a request names.
 
         Raises:
             RequestError: when there is none of that name, for this visitor.
         """
-        known = {**memory.stores, **(own or {})}
+        known = {**library.stores, **(own or {})}
         missing = [name for name in lookup.stores if name not in known]
         if missing:
             raise RequestError(
@@ -123,31 +122,29 @@ class Session:
             )
         return [known[name] for name in lookup.stores]
 
-    def settings(self, memory: Memory, lookup: Lookup) -> dict[str, Any]:
-        """The settings that a processor takes; those of the first datastore where none is given."""
-        gate = memory.gates.get(lookup.stores[0]) if len(lookup.stores) == 1 else None
+    def settings(self, library: Library, lookup: Lookup) -> dict[str, Any]:
+        """What a memory is asked under; settings of the first datastore where none are given."""
+        gate = library.gates.get(lookup.stores[0]) if len(lookup.stores) == 1 else None
         return {
             "k": lookup.k,
-            "lmbda": NotedGate(gate) if gate is not None and lookup.gate else lookup.lmbda,
+            "lmbda": gate if gate is not None and lookup.gate else lookup.lmbda,
             "temperature": lookup.temperature,
-            "threads": self.threads,
-            "check": False,
         }
 
     def check_writing(
-        self, memory: Memory, wanted: Writing, own: Mapping[str, Datastore] | None = None
+        self, library: Library, wanted: Writing, own: Mapping[str, Datastore] | None = None
     ) -> tuple[Given, list[Datastore]]:
         """Refuses what is not allowed, before anything runs.
 
         Returns:
             What the model is given, and the datastores.
         """
-        given = memory.reading.prompt(wanted.prompt, self.limits, wanted.new_tokens)
-        return given, self.stores(memory, wanted.lookup, own) if wanted.lookup else []
+        given = library.reading.prompt(wanted.prompt, self.limits, wanted.new_tokens)
+        return given, self.stores(library, wanted.lookup, own) if wanted.lookup else []
 
     def write(
         self,
-        memory: Memory,
+        library: Library,
         wanted: Writing,
         deadline: Deadline,
         own: Mapping[str, Datastore] | None = None,
@@ -155,7 +152,7 @@ class Session:
         """Continues a text, or writes to a source; with `compare` both answers grow side by side.
 
         Args:
-            memory: The model.
+            library: The model.
             wanted: What to write.
             deadline: Ends the writing early; cancelled when nobody reads on.
             own: The visitor's datastores.
@@ -163,13 +160,13 @@ class Session:
         Yields:
             The answers so far, under "lm" and "knn".
         """
-        given, stores = self.check_writing(memory, wanted, own)
+        given, stores = self.check_writing(library, wanted, own)
         sides = ["knn"] if wanted.lookup else ["lm"]
         if wanted.compare:
             sides = ["lm", "knn"]
         news: queue.Queue[tuple[str, Answer | BaseException]] = queue.Queue()
         for side in sides:
-            arguments = (memory, wanted, given, stores if side == "knn" else [], deadline)
+            arguments = (library, wanted, given, stores if side == "knn" else [], deadline)
             threading.Thread(
                 target=self._run, args=(side, news, *arguments), name=f"write-{side}", daemon=True
             ).start()
@@ -199,23 +196,28 @@ class Session:
     def _write_one(
         self,
         tell: Callable[[Answer], None],
-        memory: Memory,
+        library: Library,
         wanted: Writing,
         given: Given,
         stores: list[Datastore],
         deadline: Deadline,
     ) -> None:
-        tokenizer = memory.tokenizer
-        reading = memory.reading
+        tokenizer = library.tokenizer
+        reading = library.reading
         with ExitStack() as stack:
             processors: list[LogitsProcessor] = []
-            watched = None
+            knn = None
             if stores and wanted.lookup:
+                settings = self.settings(library, wanted.lookup)
                 knn = stack.enter_context(
-                    KNNLogitsProcessor(memory.model, stores, **self.settings(memory, wanted.lookup))
+                    KNNLogitsProcessor(
+                        library.model,
+                        library.memory.over(stores),
+                        candidates=CANDIDATES,
+                        **settings,
+                    )
                 )
-                watched = Watched(knn)
-                processors.append(watched)
+                processors.append(knn)
             if wanted.sample:
                 processors += samplers(wanted.seed, wanted.sampling_temperature, wanted.top_p)
             pieces = Pieces(tokenizer, given.ids[0].tolist())
@@ -227,19 +229,20 @@ class Session:
                 nonlocal last
                 if token in reading.silent:
                     return
-                share = watched.influence(token) if watched else 0.0
+                vote = knn.vote if knn else None
+                share = vote.influence(0, token) if vote else 0.0
                 written = any(word for word, _ in words)
                 words.append((reading.begins(pieces.add(token), written), share))
                 now = time.monotonic()
                 if now - last >= _FRAME_SECONDS:
                     last = now
-                    tell(Answer(given.shown, tuple(words), knn=bool(watched), tokens=len(words)))
+                    tell(Answer(given.shown, tuple(words), knn=knn is not None, tokens=len(words)))
 
             criteria: list[Any] = [deadline]
             if wanted.one_sentence:
                 criteria.append(SentenceEnd(tokenizer, given.ids.shape[1]))
             pad = tokenizer.pad_token_id
-            output = memory.model.generate(
+            output = library.model.generate(
                 **given.inputs,
                 **reading.settings,
                 **(generation_settings(stores[0]) if stores else {}),
@@ -256,22 +259,21 @@ class Session:
             if deadline.over and len(words) < wanted.new_tokens:
                 stopped = "stopped" if deadline.cancelled else "the time is up"
             answer = Answer(
-                given.shown, tuple(words), knn=bool(watched), stopped=stopped,
+                given.shown, tuple(words), knn=knn is not None, stopped=stopped,
                 tokens=len(words), seconds=seconds,
             )  # fmt: skip
-            if watched is None or wanted.lookup is None:
+            if knn is None or wanted.lookup is None:
                 tell(_done(answer))
                 return
             # The words are there; the passages take a moment more.
             tell(answer)
-            trace = watched.knn.trace(output, tokenizer, max_neighbors=PASSAGES)
+            trace = knn.trace(output, tokenizer, max_neighbors=PASSAGES)
             trace = named(trace, stores, wanted.lookup)
-            candidates = candidates_of(trace, watched, tokenizer)
-            tell(_done(answer, *words_only(trace, candidates, reading.silent)))
+            tell(_done(answer, words_only(trace, reading.silent)))
 
     def explain(
         self,
-        memory: Memory,
+        library: Library,
         text: str,
         lookup: Lookup,
         own: Mapping[str, Datastore] | None = None,
@@ -280,33 +282,29 @@ class Session:
         """The sources of a text that exists already.
 
         Args:
-            memory: The model.
+            library: The model.
             text: The text.
             lookup: The datastores and settings.
             own: The visitor's datastores.
             source: What the text was written to, for a model that reads sources.
         """
-        reading = memory.reading
-        given = reading.whole(text, source, self.limits)
-        stores = self.stores(memory, lookup, own)
-        settings = self.settings(memory, lookup)
+        reading = library.reading
+        reading.whole(text, source, self.limits)
+        stores = self.stores(library, lookup, own)
+        settings = self.settings(library, lookup)
         started = time.monotonic()
         trace = explain(
-            memory.model, memory.tokenizer, stores, text, source=source, max_neighbors=PASSAGES,
+            library.model,
+            library.tokenizer,
+            library.memory.over(stores),
+            text,
+            source=source,
+            max_neighbors=PASSAGES,
+            candidates=CANDIDATES,
             **settings,
-        )  # fmt: skip
+        )
         trace = named(trace, stores, lookup)
-        with (
-            torch.no_grad(),
-            KNNLogitsProcessor(memory.model, stores, record=False, **settings) as knn,
-        ):
-            watched = Watched(knn)
-            logits = memory.model(**given.inputs).logits
-            for place in range(1, given.ids.shape[1]):
-                watched(given.ids[:, :place], logits[:, place - 1])
-        candidates = candidates_of(trace, watched, memory.tokenizer)
-        if reading.sources:
-            trace, candidates = words_only(trace, candidates, reading.silent)
+        trace = words_only(trace, reading.silent)
         words: list[tuple[str, float]] = []
         for token in trace[0].tokens:
             written = any(word for word, _ in words)
@@ -317,18 +315,13 @@ class Session:
             knn=True,
             done=True,
             trace=trace,
-            candidates=candidates,
             tokens=len(words),
             seconds=time.monotonic() - started,
         )
 
 
-def _done(
-    answer: Answer,
-    trace: Trace | None = None,
-    candidates: tuple[Sequence[Candidate], ...] = (),
-) -> Answer:
-    return replace(answer, done=True, trace=trace, candidates=candidates)
+def _done(answer: Answer, trace: Trace | None = None) -> Answer:
+    return replace(answer, done=True, trace=trace)
 
 
 def friendly(error: BaseException) -> str:

@@ -44,13 +44,13 @@ def build(server: Server, controls: Controls) -> None:
     """Lays the tab out."""
     del controls
     parts = [ABOUT]
-    for memory in server.session.memories.values():
+    for library in server.session.libraries.values():
         parts.append('<h3 class="kl-prose">What is loaded</h3>')
         parts.append(
-            f'<p class="kl-prose">Model <b>{markup.text(memory.name)}</b>, '
-            f"{memory.weights / 1e6:,.1f} million weights.</p>"
+            f'<p class="kl-prose">Model <b>{markup.text(library.name)}</b>, '
+            f"{library.weights / 1e6:,.1f} million weights.</p>"
         )
-        parts += [card(name, store) for name, store in memory.stores.items()]
+        parts += [card(name, store) for name, store in library.stores.items()]
     gr.HTML("".join(parts), apply_default_css=False)
 
 

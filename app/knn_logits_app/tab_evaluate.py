@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def build(server: Server, controls: Controls) -> None:
     """Lays the tab out and connects it."""
     session = server.session
-    memory = session.first
-    documents = 8 if memory.reading.sources else 4
+    library = session.first
+    documents = 8 if library.reading.sources else 4
     source = layout.followed(
         server,
         controls,
         lambda one: {"visible": one.reading.sources},
-        value=layout.first_sources(memory, documents),
+        value=layout.first_sources(library, documents),
         label="Sources, one a line",
         lines=5,
         max_lines=14,
@@ -35,7 +35,7 @@ def build(server: Server, controls: Controls) -> None:
         server,
         controls,
         lambda one: {"label": "Their targets" if one.reading.sources else "A text to predict"},
-        value=memory.sample_text or layout.beginning(memory, documents),
+        value=library.sample_text or layout.beginning(library, documents),
         info="Best one that the datastore does not hold: what it holds, it knows by heart.",
         lines=5,
         max_lines=14,
@@ -49,11 +49,11 @@ def build(server: Server, controls: Controls) -> None:
         try:
             model, lookup, (read, given) = layout.split(server, values)
             visitor = request.session_hash
-            memory = session.memory(model)
+            library = session.library(model)
             own = server.visitors.stores(visitor)
             with server.visitors.running(visitor, session.limits.deadline()) as deadline:
                 wanted = lookup()
-                found = server.work.measure(memory, given, wanted, deadline, own, read)
+                found = server.work.measure(library, given, wanted, deadline, own, read)
             return measured_html(found)
         except Exception as error:
             return views.notice(friendly(error), kind="error")

@@ -19,12 +19,12 @@ TARGET_LABEL = "What was written to it: by you, a model, a translator"
 
 def build(server: Server, controls: Controls) -> None:
     """Lays the tab out and connects it."""
-    memory = server.session.first
+    library = server.session.first
     source = layout.followed(
         server,
         controls,
         lambda one: {"visible": one.reading.sources},
-        value=layout.first_sources(memory),
+        value=layout.first_sources(library),
         label="The source: what the model reads",
         lines=2,
         max_lines=8,
@@ -35,7 +35,7 @@ def build(server: Server, controls: Controls) -> None:
         server,
         controls,
         lambda one: {"label": TARGET_LABEL if one.reading.sources else TEXT_LABEL},
-        value=layout.beginning(memory),
+        value=layout.beginning(library),
         info="Each word is coloured by how much the memory would have helped to write it.",
         lines=4,
         max_lines=14,
@@ -48,7 +48,7 @@ def build(server: Server, controls: Controls) -> None:
     def on_explain(request: gr.Request, *values: Any) -> str:
         try:
             model, lookup, (read, given) = layout.split(server, values)
-            reads = server.session.memory(model).reading.sources
+            reads = server.session.library(model).reading.sources
             return explain_html(
                 server,
                 model,
@@ -82,8 +82,8 @@ def explain_html(
 ) -> str:
     """A text's words and their sources as HTML."""
     session = server.session
-    memory = session.memory(model)
+    library = session.library(model)
     own = server.visitors.stores(visitor)
-    metric = session.stores(memory, lookup, own)[0].manifest.metric
-    answer = server.work.explain(memory, text, lookup, own, source)
+    metric = session.stores(library, lookup, own)[0].manifest.metric
+    answer = server.work.explain(library, text, lookup, own, source)
     return views.answers_html({"text": answer}, metric=metric, name="explain")

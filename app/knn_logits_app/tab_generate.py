@@ -34,30 +34,30 @@ element.addEventListener("click", (event) => {
 
 def first_answer(session: Session) -> str:
     """What the page shows before anybody asked: the first example, answered."""
-    memory = session.first
-    if not memory.examples:
+    library = session.first
+    if not library.examples:
         return ""
-    example = memory.examples[0]
+    example = library.examples[0]
     wanted = Writing(
         example.prompt,
         Lookup(example.stores, gate=True),
         compare=True,
         new_tokens=min(40, session.limits.new_tokens),
         # A source may hold several sentences.
-        one_sentence=not memory.reading.sources,
+        one_sentence=not library.reading.sources,
     )
     answers: dict[str, Answer] = {}
-    for frame in session.write(memory, wanted, session.limits.deadline()):
+    for frame in session.write(library, wanted, session.limits.deadline()):
         answers = frame
-    metric = memory.stores[example.stores[0]].manifest.metric
+    metric = library.stores[example.stores[0]].manifest.metric
     return views.answers_html(answers, metric=metric, name="write")
 
 
 def build(server: Server, controls: Controls) -> None:
     """Lays the tab out and connects it."""
     session = server.session
-    memory = session.first
-    examples = memory.examples
+    library = session.first
+    examples = library.examples
     prompt = layout.followed(
         server,
         controls,
@@ -87,7 +87,7 @@ def build(server: Server, controls: Controls) -> None:
     with gr.Row(elem_id="sampling"):
         most = session.limits.new_tokens
         length = gr.Slider(1, most, min(60, most), step=1, label="New tokens, at most")
-        sentence = gr.Checkbox(memory.one_sentence, label="End with the sentence")
+        sentence = gr.Checkbox(library.one_sentence, label="End with the sentence")
         sample = gr.Checkbox(False, label="Sample", info="Draw words instead of the likeliest.")
         heat = gr.Slider(0.05, 3, 1, step=0.05, label="Sampling temperature")
         top_p = gr.Slider(0.05, 1, 0.95, step=0.01, label="top-p")
@@ -161,11 +161,11 @@ def build(server: Server, controls: Controls) -> None:
 def write_html(server: Server, model: Any, wanted: Writing, visitor: str | None) -> Iterator[str]:
     """The answers as HTML, while they are written."""
     session = server.session
-    memory = session.memory(model)
+    library = session.library(model)
     own = server.visitors.stores(visitor)
     metric = "l2"
     if wanted.lookup:
-        metric = session.stores(memory, wanted.lookup, own)[0].manifest.metric
+        metric = session.stores(library, wanted.lookup, own)[0].manifest.metric
     with server.visitors.running(visitor, session.limits.deadline()) as deadline:
-        for answers in server.work.write(memory, wanted, deadline, own):
+        for answers in server.work.write(library, wanted, deadline, own):
             yield views.answers_html(answers, metric=metric, name="write")

@@ -86,7 +86,7 @@ def build(server: Server, controls: Controls) -> None:
     output = layout.words_html(elem_id="built")
 
     def choices(model: Any, visitor: str | None, chosen: Any = None) -> Any:
-        known = [*server.session.memory(model).stores, *server.visitors.stores(visitor)]
+        known = [*server.session.library(model).stores, *server.visitors.stores(visitor)]
         return gr.CheckboxGroup(choices=known, value=chosen or known[:1])
 
     def on_build(request: gr.Request, *values: Any) -> Iterator[tuple[Any, Any]]:
@@ -96,15 +96,15 @@ def build(server: Server, controls: Controls) -> None:
             visitor = request.session_hash
             if not visitor:
                 raise RequestError("A text of one's own needs an open page.")
-            memory = server.session.memory(model)
+            library = server.session.library(model)
             documents, skipped = documents_of(
-                server.session, paths, text, pairs=memory.reading.sources, sources=read
+                server.session, paths, text, pairs=library.reading.sources, sources=read
             )
             with server.visitors.running(visitor, server.session.limits.deadline()) as deadline:
                 address = str(request.client.host) if request.client else ""
                 room = server.visitors.new_folder(visitor, address)
                 steps = build_own(
-                    server.work.build(memory, documents, room, deadline), server.visitors, visitor
+                    server.work.build(library, documents, room, deadline), server.visitors, visitor
                 )
                 for step in steps:
                     if isinstance(step, Progress):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from knn_logits import Datastore, DocumentShare, NeighborTrace, Trace
+from knn_logits import Candidate, Datastore, DocumentShare, NeighborTrace, Trace
 from knn_logits_app.requests import Lookup
-from knn_logits_app.sampling import Candidate, Watched
 
 Shown = TypeVar("Shown", NeighborTrace, DocumentShare)
-Candidates = tuple[Sequence[Candidate], ...]
+# What stands for a token that ends a text.
+END = "(the end)"
 
 
 def named(trace: Trace, stores: Sequence[Datastore], lookup: Lookup) -> Trace:
@@ -38,25 +38,21 @@ def named(trace: Trace, stores: Sequence[Datastore], lookup: Lookup) -> Trace:
     return Trace([replace(sequence, tokens=tokens)])
 
 
-def candidates_of(trace: Trace, watched: Watched, tokenizer: Any) -> Candidates:
-    """What might have stood at each token of a trace."""
-    return tuple(
-        watched.candidates(place, token.lmbda, tokenizer) if place < len(watched.steps) else ()
-        for place, token in enumerate(trace[0].tokens)
-    )
-
-
-def words_only(
-    trace: Trace, candidates: Candidates, silent: Collection[int]
-) -> tuple[Trace, Candidates]:
-    """A trace and its candidates without the tokens that are no words.
+def words_only(trace: Trace, silent: Collection[int]) -> Trace:
+    """A trace without the tokens that are no words.
 
     Args:
         trace: Of one sequence.
-        candidates: Those of its tokens.
-        silent: What is left out, such as the token that ends a text.
+        silent: What is left out, such as the token that ends a text. As a candidate it is named.
     """
     sequence = trace[0]
-    kept = [place for place, one in enumerate(sequence.tokens) if one.token_id not in silent]
-    tokens = [sequence.tokens[place] for place in kept]
-    return Trace([replace(sequence, tokens=tokens)]), tuple(candidates[place] for place in kept)
+    tokens = [
+        replace(one, candidates=[_named_end(other, silent) for other in one.candidates])
+        for one in sequence.tokens
+        if one.token_id not in silent
+    ]
+    return Trace([replace(sequence, tokens=tokens)])
+
+
+def _named_end(candidate: Candidate, silent: Collection[int]) -> Candidate:
+    return replace(candidate, token=END) if candidate.token_id in silent else candidate

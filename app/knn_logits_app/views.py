@@ -93,7 +93,7 @@ def _panels(answer: Answer, name: str, metric: str) -> str:
     opened = _opened(words)
     tokens = answer.trace[0].tokens
     panels = "".join(
-        panel(word, place, name, tokens, answer.candidates, metric, opened=place == opened)
+        panel(word, place, name, tokens, metric, opened=place == opened)
         for place, word in enumerate(words)
         if word.text
     )

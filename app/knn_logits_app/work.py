@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from knn_logits import Datastore, Deadline, Document
+from knn_logits_app.library import Library
 from knn_logits_app.measuring import Measured, measure
-from knn_logits_app.memory import Memory
 from knn_logits_app.own_text import Progress, build_steps
 from knn_logits_app.requests import Lookup, Writing
 from knn_logits_app.session import Answer, Session
@@ -36,29 +36,29 @@ class Work:
         self.session = session
 
     def write(
-        self, memory: Memory, wanted: Writing, deadline: Deadline, own: Own
+        self, library: Library, wanted: Writing, deadline: Deadline, own: Own
     ) -> Iterator[dict[str, Answer]]:
         """See `Session.write`."""
-        return self.session.write(memory, wanted, deadline, own)
+        return self.session.write(library, wanted, deadline, own)
 
     def explain(
-        self, memory: Memory, text: str, lookup: Lookup, own: Own, source: str | None = None
+        self, library: Library, text: str, lookup: Lookup, own: Own, source: str | None = None
     ) -> Answer:
         """See `Session.explain`."""
-        return self.session.explain(memory, text, lookup, own, source)
+        return self.session.explain(library, text, lookup, own, source)
 
     def measure(
-        self, memory: Memory, text: str, lookup: Lookup, deadline: Deadline, own: Own,
+        self, library: Library, text: str, lookup: Lookup, deadline: Deadline, own: Own,
         sources: str | None = None,
     ) -> Measured:  # fmt: skip
         """See `measure`."""
-        return measure(self.session, memory, text, lookup, deadline, own, sources)
+        return measure(self.session, library, text, lookup, deadline, own, sources)
 
     def build(
-        self, memory: Memory, documents: Sequence[Document], room: Path, deadline: Deadline
+        self, library: Library, documents: Sequence[Document], room: Path, deadline: Deadline
     ) -> Iterator[Progress | Path]:
         """See `build_steps`."""
-        return build_steps(self.session, memory, documents, room, deadline)
+        return build_steps(self.session, library, documents, room, deadline)
 
 
 class LentWork(Work):
@@ -76,57 +76,59 @@ class LentWork(Work):
 
         # Decorated once, here: a Space wants to know them when it starts.
         def write(model: str, wanted: Writing, own: Mapping[str, str]) -> Iterator[Any]:
-            yield from session.write(session.memory(model), wanted, limits.deadline(), _opened(own))
+            yield from session.write(
+                session.library(model), wanted, limits.deadline(), _opened(own)
+            )
 
         def explained(
             model: str, text: str, lookup: Lookup, own: Mapping[str, str], source: str | None
         ) -> Any:
-            return session.explain(session.memory(model), text, lookup, _opened(own), source)
+            return session.explain(session.library(model), text, lookup, _opened(own), source)
 
         def measured(
             model: str, text: str, lookup: Lookup, own: Mapping[str, str], sources: str | None
         ) -> Any:
-            memory, stores = session.memory(model), _opened(own)
-            return measure(session, memory, text, lookup, limits.deadline(), stores, sources)
+            library, stores = session.library(model), _opened(own)
+            return measure(session, library, text, lookup, limits.deadline(), stores, sources)
 
         def built(model: str, documents: Sequence[Document], room: str) -> Iterator[Any]:
             yield from build_steps(
-                session, session.memory(model), documents, Path(room), limits.deadline()
+                session, session.library(model), documents, Path(room), limits.deadline()
             )
 
         self._write, self._explain = lend(write), lend(explained)
         self._measure, self._build = lend(measured), lend(built)
 
     def write(
-        self, memory: Memory, wanted: Writing, deadline: Deadline, own: Own
+        self, library: Library, wanted: Writing, deadline: Deadline, own: Own
     ) -> Iterator[dict[str, Answer]]:
         """See `Session.write`; a visitor's stop ends the listening."""
-        for frame in self._write(memory.name, wanted, _folders(own)):
+        for frame in self._write(library.name, wanted, _folders(own)):
             yield frame
             if deadline.over:
                 return
 
     def explain(
-        self, memory: Memory, text: str, lookup: Lookup, own: Own, source: str | None = None
+        self, library: Library, text: str, lookup: Lookup, own: Own, source: str | None = None
     ) -> Answer:
         """See `Session.explain`."""
-        found: Answer = self._explain(memory.name, text, lookup, _folders(own), source)
+        found: Answer = self._explain(library.name, text, lookup, _folders(own), source)
         return found
 
     def measure(
-        self, memory: Memory, text: str, lookup: Lookup, deadline: Deadline, own: Own,
+        self, library: Library, text: str, lookup: Lookup, deadline: Deadline, own: Own,
         sources: str | None = None,
     ) -> Measured:  # fmt: skip
         """See `measure`."""
         deadline.check()
-        found: Measured = self._measure(memory.name, text, lookup, _folders(own), sources)
+        found: Measured = self._measure(library.name, text, lookup, _folders(own), sources)
         return found
 
     def build(
-        self, memory: Memory, documents: Sequence[Document], room: Path, deadline: Deadline
+        self, library: Library, documents: Sequence[Document], room: Path, deadline: Deadline
     ) -> Iterator[Progress | Path]:
         """See `build_steps`."""
-        for step in self._build(memory.name, documents, str(room)):
+        for step in self._build(library.name, documents, str(room)):
             deadline.check()
             yield step
 

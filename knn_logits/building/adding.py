@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from knn_logits.building.indexing import RECALL_WANTED, make_index, measured, write_index
+from knn_logits.building.indexing import make_index, write_index
 from knn_logits.building.keys import default_batch_tokens
+from knn_logits.building.recall import RECALL_WANTED, measured
 from knn_logits.building.steps import KeyPlan, write_keys, write_text
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import is_encoder_decoder
@@ -25,8 +26,8 @@ from knn_logits.datastore.writer import SHARD_BYTES
 from knn_logits.errors import CorpusError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
+from knn_logits.opening import whole_index
 from knn_logits.progress import Progress, no_progress
-from knn_logits.retrieval import whole_index
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.faiss_backend import assign, train_centroids
 from knn_logits.neighbors import Array
+from knn_logits.opening import training_sample
 from knn_logits.progress import Progress, no_progress
-from knn_logits.retrieval import training_sample
 
 _KEYS_AT_ONCE = 65_536
 # More change the centroids little, and take longer.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from knn_logits.building.recall import measured
 from knn_logits.building.writing import choose_writing
 from knn_logits.compatibility import CANARY_KEYS
 from knn_logits.config import IndexConfig, Metric, check_threads
 from knn_logits.datastore import layout, verification
 from knn_logits.datastore.files import write_arrays, write_bytes
 from knn_logits.datastore.job import Job, begin
-from knn_logits.datastore.manifest import IndexRecord, RecallRecord, read_manifest
+from knn_logits.datastore.manifest import IndexRecord, read_manifest
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import equivalent_temperature
 from knn_logits.errors import ConfigError, DatastoreError
@@ -25,15 +25,11 @@ from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.demand import check_building, fewest_keys
 from knn_logits.neighbors import Array
+from knn_logits.opening import index_from_keys, training_sample
 from knn_logits.progress import Progress, no_progress
-from knn_logits.retrieval import build_index as build_raw
-from knn_logits.retrieval import exact_neighbors, training_sample
 
 logger = logging.getLogger(__name__)
 
-RECALL_AT = 64
-# Between a recall of 0.94 and of 0.995 the perplexity differs by less than 1% (LOG.md).
-RECALL_WANTED = 0.9
 _QUERIES = 256
 # Keys that an index may need before it is worth knowing how many there are.
 _MANY = 1 << 20
@@ -215,7 +211,7 @@ def make_index(
     if factory == "auto":
         factory = choose_factory(entries, dim)
     progress(f"index {factory}", 0, None)
-    built = build_raw(store, factory, config, threads=threads)
+    built = index_from_keys(store, factory, config, threads=threads)
     record = IndexRecord(
         factory=factory,
         requested=config.factory,
@@ -235,66 +231,6 @@ def _is_native(index: Index, config: IndexConfig) -> bool:
     from knn_logits.index.faiss_backend import FaissIndex
 
     return isinstance(index, FaissIndex) and not plain.has_plain_form(index.raw)
-
-
-def measured(
-    store: Datastore,
-    index: Index,
-    record: IndexRecord,
-    nprobes: Sequence[int],
-    progress: Progress = no_progress,
-) -> IndexRecord:
-    """The record of an index with its recall, at the first nprobe that reaches what is wanted.
-
-    Args:
-        store: The datastore, with keys.
-        index: Its index; it keeps the nprobe found.
-        record: What is known so far.
-        nprobes: To try, ascending, where the index has inverted lists.
-        progress: Told that recall is measured.
-    """
-    if record.factory == "exact" or len(store) < 2:
-        return record
-    queries, truth = sample_queries(store, record.seed)
-    progress("recall", 0, None)
-    searched: Any = index
-    if searched.nprobe is not None:
-        for nprobe in nprobes:
-            searched.nprobe = nprobe
-            value = recall(index, queries, truth)
-            if value >= RECALL_WANTED:
-                break
-    else:
-        value = recall(index, queries, truth)
-    found = RecallRecord(at=truth.shape[1], value=round(value, 4), queries=len(queries))
-    return record.model_copy(update={"nprobe": searched.nprobe, "recall": found})
-
-
-def sample_queries(store: Datastore, seed: int) -> tuple[Array, Array]:
-    """Keys to measure recall with, and the true nearest other entries of each.
-
-    Returns:
-        queries: float32 [queries, dim].
-        truth: int64 [queries, neighbors].
-    """
-    chosen = np.random.default_rng(seed + 1).permutation(len(store))[:_QUERIES]
-    queries = store.keys(chosen).astype(np.float32)
-    _, ids = exact_neighbors(store, queries, min(RECALL_AT + 1, len(store)))
-    rows = []
-    for own, found in zip(chosen.tolist(), ids.tolist(), strict=True):
-        others = [one for one in found if one != own]
-        rows.append(others[: ids.shape[1] - 1])
-    return queries, np.array(rows, dtype=np.int64)
-
-
-def recall(index: Index, queries: Array, truth: Array) -> float:
-    """Share of the true neighbors that an index finds."""
-    _, ids = index.search(torch.from_numpy(queries), truth.shape[1] + 1)
-    found = [
-        len(set(row) & set(true)) / len(true)
-        for row, true in zip(ids.tolist(), truth.tolist(), strict=True)
-    ]
-    return float(np.mean(found))
 
 
 def index_arrays(index: Index, record: IndexRecord) -> dict[str, Array] | None:

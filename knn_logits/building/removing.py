@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from knn_logits.building.indexing import make_index, measured, write_index
+from knn_logits.building.indexing import make_index, write_index
+from knn_logits.building.recall import measured
 from knn_logits.config import IndexConfig
 from knn_logits.corpus.documents import several
 from knn_logits.datastore import layout
@@ -22,8 +23,8 @@ from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter
 from knn_logits.errors import CorpusError, DatastoreError, StorageError
 from knn_logits.index.base import Index
 from knn_logits.neighbors import Array
+from knn_logits.opening import check_factory
 from knn_logits.progress import Progress, no_progress
-from knn_logits.retrieval import check_factory
 
 _ROWS_AT_ONCE = 65_536
 

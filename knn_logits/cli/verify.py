@@ -36,7 +36,7 @@ def verify(
     from knn_logits.datastore.store import Datastore
     from knn_logits.errors import KNNLogitsError
     from knn_logits.gating.stored import stored_gate
-    from knn_logits.retrieval import open_index
+    from knn_logits.opening import open_index
 
     prepare(None)
     # What is damaged is to be named, so the datastore itself is not opened yet.

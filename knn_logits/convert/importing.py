@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from knn_logits._version import __version__
-from knn_logits.building.indexing import make_index, measured, write_index
+from knn_logits.building.indexing import make_index, write_index
+from knn_logits.building.recall import measured
 from knn_logits.building.steps import KeyPlan, write_canary
 from knn_logits.capture.forward import evaluating, input_device, key_states
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder

@@ -7,7 +7,7 @@ vocabulary, and of a text only the sums by document.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +19,16 @@ from typing_extensions import Unpack
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores
 from knn_logits.compatibility import model_record
-from knn_logits.config import MOST_SEED, SearchSettings, WindowConfig, whole_number
+from knn_logits.config import MOST_SEED, whole_number
 from knn_logits.corpus.documents import Document
 from knn_logits.distribution import log_p_knn_of, mix_one
 from knn_logits.errors import CorpusError
+from knn_logits.evaluation.bench import Bench, BenchSettings, open_bench
 from knn_logits.evaluation.following import followed
-from knn_logits.evaluation.opening import Bench, open_bench
 from knn_logits.evaluation.results import Evaluation, Tally, TextResult, join
 from knn_logits.evaluation.texts import Text, Texts, named
-from knn_logits.gating.gate import Gate, gate_name, rows_to_search, weigh_rows
+from knn_logits.gating.gate import gate_name, rows_to_search, weigh_rows
+from knn_logits.memory import Memory
 from knn_logits.neighbors import Neighbors
 from knn_logits.progress import Progress, no_progress
 from knn_logits.scoring.text_pass import Ints, TokenScores, score_pieces
@@ -59,24 +60,13 @@ class TokenLikelihoods:
 def evaluate(
     model: nn.Module,
     tokenizer: Any,
-    datastore: Stores | None,
+    datastore: Memory | Stores | None,
     texts: Texts | Iterable[Document | str],
     *,
-    weights: Sequence[float] | None = None,
-    k: int | None = None,
-    lmbda: float | Gate | None = None,
-    temperature: float | None = None,
-    window: WindowConfig | None = None,
-    concatenate: bool | None = None,
-    batch_tokens: int | None = None,
-    device: torch.device | str = "cpu",
-    threads: int | None = None,
-    check: bool = True,
-    native_index: bool = False,
     samples: int = 1000,
     seed: int = 0,
     progress: Progress = no_progress,
-    **search: Unpack[SearchSettings],
+    **settings: Unpack[BenchSettings],
 ) -> Evaluation:
     """Perplexity of texts under the model, its neighbors, and their mixture.
 
@@ -86,25 +76,15 @@ def evaluate(
     Args:
         model: The model that built the datastore.
         tokenizer: Its tokenizer.
-        datastore: A datastore or its folder, or several; None measures the model alone.
+        datastore: A `Memory` of this model; or a datastore or its folder, or several; None
+            measures the model alone.
         texts: Documents (read once), or several lots of them by name.
-        weights: Share of each of several datastores in the vote; None merges by distance.
-        k: Neighbors a query; None takes the datastore's setting, as for the next two.
-        lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token;
-            None takes the datastore's gate, or else its number.
-        temperature: Of the softmax over the neighbors, above 0.
-        window: Tokens seen at once, and the stride; None takes the datastore's.
-        concatenate: Join the documents into one stream; None does what the datastore did.
-        batch_tokens: Tokens a forward pass; None chooses by device and vocabulary.
-        device: Where to search.
-        threads: OpenMP threads for searches.
-        check: Compare the model with the datastore first.
-        native_index: Read an index in FAISS's own format, which cannot be checked.
         samples: Resamples of the bootstrap over documents; 0 leaves intervals out.
         seed: Of the bootstrap.
         progress: Told how many tokens are scored, of those read so far.
-        search: `refine`, `nprobe`, `retomaton` and the like: how neighbors are found; see
-            `KNNConfig`.
+        settings: `window`, `concatenate` and `batch_tokens`, see `open_bench`; `k`, `lmbda`,
+            `temperature`, `weights`, `retomaton` and the others, see `Memory`. Those that are not
+            given are the datastore's for scoring.
 
     Returns:
         The measures of each text and of all together.
@@ -116,28 +96,12 @@ def evaluate(
     """
     lots = named(texts)
     samples, seed = whole_number("samples", samples, 0), whole_number("seed", seed, 0, MOST_SEED)
-    bench = open_bench(
-        model,
-        tokenizer,
-        datastore,
-        weights=weights,
-        k=k,
-        lmbda=lmbda,
-        temperature=temperature,
-        window=window,
-        concatenate=concatenate,
-        batch_tokens=batch_tokens,
-        device=device,
-        threads=threads,
-        check=check,
-        native_index=native_index,
-        **search,
-    )
+    bench = open_bench(model, tokenizer, datastore, **settings)
     started = time.monotonic()
     results: list[TextResult] = []
     tallies: list[Tally] = []
     options: dict[str, Any] = {
-        "with_knn": bench.retriever is not None,
+        "with_knn": bench.memory is not None,
         "samples": samples,
         "seed": seed,
     }
@@ -157,7 +121,7 @@ def evaluate(
         ]
         total = join(tallies).result("total", *counts, **options)
     searches = sum(tally.searches for tally in tallies)
-    saved = total.tokens - searches if bench.retriever is not None else 0
+    saved = total.tokens - searches if bench.memory is not None else 0
     return Evaluation(results, total, describe(bench), searches, saved, passed)
 
 
@@ -172,11 +136,11 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
         The tokens of a search at a time, in no promised order.
     """
     for scored, neighbors in searched(bench, pieces):
-        if neighbors is None or bench.retriever is None:
+        if neighbors is None or bench.memory is None:
             nothing = torch.full_like(scored.log_p_lm, float("-inf"))
             yield TokenLikelihoods(scored.places, scored.log_p_lm, nothing, scored.log_p_lm, 0)
             continue
-        lmbdas, weights = _weighed(bench, scored, neighbors)
+        lmbdas, weights = _weighed(bench.memory, scored, neighbors)
         targets = scored.targets.to(weights.device)
         knn = log_p_knn_of(weights, neighbors.values, targets).cpu()
         mixed = mix_one(scored.log_p_lm, knn, lmbdas)
@@ -184,34 +148,33 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
         yield TokenLikelihoods(scored.places, scored.log_p_lm, knn, mixed, searches)
 
 
-def _weighed(bench: Bench, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
+def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
     """λ of each token, float32 [rows], 0 for one without neighbors; and log w_i, [rows, k]."""
-    assert bench.retriever is not None
-    weights = bench.retriever.log_weights(neighbors)
-    if bench.gate is not None:
+    weights = memory.retriever.log_weights(neighbors)
+    if memory.gate is not None:
         parts = [
             weigh_rows(
-                bench.gate,
+                memory.gate,
                 neighbors[rows].to(log_p.device),
                 weights[rows].to(log_p.device),
-                bench.retriever.metric,
+                memory.retriever.metric,
                 log_p,
             )
             for rows, log_p in scored.distributions.parts()
         ]
         shares, own = (torch.cat(one) for one in zip(*parts, strict=True))
         return shares.cpu(), own.to(weights.device)
-    lmbda = torch.full_like(scored.log_p_lm, bench.retriever.config.lmbda)
+    lmbda = torch.full_like(scored.log_p_lm, memory.config.lmbda)
     if not neighbors.every_row:
         lmbda = lmbda.masked_fill(~neighbors.mask.any(dim=-1).cpu(), 0.0)
     return lmbda, weights
 
 
-def _wanted(bench: Bench, scored: TokenScores) -> Tensor | None:
+def _wanted(memory: Memory, scored: TokenScores) -> Tensor | None:
     """bool [rows], the tokens for which the gate wants neighbors; None where it wants them all."""
-    if getattr(bench.gate, "searches", None) is None:
+    if getattr(memory.gate, "searches", None) is None:
         return None
-    found = [rows_to_search(bench.gate, log_p) for _, log_p in scored.distributions.parts()]
+    found = [rows_to_search(memory.gate, log_p) for _, log_p in scored.distributions.parts()]
     return torch.cat([one for one in found if one is not None])
 
 
@@ -227,18 +190,17 @@ def searched(
     Yields:
         Tokens of one forward pass and their neighbors, None without a datastore.
     """
-    retriever = bench.retriever
+    memory = bench.memory
     for scored in score_pieces(bench.model, bench.location, pieces, bench.batch_tokens):
-        if retriever is not None and retriever.follows_text:
-            yield from followed(retriever, scored, _wanted(bench, scored))
+        if memory is not None and memory.retriever.follows_text:
+            yield from followed(memory.retriever, scored, _wanted(memory, scored))
             continue
         for first in range(0, len(scored.targets), _QUERIES_AT_ONCE):
-            rows = slice(first, first + _QUERIES_AT_ONCE)
-            part = scored[rows]
-            if retriever is None:
+            part = scored[first : first + _QUERIES_AT_ONCE]
+            if memory is None:
                 yield part, None
             else:
-                yield part, retriever.search_some(part.states, _wanted(bench, part))
+                yield part, memory.retriever.search_some(part.states, _wanted(memory, part))
 
 
 def _score_text(
@@ -275,24 +237,25 @@ def _score_text(
 def describe(bench: Bench) -> dict[str, Any]:
     """What an evaluation's numbers hold for, as JSON."""
     settings: dict[str, Any] = {"model": model_record(bench.model).id}
-    if bench.retriever is not None:
-        config, stores = bench.retriever.config, bench.retriever.stores
+    memory = bench.memory
+    if memory is not None:
+        config, stores = memory.config, memory.stores
         settings |= {
             "datastore": ", ".join(store.name for store in stores),
             "entries": sum(len(store) for store in stores),
             "index": ", ".join(dict.fromkeys(store.manifest.index.factory for store in stores)),
-            "metric": bench.retriever.metric,
+            "metric": memory.retriever.metric,
             "k": config.k,
-            "lmbda": config.lmbda if bench.gate is None else gate_name(bench.gate),
+            "lmbda": config.lmbda if memory.gate is None else gate_name(memory.gate),
             "temperature": config.temperature,
-            "nprobe": getattr(getattr(bench.retriever, "index", None), "nprobe", None),
+            "nprobe": getattr(getattr(memory.retriever, "index", None), "nprobe", None),
             "refine": config.refine,
             "retomaton": config.retomaton,
         }
         if config.retomaton:
             for name in ("min_knns", "max_knns", "pointer_distances"):
                 settings[name] = getattr(config, name)
-        shares = getattr(bench.retriever, "weights", None)
+        shares = getattr(memory.retriever, "weights", None)
         if shares is not None:
             settings["weights"] = ", ".join(f"{share:g}" for share in shares)
     return settings | {

@@ -12,20 +12,19 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from torch import nn
 from typing_extensions import Unpack
 
 from knn_logits.capture.forward import evaluating, input_device
-from knn_logits.combined import Stores, open_stores
+from knn_logits.combined import Stores
 from knn_logits.compatibility import check_tokenizer, pair_tokenizer
-from knn_logits.config import SearchSettings, check_threads, whole_number
+from knn_logits.config import check_threads, whole_number
 from knn_logits.corpus.documents import Document, checked_text, several
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import CorpusError, ModelError
 from knn_logits.evaluation.scores import Score, scores
 from knn_logits.evaluation.texts import named
-from knn_logits.gating.gate import Gate
+from knn_logits.memory import Memory, MemorySettings
 from knn_logits.processor import KNNLogitsProcessor
 from knn_logits.progress import Progress, no_progress
 from knn_logits.text.pairs import PairTokenizer, context_length
@@ -33,13 +32,15 @@ from knn_logits.text.pairs import PairTokenizer, context_length
 _BATCH_SIZE = 16
 # A translation may be so many times as long as its source, and longer by so many tokens.
 _TIMES, _MORE = 2, 50
+# Settings that say what an encoder reads.
+_READING = ("source_prefix", "source_lang", "target_lang", "max_new_tokens")
 
 
 def translate(
     model: nn.Module,
     tokenizer: Any,
     sources: Sequence[str],
-    datastore: Stores | None = None,
+    datastore: Memory | Stores | None = None,
     *,
     num_beams: int = 1,
     batch_size: int = _BATCH_SIZE,
@@ -47,17 +48,9 @@ def translate(
     source_prefix: str | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
-    weights: Sequence[float] | None = None,
-    k: int | None = None,
-    lmbda: float | Gate | None = None,
-    temperature: float | None = None,
-    device: torch.device | str | None = None,
-    threads: int | None = None,
-    check: bool = True,
-    native_index: bool = False,
     progress: Progress = no_progress,
     phase: str = "translating",
-    **search: Unpack[SearchSettings],
+    **settings: Unpack[MemorySettings],
 ) -> list[str]:
     """Translates, or summarizes: whatever an encoder-decoder model writes to a source.
 
@@ -65,7 +58,8 @@ def translate(
         model: An encoder-decoder model.
         tokenizer: Its tokenizer.
         sources: What it reads, without prefix.
-        datastore: A datastore or its folder, or several; None takes the model alone.
+        datastore: A `Memory` of this model; or a datastore or its folder, or several; None takes
+            the model alone.
         num_beams: Beams, 1 for greedy search.
         batch_size: Sources at once; they are sorted by length.
         max_new_tokens: Tokens written at most; None allows for twice a batch's longest source and
@@ -73,17 +67,9 @@ def translate(
         source_prefix: Stands before every source; None takes the datastore's, as for the next two.
         source_lang: Language of the sources, where the tokenizer knows languages.
         target_lang: The language to write.
-        weights: Share of each of several datastores in the vote; None merges by distance.
-        k: Neighbors a query; None takes the datastore's setting, as for the next two.
-        lmbda: Weight of the neighbors: a number in [0, 1], or a gate.
-        temperature: Of the softmax over the neighbors, above 0.
-        device: Where to search.
-        threads: OpenMP threads for searches.
-        check: Compare the model with the datastore first.
-        native_index: Read an index in FAISS's own format, which cannot be checked.
         progress: Told how many sources are done.
         phase: What progress calls this work.
-        search: How neighbors are found; see `KNNConfig`.
+        settings: `k`, `lmbda`, `temperature`, `weights`, `device` and the others: see `Memory`.
 
     Returns:
         A text for each source.
@@ -97,41 +83,26 @@ def translate(
     batch_size = whole_number("batch_size", batch_size, 1)
     if max_new_tokens is not None:
         max_new_tokens = whole_number("max_new_tokens", max_new_tokens, 1)
-    check_threads(threads)
+    check_threads(settings.get("threads"))
     sources = [checked_text(one, "a source") for one in several(sources, "sources")]
-    stores = [] if datastore is None else open_stores(datastore)
-    for store in stores:
+    memory = None if datastore is None else Memory.of(model, datastore, **settings)
+    for store in memory.stores if memory else []:
         check_tokenizer(tokenizer, store)
     pairs = pair_tokenizer(
         model,
         tokenizer,
-        stores[0] if stores else None,
+        memory.stores[0] if memory else None,
         source_prefix=source_prefix,
         source_lang=source_lang,
         target_lang=target_lang,
     )
     if pairs is None:
         raise ModelError("a causal model reads no source: give an encoder-decoder model")
-    memory: Any = nullcontext()
-    if stores:
-        memory = KNNLogitsProcessor(
-            model,
-            stores,
-            weights=weights,
-            k=k,
-            lmbda=lmbda,
-            temperature=temperature,
-            device=device,
-            threads=threads,
-            record=False,
-            check=check,
-            native_index=native_index,
-            **search,
-        )
+    attached = KNNLogitsProcessor(model, memory, record=False) if memory else nullcontext()
     found: list[str] = [""] * len(sources)
     progress(phase, 0, len(sources))
     done = 0
-    with memory as knn, evaluating(model):
+    with attached as knn, evaluating(model):
         extra = {} if knn is None else {"logits_processor": [knn]}
         written = _written(model, pairs, sources, num_beams, batch_size, max_new_tokens, extra)
         for rows, texts in written:
@@ -189,7 +160,7 @@ class Translations:
         p_value: By score, how often the difference of both is as large by chance: sacrebleu's
             paired bootstrap.
         lm_per_second: Pairs a second of the model alone.
-        knn_per_second: Those with kNN, the opening of the index counted.
+        knn_per_second: Those with kNN.
         texts: Source, target and what was written by each, a row a pair.
     """
 
@@ -227,13 +198,15 @@ def evaluate_translations(
     Args:
         model: An encoder-decoder model.
         tokenizer: Its tokenizer.
-        datastore: A datastore or its folder, or several; None measures the model alone.
+        datastore: A `Memory` of this model; or a datastore or its folder, or several; None
+            measures the model alone.
         texts: Pairs by name; read once.
         num_beams: Each number of beams to decode with.
         batch_size: Sources at once.
         samples: Resamples of the bootstrap over pairs, for intervals and p values.
         progress: Told how many sources are done.
-        settings: `k`, `lmbda`, `temperature` and the other settings of `translate`.
+        settings: `source_prefix`, `source_lang` and `target_lang`, see `translate`; `k`, `lmbda`,
+            `temperature` and the others, see `Memory`.
 
     Returns:
         One result a text and number of beams.
@@ -243,9 +216,10 @@ def evaluate_translations(
         MissingDependencyError: when sacrebleu is not installed.
     """
     lots = named(texts)
-    stores = None if datastore is None else open_stores(datastore)
+    read = {name: settings.pop(name) for name in _READING if name in settings}
+    memory = None if datastore is None else Memory.of(model, datastore, **settings)
     # The model alone reads what it reads beside the datastore.
-    settings = (reading_of(stores[0]) if stores else {}) | settings
+    read = (reading_of(memory.stores[0]) if memory else {}) | read
     found = []
     for name, documents in lots.items():
         rows = list(documents)
@@ -255,18 +229,18 @@ def evaluate_translations(
         for beams in num_beams:
             systems: dict[str, list[str]] = {}
             speeds: dict[str, float] = {}
-            for system in ("lm", "knn") if stores else ("lm",):
+            for system in ("lm", "knn") if memory else ("lm",):
                 started = time.monotonic()
                 systems[system] = translate(
                     model,
                     tokenizer,
                     sources,
-                    stores if system == "knn" else None,
+                    memory if system == "knn" else None,
                     num_beams=beams,
                     batch_size=batch_size,
                     progress=progress,
                     phase=f"{name}, {'kNN' if system == 'knn' else 'model'}, beams {beams}",
-                    **settings,
+                    **read,
                 )
                 speeds[system] = len(sources) / max(time.monotonic() - started, 1e-9)
             measured, p_value = scores(systems, targets, samples)

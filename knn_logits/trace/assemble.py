@@ -15,6 +15,7 @@ from knn_logits.neighbors import Neighbors
 from knn_logits.trace.recording import Recording, Step
 from knn_logits.trace.shares import Locate, passages_of, votes_by_document
 from knn_logits.trace.trace import (
+    Candidate,
     DocumentShare,
     NeighborTrace,
     Rival,
@@ -111,6 +112,7 @@ def _sequence(
                 max_neighbors,
                 around=(ids[: first + place], ids[first + place + 1 : first + len(chosen)]),
                 likeliest=step.likeliest_of(row),
+                candidates=step.candidates[row] if step.candidates is not None else (),
             )
         )
     return SequenceTrace(prompt_text(tokenizer, ids[:first], words[:first]), tokens)
@@ -135,6 +137,7 @@ def trace_token(
     *,
     around: tuple[Sequence[int], Sequence[int]] = ((), ()),
     likeliest: tuple[int, float] | None = None,
+    candidates: Sequence[tuple[int, float, float, float]] = (),
 ) -> TokenTrace:
     """One token's shares and its main neighbors.
 
@@ -150,6 +153,7 @@ def trace_token(
         max_neighbors: Passages kept.
         around: The tokens of the text before it, and those after it.
         likeliest: The model's likeliest token and its log p_LM; None when they are not known.
+        candidates: Tokens that might have stood there, each with its p, p_LM and p_kNN.
     """
     if not bool((weights > float("-inf")).any()):
         lmbda = 0.0
@@ -183,6 +187,10 @@ def trace_token(
         documents=[_document(one.store, one.number, one.share) for one in documents],
         by_model=_by_model(token, likeliest, before, tokenizer),
         by_memory=_by_memory(token, neighbors, weights, before, tokenizer, locate),
+        candidates=[
+            Candidate(_text_after(tokenizer, before, one), one, p, p_lm, p_knn)
+            for one, p, p_lm, p_knn in candidates
+        ],
     )
 
 

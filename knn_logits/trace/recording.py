@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.neighbors import Neighbors
+from knn_logits.vote import Candidates
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Step:
         end_log_p_lm: [rows, ends], those of the tokens that end a sequence.
         going_on: int64 [rows], 0 for rows that had ended and only get padding; None when unknown.
         likeliest: The model's own choice: its log p_LM, [rows], and the token, int64 [rows].
+        candidates: The likeliest tokens, where they are wanted.
     """
 
     length: int
@@ -47,6 +49,7 @@ class Step:
     chosen_log_p_lm: Tensor | None = None
     going_on: Tensor | None = None
     likeliest: tuple[Tensor, Tensor] | None = None
+    candidates: Candidates | None = None
 
     def settle(self, input_ids: Tensor, inputs: Tensor) -> bool:
         """Notes which tokens were chosen, and lets go of the rest of the distribution.

@@ -92,6 +92,25 @@ class Rival:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A token that might have stood in a token's place.
+
+    Attributes:
+        token: Its text.
+        token_id: Its id.
+        p: Its probability in the mixture.
+        p_lm: Its probability by the language model.
+        p_knn: Its probability by the neighbors.
+    """
+
+    token: str
+    token_id: int
+    p: float
+    p_lm: float
+    p_knn: float
+
+
+@dataclass(frozen=True)
 class TokenTrace:
     """A token and where its probability came from.
 
@@ -112,6 +131,8 @@ class TokenTrace:
         by_model: The model's likeliest token, where that is another one; None where it is not
             known.
         by_memory: The neighbors' likeliest token, where that is another one.
+        candidates: The likeliest tokens in its place, where they were asked for; the likeliest
+            first, the model's own favourite among them.
 
     The probabilities are None for a token that no call of the processor accounts for.
     """
@@ -128,6 +149,7 @@ class TokenTrace:
     documents: list[DocumentShare] = field(default_factory=list)
     by_model: Rival | None = None
     by_memory: Rival | None = None
+    candidates: list[Candidate] = field(default_factory=list)
 
     @property
     def meaning(self) -> Meaning:
@@ -255,11 +277,11 @@ def _sequence(content: dict[str, Any]) -> SequenceTrace:
             for one in token["neighbors"]
         ]
         documents = [DocumentShare(**one) for one in token.get("documents", ())]
+        candidates = [Candidate(**one) for one in token.get("candidates", ())]
         rivals = {name: _rival(token.get(name)) for name in ("by_model", "by_memory")}
         token = {name: value for name, value in token.items() if name != "meaning"}
-        tokens.append(
-            TokenTrace(**{**token, **rivals, "neighbors": neighbors, "documents": documents})
-        )
+        parts = {"neighbors": neighbors, "documents": documents, "candidates": candidates}
+        tokens.append(TokenTrace(**{**token, **rivals, **parts}))
     return SequenceTrace(content["prompt"], tokens)
 
 

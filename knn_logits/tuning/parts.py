@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knn_logits.corpus.documents import Document
-from knn_logits.evaluation.opening import Bench
+from knn_logits.evaluation.bench import Bench
 from knn_logits.evaluation.texts import Text, Texts, named
 from knn_logits.text.tokens import special_tokens, token_blocks
 

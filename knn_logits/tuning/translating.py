@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from knn_logits.combined import Stores, open_stores
 from knn_logits.corpus.documents import Document
 from knn_logits.errors import CorpusError
 from knn_logits.evaluation.scores import bleu
 from knn_logits.evaluation.translation import reading_of, translate
+from knn_logits.memory import Memory
 from knn_logits.progress import Progress
 from knn_logits.scoring.likelihood import Choice, GridLikelihood
 
@@ -80,7 +80,7 @@ def likeliest(part: GridLikelihood, number: int) -> list[Choice]:
 def choose_by_bleu(
     model: nn.Module,
     tokenizer: Any,
-    stores: Stores,
+    memory: Memory,
     part: GridLikelihood,
     pairs: Sequence[Document],
     held_out: Sequence[Document],
@@ -88,21 +88,19 @@ def choose_by_bleu(
     *,
     num_beams: int,
     progress: Progress,
-    **settings: Any,
 ) -> tuple[Choice, BleuTuning]:
     """Decodes the likeliest settings and takes the one with the highest BLEU.
 
     Args:
         model: An encoder-decoder model.
         tokenizer: Its tokenizer.
-        stores: The datastores.
+        memory: The model's, open.
         part: The likelihood of the pairs under each setting.
         pairs: The pairs that settings are chosen on.
         held_out: Pairs that have no say.
         number: Settings to decode.
         num_beams: Beams, 1 for greedy search.
         progress: Told how far decoding is.
-        settings: Further settings of `translate`.
 
     Raises:
         CorpusError: when a part has no pair.
@@ -111,7 +109,7 @@ def choose_by_bleu(
     if not pairs or not held_out:
         raise CorpusError("there are too few pairs to choose on some and report on others")
 
-    alone = reading_of(open_stores(stores)[0])
+    alone = reading_of(memory.stores[0])
 
     def decoded(of: Sequence[Document], name: str, choice: Choice | None, with_knn: bool) -> float:
         own: dict[str, Any] = {}
@@ -121,12 +119,12 @@ def choose_by_bleu(
             model,
             tokenizer,
             [str(one.source) for one in of],
-            stores if with_knn else None,
+            memory if with_knn else None,
             num_beams=num_beams,
             progress=progress,
             phase=name,
             **own,
-            **(settings if with_knn else alone),
+            **alone,
         )
         return bleu(texts, [one.text for one in of])
 

@@ -15,18 +15,20 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import nn
+from typing_extensions import Unpack
 
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores, open_stores
-from knn_logits.config import DEFAULT_K, MOST_SEED, WindowConfig, whole_number
+from knn_logits.config import DEFAULT_K, MOST_SEED, whole_number
 from knn_logits.corpus.documents import Document
 from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.evaluation.opening import Bench, open_bench
+from knn_logits.evaluation.bench import Bench, BenchSettings, open_bench
 from knn_logits.evaluation.perplexity import describe, searched
 from knn_logits.evaluation.texts import Text, Texts, named
 from knn_logits.gating.learned import FEW
+from knn_logits.memory import Memory
 from knn_logits.neighbors import Neighbors
 from knn_logits.progress import Progress, no_progress
 from knn_logits.scoring.likelihood import (
@@ -51,19 +53,9 @@ logger = logging.getLogger(__name__)
 def tune(
     model: nn.Module,
     tokenizer: Any,
-    datastore: Stores,
+    datastore: Memory | Stores,
     texts: Texts | Iterable[Document | str],
     *,
-    k: int | None = None,
-    refine: bool = False,
-    nprobe: int | None = None,
-    window: WindowConfig | None = None,
-    concatenate: bool | None = None,
-    batch_tokens: int | None = None,
-    device: torch.device | str = "cpu",
-    threads: int | None = None,
-    check: bool = True,
-    native_index: bool = False,
     gate: GateKind | Literal["none"] | None = None,
     skip: float | None = None,
     skip_by: SkipKind = "learned",
@@ -73,6 +65,7 @@ def tune(
     seed: int = 0,
     write: bool = False,
     progress: Progress = no_progress,
+    **settings: Unpack[BenchSettings],
 ) -> Tuning:
     """Chooses k, λ and temperature for a datastore by the likelihood of texts.
 
@@ -85,18 +78,8 @@ def tune(
     Args:
         model: The model that built the datastore.
         tokenizer: Its tokenizer.
-        datastore: A datastore or its folder.
+        datastore: A `Memory` of this model; or a datastore or its folder.
         texts: Documents like those the model will meet, not those of the datastore; read once.
-        k: The largest k tried; None takes 1,024, or the datastore's where that is larger.
-        refine: Recompute distances from the stored keys.
-        nprobe: Inverted lists visited a query; None keeps the index's.
-        window: Tokens seen at once, and the stride; None takes the datastore's.
-        concatenate: Join the documents into one stream; None does what the datastore did.
-        batch_tokens: Tokens a forward pass; None chooses by device and vocabulary.
-        device: Where to search.
-        threads: OpenMP threads for searches.
-        check: Compare the model with the datastore first.
-        native_index: Read an index in FAISS's own format, which cannot be checked.
         gate: Also fit a gate, at the k and temperature chosen: "distance" or "learned"; "meta-k",
             which chooses among all k tried; "constant" is the best number, for a gate that skips.
             Keeps some 400 bytes a token. "none" takes a stored gate out.
@@ -110,6 +93,9 @@ def tune(
         write: Store the choice in the datastore, the gate with it. One that was stored before is
             replaced by another, and stays where none is asked for.
         progress: Told how many tokens are scored, of those read so far.
+        settings: `k`, the largest that is tried: 1,024 where it is not given, or the datastore's
+            where that is larger. `window`, `concatenate` and `batch_tokens`, see `open_bench`;
+            `refine`, `nprobe`, `device` and the others, see `Memory`.
 
     Returns:
         The choice, and what it and all others are worth.
@@ -121,36 +107,20 @@ def tune(
     """
     lots = named(texts)
     samples, seed = whole_number("samples", samples, 0), whole_number("seed", seed, 0, MOST_SEED)
-    if k is not None:
-        k = whole_number("k", k, 1)
     if bleu is not None:
         bleu = whole_number("bleu", bleu, 1)
-    stores = open_stores(datastore)
-    if not stores:
-        raise ConfigError("no datastore is given, and only one has settings to tune")
+    stores = datastore.stores if isinstance(datastore, Memory) else open_stores(datastore)
     if write and len(stores) > 1:
         raise ConfigError("settings are written into one datastore; tune each on its own")
     wanted = Wanted.of(gate, skip, skip_by)
     if bleu is not None and wanted is not None:
         raise ConfigError("a gate is fitted by likelihood: leave out bleu, or the gate and skip")
     own = stores[0].manifest.settings
-    bench = open_bench(
-        model,
-        tokenizer,
-        stores,
-        k=k or max(DEFAULT_K, own.k),
-        # A gate that the datastore has takes no part.
-        lmbda=own.lmbda,
-        refine=refine,
-        nprobe=nprobe,
-        window=window,
-        concatenate=concatenate,
-        batch_tokens=batch_tokens,
-        device=device,
-        threads=threads,
-        check=check,
-        native_index=native_index,
-    )
+    # A gate that the datastore has takes no part.
+    asked: Any = {"k": max(DEFAULT_K, own.k), "lmbda": own.lmbda}
+    asked |= {name: value for name, value in settings.items() if value is not None}
+    bench = open_bench(model, tokenizer, datastore, **asked)
+    assert bench.memory is not None
     if bleu is not None and bench.pairs is None:
         raise ConfigError("BLEU is for translations, and a causal model writes none: leave it out")
     rows: list[Document] = []
@@ -160,8 +130,7 @@ def tune(
     started = time.monotonic()
     gathered = (Gathered(wanted), Gathered(wanted)) if wanted is not None else None
     one, other, halves = _pass(bench, own, lots, progress, gathered)
-    assert bench.retriever is not None
-    metric = bench.retriever.metric
+    metric = bench.memory.retriever.metric
     # A gate reads so many of the nearest; with fewer it would read others than it was fitted on.
     # One that chooses among the ks needs the largest.
     least = 1 if wanted is None else one.grid.ks[-1] if wanted.kind == "meta-k" else FEW
@@ -176,17 +145,13 @@ def tune(
         best, decoded = choose_by_bleu(
             model,
             tokenizer,
-            stores,
+            bench.memory,
             one,
             [row for number, row in enumerate(rows) if number not in away],
             [rows[number] for number in sorted(away)],
             bleu,
             num_beams=num_beams,
             progress=progress,
-            refine=refine,
-            nprobe=nprobe,
-            threads=threads,
-            native_index=native_index,
         )
     seconds = time.monotonic() - started
     before = _place(one.grid, own)
@@ -194,9 +159,9 @@ def tune(
         Part(number, part.tokens, *_perplexities(part, before, best.place))
         for part, number in zip((one, other), halves.counts(), strict=True)
     )
-    settings = describe(bench)
+    described = describe(bench)
     for name in ("k", "lmbda", "temperature"):
-        settings.pop(name, None)
+        described.pop(name, None)
     result = Tuning(
         k=best.k,
         lmbda=best.lmbda,
@@ -208,7 +173,7 @@ def tune(
         perplexities=one.perplexities().numpy(),
         held_out_perplexities=other.perplexities().numpy(),
         place=best.place,
-        settings=settings,
+        settings=described,
         seconds=seconds,
         gate=fitted,
         held_out_documents=halves.held_out(),
@@ -249,7 +214,7 @@ def _pass(
         pairs=bench.pairs,
     )
     halves = Halves(text, middle)
-    assert bench.retriever is not None
+    assert bench.memory is not None
     parts: list[GridLikelihood] = []
     first = 1 if gathered is None or gathered[0].wanted.kind == "meta-k" else FEW
     done = 0
@@ -258,8 +223,8 @@ def _pass(
         for scored, neighbors in searched(bench, text.pieces()):
             assert neighbors is not None
             if not parts:
-                metric = bench.retriever.metric
-                largest = bench.retriever.config.k
+                metric = bench.memory.retriever.metric
+                largest = bench.memory.config.k
                 grid = Grid(
                     tuple(sorted({*powers_up_to(largest, first), min(largest, own.k)})),
                     temperatures_around(spread(neighbors, metric), own.temperature),

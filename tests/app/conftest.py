@@ -20,40 +20,40 @@ pytest.importorskip("gradio", reason="the page needs gradio: pip install 'knn-lo
 
 
 @pytest.fixture(scope="package")
-def memory(tmp_path_factory):
+def library(tmp_path_factory):
     """The demo's model with both its datastores."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location("knn_logits_space", ROOT / "app" / "app.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.demo_memory(tmp_path_factory.mktemp("demo"))
+    return module.demo_library(tmp_path_factory.mktemp("demo"))
 
 
 @pytest.fixture(scope="package")
-def session(memory):
+def session(library):
     """The demo's model without a server."""
     from knn_logits import Limits
     from knn_logits_app.session import Session
 
-    return Session({memory.name: memory}, Limits(prompt_tokens=200, new_tokens=128))
+    return Session({library.name: library}, Limits(prompt_tokens=200, new_tokens=128))
 
 
 @contextlib.contextmanager
-def serving(*memories, **settings):
+def serving(*libraries, **settings):
     """A running page: its address, and what it works with."""
     from knn_logits_app import launch
 
-    page, server = launch(memories, block=False, quiet=True, **settings)
+    page, server = launch(libraries, block=False, quiet=True, **settings)
     yield page.local_url.rstrip("/"), server
     server.visitors.close()
     page.close(verbose=False)
 
 
 @pytest.fixture(scope="package")
-def served(memory):
+def served(library):
     """The demo's page."""
-    with serving(memory) as found:
+    with serving(library) as found:
         yield found
 
 
@@ -63,7 +63,7 @@ def pair_memory(marian, pair_tokenizer, tmp_path_factory):
     from conftest import pair_documents
 
     from knn_logits import Document, build_datastore
-    from knn_logits_app.memory import Memory
+    from knn_logits_app.library import Library
 
     hostile = Document("Das Schild ist leer.", "sign", title="The sign", source=HOSTILE_SOURCE)
     store = build_datastore(
@@ -75,7 +75,7 @@ def pair_memory(marian, pair_tokenizer, tmp_path_factory):
         lmbda=0.95,
         temperature=0.01,
     )
-    return Memory.of("marian", marian, pair_tokenizer, [store])
+    return Library.of("marian", marian, pair_tokenizer, [store])
 
 
 @pytest.fixture(scope="package")

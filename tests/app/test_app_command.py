@@ -18,7 +18,7 @@ def launched(monkeypatch):
 
     calls = []
     monkeypatch.setattr(
-        knn_logits_app.server, "launch", lambda memories, **given: calls.append((memories, given))
+        knn_logits_app.server, "launch", lambda libraries, **given: calls.append((libraries, given))
     )
     return calls
 
@@ -26,9 +26,9 @@ def launched(monkeypatch):
 def test_the_command_opens_the_model_with_its_datastores(run, launched, model_folder, store):
     done = run("app", model_folder, store.folder, "--port", "7999", "--at-once", "3")
     assert done.code == 0, done.err
-    ((memory,), given) = launched[0]
-    assert list(memory.stores) == [store.name]
-    assert memory.name == "tiny"
+    ((library,), given) = launched[0]
+    assert list(library.stores) == [store.name]
+    assert library.name == "tiny"
     assert given["port"] == 7999
     assert given["at_once"] == 3
 
@@ -36,9 +36,9 @@ def test_the_command_opens_the_model_with_its_datastores(run, launched, model_fo
 def test_an_encoder_decoder_model_is_served(run, launched, marian_folder, pair_store):
     done = run("app", marian_folder, pair_store.folder)
     assert done.code == 0, done.err
-    ((memory,), _) = launched[0]
-    assert memory.name == "marian"
-    assert memory.reading.sources
+    ((library,), _) = launched[0]
+    assert library.name == "marian"
+    assert library.reading.sources
 
 
 def test_without_gradio_one_line_names_the_extra(run, monkeypatch, model_folder, store):

@@ -181,9 +181,9 @@ def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
         documents_of(session, [], " ")
 
 
-def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, memory):
-    text = memory.sample_text
-    found = measure(session, memory, text, Lookup(("manual",)), Deadline(60))
+def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, library):
+    text = library.sample_text
+    found = measure(session, library, text, Lookup(("manual",)), Deadline(60))
     assert found.interpolated < found.lm
     assert found.oracle <= found.interpolated
     row, column = found.heat.best
@@ -195,11 +195,11 @@ def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, memory):
     assert "lowers the perplexity" in html
     assert html.count("kl-best") == 1
     assert html.count("<tr>") <= 12
-    short = measure(session, memory, "The pump.", Lookup(("manual",)), Deadline(60))
+    short = measure(session, library, "The pump.", Lookup(("manual",)), Deadline(60))
     assert short.tokens < 4
     assert "kl-figures" in figures.measured_html(short)
     with pytest.raises(LimitError):
-        measure(session, memory, text, Lookup(("manual",)), Deadline(0.0))
+        measure(session, library, text, Lookup(("manual",)), Deadline(0.0))
 
 
 @pytest.mark.parametrize(

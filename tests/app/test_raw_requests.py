@@ -251,10 +251,10 @@ def test_the_tools_of_mcp_answer_and_refuse(client):
     refused(client.post(path, content=b"{", headers=headers))
 
 
-def test_a_full_queue_says_so(memory):
+def test_a_full_queue_says_so(library):
     from knn_logits_app import launch
 
-    page, server = launch([memory], block=False, quiet=True, at_once=1, waiting=2)
+    page, server = launch([library], block=False, quiet=True, at_once=1, waiting=2)
     try:
         with httpx.Client(base_url=page.local_url.rstrip("/"), timeout=20) as client:
             answers = [

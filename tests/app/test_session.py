@@ -1,25 +1,32 @@
 """From a request to text and trace, without a page."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 from gate_cases import random_meta_k
 
 from knn_logits import (
+    Candidate,
     ConfidenceSkip,
     ConfigError,
     Deadline,
     KNNLogitsProcessor,
     LimitError,
     Limits,
+    SequenceTrace,
+    TokenTrace,
+    Trace,
     explain,
 )
-from knn_logits_app.memory import Memory
-from knn_logits_app.requests import Lookup, RequestError, lookup_of, text_of, writing_of
-from knn_logits_app.sampling import END, GumbelSampler, Watched, _Step, samplers
+from knn_logits_app.library import Library
+from knn_logits_app.measuring import measure
+from knn_logits_app.requests import Lookup, RequestError, lookup_of, writing_of
+from knn_logits_app.sampling import GumbelSampler, samplers
 from knn_logits_app.session import Session, friendly
 from knn_logits_app.streaming import Pieces
+from knn_logits_app.traced import END, words_only
 
 MANUAL = Lookup(("manual",))
 PROMPT = "The right position of K-5750 is"
@@ -37,25 +44,25 @@ def run(session, prompt=PROMPT, lookup=MANUAL, **settings):
     return last(session.write(session.first, wanted, Deadline(60)))
 
 
-def library(memory, prompt, **settings):
+def by_the_library(library, prompt, **settings):
     """What the library alone writes."""
-    ids = memory.tokenizer(prompt, return_tensors="pt")["input_ids"]
-    with KNNLogitsProcessor(memory.model, memory.stores["manual"], **settings) as knn:
-        output = memory.model.generate(
+    ids = library.tokenizer(prompt, return_tensors="pt")["input_ids"]
+    with KNNLogitsProcessor(library.model, library.stores["manual"], **settings) as knn:
+        output = library.model.generate(
             ids, do_sample=False, max_new_tokens=12, pad_token_id=0, logits_processor=[knn]
         )
-        return knn.trace(output, memory.tokenizer)[0]
+        return knn.trace(output, library.tokenizer)[0]
 
 
 @pytest.mark.parametrize("gated", [None, "own", "meta-k", "skips"])
-def test_the_answer_and_its_shares_are_the_librarys(session, memory, monkeypatch, gated):
+def test_the_answer_and_its_shares_are_the_librarys(session, library, monkeypatch, gated):
     if gated in ("meta-k", "skips"):
-        gate = random_meta_k(memory.stores["manual"].manifest.metric)
+        gate = random_meta_k(library.stores["manual"].manifest.metric)
         gate = ConfidenceSkip(gate, 0.5) if gated == "skips" else gate
-        monkeypatch.setitem(memory.gates, "manual", gate)
+        monkeypatch.setitem(library.gates, "manual", gate)
     found = run(session, lookup=Lookup(("manual",), gate=gated is not None))["knn"]
-    settings = {"lmbda": memory.gates["manual"]} if gated else {}
-    expected = library(memory, PROMPT, **settings)
+    settings = {"lmbda": library.gates["manual"]} if gated else {}
+    expected = by_the_library(library, PROMPT, **settings)
     tokens = [one for one in expected.tokens if one.token_id != 0]
     assert found.text == "".join(one.token for one in tokens)
     assert found.trace[0].text == found.text
@@ -67,9 +74,10 @@ def test_the_answer_and_its_shares_are_the_librarys(session, memory, monkeypatch
 
 def test_candidates_hold_both_probabilities_of_the_chosen_token(session):
     found = run(session)["knn"]
-    assert len(found.candidates) == found.tokens
-    for token, candidates in zip(found.trace[0].tokens, found.candidates, strict=True):
-        mine = next(one for one in candidates if one.token == token.token)
+    assert len(found.trace[0].tokens) == found.tokens
+    for token in found.trace[0].tokens:
+        candidates = token.candidates
+        mine = next(one for one in candidates if one.token_id == token.token_id)
         assert mine.p == pytest.approx(token.p, abs=1e-4)
         assert mine.p_lm == pytest.approx(token.p_lm, abs=1e-4)
         assert mine.p_knn == pytest.approx(token.p_knn, abs=1e-3)
@@ -85,17 +93,19 @@ def test_comparing_writes_what_each_alone_writes(session):
     assert both["lm"].trace is None
 
 
-def test_explaining_is_the_librarys_explain(session, memory):
+def test_explaining_is_the_librarys_explain(session, library):
     text = "The remedy for E272 is to test the main fuse."
-    found = session.explain(memory, text, MANUAL)
-    expected = explain(memory.model, memory.tokenizer, memory.stores["manual"], text)[0]
+    found = session.explain(library, text, MANUAL)
+    expected = explain(library.model, library.tokenizer, library.stores["manual"], text)[0]
     assert [one.influence for one in found.trace[0].tokens] == pytest.approx(
         [one.influence for one in expected.tokens], abs=1e-6
     )
-    for token, candidates in zip(found.trace[0].tokens, found.candidates, strict=True):
-        for one in candidates:
-            if one.token == token.token:
+    for token in found.trace[0].tokens:
+        assert 5 <= len(token.candidates) <= 6
+        for one in token.candidates:
+            if one.token_id == token.token_id:
                 assert one.p_knn == pytest.approx(token.p_knn, abs=1e-3)
+                assert one.p == pytest.approx(token.p, abs=1e-4)
 
 
 def test_a_seed_means_the_same_text_whoever_else_writes(session):
@@ -147,11 +157,11 @@ def test_gumbel_noise_draws_from_the_distribution():
     assert {int(chain[-1](None, scores).argmax()) for _ in range(500)} == {0, 1}
 
 
-def test_a_stopped_text_keeps_its_sources(session, memory):
+def test_a_stopped_text_keeps_its_sources(session, library):
     deadline = Deadline(60)
     wanted = writing_of("The", MANUAL, new_tokens=120)
     answers = None
-    for answers in session.write(memory, wanted, deadline):
+    for answers in session.write(library, wanted, deadline):
         if answers["knn"].tokens > 2:
             deadline.cancel()
     found = answers["knn"]
@@ -161,14 +171,14 @@ def test_a_stopped_text_keeps_its_sources(session, memory):
     assert len(found.trace[0].tokens) == found.tokens
 
 
-def test_a_text_ends_when_its_time_is_up(session, memory):
-    found = last(session.write(memory, writing_of("The", None, new_tokens=120), Deadline(0.05)))
+def test_a_text_ends_when_its_time_is_up(session, library):
+    found = last(session.write(library, writing_of("The", None, new_tokens=120), Deadline(0.05)))
     assert found["lm"].stopped == "the time is up"
 
 
-def test_nobody_reading_on_ends_the_writing(session, memory):
+def test_nobody_reading_on_ends_the_writing(session, library):
     deadline = Deadline(60)
-    frames = session.write(memory, writing_of("The", MANUAL, new_tokens=120), deadline)
+    frames = session.write(library, writing_of("The", MANUAL, new_tokens=120), deadline)
     next(frames)
     frames.close()
     assert deadline.cancelled
@@ -180,19 +190,19 @@ def test_one_sentence_is_enough_where_it_is_wanted(session):
     assert text.count(".") == 1
 
 
-def test_pieces_never_cut_a_character(memory):
+def test_pieces_never_cut_a_character(library):
     text = "Grüße, 你好 👍🏽."
-    ids = memory.tokenizer(text)["input_ids"]
-    pieces = Pieces(memory.tokenizer, ids[:1])
-    shown = memory.tokenizer.decode(ids[:1]) + "".join(pieces.add(one) for one in ids[1:])
+    ids = library.tokenizer(text)["input_ids"]
+    pieces = Pieces(library.tokenizer, ids[:1])
+    shown = library.tokenizer.decode(ids[:1]) + "".join(pieces.add(one) for one in ids[1:])
     assert shown == text
     assert "\ufffd" not in shown
 
 
-def test_the_model_is_as_it_was(session, memory):
+def test_the_model_is_as_it_was(session, library):
     run(session, compare=True)
-    assert not memory.model._forward_pre_hooks
-    assert not any(one._forward_pre_hooks or one._forward_hooks for one in memory.model.modules())
+    assert not library.model._forward_pre_hooks
+    assert not any(one._forward_pre_hooks or one._forward_hooks for one in library.model.modules())
 
 
 @pytest.mark.parametrize(
@@ -241,7 +251,7 @@ def test_only_datastores_that_are_there_are_found(session):
         with pytest.raises(RequestError, match="no such datastore"):
             run(session, lookup=Lookup((name,)))
     with pytest.raises(RequestError, match="no model"):
-        session.memory("another")
+        session.library("another")
 
 
 def test_an_unexpected_error_tells_nothing():
@@ -249,39 +259,40 @@ def test_an_unexpected_error_tells_nothing():
     assert "/srv" not in friendly(ConfigError("the folder /srv/store is bad"))
 
 
-def test_a_memory_of_any_model_names_its_datastores(memory):
-    store = memory.stores["manual"]
-    made = Memory.of("mine", memory.model, memory.tokenizer, [store, store])
+def test_a_memory_of_any_model_names_its_datastores(library):
+    store = library.stores["manual"]
+    made = Library.of("mine", library.model, library.tokenizer, [store, store])
     assert list(made.stores) == [store.name, f"{store.name} 2"]
     assert made.context == 256
     assert made.examples[0].prompt
     with pytest.raises(ConfigError):
-        Memory.of("mine", memory.model, memory.tokenizer, [])
+        Library.of("mine", library.model, library.tokenizer, [])
 
 
-def test_a_prompt_and_its_answer_must_fit_the_model(memory):
-    wide = Session({memory.name: memory}, Limits(prompt_tokens=256, new_tokens=200))
+def test_a_prompt_and_its_answer_must_fit_the_model(library):
+    wide = Session({library.name: library}, Limits(prompt_tokens=256, new_tokens=200))
     with pytest.raises(LimitError, match="256 that the model reads"):
         run(wide, "word " * 100, new_tokens=200)
 
 
-def test_watching_changes_nothing(session, memory):
-    ids = memory.tokenizer(PROMPT, return_tensors="pt")["input_ids"]
-    with KNNLogitsProcessor(memory.model, memory.stores["manual"]) as knn:
-        settings = {"do_sample": False, "max_new_tokens": 8, "pad_token_id": 0}
-        plain = memory.model.generate(ids, logits_processor=[knn], **settings)
-        watched = memory.model.generate(ids, logits_processor=[Watched(knn)], **settings)
-    assert torch.equal(plain, watched)
-    assert text_of("x") == "x"
+def test_ten_answers_open_no_index_again(session, library, monkeypatch):
+    run(session)
+    opened = []
+    monkeypatch.setattr("knn_logits.opening.open_index", lambda *_, **__: opened.append(1))
+    for number in range(10):
+        run(session, f"For E{number}")
+    session.explain(library, "The remedy for E272 is to test the main fuse.", MANUAL)
+    measure(session, library, library.sample_text, MANUAL, Deadline(60))
+    assert not opened
 
 
-def test_the_end_of_a_text_is_a_candidate_that_can_be_read(session, memory):
-    watched = Watched(None)
-    ids = torch.tensor([5, memory.tokenizer.eos_token_id])
-    watched.steps.append(_Step(ids, torch.tensor([0.2, 0.7]), torch.tensor([0.1, 0.8])))
-    first, second = watched.candidates(0, 0.5, memory.tokenizer)
-    assert (first.token, first.p) == (END, pytest.approx(0.7))
-    assert second.token == memory.tokenizer.decode([5])
+def test_the_end_of_a_text_is_a_candidate_that_can_be_read():
+    end = Candidate("<|endoftext|>", 0, 0.7, 0.8, 0.1)
+    token = TokenTrace(" on", 5, 0.2, 0.1, 0.3, 0.5, 0.4, candidates=[end])
+    last = replace(token, token="<|endoftext|>", token_id=0)
+    found = words_only(Trace([SequenceTrace("", [token, last])]), {0})
+    assert [one.token for one in found[0].tokens] == [" on"]
+    assert [one.token for one in found[0].tokens[0].candidates] == [END]
 
 
 @pytest.mark.parametrize(

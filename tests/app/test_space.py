@@ -28,7 +28,7 @@ def test_the_front_matter_names_what_is_there():
 def test_the_entry_finds_its_packages_by_itself(monkeypatch):
     monkeypatch.setattr(sys, "path", [one for one in sys.path if not one.startswith(str(ROOT))])
     space = runpy.run_path(str(ROOT / "app" / "app.py"))
-    assert space["Memory"].__module__ == "knn_logits_app.memory"
+    assert space["Library"].__module__ == "knn_logits_app.library"
     assert str(ROOT) in sys.path
 
 
@@ -74,26 +74,26 @@ def in_a_fork(function):
 def test_a_fork_writes_explains_measures_and_builds_as_this_process_does(session, tmp_path):
     work = LentWork(session, in_a_fork)
     here = Work(session)
-    memory, lookup = session.first, Lookup(("manual", "chronicle"))
+    library, lookup = session.first, Lookup(("manual", "chronicle"))
     wanted = Writing("The right position of K-5750 is", lookup, compare=True, new_tokens=6)
 
     def deadline():
         return session.limits.deadline()
 
-    *_, lent = work.write(memory, wanted, deadline(), {})
-    *_, own = here.write(memory, wanted, deadline(), {})
+    *_, lent = work.write(library, wanted, deadline(), {})
+    *_, own = here.write(library, wanted, deadline(), {})
     assert lent["knn"].trace.to_dict() == own["knn"].trace.to_dict()
     assert lent["lm"].text == own["lm"].text
     text = "The remedy for E272 is to test the main fuse."
-    assert work.explain(memory, text, lookup, {}).words == pickle.loads(
-        pickle.dumps(here.explain(memory, text, lookup, {}).words)
+    assert work.explain(library, text, lookup, {}).words == pickle.loads(
+        pickle.dumps(here.explain(library, text, lookup, {}).words)
     )
     one = Lookup(("manual",))
-    assert work.measure(memory, text, one, deadline(), {}) == here.measure(
-        memory, text, one, deadline(), {}
+    assert work.measure(library, text, one, deadline(), {}) == here.measure(
+        library, text, one, deadline(), {}
     )
     documents, _ = documents_of(session, [], "The lighthouse was painted blue in 1931.")
-    *steps, folder = work.build(memory, documents, tmp_path, deadline())
+    *steps, folder = work.build(library, documents, tmp_path, deadline())
     assert all(isinstance(step, Progress) for step in steps)
     assert (folder / "datastore.json").is_file()
 

@@ -118,9 +118,9 @@ def test_a_page_of_another_site_reaches_nothing(chromium, url, served):
 
 
 @pytest.mark.parametrize("after", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-def test_a_slow_head_is_cut_off(memory, monkeypatch, after):
+def test_a_slow_head_is_cut_off(library, monkeypatch, after):
     monkeypatch.setattr(door.patient, "__defaults__", (0.3,))
-    with serving(memory) as (url, _):
+    with serving(library) as (url, _):
         place = url.removeprefix("http://").split(":")
         whole = f"GET /config HTTP/1.1\r\nHost: {':'.join(place)}\r\n\r\n".encode()
         for first in (b"", whole):  # before any request, and after one
@@ -212,9 +212,9 @@ def page_open(url, session):
         yield
 
 
-def test_what_a_visitor_has_stays_whoever_else_comes(memory, monkeypatch):
+def test_what_a_visitor_has_stays_whoever_else_comes(library, monkeypatch):
     with (
-        serving(memory, quotas=Quotas(stores=2, stores_of_all=4)) as (url, server),
+        serving(library, quotas=Quotas(stores=2, stores_of_all=4)) as (url, server),
         httpx.Client(base_url=url, timeout=60) as client,
         page_open(url, "visitor01"),
     ):
@@ -234,9 +234,9 @@ def test_what_a_visitor_has_stays_whoever_else_comes(memory, monkeypatch):
         assert not server.visitors.stores("crowd0000")
 
 
-def test_one_address_does_not_fill_the_queue(memory, monkeypatch):
+def test_one_address_does_not_fill_the_queue(library, monkeypatch):
     gate = threading.Event()
-    with serving(memory, quotas=Quotas(waiting=3), at_once=1) as (url, server):
+    with serving(library, quotas=Quotas(waiting=3), at_once=1) as (url, server):
         write = server.session.write
 
         def held(*given):
@@ -266,9 +266,9 @@ def test_one_address_does_not_fill_the_queue(memory, monkeypatch):
             assert ask("198.51.100.2").status_code == 200
 
 
-def test_one_address_does_not_use_up_everybodys_uploads(memory):
+def test_one_address_does_not_use_up_everybodys_uploads(library):
     with (
-        serving(memory, quotas=Quotas(uploaded=5_000, uploaded_by_all=9_000)) as (url, _),
+        serving(library, quotas=Quotas(uploaded=5_000, uploaded_by_all=9_000)) as (url, _),
         httpx.Client(base_url=url, timeout=20) as client,
     ):
 

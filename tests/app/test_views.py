@@ -6,9 +6,16 @@ from html.parser import HTMLParser
 
 import pytest
 
-from knn_logits import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace, Trace
+from knn_logits import (
+    Candidate,
+    DocumentShare,
+    NeighborTrace,
+    Rival,
+    SequenceTrace,
+    TokenTrace,
+    Trace,
+)
 from knn_logits_app import markup, panels, views
-from knn_logits_app.sampling import Candidate
 from knn_logits_app.session import Answer
 from knn_logits_app.words import words_of
 
@@ -25,18 +32,18 @@ def neighbor(**given):
 
 
 def token(text, influence=0.8, neighbors=(), **given):
-    known = {"p": 0.5, "p_lm": 0.1, "p_knn": 0.9, "lmbda": 0.5, **given}
+    likeliest = [Candidate(" cover", 7, 0.5, 0.1, 0.9)]
+    known = {"p": 0.5, "p_lm": 0.1, "p_knn": 0.9, "lmbda": 0.5, "candidates": likeliest, **given}
     return TokenTrace(text, 7, influence=influence, neighbors=list(neighbors), **known)
 
 
-def answer(*tokens, prompt="Open the", candidates=None):
+def answer(*tokens, prompt="Open the"):
     return Answer(
         prompt,
         tuple((one.token, one.influence) for one in tokens),
         knn=True,
         done=True,
         trace=Trace([SequenceTrace(prompt, list(tokens))]),
-        candidates=tuple(candidates or [[Candidate(" cover", 0.5, 0.1, 0.9)]] * len(tokens)),
         tokens=len(tokens),
         seconds=0.5,
     )
@@ -63,9 +70,12 @@ def test_no_text_from_outside_becomes_an_element_or_an_attribute():
         uri="javascript:alert(1)//" + HOSTILE, store=HOSTILE, source=HOSTILE,
     )  # fmt: skip
     shown = answer(
-        token(" " + HOSTILE, neighbors=[hostile]),
+        token(
+            " " + HOSTILE,
+            neighbors=[hostile],
+            candidates=[Candidate(HOSTILE, 7, 0.5, 0.1, 0.0)],
+        ),
         prompt=HOSTILE,
-        candidates=[[Candidate(HOSTILE, 0.5, 0.1, None)]],
     )
     html = views.answers_html({"lm": shown, "knn": shown})
     elements = Elements(html)
@@ -223,10 +233,8 @@ def test_progress_without_a_total_is_open():
 
 
 def test_bars_are_of_the_mixture_first_and_say_what_it_is():
-    one = answer(
-        token(" cover"),
-        candidates=[[Candidate(" cover", 0.5, 0.1, 0.9), Candidate("x", 0.2, 1, 0)]],
-    )
+    others = [Candidate(" cover", 7, 0.5, 0.1, 0.9), Candidate("x", 8, 0.2, 1, 0)]
+    one = answer(token(" cover", candidates=others))
     html = views.answers_html({"knn": one})
     heads = re.findall(r'<th scope="col">([^<]*)</th>', html)
     assert heads == ["candidate", "p, together", "p_LM, model", "p_kNN, neighbors"]

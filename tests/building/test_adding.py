@@ -20,11 +20,11 @@ from knn_logits import (
     WindowConfig,
     build_datastore,
 )
-from knn_logits.building import adding, indexing
+from knn_logits.building import adding, indexing, recall
 from knn_logits.building.adding import add_documents
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.datastore import layout
-from knn_logits.retrieval import open_index
+from knn_logits.opening import open_index
 
 SMALL = WindowConfig(16, 8)
 # Documents of two sentences, so that a tenth of them is not one.
@@ -166,11 +166,11 @@ def test_an_automatic_choice_is_made_again(model, tokenizer, make, monkeypatch):
 
 def test_recall_that_has_sunk_is_told(model, tokenizer, make, monkeypatch, caplog):
     store = make("s", DOCUMENTS[:10], index=IndexConfig("IVF8,SQ8", nprobe=8))
-    monkeypatch.setattr(indexing, "recall", lambda *_: 0.95)
+    monkeypatch.setattr(recall, "recall", lambda *_: 0.95)
     with caplog.at_level(logging.WARNING, "knn_logits"):
         store = add_documents(model, tokenizer, store, DOCUMENTS[10:12])
     assert not caplog.records
-    monkeypatch.setattr(indexing, "recall", lambda *_: 0.5)
+    monkeypatch.setattr(recall, "recall", lambda *_: 0.5)
     with caplog.at_level(logging.WARNING, "knn_logits"):
         store = add_documents(model, tokenizer, store, DOCUMENTS[12:14])
     assert "has sunk to 0.500, 0.950 before" in caplog.text

@@ -20,14 +20,14 @@ from knn_logits import (
     Retriever,
     build_index,
 )
-from knn_logits.building import indexing
+from knn_logits.building import indexing, recall
 from knn_logits.building.indexing import check_index
 from knn_logits.datastore import files, layout
 from knn_logits.datastore.files import write_arrays
 from knn_logits.errors import StorageError
 from knn_logits.index.base import normalised
 from knn_logits.index.exact import ExactIndex
-from knn_logits.retrieval import open_index
+from knn_logits.opening import open_index
 
 RANDOM = np.random.default_rng(3)
 DOCUMENTS = [RANDOM.integers(0, 100, 31).tolist() for _ in range(40)]
@@ -176,10 +176,10 @@ def test_nprobe_is_the_smallest_that_reaches_the_recall(plain):
     chosen = store.manifest.index.nprobe
     index = open_index(store)
     assert index.nprobe == chosen > 1
-    queries, truth = indexing.sample_queries(store, 0)
-    assert indexing.recall(index, queries, truth) >= 0.9
+    queries, truth = recall.sample_queries(store, 0)
+    assert recall.recall(index, queries, truth) >= 0.9
     index.nprobe = chosen // 2
-    assert indexing.recall(index, queries, truth) < 0.9
+    assert recall.recall(index, queries, truth) < 0.9
 
 
 def test_nprobe_that_was_asked_for_is_kept(plain):
@@ -193,7 +193,7 @@ def test_nprobe_that_was_asked_for_is_kept(plain):
 
 
 def test_queries_and_their_true_neighbors(plain):
-    queries, truth = indexing.sample_queries(plain, 0)
+    queries, truth = recall.sample_queries(plain, 0)
     assert queries.shape == (256, 8)
     assert truth.shape == (256, 64)
     rows = {row.tobytes(): number for number, row in enumerate(KEYS.astype(np.float32))}

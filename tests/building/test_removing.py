@@ -11,7 +11,7 @@ from knn_logits.building import removing
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.datastore import files, layout
 from knn_logits.errors import DamagedError, StorageError
-from knn_logits.retrieval import open_index
+from knn_logits.opening import open_index
 
 RANDOM = np.random.default_rng(11)
 LENGTHS = [31, 1, 40, 25, 60, 2, 33, 1, 50, 45, 70, 42]

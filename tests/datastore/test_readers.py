@@ -11,7 +11,7 @@ from handmade import make_store
 from knn_logits import DamagedError, Datastore, IndexConfig, build_index
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.datastore import store as store_module
-from knn_logits.retrieval import open_index
+from knn_logits.opening import open_index
 
 RANDOM = np.random.default_rng(4)
 DOCUMENTS = [RANDOM.integers(0, 100, 21).tolist() for _ in range(10)]
@@ -22,7 +22,7 @@ import sys
 import numpy as np
 import torch
 from knn_logits import Datastore
-from knn_logits.retrieval import open_index
+from knn_logits.opening import open_index
 torch.set_num_threads(1)
 seen = set()
 openings = 0

@@ -19,7 +19,7 @@ from knn_logits import (
     evaluate,
     explain,
 )
-from knn_logits.evaluation.opening import open_bench
+from knn_logits.evaluation.bench import open_bench
 from knn_logits.evaluation.perplexity import token_likelihoods
 from knn_logits.retrieval import Retriever
 from knn_logits.windows import stream

@@ -10,7 +10,7 @@ from conftest import TEXTS, make_gpt2
 import knn_logits
 from knn_logits.config import WindowConfig
 from knn_logits.errors import ConfigError, CorpusError, MismatchError
-from knn_logits.evaluation.opening import open_bench
+from knn_logits.evaluation.bench import open_bench
 from knn_logits.evaluation.perplexity import token_likelihoods
 from knn_logits.evaluation.texts import Text
 
@@ -204,8 +204,8 @@ def test_no_neighbor_leaves_the_models_probability(model, tokenizer, store):
         def search(self, queries):
             return knn_logits.Neighbors.nothing(len(queries))
 
-    bench = open_bench(model, tokenizer, None, window=WindowConfig(32, 16))
-    bench = type(bench)(**{**vars(bench), "retriever": Nobody()})
+    bench = open_bench(model, tokenizer, store, window=WindowConfig(32, 16))
+    bench.memory.retriever = Nobody()
     text = Text("t", OTHER, tokenizer, 32, 16)
     for batch in token_likelihoods(bench, text.pieces()):
         assert torch.equal(batch.mixed, batch.lm)

@@ -222,10 +222,10 @@ def test_explain(model, tokenizer, memory, gated):
     knn, gate = gated
     text = " ".join(TEXTS[2:4])[:120]
     trace = explain(
-        model, tokenizer, knn.datastores, text, k=K, lmbda=knn.gate, temperature=TEMPERATURE
+        model, tokenizer, knn.memory.stores, text, k=K, lmbda=knn.gate, temperature=TEMPERATURE
     )
     ids = torch.tensor(tokenizer(text)["input_ids"])
-    window = knn.datastores[0].manifest.windows.window
+    window = knn.memory.stores[0].manifest.windows.window
     assert len(ids) <= window
     lmbdas, log_p = reference(model, memory, gate, ids)
     clear, tokens = ~np.isnan(log_p), trace[0].tokens

@@ -12,7 +12,7 @@ from knn_logits import DamagedError, Datastore, DatastoreError, IndexConfig, bui
 from knn_logits.datastore import layout
 from knn_logits.index import native
 from knn_logits.index.faiss_backend import FaissIndex
-from knn_logits.retrieval import open_index
+from knn_logits.opening import open_index
 
 RANDOM = np.random.default_rng(7)
 DOCUMENTS = [RANDOM.integers(0, 100, 41).tolist() for _ in range(10)]

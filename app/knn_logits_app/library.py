@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from knn_logits import ConfigError, Datastore, KNNLogitsProcessor
+from knn_logits import ConfigError, Datastore, Memory
 from knn_logits_app.reading import Reading
 
 # Characters of a source that still makes an example.
@@ -23,7 +23,7 @@ class Example:
 
 
 @dataclass
-class Memory:
+class Library:
     """A model, its tokenizer and its datastores.
 
     Attributes:
@@ -50,8 +50,8 @@ class Memory:
     sample_text: str = ""
 
     @classmethod
-    def of(cls, name: str, model: Any, tokenizer: Any, stores: Iterable[Datastore]) -> Memory:
-        """A memory of any model and datastores, which are checked once, here.
+    def of(cls, name: str, model: Any, tokenizer: Any, stores: Iterable[Datastore]) -> Library:
+        """A library of any model and datastores, which are checked once, here.
 
         Raises:
             MismatchError: when a datastore belongs to another model.
@@ -65,13 +65,18 @@ class Memory:
             opened[title] = store
         if not opened:
             raise ConfigError("name at least one datastore")
-        KNNLogitsProcessor(model, list(opened.values()), threads=1).close()
+        Memory(model, list(opened.values()), threads=1)
         examples = tuple(
             Example(prompt, (title,))
             for title, store in opened.items()
             for prompt in beginnings(store, tokenizer, 4 // len(opened) or 1)
         )
         return cls(name, model, tokenizer, opened, examples=examples)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """The model with all its datastores, which were checked before. Searches in one thread."""
+        return Memory(self.model, list(self.stores.values()), threads=1, check=False)
 
     @cached_property
     def reading(self) -> Reading:

@@ -1,34 +1,32 @@
-"""Models, texts and datastores made ready to be scored together; all that can be refused is."""
+"""A model, perhaps with its memory, made ready to score texts; all that can be refused is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 from typing_extensions import Unpack
 
 from knn_logits.capture.forward import input_device
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key
-from knn_logits.combined import Stores, open_retriever, open_stores
-from knn_logits.compatibility import (
-    check_model,
-    check_tokenizer,
-    locate_key,
-    pair_tokenizer,
-    vocabulary_size,
-)
-from knn_logits.config import SearchSettings, WindowConfig, check_threads, whole_number
+from knn_logits.combined import Stores
+from knn_logits.compatibility import check_tokenizer, pair_tokenizer, vocabulary_size
+from knn_logits.config import WindowConfig, check_threads, whole_number
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError
-from knn_logits.gating.gate import Gate
-from knn_logits.retrieval import Retriever
+from knn_logits.memory import Memory, MemorySettings
 from knn_logits.scoring.text_pass import scoring_batch_tokens
-from knn_logits.settings import scoring_settings
 from knn_logits.text.pairs import PairTokenizer, context_length
 from knn_logits.windows import resolve
+
+
+class BenchSettings(MemorySettings, total=False):
+    """How texts are read, beside how a memory is opened and asked; see `open_bench`."""
+
+    window: WindowConfig | None
+    concatenate: bool | None
+    batch_tokens: int | None
 
 
 @dataclass(frozen=True)
@@ -39,48 +37,45 @@ class Bench:
         model: The model.
         tokenizer: Its tokenizer.
         location: Where the key is.
-        retriever: Searches the datastore; None scores the model alone.
-        gate: Decides how much its neighbors count; None where that is a number.
-        pairs: Cuts the pairs of an encoder-decoder model; None for a causal one.
+        memory: Datastores and settings; None scores the model alone.
         window: Tokens read at once.
         stride: Tokens by which the window moves on.
         concatenate: Whether documents are joined into one stream.
         batch_tokens: Tokens a forward pass.
+        pairs: Cuts the pairs of an encoder-decoder model; None for a causal one.
     """
 
     model: nn.Module
     tokenizer: Any
     location: KeyLocation
-    retriever: Retriever | None
+    memory: Memory | None
     window: int
     stride: int
     concatenate: bool
     batch_tokens: int
-    gate: Gate | None = None
     pairs: PairTokenizer | None = None
 
 
 def open_bench(
     model: nn.Module,
     tokenizer: Any,
-    datastore: Stores | None,
+    datastore: Memory | Stores | None,
     *,
-    weights: Sequence[float] | None = None,
-    k: int | None = None,
-    lmbda: float | Gate | None = None,
-    temperature: float | None = None,
     window: WindowConfig | None = None,
     concatenate: bool | None = None,
     batch_tokens: int | None = None,
-    device: torch.device | str = "cpu",
-    threads: int | None = None,
-    check: bool = True,
-    native_index: bool = False,
-    **search: Unpack[SearchSettings],
+    **settings: Unpack[MemorySettings],
 ) -> Bench:
     """Checks model, tokenizer, datastores and settings against one another.
 
-    See `knn_logits.evaluate` for the arguments.
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        datastore: A memory, or what one is opened from; None scores the model alone.
+        window: Tokens seen at once, and the stride; None takes the datastore's.
+        concatenate: Join the documents into one stream; None does what the datastore did.
+        batch_tokens: Tokens a forward pass; None chooses by device and vocabulary.
+        settings: See `Memory`.
 
     Raises:
         ConfigError: when a setting is out of its range.
@@ -88,28 +83,19 @@ def open_bench(
     """
     if batch_tokens is not None:
         batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
-    check_threads(threads)
-    stores = [] if datastore is None else open_stores(datastore)
-    retriever = gate = None
+    check_threads(settings.get("threads"))
+    memory, store = None, None
     windows = (window or WindowConfig(), False)
-    if not stores:
+    if datastore is None:
         location = find_key(model, DEFAULT_KEY)
     else:
-        for store in stores:
-            check_tokenizer(tokenizer, store)
-            location = locate_key(model, store)
-            if check:
-                check_model(model, store, location)
-        config, gate = scoring_settings(
-            stores[0], k=k, lmbda=lmbda, temperature=temperature, **search
-        )
-        windows = _like_the_store(window, stores[0])
-        resolve(windows[0], context_length(model))
-        retriever = open_retriever(
-            stores, config, weights=weights, device=device, threads=threads, native=native_index
-        )
+        memory = Memory.of(model, datastore, scoring=True, **settings)
+        for one in memory.stores:
+            check_tokenizer(tokenizer, one)
+        location, store = memory.location, memory.stores[0]
+        windows = _like_the_store(window, store)
     size, stride = resolve(windows[0], context_length(model))
-    pairs = pair_tokenizer(model, tokenizer, stores[0] if stores else None)
+    pairs = pair_tokenizer(model, tokenizer, store)
     if pairs is not None:
         if concatenate:
             raise ConfigError("pairs are no stream of text: leave out --concatenate")
@@ -118,12 +104,11 @@ def open_bench(
         model,
         tokenizer,
         location,
-        retriever,
+        memory,
         size,
         stride,
         windows[1] if concatenate is None else concatenate,
         batch_tokens or scoring_batch_tokens(input_device(model), vocabulary_size(model)),
-        gate,
         pairs,
     )
 

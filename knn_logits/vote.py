@@ -1,0 +1,101 @@
+"""`Vote`: what a memory says at one step, for a batch of rows. Tensors only, computed when asked.
+
+p(y) = lmbda * p_kNN(y) + (1 - lmbda) * p_LM(y), Khandelwal et al. (2020), equation 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from knn_logits.distribution import log_p_knn_of, mix
+from knn_logits.neighbors import Neighbors
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The likeliest next tokens of each row, in no promised order.
+
+    The model's own favourite is among them, and may stand there twice.
+
+    Attributes:
+        tokens: int64 [rows, candidates].
+        p: float32 [rows, candidates], probabilities in the mixture.
+        p_lm: float32 [rows, candidates], by the model alone.
+        p_knn: float32 [rows, candidates], by the neighbors alone.
+    """
+
+    tokens: Tensor
+    p: Tensor
+    p_lm: Tensor
+    p_knn: Tensor
+
+    def __getitem__(self, row: int) -> list[tuple[int, float, float, float]]:
+        """Token, p, p_lm and p_knn of a row's candidates, the likeliest first, none twice."""
+        parts = (self.tokens, self.p, self.p_lm, self.p_knn)
+        found = {one[0]: one for one in zip(*(part[row].tolist() for part in parts), strict=True)}
+        return sorted(found.values(), key=lambda one: -one[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Vote:
+    """What the neighbors of some queries say about the next token, beside what the model says.
+
+    Attributes:
+        neighbors: Of `rows` queries, on the device of `log_p_lm`.
+        log_weights: log w_i of the votes that count, float32 [rows, k]; -inf for no vote.
+        lmbda: The weight of the neighbors where there are any: a number, or one a row, [rows].
+        log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
+        every_row: Whether every row is known to have a vote, which spares several steps.
+    """
+
+    neighbors: Neighbors
+    log_weights: Tensor
+    lmbda: float | Tensor
+    log_p_lm: Tensor
+    every_row: bool = False
+
+    @cached_property
+    def log_p(self) -> Tensor:
+        """The mixture's log-probabilities, float32 [rows, vocabulary]."""
+        return mix(
+            self.log_p_lm,
+            self.log_weights,
+            self.neighbors.values,
+            self.lmbda,
+            every_row=self.every_row,
+        )
+
+    @cached_property
+    def lmbdas(self) -> Tensor:
+        """float32 [rows], the weight of the neighbors; 0 where there are none."""
+        found = torch.as_tensor(self.lmbda, dtype=torch.float32, device=self.log_p_lm.device)
+        found = found.expand(self.neighbors.rows)
+        voted = self.log_weights.isfinite().any(dim=-1) if self.neighbors.k else torch.zeros(1)
+        return found * voted.to(found)
+
+    def influence(self, row: int, token: int) -> float:
+        """The neighbors' share of a token's probability, in [0, 1]."""
+        own = (1.0 - self.lmbdas[row]) * (self.log_p_lm[row, token] - self.log_p[row, token]).exp()
+        return min(1.0, max(0.0, 1.0 - float(own)))
+
+    def candidates(self, number: int) -> Candidates:
+        """The likeliest next tokens.
+
+        Args:
+            number: Of the mixture's likeliest tokens; the model's own favourite comes to these.
+        """
+        likeliest = self.log_p.topk(min(number, self.log_p.shape[-1]), dim=-1).indices
+        tokens = torch.cat([likeliest, self.log_p_lm.argmax(dim=-1, keepdim=True)], dim=-1)
+        by_neighbors = [
+            log_p_knn_of(self.log_weights, self.neighbors.values, one) for one in tokens.unbind(-1)
+        ]
+        logs = (
+            self.log_p.gather(-1, tokens),
+            self.log_p_lm.gather(-1, tokens),
+            torch.stack(by_neighbors, dim=-1),
+        )
+        return Candidates(tokens.cpu(), *(one.exp().cpu() for one in logs))
