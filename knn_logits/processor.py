@@ -17,11 +17,14 @@ from knn_logits.capture.hooks import StateCapture, Window
 from knn_logits.combined import Stores
 from knn_logits.compatibility import check_tokenizer, vocabulary_size
 from knn_logits.config import KNNConfig, whole_number
+from knn_logits.drafting.drafter import Drafter
+from knn_logits.drafting.loop import DraftedDecoding, can_draft
 from knn_logits.errors import ModelError, TraceError
 from knn_logits.gating.gate import Gate
 from knn_logits.index.base import full_precision
 from knn_logits.memory import Memory, MemorySettings
 from knn_logits.neighbors import Neighbors
+from knn_logits.settings import generation_settings
 from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
 from knn_logits.trace.recording import Recording, Step, inputs_of, sources_of
 from knn_logits.trace.trace import Trace
@@ -89,7 +92,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         self._recordings: list[Recording] = []
         self._current = threading.local()
         self._lock = threading.Lock()
-        self._model_config = getattr(model, "generation_config", None) or model.config
+        self._model_config: Any = getattr(model, "generation_config", None) or model.config
         self._ends = _end_tokens(self._model_config, vocabulary_size(model))
         self._end_index = torch.tensor(self._ends, dtype=torch.int64)
         self._capture = StateCapture(model, self.memory.location)
@@ -113,6 +116,56 @@ class KNNLogitsProcessor(LogitsProcessor):
     def close(self) -> None:
         """Takes the hooks off the model, which is then exactly as it was before."""
         self._capture.close()
+
+    def generate(self, inputs: Tensor | None = None, *, draft: bool = True, **settings: Any) -> Any:
+        """Calls the model's `generate()` with this processor, and writes with drafts where it can.
+
+            with KNNLogitsProcessor(model, store) as knn:
+                output = knn.generate(**tokenizer("The winch", return_tensors="pt"))
+
+        With drafts one forward pass gives several tokens; which ones is not changed. Drafts serve
+        one text at a time, greedy or sampled; see `drafting.loop.can_draft`. All else is written
+        as `generate()` writes it.
+
+        Args:
+            inputs: Ids of the prompt; `input_ids` by name does the same.
+            draft: Whether to draft.
+            settings: Arguments of `generate()`. An n-gram that the datastore's settings for
+                writing keep from being repeated is not repeated unless `no_repeat_ngram_size` is
+                given.
+
+        Returns:
+            What `generate()` returns.
+        """
+        model: Any = self.memory.model
+        own = settings.get("generation_config") or self._model_config
+        defaults = own.to_dict() if hasattr(own, "to_dict") else {}
+        settings = generation_settings(self.memory.stores[0]) | settings
+        others = [one for one in settings.pop("logits_processor", None) or () if one is not self]
+        settings["logits_processor"] = [self, *others]
+        if inputs is not None:
+            settings["input_ids"] = inputs
+        ids = settings.get("input_ids")
+        if draft and can_draft(model, ids, {**defaults, **settings}):
+            drafter = Drafter(self.memory)
+            loop = DraftedDecoding(
+                lambda text: drafter.draft(text, self.vote),
+                drafter.learn,
+                settings.get("streamer"),
+            )
+            output = model.generate(**settings, custom_generate=loop)
+            self._current.passes = loop.passes
+            return output
+        output = model.generate(**settings)
+        prompt: Any = None if model.config.is_encoder_decoder else ids
+        before = 1 if prompt is None else prompt.shape[1]
+        self._current.passes = getattr(output, "sequences", output).shape[1] - before - 1
+        return output
+
+    @property
+    def passes(self) -> int:
+        """Forward passes behind the prompt's in this thread's latest `generate` of this object."""
+        return int(getattr(self._current, "passes", 0))
 
     def __enter__(self) -> KNNLogitsProcessor:
         return self
@@ -192,8 +245,9 @@ class KNNLogitsProcessor(LogitsProcessor):
             # Assisted decoding asks for the positions from here on one by one: search them at once,
             # unless a gate leaves some out, which reads what the model says there.
             states = self._capture.states(window, position)
+            # What is known one by one only is asked for one by one.
             reads_model = getattr(self.gate, "searches", None) is not None
-            if reads_model:
+            if reads_model or self.memory.retriever.follows_text:
                 states = states[:, :1]
             rows, positions, _ = states.shape
             texts = input_ids

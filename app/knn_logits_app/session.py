@@ -24,7 +24,6 @@ from knn_logits import (
     Limits,
     Trace,
     explain,
-    generation_settings,
 )
 from knn_logits_app.library import Library
 from knn_logits_app.reading import Given
@@ -54,6 +53,7 @@ class Answer:
         stopped: Why it ended early, if it did.
         tokens: Tokens written.
         seconds: How long the writing took, the trace not counted.
+        passes: Forward passes of the model, where they were counted.
     """
 
     prompt: str
@@ -64,6 +64,7 @@ class Answer:
     stopped: str | None = None
     tokens: int = 0
     seconds: float = 0.0
+    passes: int | None = None
 
     @property
     def text(self) -> str:
@@ -242,10 +243,10 @@ class Session:
             if wanted.one_sentence:
                 criteria.append(SentenceEnd(tokenizer, given.ids.shape[1]))
             pad = tokenizer.pad_token_id
-            output = library.model.generate(
+            write = knn.generate if knn else library.model.generate
+            output = write(
                 **given.inputs,
                 **reading.settings,
-                **(generation_settings(stores[0]) if stores else {}),
                 max_new_tokens=wanted.new_tokens,
                 do_sample=False,
                 num_beams=1,
@@ -260,7 +261,7 @@ class Session:
                 stopped = "stopped" if deadline.cancelled else "the time is up"
             answer = Answer(
                 given.shown, tuple(words), knn=knn is not None, stopped=stopped,
-                tokens=len(words), seconds=seconds,
+                tokens=len(words), seconds=seconds, passes=knn.passes + 1 if knn else None,
             )  # fmt: skip
             if knn is None or wanted.lookup is None:
                 tell(_done(answer))

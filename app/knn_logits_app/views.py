@@ -40,11 +40,14 @@ def answers_html(answers: Mapping[str, Answer], *, metric: str = "l2", name: str
         metric: How the datastores compare keys.
         name: Begins the names of elements; another for each place of a page.
     """
-    pace = "written one by one, nothing drafted or cached"
-    if len(answers) > 1:
-        pace += ", both texts at once"
+    together = ", both texts at once" if len(answers) > 1 else ""
     columns = "".join(
-        _column(answers[side], side, name, "read in one pass" if side == "text" else pace)
+        _column(
+            answers[side],
+            side,
+            name,
+            "read in one pass" if side == "text" else _pace(answers[side]) + together,
+        )
         for side in _TITLES
         if side in answers
     )
@@ -54,6 +57,14 @@ def answers_html(answers: Mapping[str, Answer], *, metric: str = "l2", name: str
     if knn is not None:
         parts += [legend(), _panels(knn, name, metric)]
     return "".join(parts)
+
+
+def _pace(answer: Answer) -> str:
+    """How the words came, so that nobody compares speeds of different kinds unawares."""
+    passes = answer.passes
+    if passes is None or passes >= answer.tokens:
+        return "written one by one"
+    return f"{passes} pass{'' if passes == 1 else 'es'} of the model, drafted from the memory"
 
 
 _TITLES = {"lm": "The model alone", "knn": "With its memory (kNN)", "text": "The text"}

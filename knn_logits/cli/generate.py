@@ -118,6 +118,13 @@ def generate(
             "own number where not given.",
         ),
     ] = None,
+    draft: Annotated[
+        bool,
+        typer.Option(
+            "--draft/--no-draft",
+            help="Verify several tokens in one forward pass; the text is the same.",
+        ),
+    ] = True,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
@@ -171,9 +178,9 @@ def generate(
         pad = tokenizer.pad_token_id
         settings["pad_token_id"] = tokenizer.eos_token_id if pad is None else pad
 
-    def write(**extra: Any) -> tuple[Any, str]:
+    def write(generates: Any, **more: Any) -> tuple[Any, str]:
         set_seed(seed)
-        output = loaded.generate(**inputs, **settings, **extra)
+        output = generates(**inputs, **settings, **more)
         if pairs is not None:
             return output, pairs.texts(output.sequences)[0]
         # Some tokenizers drop the space at the beginning of what they decode.
@@ -182,7 +189,7 @@ def generate(
         return output, str(whole)[len(str(start)) :]
 
     with interruptible("nothing was written"):
-        alone = write()[1] if compare else None
+        alone = write(loaded.generate)[1] if compare else None
         with KNNLogitsProcessor(
             loaded,
             datastores,
@@ -200,7 +207,7 @@ def generate(
             native_index=native_index,
             threads=threads,
         ) as knn:
-            output, text = write(logits_processor=[knn])
+            output, text = write(knn.generate, draft=draft)
             trace = knn.trace(output, tokenizer)
     if json:
         content: dict[str, Any] = {"prompt": prompt, "text": text}
@@ -210,6 +217,7 @@ def generate(
             content["without"] = without
         content |= {name: getattr(knn.config, name) for name in _SHOWN}
         content["no_repeat_ngram_size"] = settings.get("no_repeat_ngram_size", 0)
+        content["passes"] = knn.passes
         if knn.gate is not None:
             content["gate"] = gate_name(knn.gate)
         content["tokens"] = [token_dict(token) for token in trace[0].tokens]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -243,10 +244,14 @@ def test_bars_are_of_the_mixture_first_and_say_what_it_is():
 
 
 def test_a_speed_says_how_the_words_came():
-    one = answer(token(" cover"))
-    both = views.answers_html({"lm": one, "knn": one})
-    assert both.count("nothing drafted or cached, both texts at once") == 2
-    alone = views.answers_html({"knn": one})
-    assert "nothing drafted or cached" in alone
+    one = answer(token(" cover"), token(" of"), token(" it"))
+    drafted = replace(one, passes=2)
+    both = views.answers_html({"lm": one, "knn": drafted})
+    assert both.count("both texts at once") == 2
+    assert "6 a second: written one by one, both" in both
+    assert "6 a second: 2 passes of the model, drafted from the memory, both" in both
+    alone = views.answers_html({"knn": replace(one, passes=1)})
+    assert "1 pass of the model, drafted" in alone
     assert "at once" not in alone
+    assert "one by one" in views.answers_html({"knn": replace(one, passes=3)})
     assert "read in one pass" in views.answers_html({"text": one})

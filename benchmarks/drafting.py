@@ -1,0 +1,99 @@
+"""Text with drafts, without, by the model alone, and by prompt lookup: tokens a pass and a second.
+
+    python benchmarks/drafting.py MODEL STORE CORPUS [--prompts 100] [--new-tokens 96]
+
+Prompts are 48 tokens from random places of a corpus. All of them write each prompt, in random
+order, so that a slow moment of the machine meets them alike. The settings are the datastore's for
+writing; `--lmbda`, `--k` and `--temperature` change them.
+"""
+
+import argparse
+import random
+import time
+
+import torch
+from common import load, record
+
+import knn_logits
+
+PROMPT = 48
+
+
+def prompts_of(corpus, tokenizer, number, seed):
+    """Prompts from random places of a corpus; random tokens where there is none."""
+    numbers = random.Random(seed)
+    if corpus is None:
+        return [
+            torch.tensor([[numbers.randrange(len(tokenizer)) for _ in range(PROMPT)]])
+            for _ in range(number)
+        ]
+    texts = [
+        tokenizer(one.text, verbose=False)["input_ids"] for one in knn_logits.read_corpus([corpus])
+    ]
+    texts = [ids for ids in texts if len(ids) > 2 * PROMPT]
+    found = []
+    for ids in numbers.choices(texts, weights=[len(one) for one in texts], k=number):
+        start = numbers.randrange(len(ids) - PROMPT)
+        found.append(torch.tensor([ids[start : start + PROMPT]]))
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("store")
+    parser.add_argument("corpus", nargs="?", help="random tokens where it is left out")
+    parser.add_argument("--prompts", type=int, default=100)
+    parser.add_argument("--new-tokens", type=int, default=96)
+    parser.add_argument("--sample", action="store_true")
+    parser.add_argument("--lmbda", type=float)
+    parser.add_argument("--k", type=int)
+    parser.add_argument("--temperature", type=float)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    model, tokenizer = load(args.model)
+    prompts = prompts_of(args.corpus, tokenizer, args.prompts, args.seed)
+    settings = {
+        "max_new_tokens": args.new_tokens,
+        "do_sample": args.sample,
+        "pad_token_id": tokenizer.eos_token_id,
+    }
+    seconds, tokens, equal, passes = {}, {}, 0, 0
+    own = {"k": args.k, "lmbda": args.lmbda, "temperature": args.temperature}
+    with knn_logits.KNNLogitsProcessor(model, knn_logits.Datastore(args.store), **own) as knn:
+        ways = {
+            "model": model.generate,
+            "knn": lambda **given: knn.generate(draft=False, **given),
+            "knn, drafts": knn.generate,
+            "knn, prompt lookup": lambda **given: knn.generate(
+                draft=False, prompt_lookup_num_tokens=8, **given
+            ),
+        }
+        for number, ids in enumerate(prompts):
+            written = {}
+            for way in random.Random(number).sample(list(ways), len(ways)):
+                torch.manual_seed(number)
+                started = time.perf_counter()
+                written[way] = ways[way](
+                    input_ids=ids, attention_mask=torch.ones_like(ids), **settings
+                )
+                seconds[way] = seconds.get(way, 0.0) + time.perf_counter() - started
+                tokens[way] = tokens.get(way, 0) + written[way].shape[1] - PROMPT
+                if way == "knn, drafts":
+                    passes += knn.passes + 1
+            equal += torch.equal(written["knn"], written["knn, drafts"])
+    speeds = {way: tokens[way] / seconds[way] for way in ways}
+    result = {
+        "identical": f"{equal} of {len(prompts)}",
+        "tokens_a_pass": round(tokens["knn, drafts"] / passes, 2),
+        "tokens_a_second": {way: round(speed, 1) for way, speed in speeds.items()},
+        "to_the_model_alone": {
+            way: round(speed / speeds["model"], 2) for way, speed in speeds.items()
+        },
+    }
+    record("drafting", vars(args), result)
+
+
+if __name__ == "__main__":
+    main()

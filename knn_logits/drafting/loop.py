@@ -1,0 +1,195 @@
+"""Greedy search and sampling with drafts: one forward pass verifies several tokens.
+
+The pass reads the latest token and a draft behind it. Each position's scores go through the same
+processors as without drafts, and a token is chosen from them in the same way; the draft counts as
+far as it is what was chosen. So greedy text is the same, and sampled text has the same
+distribution, from the same random numbers: every token is drawn from its own conditional one.
+
+Leviathan et al. (2023), "Fast Inference from Transformers via Speculative Decoding", with drafts
+that cost nothing; Saxena (2023), "Prompt Lookup Decoding".
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+# What a causal model's pass is told beside ids; with anything else the text is written plainly.
+_KNOWN = {
+    "attention_mask",
+    "cache_position",
+    "logits_to_keep",
+    "past_key_values",
+    "position_ids",
+    "token_type_ids",
+    "use_cache",
+}
+
+Draft = Callable[[Sequence[int]], list[int]]
+Learn = Callable[[int], None]
+
+
+def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
+    """Whether a text can be written with drafts; otherwise it is written as without.
+
+    Drafts serve one text at a time, greedy or sampled, from ids, by a causal model whose cache
+    forgets what was rejected: full attention in a dynamic cache.
+
+    Args:
+        model: The model.
+        input_ids: What it goes on from.
+        settings: What `generate()` is called with, the model's own generation settings beneath.
+    """
+    if not isinstance(input_ids, Tensor) or len(input_ids) != 1 or model.config.is_encoder_decoder:
+        return False
+    if not callable(getattr(model, "_sample", None)) or getattr(model, "_is_stateful", False):
+        return False
+    types = getattr(model.config.get_text_config(), "layer_types", None) or ()
+    if any(one != "full_attention" for one in types):
+        return False
+    if getattr(model.config.get_text_config(), "sliding_window", None) and not types:
+        return False
+    mask = settings.get("attention_mask")
+    if isinstance(mask, Tensor) and not bool(mask.all()):
+        return False
+    for name, plain in (
+        ("num_beams", 1),
+        ("num_return_sequences", 1),
+        ("num_beam_groups", 1),
+        ("use_cache", True),
+        ("guidance_scale", 1.0),
+        ("output_attentions", False),
+        ("output_hidden_states", False),
+    ):
+        if settings.get(name, plain) not in (None, plain):
+            return False
+    others = (
+        "assistant_model",
+        "cache_implementation",
+        "constraints",
+        "custom_generate",
+        "dola_layers",
+        "force_words_ids",
+        "inputs_embeds",
+        "past_key_values",
+        "penalty_alpha",
+        "prompt_lookup_num_tokens",
+    )
+    return all(settings.get(name) is None for name in others)
+
+
+class DraftedDecoding:
+    """The loop, as `custom_generate` of transformers takes it.
+
+    Args:
+        draft: From the ids of a text, tokens that may come next.
+        learn: Told how many of the drafted tokens came true.
+        streamer: Told every token that is chosen; None for nobody.
+
+    Attributes:
+        passes: Forward passes after the prompt's.
+    """
+
+    def __init__(self, draft: Draft, learn: Learn, streamer: Any = None) -> None:
+        self._draft, self._learn, self._streamer = draft, learn, streamer
+        self.passes = 0
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Continues one text; see `GenerationMixin._sample` of transformers."""
+        unknown = [one for one in model_kwargs if one not in _KNOWN]
+        if unknown or not model_kwargs.get("use_cache", True):
+            return type(model)._sample(
+                model,
+                input_ids,
+                logits_processor=logits_processor,
+                stopping_criteria=stopping_criteria,
+                generation_config=generation_config,
+                streamer=self._streamer,
+                **model_kwargs,
+            )
+        wants_dict = generation_config.return_dict_in_generate
+        scores: tuple[Tensor, ...] = ()
+        logits: tuple[Tensor, ...] = ()
+        # Read by those who ask which rows go on; see `knn_logits.capture.calls`.
+        unfinished_sequences = torch.ones(1, dtype=torch.long, device=input_ids.device)
+        cache = model_kwargs.get("past_key_values")
+        text: list[int] = input_ids[0].tolist()
+        drafted: list[int] = []
+        fresh = input_ids
+        keeps_some = "logits_to_keep" in inspect.signature(model.forward).parameters
+        while True:
+            outputs = model(
+                input_ids=fresh,
+                attention_mask=input_ids.new_ones(1, len(text) + len(drafted)),
+                past_key_values=cache,
+                use_cache=True,
+                return_dict=True,
+                **({"logits_to_keep": len(drafted) + 1} if keeps_some else {}),
+            )
+            cache = outputs.past_key_values
+            chosen: list[int] = []
+            for place in range(len(drafted) + 1):
+                own = outputs.logits[:, place - len(drafted) - 1].to(torch.float32, copy=True)
+                own = own.to(input_ids.device)
+                processed = logits_processor(input_ids, own)
+                token = _choose(processed, generation_config.do_sample)
+                input_ids = torch.cat([input_ids, token[:, None]], dim=-1)
+                if wants_dict and generation_config.output_scores:
+                    scores += (processed,)
+                if wants_dict and generation_config.output_logits:
+                    logits += (own,)
+                if self._streamer is not None:
+                    self._streamer.put(token.cpu())
+                chosen.append(int(token))
+                # A new tensor each time: who read the one before keeps it.
+                stops = stopping_criteria(input_ids, scores or None)
+                unfinished_sequences = unfinished_sequences & ~stops
+                done = not bool(unfinished_sequences.any())
+                if done or place == len(drafted) or chosen[-1] != drafted[place]:
+                    break
+            accepted = len(chosen) - 1
+            self._learn(accepted)
+            _forget(cache, len(drafted) - accepted)
+            text += chosen
+            if done:
+                break
+            drafted = self._draft(text)
+            fresh = torch.tensor([[text[-1], *drafted]], device=input_ids.device)
+            self.passes += 1
+        if self._streamer is not None:
+            self._streamer.end()
+        if not wants_dict:
+            return input_ids
+        result: Any = GenerateDecoderOnlyOutput
+        return result(
+            sequences=input_ids,
+            scores=scores if generation_config.output_scores else None,
+            logits=logits if generation_config.output_logits else None,
+            past_key_values=cache,
+        )
+
+
+def _choose(scores: Tensor, do_sample: bool) -> Tensor:
+    """The next token, int64 [1], as transformers chooses it."""
+    if not do_sample:
+        return scores.argmax(dim=-1)
+    return torch.multinomial(scores.softmax(dim=-1), num_samples=1)[:, 0]
+
+
+def _forget(cache: Any, tokens: int) -> None:
+    """Takes the latest tokens out of a cache of full attention."""
+    if tokens:
+        cache.crop(-tokens)
