@@ -38,17 +38,16 @@ def loaded(scripts):
 
 
 @pytest.fixture(scope="module")
-def stores(scripts, loaded, tmp_path_factory):
+def stores(scripts, loaded, demo_folder):
     """A folder with both datastores, and the datastores."""
     from rich.console import Console
 
-    folder = tmp_path_factory.mktemp("demo")
     with Console(quiet=True) as console:
         opened = {
-            kind: scripts["demo"].open_store(kind, *loaded, folder, console)
+            kind: scripts["demo"].open_store(kind, *loaded, demo_folder, console)
             for kind in ("manual", "chronicle")
         }
-    return folder, opened
+    return demo_folder, opened
 
 
 @pytest.mark.parametrize("kind", ["manual", "chronicle"])
@@ -196,7 +195,7 @@ def test_the_model_is_small():
 def test_the_script_shows_answers_and_sources(stores):
     command = [sys.executable, str(DEMO / "demo.py"), "--questions", "2"]
     done = subprocess.run(
-        [*command, "--stores", str(stores[0])], capture_output=True, text=True, timeout=120
+        [*command, "--stores", str(stores[0])], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     for part in (
