@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +29,14 @@ from knn_logits.datastore.documents import Contexts, Documents
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import Job
 from knn_logits.datastore.manifest import WindowRecord
+from knn_logits.datastore.places import PLACES, places_value
 from knn_logits.datastore.reading import map_array, read_arrays
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter, TokenWriter
 from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.neighbors import Array
 from knn_logits.progress import Progress
 from knn_logits.text.pairs import PairTokenizer
-from knn_logits.text.tokens import tokenize, tokenize_pairs
+from knn_logits.text.tokens import tokenize_pairs, tokenize_with_places
 from knn_logits.windows import plan
 
 
@@ -125,30 +126,38 @@ def write_text(
     """Writes tokens and documents, those `before` first."""
     progress("tokens", 0, None)
     rows = as_documents(documents, before[1].ids if before is not None else ())
-    cut = tokenize(tokenizer, rows) if pairs is None else tokenize_pairs(pairs, rows)
+    cut: Iterator[tuple[Document, list[int], list[int]]]
+    if pairs is None:
+        cut = tokenize_with_places(tokenizer, rows)
+    else:
+        cut = ((document, ids, []) for document, ids in tokenize_pairs(pairs, rows))
     writer = TokenWriter(
         job, concatenate=concatenate, vocabulary=vocabulary_size(model), before=before
     )
     with writer:
-        for document, ids in cut:
+        for document, ids, places in cut:
             if ids:
                 writer.add(
                     ids,
                     id=document.id,
                     title=document.title,
                     uri=document.uri,
-                    metadata=_metadata_text(document),
+                    metadata=_metadata_text(document, places),
                     source=document.source if pairs is not None else None,
                 )
             progress("tokens", writer.tokens, None)
     return writer
 
 
-def _metadata_text(document: Document) -> str | None:
-    if not document.metadata:
+def _metadata_text(document: Document, places: Sequence[int]) -> str | None:
+    fields = dict(document.metadata)
+    if places:
+        known = zip(places, document.places, strict=False)
+        fields[PLACES] = places_value((start, one.name, one.fragment) for start, one in known)
+    if not fields:
         return None
     try:
-        return json.dumps(dict(document.metadata), default=str)
+        return json.dumps(fields, default=str)
     except (TypeError, ValueError, RecursionError) as error:
         raise CorpusError(
             f"the metadata of the document {document.id!r} cannot be written as JSON ({error}); "
