@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from knn_logits.building.costs import index_seconds, recall_seconds
 from knn_logits.building.writing import choose_writing
 from knn_logits.compatibility import CANARY_KEYS
 from knn_logits.config import IndexConfig, Metric, check_threads
@@ -25,7 +26,7 @@ from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.demand import check_building, fewest_keys
 from knn_logits.neighbors import Array
-from knn_logits.progress import Progress, no_progress
+from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.retrieval import build_index as build_raw
 from knn_logits.retrieval import exact_neighbors, training_sample
 
@@ -214,8 +215,14 @@ def make_index(
     factory = config.factory
     if factory == "auto":
         factory = choose_factory(entries, dim)
-    progress(f"index {factory}", 0, None)
-    built = build_raw(store, factory, config, threads=threads)
+    metric = store.manifest.metric
+    seconds = index_seconds(config, entries, dim, metric, threads)
+    built = while_running(
+        progress,
+        f"index {factory}",
+        seconds,
+        lambda: build_raw(store, factory, config, threads=own_threads(factory, threads)),
+    )
     record = IndexRecord(
         factory=factory,
         requested=config.factory,
@@ -225,6 +232,15 @@ def make_index(
     )
     nprobes = (config.nprobe,) if config.nprobe else _NPROBES
     return built, measured(store, built, record, nprobes, progress)
+
+
+def own_threads(factory: str, threads: int | None) -> int | None:
+    """OpenMP threads for FAISS in another thread than this, which has a number of its own."""
+    if threads is not None or factory == "exact":
+        return threads
+    from knn_logits.index.faiss_backend import faiss_module
+
+    return int(faiss_module().omp_get_max_threads())
 
 
 def _is_native(index: Index, config: IndexConfig) -> bool:
@@ -255,8 +271,10 @@ def measured(
     """
     if record.factory == "exact" or len(store) < 2:
         return record
-    queries, truth = sample_queries(store, record.seed)
-    progress("recall", 0, None)
+    seconds = recall_seconds(len(store), store.manifest.dim, store.manifest.metric, record.factory)
+    queries, truth = while_running(
+        progress, "recall", seconds, lambda: sample_queries(store, record.seed)
+    )
     searched: Any = index
     if searched.nprobe is not None:
         for nprobe in nprobes:

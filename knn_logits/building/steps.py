@@ -137,16 +137,28 @@ def write_text(
     with writer:
         for document, ids, places in cut:
             if ids:
-                writer.add(
-                    ids,
-                    id=document.id,
-                    title=document.title,
-                    uri=document.uri,
-                    metadata=_metadata_text(document, places),
-                    source=document.source if pairs is not None else None,
-                )
+                writer.add(ids, **document_fields(document, places, pairs=pairs is not None))
             progress("tokens", writer.tokens, None)
     return writer
+
+
+def document_fields(
+    document: Document, places: Sequence[int], *, pairs: bool
+) -> dict[str, str | None]:
+    """What the table of documents keeps of one, beside where its tokens stand.
+
+    Args:
+        document: The document.
+        places: For each of its places, the number of the first token there.
+        pairs: Whether it has a source.
+    """
+    return {
+        "id": document.id,
+        "title": document.title,
+        "uri": document.uri,
+        "metadata": _metadata_text(document, places),
+        "source": document.source if pairs else None,
+    }
 
 
 def _metadata_text(document: Document, places: Sequence[int]) -> str | None:
@@ -192,8 +204,14 @@ def write_keys(
         sources = lambda contexts: pairs.sources(text.sources(contexts))  # noqa: E731
     dim = read_arrays(job.path("checks"))[0][CANARY_KEYS].shape[1]
     writer = KeyWriter(job, dim, keys.dtype, entries, shard_bytes=shard_bytes)
-    done = writer.done
+    done = computed = writer.done
     progress("keys", done, entries)
+
+    def advance(keys: int) -> None:
+        nonlocal computed
+        computed = min(entries, computed + keys)
+        progress("keys", computed, entries)
+
     parts = compute_keys(
         model,
         keys.location,
@@ -204,9 +222,12 @@ def write_keys(
         batch_tokens=keys.batch_tokens,
         first_entry=first_entry + done,
         sources=sources,
+        advance=advance,
     )
     for part in parts:
         writer.append(part)
         done += len(part)
+        # Of a group that an earlier run had computed in part, some keys were counted twice.
+        computed = done
         progress("keys", done, entries)
     writer.flush()

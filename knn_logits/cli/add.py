@@ -39,9 +39,7 @@ def add(
     from knn_logits.building.adding import add_documents
 
     started = time.monotonic()
-    fields = Fields(
-        text_field, id_field, title_field, source_field, target_field, encoding, strict
-    )
+    fields = Fields(text_field, id_field, title_field, source_field, target_field, encoding, strict)
     told = Told()
     datastore = open_datastore(store)
     before = datastore.manifest
