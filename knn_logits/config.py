@@ -13,6 +13,8 @@ from knn_logits.errors import ConfigError
 Metric = Literal["l2", "ip", "cosine"]
 METRICS: tuple[str, ...] = get_args(Metric)
 
+# Entries below which there is too little text to choose settings on.
+FEWEST_CALIBRATED = 256
 DEFAULT_K = 1024
 DEFAULT_LMBDA = 0.25
 DEFAULT_TEMPERATURE = 10.0

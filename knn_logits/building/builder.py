@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from knn_logits._version import __version__
 from knn_logits.building.calibration import calibrate as calibrated_settings
+from knn_logits.building.estimate import Estimate, estimated
 from knn_logits.building.indexing import check_index, like_temperature, make_index, write_index
-from knn_logits.building.keys import default_batch_tokens
-from knn_logits.building.steps import KeyPlan, write_canary, write_keys, write_text
+from knn_logits.building.planning import planned
+from knn_logits.building.steps import write_canary, write_keys, write_text
 from knn_logits.building.writing import choose_writing
-from knn_logits.capture.forward import evaluating, input_device
-from knn_logits.capture.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
+from knn_logits.capture.forward import evaluating
+from knn_logits.capture.location import DEFAULT_KEY, KeyLocation
 from knn_logits.compatibility import CANARY_KEYS, check_model, model_record, tokenizer_record
-from knn_logits.config import (
-    IndexConfig,
-    KNNConfig,
-    WindowConfig,
-    check_threads,
-    whole_number,
-)
+from knn_logits.config import IndexConfig, WindowConfig
 from knn_logits.corpus.documents import Document, several
 from knn_logits.datastore.job import Job, begin
 from knn_logits.datastore.manifest import (
@@ -33,14 +29,15 @@ from knn_logits.datastore.manifest import (
     Manifest,
     PairsRecord,
     SettingsRecord,
-    WindowRecord,
 )
+from knn_logits.datastore.reading import map_array
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES
-from knn_logits.errors import ConfigError
-from knn_logits.progress import Progress, no_progress
-from knn_logits.text.pairs import PairTokenizer, context_length
-from knn_logits.windows import resolve
+from knn_logits.progress import Progress, no_progress, while_running
+from knn_logits.text.pairs import PairTokenizer
+
+# Pairs whose sources are read to measure the forward pass.
+_SOURCES = 4096
 
 
 def build_datastore(
@@ -68,6 +65,7 @@ def build_datastore(
     license: str | None = None,
     source: str | None = None,
     skipped: Sequence[tuple[str, str]] = (),
+    on_estimate: Callable[[Estimate], None] | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
     """Makes a datastore of a corpus: one entry for each token that has something before it.
@@ -108,6 +106,9 @@ def build_datastore(
         license: Licence of the text, kept in the manifest.
         source: Where the text comes from, kept in the manifest.
         skipped: Filled by the reader of the corpus while it is read; its length is kept.
+        on_estimate: Told, once all text is read, what the build will come to; what it raises ends
+            the build, which a later call takes up again. Speed is measured for it, for some
+            seconds.
         progress: Told how far the work is.
 
     Returns:
@@ -123,38 +124,25 @@ def build_datastore(
         StorageError: when the disk is full.
     """
     documents = several(documents, "documents")
-    if keys_dtype not in ("float16", "float32"):
-        raise ConfigError(f"keys are kept in float16 or float32, not in {keys_dtype!r}")
-    if batch_tokens is not None:
-        batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
-    check_threads(threads)
-    pairs: PairTokenizer | None = None
-    if is_encoder_decoder(model):
-        if concatenate:
-            raise ConfigError("pairs are no stream of text: leave out --concatenate")
-        pairs = PairTokenizer(
-            model,
-            tokenizer,
-            source_prefix=source_prefix,
-            source_lang=source_lang,
-            target_lang=target_lang,
-        )
-    elif source_prefix or source_lang or target_lang:
-        raise ConfigError(
-            "a causal model reads no source: leave out --source-prefix, --source-lang and "
-            "--target-lang"
-        )
-    settings = KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
-    index = index or IndexConfig()
-    location = find_key(model, key)
-    window_size, stride = resolve(window or WindowConfig(), context_length(model))
-    keys = KeyPlan(
-        location=location,
-        windows=WindowRecord(window=window_size, stride=stride, concatenate=concatenate),
-        dtype=keys_dtype,
-        batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
-        pairs=pairs,
+    build = planned(
+        model,
+        tokenizer,
+        key=key,
+        window=window,
+        concatenate=concatenate,
+        source_prefix=source_prefix,
+        source_lang=source_lang,
+        target_lang=target_lang,
+        index=index,
+        k=k,
+        lmbda=lmbda,
+        temperature=temperature,
+        keys_dtype=keys_dtype,
+        batch_tokens=batch_tokens,
+        threads=threads,
     )
+    keys, index, settings = build.keys, build.index, build.settings
+    location, pairs = keys.location, keys.pairs
     # Resolved, since the job outlives a change of the current folder.
     target = Path(folder).resolve()
     plan = keys.as_text(model, tokenizer)
@@ -166,6 +154,23 @@ def build_datastore(
             return _as_it_is(job, model, location)
         contexts = text.contexts()
         check_index(index, canary[CANARY_KEYS].shape[1], index.metric or "l2", contexts.entries)
+        if on_estimate is not None:
+            on_estimate(
+                estimated(
+                    model,
+                    tokenizer,
+                    build,
+                    np.asarray(map_array(job.path("tokens"), "int32", (text.tokens,))),
+                    contexts,
+                    text.documents,
+                    job.path("documents").stat().st_size,
+                    sources=text.sources(range(min(text.documents, _SOURCES))) if pairs else None,
+                    k=k,
+                    calibrate=calibrate and None in (k, lmbda, temperature),
+                    threads=threads,
+                    progress=progress,
+                )
+            )
         write_keys(job, model, keys, text, contexts, shard_bytes=shard_bytes, progress=progress)
         manifest = Manifest(
             created_with=__version__,
@@ -201,8 +206,13 @@ def build_datastore(
         if calibrate:
             store.manifest = manifest
             if pairs is None:
-                writing = choose_writing(
-                    store, built, k=k, lmbda=lmbda, temperature=temperature, seed=index.seed
+                writing = while_running(
+                    progress,
+                    "settings for writing",
+                    1.0,
+                    lambda: choose_writing(
+                        store, built, k=k, lmbda=lmbda, temperature=temperature, seed=index.seed
+                    ),
                 )
             settings_record = calibrated_settings(
                 model,

@@ -17,7 +17,7 @@ from torch import nn
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import KeyLocation
 from knn_logits.compatibility import vocabulary_size
-from knn_logits.config import DEFAULT_K, KNNConfig
+from knn_logits.config import DEFAULT_K, FEWEST_CALIBRATED, KNNConfig
 from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.index.base import Index
@@ -38,18 +38,18 @@ from knn_logits.windows import Piece, plan
 
 logger = logging.getLogger(__name__)
 
-# Tokens that a choice is made on: with fewer than the first, none is made.
-_FEWEST, _SMALL, _MOST = 256, 1024, 8192
+# Tokens that a choice is made on: at least, where there are so many, and at most.
+_SMALL, _MOST = 1024, 8192
 # One token in so many at most, which keeps the cost below a tenth of the build's.
 _SHARE = 25
 # Neighbors asked for each that is wanted: many stand in the query's own document.
-_OVER_ASK = 4
+OVER_ASK = 4
 # A document with more of all tokens than this is treated as so many parts of that size.
 _LARGEST_SHARE, _PARTS = 0.5, 20
 _SMALLEST_K = 64
 # A smaller k searches faster; so much perplexity is what that is worth.
 _K_TOLERANCE = 0.002
-_QUERIES_AT_ONCE = 512
+_QUERIES_AT_ONCE = 128
 
 Ints = npt.NDArray[np.int64]
 
@@ -95,10 +95,10 @@ def calibrate(
         return kept
     pieces = sample_pieces(store, seed, pairs)
     tokens = sum(piece.size - piece.skip for piece in pieces)
-    if tokens < _FEWEST:
+    if tokens < FEWEST_CALIBRATED:
         return kept
     largest = k or DEFAULT_K
-    asked = min(len(store), _OVER_ASK * largest)
+    asked = min(len(store), OVER_ASK * largest)
     retriever = Retriever(store, KNNConfig(k=asked), index=index)
     parts = part_of_entries(store)
     found: GridLikelihood | None = None
@@ -141,11 +141,16 @@ def calibrate(
     )
 
 
+def wanted_tokens(entries: int) -> int:
+    """Tokens of the sample that a datastore of so many entries is calibrated on."""
+    return min(entries, _MOST, max(_SMALL, entries // _SHARE))
+
+
 def sample_pieces(store: Datastore, seed: int, pairs: PairTokenizer | None = None) -> list[Piece]:
     """Whole windows of a datastore's text, drawn at random, with their sources where it has any."""
     record, contexts = store.manifest.windows, store.contexts
     windows = list(plan(contexts.first, contexts.length, record.window, record.stride))
-    wanted = min(_MOST, max(_SMALL, len(store) // _SHARE))
+    wanted = wanted_tokens(len(store))
     chosen, entries = [], 0
     for number in np.random.default_rng(seed).permutation(len(windows)):
         if entries >= wanted:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from knn_logits.building.costs import index_seconds
 from knn_logits.building.recall import measured
 from knn_logits.building.writing import choose_writing
 from knn_logits.compatibility import CANARY_KEYS
@@ -26,7 +27,7 @@ from knn_logits.index.choice import choose_factory
 from knn_logits.index.demand import check_building, fewest_keys
 from knn_logits.neighbors import Array
 from knn_logits.opening import index_from_keys, training_sample
-from knn_logits.progress import Progress, no_progress
+from knn_logits.progress import Progress, no_progress, while_running
 
 logger = logging.getLogger(__name__)
 
@@ -210,8 +211,14 @@ def make_index(
     factory = config.factory
     if factory == "auto":
         factory = choose_factory(entries, dim)
-    progress(f"index {factory}", 0, None)
-    built = index_from_keys(store, factory, config, threads=threads)
+    metric = store.manifest.metric
+    seconds = index_seconds(config, entries, dim, metric, threads)
+    built = while_running(
+        progress,
+        f"index {factory}",
+        seconds,
+        lambda: index_from_keys(store, factory, config, threads=own_threads(factory, threads)),
+    )
     record = IndexRecord(
         factory=factory,
         requested=config.factory,
@@ -221,6 +228,15 @@ def make_index(
     )
     nprobes = (config.nprobe,) if config.nprobe else _NPROBES
     return built, measured(store, built, record, nprobes, progress)
+
+
+def own_threads(factory: str, threads: int | None) -> int | None:
+    """OpenMP threads for FAISS in another thread than this, which has a number of its own."""
+    if threads is not None or factory == "exact":
+        return threads
+    from knn_logits.index.faiss_backend import faiss_module
+
+    return int(faiss_module().omp_get_max_threads())
 
 
 def _is_native(index: Index, config: IndexConfig) -> bool:

@@ -40,6 +40,7 @@ def compute_keys(
     batch_tokens: int,
     first_entry: int = 0,
     sources: Sources | None = None,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Array]:
     """Computes the keys of all entries from one on.
 
@@ -56,6 +57,8 @@ def compute_keys(
         batch_tokens: Tokens a forward pass, padding included.
         first_entry: Entries before it are left out.
         sources: What the encoder of an encoder-decoder model reads beside each context.
+        advance: Told after each forward pass how many keys it gave; some of them may lie before
+            `first_entry`.
 
     Yields:
         [rows, dim] in `dtype`: the keys of the next entries.
@@ -65,8 +68,7 @@ def compute_keys(
     """
     device = input_device(model)
     kind = getattr(torch, dtype)
-    buffer_entries = max(batch_tokens, _BUFFER_BYTES // (dim * np.dtype(dtype).itemsize))
-    for group in _groups(windows, buffer_entries):
+    for group in grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens):
         start, end = group[0].first_entry, group[-1].first_entry + group[-1].entries
         if end <= first_entry:
             continue
@@ -81,10 +83,15 @@ def compute_keys(
             for row, window in enumerate(batch):
                 first = window.first_entry - start
                 keys[first : first + window.entries] = numbers[row, window.skip : window.size]
+            advance(sum(window.entries for window in batch))
         yield keys[max(0, first_entry - start) :]
 
 
-def _groups(windows: Sequence[TextWindow], entries: int) -> Iterator[list[TextWindow]]:
+def grouped(
+    windows: Sequence[TextWindow], *, dim: int, dtype: str, batch_tokens: int
+) -> Iterator[list[TextWindow]]:
+    """Windows among which those of like length share a batch; their keys fit into the buffer."""
+    entries = max(batch_tokens, _BUFFER_BYTES // (dim * np.dtype(dtype).itemsize))
     group: list[TextWindow] = []
     held = 0
     for window in windows:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from knn_logits.building.costs import recall_seconds
 from knn_logits.datastore.manifest import IndexRecord, RecallRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.index.base import Index
 from knn_logits.index.exact import ExactIndex
 from knn_logits.neighbors import Array
-from knn_logits.progress import Progress, no_progress
+from knn_logits.progress import Progress, no_progress, while_running
 
 RECALL_AT = 64
 # Between a recall of 0.94 and of 0.995 the perplexity differs by less than 1% (LOG.md).
@@ -40,8 +41,10 @@ def measured(
     """
     if record.factory == "exact" or len(store) < 2:
         return record
-    queries, truth = sample_queries(store, record.seed)
-    progress("recall", 0, None)
+    seconds = recall_seconds(len(store), store.manifest.dim, store.manifest.metric, record.factory)
+    queries, truth = while_running(
+        progress, "recall", seconds, lambda: sample_queries(store, record.seed)
+    )
     searched: Any = index
     if searched.nprobe is not None:
         for nprobe in nprobes:

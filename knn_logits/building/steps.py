@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +29,14 @@ from knn_logits.datastore.documents import Contexts, Documents
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import Job
 from knn_logits.datastore.manifest import WindowRecord
+from knn_logits.datastore.places import PLACES, places_value
 from knn_logits.datastore.reading import map_array, read_arrays
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter, TokenWriter
 from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.neighbors import Array
 from knn_logits.progress import Progress
 from knn_logits.text.pairs import PairTokenizer
-from knn_logits.text.tokens import tokenize, tokenize_pairs
+from knn_logits.text.tokens import tokenize_pairs, tokenize_with_places
 from knn_logits.windows import plan
 
 
@@ -125,30 +126,48 @@ def write_text(
     """Writes tokens and documents, those `before` first."""
     progress("tokens", 0, None)
     rows = as_documents(documents, before[1].ids if before is not None else ())
-    cut = tokenize(tokenizer, rows) if pairs is None else tokenize_pairs(pairs, rows)
+    cut: Iterator[tuple[Document, list[int], list[int]]]
+    if pairs is None:
+        cut = tokenize_with_places(tokenizer, rows)
+    else:
+        cut = ((document, ids, []) for document, ids in tokenize_pairs(pairs, rows))
     writer = TokenWriter(
         job, concatenate=concatenate, vocabulary=vocabulary_size(model), before=before
     )
     with writer:
-        for document, ids in cut:
+        for document, ids, places in cut:
             if ids:
-                writer.add(
-                    ids,
-                    id=document.id,
-                    title=document.title,
-                    uri=document.uri,
-                    metadata=_metadata_text(document),
-                    source=document.source if pairs is not None else None,
-                )
+                writer.add(ids, **document_fields(document, places, pairs=pairs is not None))
             progress("tokens", writer.tokens, None)
     return writer
 
 
-def _metadata_text(document: Document) -> str | None:
-    if not document.metadata:
+def document_fields(document: Document, places: Sequence[int], *, pairs: bool) -> dict[str, Any]:
+    """What the table of documents keeps of one, beside where its tokens stand.
+
+    Args:
+        document: The document.
+        places: For each of its places, the number of the first token there.
+        pairs: Whether it has a source.
+    """
+    return {
+        "id": document.id,
+        "title": document.title,
+        "uri": document.uri,
+        "metadata": _metadata_text(document, places),
+        "source": document.source if pairs else None,
+    }
+
+
+def _metadata_text(document: Document, places: Sequence[int]) -> str | None:
+    fields = dict(document.metadata)
+    if places:
+        known = zip(places, document.places, strict=False)
+        fields[PLACES] = places_value((start, one.name, one.fragment) for start, one in known)
+    if not fields:
         return None
     try:
-        return json.dumps(dict(document.metadata), default=str)
+        return json.dumps(fields, default=str)
     except (TypeError, ValueError, RecursionError) as error:
         raise CorpusError(
             f"the metadata of the document {document.id!r} cannot be written as JSON ({error}); "
@@ -183,8 +202,14 @@ def write_keys(
         sources = lambda contexts: pairs.sources(text.sources(contexts))  # noqa: E731
     dim = read_arrays(job.path("checks"))[0][CANARY_KEYS].shape[1]
     writer = KeyWriter(job, dim, keys.dtype, entries, shard_bytes=shard_bytes)
-    done = writer.done
+    done = computed = writer.done
     progress("keys", done, entries)
+
+    def advance(keys: int) -> None:
+        nonlocal computed
+        computed = min(entries, computed + keys)
+        progress("keys", computed, entries)
+
     parts = compute_keys(
         model,
         keys.location,
@@ -195,9 +220,12 @@ def write_keys(
         batch_tokens=keys.batch_tokens,
         first_entry=first_entry + done,
         sources=sources,
+        advance=advance,
     )
     for part in parts:
         writer.append(part)
         done += len(part)
+        # Of a group that an earlier run had computed in part, some keys were counted twice.
+        computed = done
         progress("keys", done, entries)
     writer.flush()

@@ -14,8 +14,8 @@ from knn_logits.cli.common import (
     print_json,
     reads_pairs,
     say,
-    tell,
 )
+from knn_logits.cli.reading import Fields, Told, documents_of
 
 
 def add(
@@ -24,6 +24,10 @@ def add(
     corpus: options.Corpus,
     source_field: options.SourceField = "source",
     target_field: options.TargetField = "target",
+    text_field: options.TextField = "text",
+    id_field: options.IdField = "id",
+    title_field: options.TitleField = "title",
+    encoding: options.Encoding = None,
     batch_tokens: options.BatchTokens = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
@@ -33,28 +37,14 @@ def add(
 ) -> None:
     """Add documents to a datastore; its old keys are not computed again."""
     from knn_logits.building.adding import add_documents
-    from knn_logits.corpus.reading import corpus_bytes, read_corpus
 
     started = time.monotonic()
-    skipped = 0
-
-    def on_skip(name: str, reason: str) -> None:
-        nonlocal skipped
-        skipped += 1
-        tell(f"skipped {name}: {reason}")
-
+    fields = Fields(text_field, id_field, title_field, source_field, target_field, encoding, strict)
+    told = Told()
     datastore = open_datastore(store)
     before = datastore.manifest
     with Bars() as bars, interruptible("run the same command again, and it goes on here"):
-        total = corpus_bytes(corpus)
-        documents = read_corpus(
-            corpus,
-            strict=strict,
-            on_skip=on_skip,
-            pairs=reads_pairs(model),
-            pair_fields=(source_field, target_field),
-            on_bytes=lambda done: bars("bytes read", done, total),
-        )
+        documents = documents_of(corpus, fields, told, bars, pairs=reads_pairs(model))
         prepare(threads)
         loaded, tokenizer = load_model(model, device, dtype)
         done = add_documents(
@@ -76,7 +66,7 @@ def add(
                 "documents": manifest.documents,
                 "added_entries": manifest.entries - before.entries,
                 "added_documents": manifest.documents - before.documents,
-                "skipped": skipped,
+                "skipped": len(told.skipped),
                 "recall": recall.value if recall else 1.0,
                 "seconds": round(seconds, 3),
             }
@@ -86,5 +76,7 @@ def add(
     say(
         f"{done.folder}: {manifest.documents - before.documents:,} documents and "
         f"{manifest.entries - before.entries:,} entries added in {seconds:.0f} s, now "
-        f"{manifest.entries:,} entries{found}" + (f"; {skipped} skipped" if skipped else "")
+        f"{manifest.entries:,} entries{found}"
     )
+    if told.summary:
+        say(told.summary)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from knn_logits.cli import options
 from knn_logits.cli.common import (
     Bars,
+    in_bytes,
+    in_time,
     interruptible,
     load_model,
     prepare,
@@ -18,21 +21,32 @@ from knn_logits.cli.common import (
     say,
     tell,
 )
+from knn_logits.cli.reading import Fields, Told, documents_of
 from knn_logits.config import (
+    FEWEST_CALIBRATED,
     IndexConfig,
     KNNConfig,
     WindowConfig,
     check_metric,
 )
+from knn_logits.printable import printable
 
 if TYPE_CHECKING:
+    from knn_logits.building.estimate import Estimate
     from knn_logits.datastore.manifest import Manifest
+    from knn_logits.datastore.store import Datastore
+
+# Tokens in which the first words of a document stand.
+_OPENING = 24
 
 
 def build(
     model: options.Model,
     corpus: options.Corpus,
-    out: Annotated[str, typer.Option("--out", metavar="STORE", help="Folder to write.")],
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="STORE", help="Folder to write; needed but for --dry-run."),
+    ] = None,
     k: options.K = None,
     lmbda: options.Lmbda = None,
     temperature: options.Temperature = None,
@@ -68,6 +82,10 @@ def build(
     ] = None,
     source_field: options.SourceField = "source",
     target_field: options.TargetField = "target",
+    text_field: options.TextField = "text",
+    id_field: options.IdField = "id",
+    title_field: options.TitleField = "title",
+    encoding: options.Encoding = None,
     keys_dtype: Annotated[
         str, typer.Option("--keys-dtype", help="Precision of stored keys: float16 or float32.")
     ] = "float16",
@@ -79,6 +97,10 @@ def build(
         str | None, typer.Option("--source", help="Where the text is from, for the manifest.")
     ] = None,
     strict: options.Strict = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say how much it would be and how long it would take."),
+    ] = False,
     overwrite: Annotated[
         bool,
         typer.Option(
@@ -110,53 +132,54 @@ def build(
         native=native_index,
     )
     window_config = WindowConfig(window, stride)
+    if out is None and not dry_run:
+        raise typer.BadParameter("name the folder to write", param_hint="--out")
     from knn_logits.building.builder import build_datastore
-    from knn_logits.corpus.reading import corpus_bytes, read_corpus
+    from knn_logits.building.estimate import estimate_build
 
     started = time.monotonic()
-    skipped: list[tuple[str, str]] = []
-
-    def on_skip(name: str, reason: str) -> None:
-        skipped.append((name, reason))
-        tell(f"skipped {name}: {reason}")
-
+    fields = Fields(text_field, id_field, title_field, source_field, target_field, encoding, strict)
+    told = Told()
     with Bars() as bars, interruptible("run the same command again, and it goes on here"):
-        total = corpus_bytes(corpus)
-        documents = read_corpus(
-            corpus,
-            strict=strict,
-            on_skip=on_skip,
-            pairs=reads_pairs(model),
-            pair_fields=(source_field, target_field),
-            on_bytes=lambda done: bars("bytes read", done, total),
-        )
+        documents = documents_of(corpus, fields, told, bars, pairs=reads_pairs(model))
         prepare(threads, seed)
         loaded, tokenizer = load_model(model, device, dtype)
-        store = build_datastore(
-            loaded,
-            tokenizer,
-            documents,
-            out,
-            key=key,
-            window=window_config,
-            concatenate=concatenate,
-            source_prefix=source_prefix,
-            source_lang=source_lang,
-            target_lang=target_lang,
-            index=index_config,
-            k=k,
-            lmbda=lmbda,
-            temperature=temperature,
-            calibrate=calibrate,
-            keys_dtype=keys_dtype,
-            batch_tokens=batch_tokens,
-            threads=threads,
-            overwrite=overwrite,
-            license=license,
-            source=source,
-            skipped=skipped,
-            progress=bars,
-        )
+        loading = time.monotonic() - started
+        made: dict[str, Any] = {
+            "key": key,
+            "window": window_config,
+            "concatenate": concatenate,
+            "source_prefix": source_prefix,
+            "source_lang": source_lang,
+            "target_lang": target_lang,
+            "index": index_config,
+            "k": k,
+            "lmbda": lmbda,
+            "temperature": temperature,
+            "calibrate": calibrate,
+            "keys_dtype": keys_dtype,
+            "batch_tokens": batch_tokens,
+            "threads": threads,
+            "progress": bars,
+        }
+        if dry_run or out is None:
+            estimate = estimate_build(loaded, tokenizer, documents, **made)
+        else:
+            store = build_datastore(
+                loaded,
+                tokenizer,
+                documents,
+                out,
+                **made,
+                overwrite=overwrite,
+                license=license,
+                source=source,
+                skipped=told.skipped,
+                on_estimate=lambda found: tell(_before(found), style=None),
+            )
+    if dry_run or out is None:
+        _print_dry_run(estimate, loading, told, json=json)
+        return
     seconds = time.monotonic() - started
     manifest = store.manifest
     recall = manifest.index.recall
@@ -180,21 +203,87 @@ def build(
             }
         )
         return
+    _print_built(store, told, seconds, _next_command(store, model, tokenizer))
+
+
+def _before(estimate: Estimate) -> str:
+    """What a build will come to, before its keys are computed."""
+    return (
+        f"{estimate.documents:,} documents, {estimate.tokens:,} tokens, {estimate.entries:,} "
+        f"entries: {in_bytes(estimate.bytes)}, about {in_time(estimate.seconds)} from now"
+    )
+
+
+def _print_dry_run(estimate: Estimate, loading: float, told: Told, *, json: bool) -> None:
+    seconds = loading + estimate.seconds
+    if json:
+        print_json(
+            {
+                "documents": estimate.documents,
+                "tokens": estimate.tokens,
+                "entries": estimate.entries,
+                "bytes": estimate.bytes,
+                "seconds": round(seconds, 1),
+                "skipped": len(told.skipped),
+            }
+        )
+        return
+    say(
+        f"{estimate.documents:,} documents, {estimate.tokens:,} tokens, {estimate.entries:,} "
+        f"entries; the datastore would take {in_bytes(estimate.bytes)} and "
+        f"{in_time(seconds)}; nothing was written"
+    )
+    if told.summary:
+        say(told.summary)
+    if estimate.entries < FEWEST_CALIBRATED:
+        say(few(estimate.entries))
+
+
+def _print_built(store: Datastore, told: Told, seconds: float, following: str) -> None:
+    manifest = store.manifest
+    recall = manifest.index.recall
     found = f", recall@{recall.at} {recall.value:.3f}" if recall else ""
+    size = sum(record.bytes for record in manifest.files)
     say(
         f"{store.folder}: {manifest.entries:,} entries of {manifest.documents:,} documents in "
-        f"{seconds:.0f} s ({manifest.entries / seconds:,.0f} a second), index "
+        f"{in_time(seconds)} ({manifest.entries / seconds:,.0f} a second), {in_bytes(size)}, index "
         f"{manifest.index.factory}{found}"
-        + (f"; {manifest.skipped} skipped" if manifest.skipped else "")
     )
+    if told.summary:
+        say(told.summary)
+    if manifest.entries < FEWEST_CALIBRATED:
+        say(few(manifest.entries))
     say(_chosen(manifest))
-    say(f'next: knn-logits generate {model} {out} --prompt "..." --compare --explain')
+    say(f"next: {following}")
+
+
+def few(entries: int) -> str:
+    """What is said of a datastore that is too small to choose settings on."""
+    return (
+        f"{entries:,} entries are fewer than {FEWEST_CALIBRATED}: nothing is calibrated, since "
+        "that is too little to choose on; the settings for writing come from the distances between "
+        "the entries, and work as they are"
+    )
+
+
+def _next_command(store: Datastore, model: str, tokenizer: Any) -> str:
+    """A command that works as it stands: it goes on from the beginning of the first document."""
+    first = store.documents[0]
+    if first.source is not None:
+        prompt = " ".join(first.source.split())[:200]
+    else:
+        ids = store.tokens[: min(first.length, _OPENING)].tolist()
+        words = tokenizer.decode(ids, skip_special_tokens=True).split()
+        # The document has to go on behind them.
+        prompt = " ".join(words[: max(1, min(5, len(words) - 2))])
+    call = ["knn-logits", "generate", model, str(store.folder), "--prompt", prompt]
+    return " ".join(shlex.quote(printable(one)) for one in call) + " --compare --explain"
 
 
 def _chosen(manifest: Manifest) -> str:
     """The settings that hold where none are given, in words."""
     own, writing = manifest.settings, manifest.writing
-    how = "chosen by likelihood" if own.calibrated else "not calibrated: the text is too short"
+    how = "chosen by likelihood" if own.calibrated else "not calibrated"
     line = f"settings for scoring ({how}): k {own.k}, λ {own.lmbda:g}, τ {own.temperature:g}"
     if writing is not None:
         line += f"; for writing: k {writing.k}, λ {writing.lmbda:g}, τ {writing.temperature:g}"

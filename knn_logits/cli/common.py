@@ -19,14 +19,17 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from knn_logits.errors import ConfigError, ModelError
 from knn_logits.printable import json_line, one_line, printable
+from knn_logits.progress import WHOLE
 
 if TYPE_CHECKING:
     from knn_logits.datastore.store import Datastore
@@ -232,6 +235,30 @@ def interruptible(advice: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def in_bytes(size: int) -> str:
+    """A size for people: 512 bytes, 3.1 MB."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit:
+            return f"{size / unit:,.1f} {name}"
+    return f"{size} bytes"
+
+
+def in_time(seconds: float) -> str:
+    """A time for people: 4 s, 12 min, 3.5 h."""
+    if seconds < 100:
+        return f"{max(1.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
+class _Steps(MofNCompleteColumn):
+    """Steps done of all steps; of a phase that is told as a share, the percentage."""
+
+    def render(self, task: Task) -> Text:
+        if task.total == WHOLE:
+            return Text(f"{task.percentage:3.0f}%", style="progress.download")
+        return super().render(task)
+
+
 class Bars:
     """A progress bar for each phase of a long job, on stderr.
 
@@ -244,7 +271,7 @@ class Bars:
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            MofNCompleteColumn(),
+            _Steps(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=stderr,
@@ -275,7 +302,8 @@ class Bars:
             self._tasks[phase] = self._progress.add_task(one_line(phase), total=total)
             self._last = phase
             if not stderr.is_terminal and not self._quiet and (total or done):
-                stderr.print(one_line(phase) + (f": {total}" if total else ""), markup=False)
+                steps = f": {total}" if total and total != WHOLE else ""
+                stderr.print(one_line(phase) + steps, markup=False)
         self._progress.update(self._tasks[phase], completed=done, total=total)
 
     def _finish(self) -> None:

@@ -20,7 +20,8 @@ Corpus = Annotated[
     list[str],
     typer.Argument(
         metavar="CORPUS...",
-        help="Text files, JSON lines (text; id, title, uri), gzip of either, parquet, folders "
+        help="Text of any kind and source code, PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, "
+        ".mbox, .rtf; rows: JSON lines (text; id, title, uri) and parquet; gzip of these, folders "
         "of these, or hf:DATASET[:CONFIG[:SPLIT]]. For an encoder-decoder model rows with source "
         "and target, or two parallel text files, SOURCES::TARGETS.",
     ),
@@ -33,6 +34,18 @@ SourceField = Annotated[
     str, typer.Option("--source-field", help="Field of the source, such as translation.en.")
 ]
 TargetField = Annotated[str, typer.Option("--target-field", help="Field of the target.")]
+TextField = Annotated[
+    str, typer.Option("--text-field", help="Field of a row's text, such as body or article.text.")
+]
+IdField = Annotated[str, typer.Option("--id-field", help="Field of a row's id.")]
+TitleField = Annotated[str, typer.Option("--title-field", help="Field of a row's title.")]
+Encoding = Annotated[
+    str | None,
+    typer.Option(
+        "--encoding",
+        help="Of text files, HTML and rows, such as latin-1; recognised where not given.",
+    ),
+]
 Weights = Annotated[
     str | None,
     typer.Option(

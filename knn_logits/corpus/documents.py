@@ -4,11 +4,11 @@ Knows what makes a text one that can be cut and written down. It reads no file: 
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from knn_logits.corpus.rows import type_name
+from knn_logits.corpus.rows import Place, type_name
 from knn_logits.errors import CorpusError
 
 Given = TypeVar("Given")
@@ -20,14 +20,16 @@ class Document:
 
     Attributes:
         text: the text, encodable as UTF-8; of a pair, the target. `read_corpus` gives no blank one.
-        id: unique within one call of `read_corpus`. Where the source gives none: the file's path
-            relative to the folder given, with `:` and the number of the line or row (from 1) where
-            the file holds several.
+        id: unique within one call of `read_corpus`, but for the parts of one very large file,
+            which share it. Where the source gives none: the file's path relative to the folder
+            given, with `:` and the number of the line or row (from 1) where the file holds several.
         title: its title, where the source gives one.
         uri: where it can be found, where the source says so; the relative path of a text file.
         metadata: the remaining fields of its row, all of them values that JSON has. From parquet
             and `hf:`, dates and decimals are written as text; nulls and bytes are left out.
         source: of a pair, the sentence that an encoder reads.
+        places: pages, headings or lines of the text, in its order; a source names the one in which
+            it stands. They are kept with the tokens that a fast tokenizer cuts.
 
     Raises:
         CorpusError: when one of them is of another type, or holds half a character.
@@ -39,6 +41,7 @@ class Document:
     uri: str | None = None
     metadata: Mapping[str, object] = field(default_factory=dict)
     source: str | None = None
+    places: Sequence[Place] = ()
 
     def __post_init__(self) -> None:
         checked_text(self.id, "a document's id")

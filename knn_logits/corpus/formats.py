@@ -1,36 +1,50 @@
 """From one file to rows.
 
-Knows suffixes, gzip, encodings, JSON and parquet. It does not know what a document is, which files
-make a corpus, or whether an unreadable part is passed over or ends the run: `skip` decides that.
+Knows suffixes, gzip and JSON. It does not know what a document is, which files make a corpus, or
+whether an unreadable part is passed over or ends the run: `skip` decides that.
 """
 
+from __future__ import annotations
+
+import codecs
 import contextlib
 import gzip
+import io
 import itertools
 import json
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
+from knn_logits.corpus.encoding import UnreadableError, characters, recognised
+from knn_logits.corpus.extracting import Extractor
+from knn_logits.corpus.kinds import Parsed, has_headings, parsed_kind, refusal
+from knn_logits.corpus.parsers.blocks import Begin, Left, RefusedError
 from knn_logits.corpus.rows import (
-    TEXT_KEYS,
     Row,
     Skip,
     SourceFile,
-    column_row,
+    Wanted,
     fault_of,
     first_line,
     lifted,
-    listed,
     parse_row,
 )
+from knn_logits.corpus.tables import read_parquet
+from knn_logits.corpus.texts import Gathering, plain_rows
 from knn_logits.errors import CorpusError
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 20
+_HEAD = 4096
 _MAX_CHECKED = 1 << 30
+_ROWS = (".jsonl", ".ndjson", ".json")
+# Logs pack to a hundredth at best.
+_LEAST_SUSPECT, _MOST_RATIO = 64 << 20, 200
 
 
 def is_text(path: Path) -> bool:
@@ -38,97 +52,206 @@ def is_text(path: Path) -> bool:
     return not _stem(path).endswith((".jsonl", ".ndjson", ".json", ".parquet"))
 
 
-def read_rows(file: SourceFile, keys: tuple[str, ...], skip: Skip) -> Iterator[Row]:
+def read_rows(
+    file: SourceFile, wanted: Wanted, skip: Skip, note: Skip, extractor: Extractor
+) -> Iterator[Row]:
     """Read the rows of one file, one at a time.
 
     Args:
         file: the file; its suffix decides its type, gzip is also known by its first two bytes.
-        keys: the fields that every row must have, as strings.
+        wanted: the fields of its rows, and its encoding.
         skip: called with a name and a reason for each part that cannot be read.
+        note: called likewise with what the user should know of a file that was read.
+        extractor: parses documents that are no plain text.
 
     Raises:
         CorpusError: a row is not an object with these fields, or a parquet file has no such column.
     """
     if _stem(file.path).endswith(".parquet"):
-        yield from _read_parquet(file, keys, skip)
+        yield from read_parquet(file, wanted.keys, skip)
         return
     rows = 0
     zipped = False
     try:
         with file.path.open("rb") as raw:
             zipped = file.path.name.lower().endswith(".gz") or raw.peek(2).startswith(_GZIP_MAGIC)
-            stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw) if zipped else raw)
-            for row in _read_stream(stream, zipped, file, keys, skip):
-                rows += 1
-                file.advance(raw)
-                yield row
+            if zipped:
+                _check_packed(raw, file)
+            with contextlib.ExitStack() as stack:
+                stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw) if zipped else raw)
+                if _stem(file.path).endswith(_ROWS):
+                    found = _read_stream(stream, zipped, file, wanted, skip)
+                else:
+                    if file.size is None:  # a pipe is read once, and looked at twice
+                        stream = stack.enter_context(_stored(stream))
+                    found = _read_document(stream, zipped, file, wanted, skip, note, extractor)
+                for row in found:
+                    rows += 1
+                    file.advance(raw)
+                    yield row
     except (OSError, EOFError, zlib.error) as error:
         reason = first_line(error)
         if zipped and not (isinstance(error, OSError) and error.errno):
             reason = f"damaged gzip ({reason})"
-        skip(file.shown, reason + _already_read(rows))
+        skip(file.shown, reason + already_read(rows))
+    except (UnreadableError, RefusedError) as error:
+        skip(file.shown, str(error))
 
 
 def _stem(path: Path) -> str:
     return path.name.lower().removesuffix(".gz")
 
 
-def _already_read(rows: int) -> str:
+def already_read(rows: int) -> str:
+    """What a message says of the rows before the damage."""
     return f"; the {rows} rows before that were read" if rows else ""
 
 
-def _read_stream(
-    stream: BinaryIO, zipped: bool, file: SourceFile, keys: tuple[str, ...], skip: Skip
+def _stored(stream: BinaryIO) -> BinaryIO:
+    copy = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 (the caller closes it)
+    shutil.copyfileobj(stream, copy, _CHUNK)
+    copy.seek(0)
+    return copy
+
+
+def _check_packed(raw: BinaryIO, file: SourceFile) -> None:
+    """Refuses gzip that unpacks to far more than text does, as soon as that shows."""
+    if file.size is None:
+        return
+    unpacked = 0
+    # Damage is met again, and then told, when the file is read.
+    with contextlib.suppress(OSError, EOFError, zlib.error), gzip.GzipFile(fileobj=raw) as stream:
+        while chunk := stream.read(_CHUNK):
+            unpacked += len(chunk)
+            if unpacked > _LEAST_SUSPECT:
+                if unpacked > _MOST_RATIO * max(1, raw.tell()):
+                    raise UnreadableError(
+                        f"{raw.tell():,} bytes of gzip unpack to more than {unpacked:,}, as those "
+                        "of a bomb do; unpack it yourself if it is none"
+                    )
+                break
+    raw.seek(0)
+
+
+def _read_document(
+    stream: BinaryIO,
+    zipped: bool,
+    file: SourceFile,
+    wanted: Wanted,
+    skip: Skip,
+    note: Skip,
+    extractor: Extractor,
 ) -> Iterator[Row]:
+    """A file that is a document by itself, or a mailbox."""
     stem = _stem(file.path)
-    if stem.endswith((".jsonl", ".ndjson")):
-        yield from _read_lines(stream, stream, zipped, file, keys, skip)
+    head = stream.read(_HEAD)
+    stream.seek(0)
+    kind = parsed_kind(stem, head)
+    if wanted.pairs:
+        skip(file.shown, f"plain text has no {' and '.join(wanted.keys)}")
+    elif kind is None:
+        reason = refusal(stem, head)
+        if reason is not None:
+            raise UnreadableError(reason)
+        encoding = recognised(stream, wanted.encoding)
+        if encoding.guessed:
+            note(file.shown, f"read as {encoding.name}, a guess; --encoding names another")
+        row = Row({"uri": file.name}, file.name, file.shown)
+        yield from plain_rows(characters(stream, encoding), row, headings=has_headings(stem))
+    elif not head:
+        raise UnreadableError("empty")
+    elif zipped or file.size is None:
+        with tempfile.NamedTemporaryFile() as copy:
+            shutil.copyfileobj(stream, copy, _CHUNK)
+            copy.flush()
+            yield from _parsed_rows(Path(copy.name), kind, file, wanted, skip, note, extractor)
+    else:
+        yield from _parsed_rows(file.path, kind, file, wanted, skip, note, extractor)
+
+
+def _parsed_rows(
+    path: Path,
+    kind: Parsed,
+    file: SourceFile,
+    wanted: Wanted,
+    skip: Skip,
+    note: Skip,
+    extractor: Extractor,
+) -> Iterator[Row]:
+    document: Gathering | None = None
+    some = False
+    try:
+        for part in extractor.parts(path, kind, wanted.encoding):
+            if isinstance(part, Left):
+                tell = skip if part.damaged else note
+                tell(f"{file.shown}, {part.where}", part.reason)
+            elif isinstance(part, Begin):
+                if document is not None:
+                    yield from document.rest()
+                document = _beginning(file, part)
+            else:
+                document = document or _beginning(file, Begin())
+                some = some or bool(part.text.strip())
+                yield from document.add(part.text, part.place, part.fragment)
+                if file.size is not None:
+                    file.consumed = max(file.consumed, int(file.size * part.done))
+    except RefusedError as error:
+        if not some:
+            raise
+        skip(file.shown, f"{error}; the text before that was read")
+    if document is None:
+        raise UnreadableError("empty")
+    yield from document.rest()
+
+
+def _beginning(file: SourceFile, begin: Begin) -> Gathering:
+    number = f":{begin.number}" if begin.number else ""
+    where = f"{file.shown}, message {begin.number}" if begin.number else file.shown
+    fields: dict[str, object] = {"uri": file.name}
+    if begin.title:
+        fields["title"] = begin.title
+    return Gathering(Row(fields, file.name + number, where))
+
+
+def _read_stream(
+    stream: BinaryIO, zipped: bool, file: SourceFile, wanted: Wanted, skip: Skip
+) -> Iterator[Row]:
+    """JSON lines, or a file of JSON that may be anything."""
+    stem, keys = _stem(file.path), wanted.keys
+    start = stream.read(4) if file.size is not None else b""
+    if file.size is not None:
+        stream.seek(0)
+    wide = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    coded = "utf-16" if wide else wanted.encoding or "utf-8"
+    lines: Iterable[bytes] = stream if coded == "utf-8" else _as_utf8(stream, coded)
+    if not stem.endswith(".json"):
+        yield from _read_lines(lines, stream, zipped, file, keys, skip)
         return
-    first = b""
-    if stem.endswith(".json"):
-        # Many a .json holds JSON lines; its first line tells, without the file being read whole.
-        first = stream.readline()
-        if _is_row(first, keys):
-            lines = itertools.chain([first], stream)
-            yield from _read_lines(lines, stream, zipped, file, keys, skip)
-            return
-    text = _read_text(first, stream, file, skip)
-    if text is None:
+    # Many a .json holds JSON lines; its first line tells, without the file being read whole.
+    first = next(iter(lines), b"")
+    lines = itertools.chain([first], lines)
+    if _is_row(first, keys):
+        yield from _read_lines(lines, stream, zipped, file, keys, skip)
         return
-    if stem.endswith(".json"):
-        rows = _rows_of_json(text, file, keys)
-        if rows:
-            yield from rows
-            return
-    if keys != TEXT_KEYS:
+    data = b"".join(lines)
+    copy = io.BytesIO(data)
+    encoding = recognised(copy)
+    text = "".join(characters(copy, encoding))
+    rows = _rows_of_json(text, file, keys)
+    if rows:
+        yield from rows
+    elif wanted.pairs:
         skip(file.shown, f"plain text has no {' and '.join(keys)}")
-        return
-    yield Row({"text": text, "uri": file.name}, file.name, file.shown)
+    else:
+        yield from plain_rows([text], Row({"uri": file.name}, file.name, file.shown))
 
 
-def _read_text(head: bytes, stream: BinaryIO, file: SourceFile, skip: Skip) -> str | None:
-    # By chunks, so that a binary file of many gigabytes is left at its first bad byte.
-    parts = []
-    rest = b""
-    for chunk in itertools.chain([head], iter(lambda: stream.read(_CHUNK), b"")):
-        if b"\0" in chunk:
-            skip(file.shown, "binary: it holds NUL bytes")
-            return None
-        chunk = rest + chunk
-        try:
-            parts.append(chunk.decode("utf-8"))
-            rest = b""
-        except UnicodeDecodeError as error:
-            if error.reason != "unexpected end of data":
-                skip(file.shown, "not UTF-8 text")
-                return None
-            parts.append(chunk[: error.start].decode("utf-8"))
-            rest = chunk[error.start :]
-    if rest:
-        skip(file.shown, "not UTF-8 text")
-        return None
-    text = "".join(parts).removeprefix("\ufeff")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+def _as_utf8(stream: BinaryIO, encoding: str) -> Iterator[bytes]:
+    # Only a line that is no text in that encoding is lost, as with UTF-8.
+    reader = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline="\n")
+    for line in reader:
+        yield line.encode("utf-8", "surrogateescape")
+    reader.detach()
 
 
 def _read_lines(
@@ -189,72 +312,3 @@ def _is_row(line: bytes, keys: tuple[str, ...]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _read_parquet(file: SourceFile, keys: tuple[str, ...], skip: Skip) -> Iterator[Row]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    done = 0
-    try:
-        # Buffered ahead, the whole file would come to lie in memory.
-        options = {"pre_buffer": False, "buffer_size": _CHUNK, "page_checksum_verification": True}
-        with pq.ParquetFile(file.path, **options) as table:
-            names = table.schema_arrow.names
-            for key in keys:
-                if not _has_column(table.schema_arrow, key):
-                    raise CorpusError(
-                        f'{file.shown}: no column "{key}" among {listed(names)}; '
-                        f'rename the column that holds it to "{key}"'
-                    )
-            for batch in table.iter_batches(batch_size=64):
-                columns = [_to_microseconds(column) for column in batch.columns]
-                for index in range(batch.num_rows):
-                    done += 1
-                    where = f"{file.shown}, row {done}"
-                    values = {}
-                    for name, column in zip(names, columns, strict=True):
-                        # One value that Python cannot hold costs that value or its row.
-                        with contextlib.suppress(ValueError, OverflowError):
-                            values[name] = column[index].as_py()
-                    lifted(values, keys)
-                    if any(key not in values for key in keys):
-                        skip(where, "not UTF-8 text")
-                        continue
-                    if file.size is not None:
-                        file.consumed = file.size * done // table.metadata.num_rows
-                    yield column_row(values, keys, f"{file.name}:{done}", where)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        reason = first_line(error)
-        if not (isinstance(error, OSError) and error.errno):
-            reason = f"damaged parquet ({reason})"
-        skip(file.shown, reason + _already_read(done))
-
-
-def _has_column(schema: Any, key: str) -> bool:
-    """Whether a table has a column, or a field of one that is written `column.field`."""
-    import pyarrow as pa
-
-    if key in schema.names:
-        return True
-    first, *path = key.split(".")
-    kind = schema.field(first).type if path and first in schema.names else None
-    for name in path:
-        if kind is None or not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
-            return False
-        kind = kind.field(name).type
-    return kind is not None
-
-
-def _to_microseconds(column: Any) -> Any:
-    # Python's own times end there, and what Arrow does with more depends on pandas being installed.
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return column.cast(pa.timestamp("us", kind.tz), safe=False)
-    if pa.types.is_time64(kind) and kind.unit == "ns":
-        return column.cast(pa.time64("us"), safe=False)
-    if pa.types.is_duration(kind) and kind.unit == "ns":
-        return column.cast(pa.duration("us"), safe=False)
-    return column

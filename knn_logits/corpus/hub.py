@@ -9,7 +9,15 @@ import itertools
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-from knn_logits.corpus.rows import Row, column_row, display_name, first_line, lifted, listed
+from knn_logits.corpus.rows import (
+    Row,
+    column_row,
+    display_name,
+    field_option,
+    first_line,
+    lifted,
+    listed,
+)
 from knn_logits.errors import CorpusError, MissingDependencyError
 
 HUB_PREFIX = "hf:"
@@ -76,7 +84,7 @@ def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
         for key in keys:
             if key not in values:
                 raise CorpusError(
-                    f'{shown}: no column "{key}" among {listed(values)}; choose a dataset or a '
-                    "configuration that has it, or write its rows to JSON lines under that name"
+                    f'{shown}: no column "{key}" among {listed(values)}; name the one that '
+                    f"holds it with {field_option(key, keys)}, or choose another configuration"
                 )
         yield column_row(values, keys, f"{shown}:{number}", f"{shown}, row {number}")

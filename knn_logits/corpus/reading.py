@@ -5,31 +5,37 @@ cannot be read. It does not know tokens or models, nor how a file's bytes become
 `formats` and `hub`.
 """
 
+from __future__ import annotations
+
 import itertools
 import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from knn_logits.corpus.documents import Document, unique_id
+from knn_logits.corpus.encoding import check_encoding
+from knn_logits.corpus.extracting import Extractor
 from knn_logits.corpus.formats import is_text, read_rows
 from knn_logits.corpus.hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
 from knn_logits.corpus.parallel import read_parallel, split_parallel
 from knn_logits.corpus.rows import (
     PAIR_KEYS,
-    TEXT_KEYS,
     Row,
     Skip,
     SourceFile,
+    Wanted,
     display_name,
     first_line,
+    lifted,
     type_name,
 )
 from knn_logits.datastore import layout
 from knn_logits.errors import CorpusError
 
-_KINDS = "text files, JSON lines (.jsonl), parquet, folders of these, or hf:DATASET"
+_KINDS = "documents, text files, JSON lines (.jsonl), parquet, folders of these, or hf:DATASET"
 
 
 def read_corpus(
@@ -39,6 +45,11 @@ def read_corpus(
     on_skip: Callable[[str, str], None] | None = None,
     pairs: bool = False,
     pair_fields: tuple[str, str] = PAIR_KEYS,
+    text_field: str = "text",
+    id_field: str = "id",
+    title_field: str = "title",
+    encoding: str | None = None,
+    on_note: Callable[[str, str], None] | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[Document]:
     r"""Read documents from files, folders and datasets of the Hugging Face Hub.
@@ -49,7 +60,12 @@ def read_corpus(
       `title` and `uri`; other keys become metadata. Blank lines are passed over.
     - `.json`: the same lines, or one such object, or a list of them; anything else is text.
     - `.parquet`: a document a row, with columns of the same names.
-    - any other file: one document. A byte order mark is dropped, line ends become `\n`.
+    - PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, .mbox, .rtf: one document, its pages, headings,
+      slides or cells as `Document.places`; of .mbox one a message. All but notebooks and mail need
+      the extra `documents`. They are parsed in a child process of limited memory and time.
+    - any other file: one document, its lines as places, of Markdown its headings. A byte order
+      mark is dropped, line ends become `\n`. Another encoding than UTF-8 is recognised, with the
+      extra `documents`, or named by `encoding`. A very large file is several documents of one id.
     - gzip of all but parquet, known by `.gz` or by its first bytes.
     - a folder: all files below it, sorted by their path part by part; hidden ones are left out,
       and a folder reached twice through links is read once.
@@ -57,10 +73,10 @@ def read_corpus(
     - `hf:DATASET[:CONFIG[:SPLIT]]`, streamed; the split is `train` unless named, and
       `hf:DATASET::SPLIT` takes the default configuration. Needs the extra `datasets`.
 
-    What cannot be read is passed over: text that is not UTF-8, binary and damaged files, files
-    without permission, blank documents, lone surrogates. Of a damaged JSON lines or parquet file,
-    the rows before the damage are documents. A second document with the same id gets `#2` appended,
-    the next one `#3`.
+    What cannot be read is passed over: text in no known encoding, binary, encrypted and damaged
+    files, files without permission, blank documents, lone surrogates. Of a damaged JSON lines or
+    parquet file, the rows before the damage are documents. A second document with the same id gets
+    `#2` appended, the next one `#3`.
 
     Arguments are checked at once, files when their turn comes. Memory holds one document (of a list
     in `.json` or a batch of parquet, several), the names of a folder's files, and all ids.
@@ -72,6 +88,12 @@ def read_corpus(
         pairs: read rows with `source` and `target` instead of `text`, for encoder-decoder models.
         pair_fields: what these two are called in the rows; `translation.en` is the field `en` of
             the object `translation`.
+        text_field: what the text is called in rows; `meta.body` is the field `body` of `meta`.
+        id_field: what a row's id is called.
+        title_field: what its title is called.
+        encoding: of text files, HTML and rows; None recognises it, in rows UTF-8 and UTF-16.
+        on_note: called with a name and what should be known of a file that was read: that its
+            encoding is a guess, that the attachments of a message are left out.
         on_bytes: called with the number of bytes on disk read so far, over all files; compressed
             bytes where a file is compressed. It ends at what `corpus_bytes` returns.
 
@@ -79,6 +101,7 @@ def read_corpus(
         An iterator over the documents.
 
     Raises:
+        ConfigError: `encoding` is none that Python knows.
         CorpusError: nothing is given, a path does not exist, a row is malformed (whether strict or
             not), or the corpus turns out to hold no document.
         MissingDependencyError: a path starts with `hf:` and `datasets` is not installed.
@@ -98,8 +121,12 @@ def read_corpus(
                 'model needs JSON lines (.jsonl) or parquet with "source" and "target" in each '
                 "row, or two parallel files, written SOURCES::TARGETS"
             )
-    keys = pair_fields if pairs else TEXT_KEYS
-    return _documents(names, _Skips(strict, on_skip), keys, on_bytes)
+    keys = pair_fields if pairs else (text_field,)
+    wanted = Wanted(keys, id_field, title_field, check_encoding(encoding))
+    tell = _Tell(
+        _Skips(strict, on_skip), on_note or (lambda *_: None), on_bytes or (lambda _: None)
+    )
+    return _documents(names, wanted, tell)
 
 
 def corpus_bytes(paths: Sequence[str]) -> int | None:
@@ -170,18 +197,26 @@ def _checked(paths: Sequence[str]) -> list[str]:
     return names
 
 
-def _documents(
-    names: list[str],
-    skips: _Skips,
-    keys: tuple[str, ...],
-    on_bytes: Callable[[int], None] | None,
-) -> Iterator[Document]:
+@dataclass(frozen=True)
+class _Tell:
+    """What the reader is told: of parts passed over, of files that were read, of bytes."""
+
+    skip: _Skips
+    note: Skip
+    read: Callable[[int], None]
+
+
+def _documents(names: list[str], wanted: Wanted, tell: _Tell) -> Iterator[Document]:
     ids: dict[str, int] = {}
-    for row in _rows(names, keys, skips, on_bytes):
-        document = _document(row, keys, ids, skips)
-        if document is not None:
-            yield document
+    last = ""
+    with Extractor() as extractor:
+        for row in _rows(names, wanted, tell, extractor):
+            document = _document(row, wanted, ids, last, tell.skip)
+            if document is not None:
+                last = document.id
+                yield document
     if not ids:
+        skips = tell.skip
         listed = ", ".join(display_name(name) for name in names[:3])
         listed += ", ..." if len(names) > 3 else ""
         found = "no file is there" if not skips.count else f"{skips.count} skipped"
@@ -189,30 +224,27 @@ def _documents(
         raise CorpusError(f"{listed}: no readable document: {found}{first}; name {_KINDS}")
 
 
-def _rows(
-    names: list[str], keys: tuple[str, ...], skip: Skip, on_bytes: Callable[[int], None] | None
-) -> Iterator[Row]:
-    report = on_bytes or (lambda _: None)
+def _rows(names: list[str], wanted: Wanted, tell: _Tell, extractor: Extractor) -> Iterator[Row]:
     before = 0
     for name in names:
         if name.startswith(HUB_PREFIX):
-            yield from read_hub(name, keys)
+            yield from read_hub(name, wanted.keys)
             continue
-        parallel = split_parallel(name) if keys != TEXT_KEYS else None
+        parallel = split_parallel(name) if wanted.pairs else None
         if parallel:
             source, target = _only_file(parallel[0]), _only_file(parallel[1])
-            for row in read_parallel(source, target, keys, skip):
-                report(before + source.consumed + target.consumed)
+            for row in read_parallel(source, target, wanted.keys, tell.skip):
+                tell.read(before + source.consumed + target.consumed)
                 yield row
             before += (source.size or 0) + (target.size or 0)
-            report(before)
+            tell.read(before)
             continue
-        for file in _files(Path(name), skip):
-            for row in read_rows(file, keys, skip):
-                report(before + file.consumed)
+        for file in _files(Path(name), tell.skip):
+            for row in read_rows(file, wanted, tell.skip, tell.note, extractor):
+                tell.read(before + file.consumed)
                 yield row
             before += file.size or 0
-            report(before)
+            tell.read(before)
 
 
 def _only_file(name: str) -> SourceFile:
@@ -258,9 +290,13 @@ def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
         yield SourceFile(path, name, status.st_size if regular else None)
 
 
-def _document(row: Row, keys: tuple[str, ...], ids: dict[str, int], skip: Skip) -> Document | None:
-    fields = dict(row.fields)
-    text = str(fields.pop(keys[-1]))
+def _document(
+    row: Row, wanted: Wanted, ids: dict[str, int], last: str, skip: Skip
+) -> Document | None:
+    keys = wanted.keys
+    named = {"id": wanted.id, "title": wanted.title, "uri": "uri"}
+    fields = lifted(dict(row.fields), tuple(set(named.values())))
+    text = str(fields.pop(keys[-1], None) or fields.pop("text", ""))
     source = str(fields.pop(keys[0])) if len(keys) > 1 else None
     if not text.strip() or (source is not None and not source.strip()):
         skip(row.where, "empty")
@@ -270,14 +306,15 @@ def _document(row: Row, keys: tuple[str, ...], ids: dict[str, int], skip: Skip) 
     except UnicodeEncodeError:
         skip(row.where, "a lone surrogate, which is no character")
         return None
-    labels = {key: _label(fields.pop(key, None), key, row) for key in ("id", "title", "uri")}
+    labels = {key: _label(fields.pop(name, None), name, row) for key, name in named.items()}
     return Document(
         text=text,
-        id=unique_id(labels["id"] or row.name, ids),
+        id=last if row.part else unique_id(labels["id"] or row.name, ids),
         title=labels["title"],
         uri=labels["uri"],
         metadata=fields,
         source=source,
+        places=tuple(row.places),
     )
 
 

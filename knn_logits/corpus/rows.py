@@ -3,12 +3,14 @@
 Knows JSON's values and the fields that a row must have. It reads no file.
 """
 
+from __future__ import annotations
+
 import datetime
 import decimal
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -24,6 +26,43 @@ Skip = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """What a user says about the files of a corpus.
+
+    Attributes:
+        keys: the fields that every row must have, as strings: one text, or a source and a target.
+        id: the field of a row's id.
+        title: the field of its title.
+        encoding: of plain text, HTML and rows; None recognises it.
+    """
+
+    keys: tuple[str, ...] = TEXT_KEYS
+    id: str = "id"
+    title: str = "title"
+    encoding: str | None = None
+
+    @property
+    def pairs(self) -> bool:
+        """Whether rows are pairs."""
+        return len(self.keys) > 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part of a document's text stands in the file that it was read from.
+
+    Attributes:
+        start: the part's first character, counted from 0 in the document's text.
+        name: what a reader looks for, such as `page 12` or `line 307`.
+        fragment: what is put behind `#` to make the document's uri lead there; may be empty.
+    """
+
+    start: int
+    name: str
+    fragment: str = ""
+
+
+@dataclass(frozen=True)
 class Row:
     """One row of a source.
 
@@ -32,11 +71,19 @@ class Row:
             present and strings.
         name: a name for the row where it has no id of its own, such as `guide/part.jsonl:12`.
         where: its place for a message, such as `corpus/guide/part.jsonl, line 12`.
+        places: pages, headings or lines of its text.
+        part: whether it goes on with the document of the row before.
     """
 
     fields: dict[str, object]
     name: str
     where: str
+    places: Sequence[Place] = ()
+    part: bool = False
+
+    def with_text(self, text: str, places: Sequence[Place], *, part: bool) -> Row:
+        """The same row with a text."""
+        return replace(self, fields={**self.fields, "text": text}, places=places, part=part)
 
 
 @dataclass
@@ -119,12 +166,17 @@ def fault_of(value: object, keys: tuple[str, ...]) -> str | None:
         return f"{type_name(value)}, not a JSON object"
     for key in keys:
         if key not in value:
-            return f'the object has no "{key}"'
+            return f'the object has no "{key}" ({field_option(key, keys)} names another)'
         if not isinstance(value[key], str):
             return f'"{key}" is {type_name(value[key])}, not a string'
     if _nested_deeper(value, _MAX_NESTING):
         return f"nested more than {_MAX_NESTING} levels deep"
     return None
+
+
+def field_option(key: str, keys: tuple[str, ...]) -> str:
+    """The option of the command line that names the field `key` of these."""
+    return f"--{'text' if len(keys) == 1 else 'source' if key == keys[0] else 'target'}-field"
 
 
 def type_name(value: object) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -69,22 +70,68 @@ def tokenize(tokenizer: Any, documents: Iterable[Document]) -> Iterator[tuple[Do
     Yields:
         Each document and its token ids.
     """
+    for document, ids, _ in tokenize_with_places(tokenizer, documents):
+        yield document, ids
+
+
+def tokenize_with_places(
+    tokenizer: Any, documents: Iterable[Document]
+) -> Iterator[tuple[Document, list[int], list[int]]]:
+    """Cuts documents as `tokenize` does, and finds the places of their text among the tokens.
+
+    Args:
+        tokenizer: A tokenizer of transformers.
+        documents: In order.
+
+    Yields:
+        Each document, its token ids, and for each of its places the number of the first token
+        there; no number from a tokenizer that does not say where its tokens stand.
+    """
     before, after = special_tokens(tokenizer)
     for group in _groups(documents):
         texts = [part for document, parts in group for part in parts]
         cut: list[list[int]] = []
+        ends: list[Array | None] = []
+        placed = [bool(document.places) for document, parts in group for _ in parts]
         for first in range(0, len(texts), _PARTS_AT_ONCE):
-            cut += tokenizer(
+            done = tokenizer(
                 texts[first : first + _PARTS_AT_ONCE],
                 add_special_tokens=False,
                 return_attention_mask=False,
                 verbose=False,
-            )["input_ids"]
-        place = 0
+            )
+            cut += done["input_ids"]
+            for number in range(len(done["input_ids"])):
+                wanted = placed[first + number] and getattr(done, "encodings", None)
+                ends.append(_ends(done.encodings[number]) if wanted else None)
+        at = 0
         for document, parts in group:
-            ids = [one for part in cut[place : place + len(parts)] for one in part]
-            place += len(parts)
-            yield document, [*before, *ids, *after]
+            span = slice(at, at + len(parts))
+            at += len(parts)
+            ids = [one for part in cut[span] for one in part]
+            places = [len(before) + one for one in _places(document, parts, ends[span])]
+            yield document, [*before, *ids, *after], places
+
+
+def _ends(encoding: Any) -> Array:
+    """Where each token ends in its text, in characters."""
+    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+    # A token without a text of its own stands where the one before it ends.
+    return np.maximum.accumulate(offsets[:, 1])
+
+
+def _places(
+    document: Document, parts: Sequence[str], ends: Sequence[Array | None]
+) -> Iterator[int]:
+    first = token = 0
+    waiting = deque(document.places)
+    for part, known in zip(parts, ends, strict=True):
+        if known is None:
+            return
+        while waiting and waiting[0].start < first + len(part):
+            here = waiting.popleft().start - first
+            yield token + int(np.searchsorted(known, here, side="right"))
+        first, token = first + len(part), token + len(known)
 
 
 def tokenize_pairs(

@@ -12,6 +12,7 @@ from torch import Tensor
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.neighbors import Neighbors
+from knn_logits.trace.places import where
 from knn_logits.trace.recording import Recording, Step
 from knn_logits.trace.shares import Locate, passages_of, votes_by_document
 from knn_logits.trace.trace import (
@@ -259,14 +260,15 @@ def _neighbor(
     after = [token for token in passage.after if token not in special]
     words = token_texts(tokenizer, [*before, passage.token, *after])
     here = len(before)
+    title, uri = where(store, entry, tokenizer)
     return NeighborTrace(
         # A character may be cut where the passage begins or ends.
         before="".join(words[:here]).lstrip("\ufffd"),
         word=words[here],
         after="".join(words[here + 1 :]).rstrip("\ufffd"),
         document=passage.document.id,
-        title=passage.document.title,
-        uri=passage.document.uri,
+        title=title,
+        uri=uri,
         store=store.name,
         entry=entry,
         weight=math.exp(float(weights[0, column])),

@@ -18,7 +18,6 @@ from knn_logits.trace.sources import (
 )
 from knn_logits.trace.trace import (
     LEAST_INFLUENCE,
-    DocumentShare,
     SequenceTrace,
     TokenTrace,
     Trace,
@@ -164,9 +163,11 @@ def documents_line(sequence: SequenceTrace) -> str:
     return f"documents: {', '.join(shown)}; the model itself {max(0.0, own):.0%}"
 
 
-def _title(document: DocumentShare, *, named: bool) -> str:
-    """A document's title, or its id; with the datastore where there are several."""
-    title = document.title or document.document
+def _title(source: Source, *, named: bool) -> str:
+    """A document's title, or its id, with the place; with the datastore where there are several."""
+    document = source.document
+    placed = source.neighbor.title if source.neighbor is not None else None
+    title = placed or document.title or document.document
     return f"{title} ({document.store})" if named else title
 
 
@@ -178,7 +179,7 @@ def _heading(source: Source, *, named: bool) -> Text:
     line.append(
         f"  {source.total:.0%} by the neighbors, {source.document.share:.0%} by ", style="dim"
     )
-    line.append(one_line(_title(source.document, named=named)), style="bold")
+    line.append(one_line(_title(source, named=named)), style="bold")
     instead = source.tokens[0].by_model
     if instead is not None and instead.token.strip():
         line.append(f"  in place of {one_line(instead.token).strip()!r}", style="dim")
@@ -215,7 +216,7 @@ def to_html(trace: Trace) -> str:
 
 
 def _source_html(source: Source, *, named: bool) -> str:
-    neighbor, title = source.neighbor, _title(source.document, named=named)
+    neighbor, title = source.neighbor, _title(source, named=named)
     passage = read = ""
     if neighbor is not None:
         passage = (

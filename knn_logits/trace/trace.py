@@ -28,8 +28,9 @@ class NeighborTrace:
         word: The entry's token, the one voted for.
         after: Text after the word.
         document: The document's id.
-        title: The document's title, may be missing.
-        uri: Where it can be read, may be missing.
+        title: The document's title, may be missing; or its title or id with the place where the
+            passage stands, such as "handbook.pdf, page 12".
+        uri: Where it can be read, may be missing; with a fragment that leads to the place.
         store: The datastore's name.
         entry: The entry's number in the datastore.
         weight: w_i, its share of p_kNN, in [0, 1].

@@ -271,12 +271,19 @@ def test_an_interrupted_addition_goes_on(model, tokenizer, make, monkeypatch, ca
     assert contents(grown.folder) == contents(expected.folder)
 
 
-def test_an_addition_can_be_given_up(model, tokenizer, make):
+def test_an_addition_can_be_given_up(model, tokenizer, make, monkeypatch):
+    monkeypatch.setattr("knn_logits.building.keys._BUFFER_BYTES", 1024)
     store = make("s", DOCUMENTS[:8])
     before = contents(store.folder)
     with pytest.raises(Stop):
         add_documents(
-            model, tokenizer, store, DOCUMENTS[8:], progress=stopping(1), shard_bytes=4096
+            model,
+            tokenizer,
+            store,
+            DOCUMENTS[8:],
+            progress=stopping(150),
+            shard_bytes=4096,
+            batch_tokens=64,
         )
     (store.folder / layout.JOURNAL).unlink()
     grown = add_documents(model, tokenizer, store, DOCUMENTS[8:9])

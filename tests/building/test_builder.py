@@ -298,9 +298,8 @@ def test_the_size_of_shards_of_windows_does_not_change_the_keys(
     assert steps[0] == (0, len(store))
     assert steps[-1] == (len(store), len(store))
     assert steps == sorted(steps)
-    phases = [phase for phase, _, _ in seen]
-    assert phases[0] == "tokens"
-    assert phases[-1] == "index exact"
+    phases = list(dict.fromkeys(phase for phase, _, _ in seen))
+    assert phases == ["tokens", "keys", "index exact", "settings for writing"]
 
 
 def test_a_batch_of_windows():

@@ -243,7 +243,7 @@ def test_progress_is_told(plain):
     build_index(
         plain, IndexConfig("IVF8,Flat"), progress=lambda phase, done, total: seen.append(phase)
     )
-    assert seen == ["index IVF8,Flat", "recall"]
+    assert list(dict.fromkeys(seen)) == ["index IVF8,Flat", "recall"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "full")])

@@ -200,7 +200,9 @@ def test_plain_text_beside_pairs_is_skipped(tmp_path):
 
 
 def test_nothing_given():
-    with pytest.raises(CorpusError, match=r"no corpus is given; name text files.*hf:DATASET"):
+    with pytest.raises(
+        CorpusError, match=r"no corpus is given; name documents, text files.*hf:DATASET"
+    ):
         read_corpus([])
 
 
@@ -243,7 +245,7 @@ def test_a_corpus_without_a_readable_document_is_an_error(tmp_path):
     skipped = []
     message = failure(str(tmp_path), on_skip=lambda *skip: skipped.append(skip))
     assert f"no readable document: 2 skipped, the first {binary}: binary" in message
-    assert "name text files" in message
+    assert "name documents, text files" in message
     assert len(skipped) == 2
 
 

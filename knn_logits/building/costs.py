@@ -1,0 +1,190 @@
+"""What the steps of a build take on this machine, from short measurements of each kind of work.
+
+Times in, times out: nothing here reads a datastore. A step that is done in parts is measured on one
+part; a step that cannot be, such as training an index, on the operation that it consists of.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from knn_logits.building.calibration import OVER_ASK, wanted_tokens
+from knn_logits.building.keys import grouped
+from knn_logits.capture.forward import evaluating, input_device, key_states, windows_batch
+from knn_logits.capture.location import KeyLocation
+from knn_logits.config import DEFAULT_K, FEWEST_CALIBRATED, IndexConfig, Metric
+from knn_logits.index.choice import choose_factory, choose_train_size
+from knn_logits.index.exact import ExactIndex
+from knn_logits.neighbors import Array, Neighbors
+from knn_logits.scoring.likelihood import (
+    LMBDAS,
+    Grid,
+    GridLikelihood,
+    powers_up_to,
+    temperatures_around,
+)
+from knn_logits.windows import TextWindow, batches
+
+# Seconds spent on a measurement that can be cut short, and the fewest batches that are one.
+_BUDGET, _FEWEST_BATCHES = 2.0, 3
+_VECTORS, _KEYS, _QUERIES = 1024, 32_768, 256
+_ROWS = 64
+# k-means of an inverted file and of a product quantiser, as FAISS does them.
+_ROUNDS, _ROUNDS_OF_CODES, _CENTROIDS_OF_CODES = 10, 25, 256
+# Bytes a second: hashing, then writing.
+_WRITTEN = 400e6
+
+
+def key_seconds(
+    model: nn.Module,
+    location: KeyLocation,
+    tokens: Array,
+    windows: Sequence[TextWindow],
+    *,
+    dim: int,
+    dtype: str,
+    batch_tokens: int,
+    seed: int = 0,
+) -> float:
+    """Seconds that the keys of some windows take.
+
+    Args:
+        model: The model.
+        location: Where the key is.
+        tokens: int32, the corpus or its beginning; a window beyond reads others in their place.
+        windows: From `windows.plan`.
+        dim: Length of a key.
+        dtype: The keys' precision.
+        batch_tokens: Tokens a forward pass.
+        seed: Of which batches are measured.
+    """
+    device = input_device(model)
+    groups = list(grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens))
+    chance = random.Random(seed)
+    chosen = chance.sample(groups, min(3, len(groups)))
+    waiting = [one for group in chosen for one in batches(group, batch_tokens)]
+    total = sum(window.size for window in windows)
+    chance.shuffle(waiting)
+    read, spent = 0, 0.0
+    with evaluating(model):
+        for number, batch in enumerate([waiting[0], *waiting]):
+            moved = [_within(window, len(tokens)) for window in batch]
+            began = time.perf_counter()
+            states = key_states(model, location, windows_batch(tokens, moved, device))
+            states.to(getattr(torch, dtype)).cpu()
+            if number == 0:
+                continue  # the first pass of all takes longer
+            spent += time.perf_counter() - began
+            read += sum(window.size for window in batch)
+            if spent > _BUDGET and number >= _FEWEST_BATCHES:
+                break
+    return spent * total / max(1, read)
+
+
+def _within(window: TextWindow, tokens: int) -> TextWindow:
+    """The same window over tokens that there are."""
+    return replace(window, start=window.start % max(1, tokens - window.size))
+
+
+def resolved(config: IndexConfig, entries: int, dim: int) -> str:
+    """The factory string that an index of so many keys will have."""
+    return choose_factory(entries, dim) if config.factory == "auto" else config.factory
+
+
+def index_seconds(
+    config: IndexConfig, entries: int, dim: int, metric: Metric, threads: int | None
+) -> float:
+    """Seconds to train and to fill an index, recall left out."""
+    factory = resolved(config, entries, dim)
+    if factory == "exact":
+        return entries * dim / 1e9
+    from knn_logits.index.faiss_backend import inverted_file, make_empty
+
+    empty = make_empty(factory, dim, metric)
+    ivf = inverted_file(empty)
+    lists = int(ivf.nlist) if ivf is not None else 256
+    trained = min(entries, config.train_size or choose_train_size(entries, lists))
+    one = _assignment_seconds(lists, dim, threads)
+    seconds = (_ROUNDS * trained + entries) * one
+    quantiser = getattr(ivf, "pq", None)
+    if quantiser is not None:
+        # Each of its parts is compared with 256 centroids: as much work as with a whole vector.
+        codes = _assignment_seconds(_CENTROIDS_OF_CODES, dim, threads)
+        seconds += (_ROUNDS_OF_CODES * min(trained, 65_536) + entries) * codes * 4
+    return seconds
+
+
+def _assignment_seconds(lists: int, dim: int, threads: int | None) -> float:
+    """Seconds to find a vector's nearest centroid."""
+    from knn_logits.index.faiss_backend import assign
+
+    chance = np.random.default_rng(0)
+    centroids = chance.standard_normal((lists, dim), dtype=np.float32)
+    vectors = chance.standard_normal((_VECTORS, dim), dtype=np.float32)
+    assign(centroids, vectors[:32], normal=False, threads=threads)
+    began = time.perf_counter()
+    assign(centroids, vectors, normal=False, threads=threads)
+    return (time.perf_counter() - began) / _VECTORS
+
+
+def recall_seconds(entries: int, dim: int, metric: Metric, factory: str) -> float:
+    """Seconds to measure an index's recall, most of them for the exact search."""
+    if factory == "exact" or entries < 2:
+        return 0.0
+    chance = np.random.default_rng(0)
+    keys = torch.from_numpy(chance.standard_normal((min(entries, _KEYS), dim), dtype=np.float32))
+    queries = keys[: min(_QUERIES, len(keys))].clone()
+    began = time.perf_counter()
+    ExactIndex(keys, metric).search(queries, min(65, len(keys)))
+    return 1.2 * (time.perf_counter() - began) * entries / len(keys)
+
+
+def calibration_seconds(
+    entries: int, metric: Metric, key_seconds_a_token: float, head: float, k: int | None
+) -> float:
+    """Seconds to choose the settings for scoring.
+
+    Args:
+        entries: Of the datastore.
+        metric: How keys are compared.
+        key_seconds_a_token: Of the forward pass without the head.
+        head: How much longer it takes with it: 2 is twice as long.
+        k: What the user gave.
+    """
+    tokens = wanted_tokens(entries)
+    if entries < FEWEST_CALIBRATED:
+        return 0.0
+    largest = k or DEFAULT_K
+    asked = min(entries, OVER_ASK * largest)
+    grid = Grid(
+        (k,) if k else powers_up_to(largest, 64), temperatures_around(100.0, 10.0), LMBDAS[2:]
+    )
+    rows = torch.rand(_ROWS, asked).sort(dim=-1).values * 100.0
+    found = Neighbors(torch.zeros(rows.shape, dtype=torch.int64), rows, (rows * 7).long())
+    likelihood = GridLikelihood(grid, "l2" if metric == "l2" else metric)
+    began = time.perf_counter()
+    likelihood.add(found, torch.zeros(_ROWS, dtype=torch.int64), torch.full((_ROWS,), -3.0))
+    one = (time.perf_counter() - began) / _ROWS
+    # The search itself: as many candidates are sorted out.
+    search = 2e-4 + 2e-7 * asked
+    return tokens * (one + search + key_seconds_a_token * head)
+
+
+def head_factor(model: nn.Module, dim: int) -> float:
+    """How much longer a forward pass takes with the head than without, by their weights."""
+    body = sum(one.numel() for one in model.parameters())
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    size = int(head.weight.numel()) if head is not None else dim
+    return 2.0 + size / max(1, body - size)
+
+
+def writing_seconds(size: float) -> float:
+    """Seconds to write so many bytes and to hash them."""
+    return size / _WRITTEN

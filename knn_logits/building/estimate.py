@@ -1,0 +1,294 @@
+"""What a build will come to: counted where that is possible, measured where it is not."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from knn_logits.building.costs import (
+    calibration_seconds,
+    head_factor,
+    index_seconds,
+    key_seconds,
+    recall_seconds,
+    resolved,
+    writing_seconds,
+)
+from knn_logits.building.indexing import check_index
+from knn_logits.building.planning import BuildPlan, planned
+from knn_logits.building.steps import KeyPlan, document_fields
+from knn_logits.capture.forward import evaluating
+from knn_logits.capture.location import DEFAULT_KEY
+from knn_logits.compatibility import canary_keys, canary_tokens, check_causal, vocabulary_size
+from knn_logits.config import IndexConfig, Metric, WindowConfig
+from knn_logits.corpus.documents import Document, as_documents, several
+from knn_logits.datastore.documents import Contexts, DocumentRecord, write_documents
+from knn_logits.datastore.writer import SHARD_BYTES
+from knn_logits.errors import CorpusError
+from knn_logits.neighbors import Array
+from knn_logits.progress import Progress, no_progress
+from knn_logits.text.tokens import tokenize_pairs, tokenize_with_places
+from knn_logits.windows import TextWindow, plan
+
+# Tokens kept to measure the forward pass on.
+_KEPT = 1 << 20
+# Of a file of arrays, and of the manifest with what it says of each file.
+_HEADER, _MANIFEST = 128, 4500
+_PROBES, _PROBED = 8, 8
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a build will come to.
+
+    Attributes:
+        documents: Documents with at least one token.
+        tokens: Their tokens.
+        entries: Entries; as the two before it, counted and not estimated.
+        bytes: Of the folder, but for a gate or clusters that are made later.
+        seconds: From the first document read to the finished folder; in the middle of a build,
+            from now on. The model's loading is not part of it.
+    """
+
+    documents: int
+    tokens: int
+    entries: int
+    bytes: int
+    seconds: float
+
+
+def estimate_build(
+    model: nn.Module,
+    tokenizer: Any,
+    documents: Iterable[Document | str],
+    *,
+    key: str = DEFAULT_KEY,
+    window: WindowConfig | None = None,
+    concatenate: bool = False,
+    source_prefix: str = "",
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    index: IndexConfig | None = None,
+    k: int | None = None,
+    lmbda: float | None = None,
+    temperature: float | None = None,
+    calibrate: bool = True,
+    keys_dtype: str = "float16",
+    batch_tokens: int | None = None,
+    threads: int | None = None,
+    progress: Progress = no_progress,
+) -> Estimate:
+    """Says what `build_datastore` would come to with the same arguments, and writes nothing.
+
+    All documents are read and cut into tokens, since nothing less tells their number. Then a few
+    seconds of each kind of work are measured.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        ConfigError: when a setting is out of its range.
+        CorpusError: when no document holds two tokens.
+        ModelError: when the model has no place for the key.
+    """
+    documents = several(documents, "documents")
+    build = planned(
+        model,
+        tokenizer,
+        key=key,
+        window=window,
+        concatenate=concatenate,
+        source_prefix=source_prefix,
+        source_lang=source_lang,
+        target_lang=target_lang,
+        index=index,
+        k=k,
+        lmbda=lmbda,
+        temperature=temperature,
+        keys_dtype=keys_dtype,
+        batch_tokens=batch_tokens,
+        threads=threads,
+    )
+    started = time.monotonic()
+    counted = _count(tokenizer, documents, build.keys, progress)
+    if not counted.records:
+        raise CorpusError("the documents hold no token; give more text")
+    first = np.array([one.first for one in counted.records], dtype=np.int64)
+    contexts = Contexts.of(first, counted.total, concatenate)
+    if contexts.entries == 0:
+        raise CorpusError("the corpus has no document of two tokens or more; give more text")
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "documents.parquet"
+        write_documents(table, counted.records)
+        size = table.stat().st_size
+    reading = time.monotonic() - started
+    found = estimated(
+        model,
+        tokenizer,
+        build,
+        np.asarray(counted.kept, np.int32),
+        contexts,
+        len(counted.records),
+        size,
+        sources=counted.sources,
+        k=k,
+        calibrate=calibrate and None in (k, lmbda, temperature),
+        threads=threads,
+        progress=progress,
+    )
+    seconds = reading + found.seconds
+    return Estimate(found.documents, found.tokens, found.entries, found.bytes, seconds)
+
+
+def estimated(
+    model: nn.Module,
+    tokenizer: Any,
+    build: BuildPlan,
+    tokens: Array,
+    contexts: Contexts,
+    documents: int,
+    table_bytes: int,
+    *,
+    sources: list[str] | None = None,
+    k: int | None = None,
+    calibrate: bool = True,
+    threads: int | None = None,
+    progress: Progress = no_progress,
+) -> Estimate:
+    """What a build will come to once its text is known.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        build: The plan.
+        tokens: int32, the corpus or its beginning.
+        contexts: Of the whole corpus.
+        documents: Documents.
+        table_bytes: Size of their table.
+        sources: Of pairs, those of the first contexts.
+        k: What the user gave.
+        calibrate: Whether settings are chosen.
+        threads: OpenMP threads of the index.
+        progress: Told that speed is measured.
+
+    Raises:
+        ConfigError: when the index cannot be made for so many entries.
+    """
+    keys, config = build.keys, build.index
+    progress("measuring", 0, None)
+    metric: Metric = config.metric or "l2"
+    fixed = canary_tokens(tokenizer, vocabulary_size(model))[: keys.windows.window]
+    with evaluating(model):
+        check_causal(model, keys.location, fixed)
+        dim = canary_keys(model, keys.location, fixed).shape[1]
+    check_index(config, dim, metric, contexts.entries)
+    windows = list(plan(contexts.first, contexts.length, keys.windows.window, keys.windows.stride))
+    total = sum(window.size + window.source_size for window in windows)
+    measured = windows
+    if keys.pairs is not None:
+        measured = _with_sources(windows, keys, sources or [])
+    seconds = key_seconds(
+        model,
+        keys.location,
+        tokens,
+        measured,
+        dim=dim,
+        dtype=keys.dtype,
+        batch_tokens=keys.batch_tokens,
+    )
+    seconds *= len(windows) / len(measured)
+    factory = resolved(config, contexts.entries, dim)
+    size = (
+        _array_bytes(contexts.entries, dim, keys.dtype)
+        + 4 * int(contexts.length.sum())
+        + table_bytes
+        + index_bytes(config, contexts.entries, dim, metric)
+        + _checks_bytes(len(fixed), dim, contexts.entries)
+        + _MANIFEST
+    )
+    if calibrate:
+        each = seconds / max(1, total)
+        head = head_factor(model, dim)
+        seconds += calibration_seconds(contexts.entries, metric, each, head, k)
+    seconds += index_seconds(config, contexts.entries, dim, metric, threads)
+    seconds += recall_seconds(contexts.entries, dim, metric, factory)
+    seconds += writing_seconds(size)
+    return Estimate(documents, int(contexts.length.sum()), contexts.entries, size, seconds)
+
+
+def index_bytes(config: IndexConfig, entries: int, dim: int, metric: Metric) -> int:
+    """Size of an index's file."""
+    factory = resolved(config, entries, dim)
+    if factory == "exact":
+        return 0
+    from knn_logits.index import plain
+    from knn_logits.index.faiss_backend import inverted_file, make_empty
+
+    empty = make_empty(factory, dim, metric)
+    if not plain.has_plain_form(empty):
+        return int(entries * (empty.sa_code_size() + 8)) if config.native else 0
+    ivf = inverted_file(empty)
+    if ivf is None:
+        return int(entries * empty.sa_code_size())
+    lists = int(ivf.nlist)
+    learnt = 4 * ivf.d * (lists + (256 if hasattr(ivf, "pq") else 2))
+    learnt += 4 * dim * ivf.d if int(ivf.d) != dim or factory.startswith("OPQ") else 0
+    return int(entries * (int(ivf.code_size) + 8) + learnt + 8 * lists)
+
+
+def _array_bytes(entries: int, dim: int, dtype: str) -> int:
+    size = entries * dim * np.dtype(dtype).itemsize
+    return int(size + _HEADER * (1 + size // SHARD_BYTES))
+
+
+def _checks_bytes(fixed: int, dim: int, entries: int) -> int:
+    asked, found = min(_PROBES, entries), min(_PROBED, entries)
+    return int(4 * fixed * (dim + 1) + 4 * asked * dim + 12 * asked * found + 4 * _HEADER)
+
+
+@dataclass
+class _Counted:
+    records: list[DocumentRecord]
+    kept: list[int]
+    sources: list[str]
+    total: int = 0
+
+
+def _count(
+    tokenizer: Any, documents: Iterable[Document | str], keys: KeyPlan, progress: Progress
+) -> _Counted:
+    counted = _Counted([], [], [])
+    cut: Iterator[tuple[Document, list[int], list[int]]]
+    rows = as_documents(documents)
+    if keys.pairs is None:
+        cut = tokenize_with_places(tokenizer, rows)
+    else:
+        cut = ((one, ids, []) for one, ids in tokenize_pairs(keys.pairs, rows))
+    progress("tokens", 0, None)
+    for document, ids, places in cut:
+        if ids:
+            fields = document_fields(document, places, pairs=keys.pairs is not None)
+            counted.records.append(DocumentRecord(counted.total, len(ids), **fields))
+            if counted.total < _KEPT:
+                counted.kept += ids
+                counted.sources.append(document.source or "")
+            counted.total += len(ids)
+        progress("tokens", counted.total, None)
+    return counted
+
+
+def _with_sources(windows: list[TextWindow], keys: KeyPlan, sources: list[str]) -> list[TextWindow]:
+    """Those windows whose sources are known, with them."""
+    from dataclasses import replace
+
+    assert keys.pairs is not None
+    known = [window for window in windows if window.context < len(sources)]
+    read = keys.pairs.sources([sources[window.context] for window in known])
+    return [replace(window, source=ids) for window, ids in zip(known, read, strict=True)]

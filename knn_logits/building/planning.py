@@ -1,0 +1,96 @@
+"""What is to be built, checked before any work is done for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from knn_logits.building.keys import default_batch_tokens
+from knn_logits.building.steps import KeyPlan
+from knn_logits.capture.forward import input_device
+from knn_logits.capture.location import find_key, is_encoder_decoder
+from knn_logits.config import (
+    IndexConfig,
+    KNNConfig,
+    WindowConfig,
+    check_threads,
+    whole_number,
+)
+from knn_logits.datastore.manifest import WindowRecord
+from knn_logits.errors import ConfigError
+from knn_logits.text.pairs import PairTokenizer, context_length
+from knn_logits.windows import resolve
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """A build's settings, all of them within their ranges.
+
+    Attributes:
+        keys: All that decides what the keys are.
+        index: What kind of index.
+        settings: For users who give none; those that are not given have the field's defaults.
+    """
+
+    keys: KeyPlan
+    index: IndexConfig
+    settings: KNNConfig
+
+
+def planned(
+    model: nn.Module,
+    tokenizer: Any,
+    *,
+    key: str,
+    window: WindowConfig | None,
+    concatenate: bool,
+    source_prefix: str,
+    source_lang: str | None,
+    target_lang: str | None,
+    index: IndexConfig | None,
+    k: int | None,
+    lmbda: float | None,
+    temperature: float | None,
+    keys_dtype: str,
+    batch_tokens: int | None,
+    threads: int | None,
+) -> BuildPlan:
+    """Checks the arguments of `build_datastore`, whose docstring says what they are.
+
+    Raises:
+        ConfigError: when a setting is out of its range, or belongs to another kind of model.
+        ModelError: when the model has no place for the key.
+    """
+    if keys_dtype not in ("float16", "float32"):
+        raise ConfigError(f"keys are kept in float16 or float32, not in {keys_dtype!r}")
+    if batch_tokens is not None:
+        batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
+    check_threads(threads)
+    pairs: PairTokenizer | None = None
+    if is_encoder_decoder(model):
+        if concatenate:
+            raise ConfigError("pairs are no stream of text: leave out --concatenate")
+        pairs = PairTokenizer(
+            model,
+            tokenizer,
+            source_prefix=source_prefix,
+            source_lang=source_lang,
+            target_lang=target_lang,
+        )
+    elif source_prefix or source_lang or target_lang:
+        raise ConfigError(
+            "a causal model reads no source: leave out --source-prefix, --source-lang and "
+            "--target-lang"
+        )
+    settings = KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
+    window_size, stride = resolve(window or WindowConfig(), context_length(model))
+    keys = KeyPlan(
+        location=find_key(model, key),
+        windows=WindowRecord(window=window_size, stride=stride, concatenate=concatenate),
+        dtype=keys_dtype,
+        batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
+        pairs=pairs,
+    )
+    return BuildPlan(keys, index or IndexConfig(), settings)

@@ -1,0 +1,85 @@
+"""E-mail: who wrote what to whom and when, and the text; of a mailbox every message."""
+
+from __future__ import annotations
+
+import mailbox
+from collections.abc import Iterator
+from email import policy
+from email.message import EmailMessage
+from email.parser import BytesParser
+from pathlib import Path
+from typing import Any
+
+from knn_logits.corpus.parsers.blocks import Begin, Block, Left, Part, RefusedError, clean
+from knn_logits.corpus.parsers.markup import blocks_of
+
+_HEADERS = ("From", "To", "Cc", "Date", "Subject")
+
+
+def read(path: Path, encoding: str | None) -> Iterator[Part]:
+    """Reads one message."""
+    del encoding  # a message names its own
+    with path.open("rb") as file:
+        message = BytesParser(policy=policy.default).parse(file)
+    if not message.keys():
+        raise RefusedError("no e-mail: it has no headers; rename it to .txt")
+    yield from _parts(message, 0, 1.0)
+
+
+def read_mailbox(path: Path, encoding: str | None) -> Iterator[Part]:
+    """Reads a mailbox in the mbox format, a document a message."""
+    del encoding
+    messages = mailbox.mbox(path, factory=_parsed, create=False)
+    keys = messages.keys()
+    for number, key in enumerate(keys, start=1):
+        message: Any = messages.get(key)
+        yield from _parts(message, number, number / len(keys))
+    if not keys:
+        raise RefusedError("no mailbox: no line of it begins with 'From '; rename it to .txt")
+
+
+def _parsed(file: Any) -> Any:
+    return BytesParser(policy=policy.default).parse(file)
+
+
+def _parts(message: EmailMessage, number: int, done: float) -> Iterator[Part]:
+    headers = [(name, _header(message, name)) for name in _HEADERS]
+    yield Begin(dict(headers)["Subject"] or None, number)
+    lines = [f"{name}: {value}" for name, value in headers if value]
+    body = _body(message)
+    yield Block("\n".join([*lines, "", body, ""]), done=done)
+    attached = [_name(part) for part in message.walk() if _attached(part)]
+    if attached:
+        where = f"message {number}" if number else "the message"
+        names = ", ".join(attached[:3]) + (", …" if len(attached) > 3 else "")
+        yield Left(where, f"attachments are not read ({names}): save them as files", False)
+
+
+def _header(message: EmailMessage, name: str) -> str:
+    try:
+        return clean(" ".join(str(message.get(name, "")).split()))[:1000]
+    except (ValueError, AttributeError, TypeError, IndexError, LookupError):
+        return ""  # a header that no standard allows
+
+
+def _body(message: EmailMessage) -> str:
+    try:
+        part = message.get_body(("plain", "html"))
+        if part is None:
+            return ""
+        content = part.get_content()
+    except (LookupError, ValueError, AttributeError, TypeError):
+        payload = message.get_payload(decode=True)
+        content = payload.decode("utf-8", "replace") if isinstance(payload, bytes) else ""
+        return clean(content)
+    if part.get_content_type() == "text/html":
+        content = "".join(block.text for block in blocks_of(str(content))[1])
+    return clean(str(content)).strip()
+
+
+def _attached(part: Any) -> bool:
+    return bool(part.get_content_disposition() == "attachment")
+
+
+def _name(part: Any) -> str:
+    return clean(str(part.get_filename() or part.get_content_type()))[:80].replace("\n", " ")

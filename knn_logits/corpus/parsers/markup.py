@@ -1,0 +1,254 @@
+"""HTML as a reader sees it: text, lists, tables; no scripts, styles and menus.
+
+lxml parses; the walk over its tree is ours, since the converters at hand either write Markdown,
+whose marks a language model would learn to repeat, or line tables up with runs of spaces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from knn_logits.corpus.encoding import UnreadableError, characters, recognised
+from knn_logits.corpus.parsers.blocks import Begin, Block, Part, RefusedError, clean, heading
+
+_HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
+_UNSEEN = frozenset(
+    (
+        "script",
+        "style",
+        "template",
+        "noscript",
+        "svg",
+        "math",
+        "head",
+        "nav",
+        "iframe",
+        "object",
+        "canvas",
+        "audio",
+        "video",
+        "select",
+        "button",
+        "datalist",
+    )
+)
+_PARAGRAPHS = _HEADINGS | frozenset(
+    ("p", "pre", "blockquote", "table", "ul", "ol", "dl", "figure", "section")
+)
+_BLOCKS = _PARAGRAPHS | frozenset(
+    (
+        "address",
+        "article",
+        "aside",
+        "body",
+        "caption",
+        "center",
+        "dd",
+        "details",
+        "div",
+        "dt",
+        "fieldset",
+        "figcaption",
+        "footer",
+        "form",
+        "header",
+        "hr",
+        "li",
+        "main",
+        "summary",
+        "tr",
+    )
+)
+_CELLS = ("td", "th")
+_DECLARED = re.compile(rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w-]+)")
+_SPACE = re.compile(r"[ \t\n\f\r]+")
+
+
+def read(path: Path, encoding: str | None) -> Iterator[Part]:
+    """Reads an HTML file."""
+    title, parts = blocks_of(_text_of(path, encoding))
+    yield Begin(title)
+    yield from parts
+
+
+def blocks_of(text: str) -> tuple[str | None, list[Block]]:
+    """The title of a page, and its blocks: one a heading with what follows it.
+
+    Raises:
+        RefusedError: when it is too deeply nested to be read.
+    """
+    from lxml import etree, html
+
+    parser = html.HTMLParser(
+        encoding="utf-8", no_network=True, remove_comments=True, huge_tree=True
+    )
+    try:
+        root = html.document_fromstring(text.encode("utf-8", "replace"), parser=parser)
+    except (etree.ParserError, etree.XMLSyntaxError, ValueError):
+        return None, []
+    found = root.find(".//title")
+    title = None if found is None else " ".join((found.text or "").split())[:300] or None
+    walk = _Walk()
+    walk.all_of(_main(root))
+    blocks = [one for one in walk.finished() if one.text.strip()]
+    return title, blocks
+
+
+def _text_of(path: Path, encoding: str | None) -> str:
+    with path.open("rb") as stream:
+        declared = _DECLARED.search(stream.read(4096).lower())
+        for name in (encoding, declared and declared[1].decode("ascii"), None):
+            stream.seek(0)
+            try:
+                return "".join(characters(stream, recognised(stream, name)))
+            except (UnreadableError, LookupError) as error:
+                if name is None:
+                    raise RefusedError(str(error)) from None
+    raise AssertionError
+
+
+def _main(root: Any) -> Any:
+    """The part of a page that its author marks as the main one, or all of it."""
+    for found in (root.findall(".//main"), root.findall(".//*[@role='main']")):
+        if len(found) == 1:
+            return found[0]
+    found = root.findall(".//article")
+    if len(found) == 1:
+        return found[0]
+    body = root.find("body")
+    return root if body is None else body
+
+
+@dataclass
+class _Walk:
+    """Collects text; `gap` is the white space due before the next word."""
+
+    parts: list[str] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    gap: str = ""
+    place: str = ""
+    fragment: str = ""
+    cells: int = 0
+
+    def all_of(self, root: Any) -> None:
+        """Walks without recursion: a page may nest as deeply as its parser allows."""
+        waiting: list[tuple[Any, bool, bool]] = [(root, True, False)]
+        while waiting:
+            node, opening, kept = waiting.pop()
+            if not opening:
+                self._close(node)
+                if node is not root:
+                    self._text(node.tail, kept)
+                continue
+            tag = node.tag if isinstance(node.tag, str) else None
+            if tag is None or tag in _UNSEEN or _hidden(node):
+                if node is not root:
+                    self._text(node.tail, kept)
+                continue
+            self._open(node)
+            inside = kept or tag == "pre"
+            self._text(node.text, inside)
+            waiting.append((node, False, kept))
+            waiting.extend((child, True, inside) for child in reversed(node))
+
+    def finished(self) -> list[Block]:
+        """All blocks."""
+        self._flush()
+        return self.blocks
+
+    def _open(self, node: Any) -> None:
+        tag = node.tag
+        if tag in _HEADINGS:
+            name = heading("".join(_seen_text(node)))
+            if name:
+                self._flush()
+                self.place, self.fragment = name, _anchor(node)
+        if tag in _BLOCKS:
+            self._break("\n\n" if tag in _PARAGRAPHS else "\n")
+        if tag == "br":
+            self.gap = "\n" if "\n" not in self.gap else "\n\n"
+            self.gap = " " if self.cells else self.gap
+        elif tag == "li":
+            self._word("- ")
+        elif tag in _CELLS:
+            self.gap = "\t" if node.getprevious() is not None else self.gap
+            self.cells += 1
+        elif tag == "img" and node.get("alt"):
+            self._text(node.get("alt"), False)
+
+    def _close(self, node: Any) -> None:
+        self.cells -= node.tag in _CELLS
+        if node.tag in _BLOCKS:
+            self._break("\n\n" if node.tag in _PARAGRAPHS else "\n")
+
+    def _break(self, gap: str) -> None:
+        if self.parts and self.parts[-1] == "- ":
+            return  # a paragraph within an item of a list
+        if self.cells:
+            self.gap = self.gap or " "  # a row of a table stays a line
+        elif len(gap) > len(self.gap) or "\n" not in self.gap:
+            self.gap = gap
+
+    def _text(self, text: str | None, kept: bool) -> None:
+        if not text:
+            return
+        if kept:
+            for number, line in enumerate(clean(text).split("\n")):
+                self.gap = "\n" * min(2, self.gap.count("\n") + 1) if number else self.gap
+                if line.strip():
+                    self._word(line.rstrip())
+            return
+        text = _SPACE.sub(" ", clean(text))
+        if text.startswith(" ") and not self.gap and self.parts and self.parts[-1] != "- ":
+            self.gap = " "
+        if text.strip(" "):
+            self._word(text.strip(" "))
+            self.gap = " " if text.endswith(" ") else ""
+
+    def _word(self, text: str) -> None:
+        if self.parts:
+            self.parts.append(self.gap)
+        self.parts.append(text)
+        self.gap = ""
+
+    def _flush(self) -> None:
+        if self.parts:
+            self.blocks.append(Block("".join(self.parts) + "\n\n", self.place, self.fragment))
+        self.parts, self.gap = [], ""
+
+
+def _seen_text(node: Any) -> Iterator[str]:
+    for one in node.iter():
+        if isinstance(one.tag, str) and one.tag not in _UNSEEN and not _permalink(one):
+            yield one.text or ""
+        if one is not node:
+            yield one.tail or ""
+
+
+def _permalink(node: Any) -> bool:
+    return node.tag == "a" and (node.text or "").strip() in ("¶", "#", "§")
+
+
+def _hidden(node: Any) -> bool:
+    style = (node.get("style") or "").replace(" ", "").lower()
+    return (
+        node.get("hidden") is not None
+        or node.get("aria-hidden") == "true"
+        or node.get("role") == "navigation"
+        or "display:none" in style
+        or _permalink(node)
+    )
+
+
+def _anchor(node: Any) -> str:
+    """The id of a heading, or that of the section which it opens."""
+    own = node.get("id")
+    if own is None:
+        parent = node.getparent()
+        first = parent is not None and node.getprevious() is None
+        own = parent.get("id") if first and parent.tag in ("section", "div", "article") else None
+    return own if own and re.fullmatch(r"[\w.:-]{1,100}", own) else ""

@@ -1,0 +1,39 @@
+"""Where a passage stands, in words: "handbook.pdf, page 12"."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from knn_logits.datastore.places import place_at
+from knn_logits.datastore.store import Datastore
+
+_LINE = re.compile(r"line ([0-9]{1,15})")
+# Tokens from the beginning of a paragraph to a word in it.
+_MOST_TOKENS = 4096
+
+
+def where(store: Datastore, entry: int, tokenizer: Any) -> tuple[str | None, str | None]:
+    """The title and the uri of an entry's document, with the place where the entry stands.
+
+    Args:
+        store: The datastore.
+        entry: In [0, entries).
+        tokenizer: Which cut the text; it counts the lines.
+    """
+    position = store.contexts.token_of(entry)
+    record = store.documents[store.documents.at_token(position)]
+    document = record.shown
+    place = place_at(record.metadata, position - record.first)
+    if place is None:
+        return document.title, document.uri
+    name, line = place.name, _LINE.fullmatch(place.name)
+    start = record.first + place.start
+    if line and position - start <= _MOST_TOKENS:
+        # The place is a paragraph's first line. A tokenizer that drops line ends leaves it at that.
+        between = tokenizer.decode(store.tokens[start:position].tolist())
+        name = f"line {int(line[1]) + between.count(chr(10))}"
+    uri = document.uri
+    if uri is not None and place.fragment and "#" not in uri:
+        uri = f"{uri}#{place.fragment}"
+    return f"{document.title or document.id}, {name}", uri

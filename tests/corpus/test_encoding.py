@@ -1,0 +1,98 @@
+"""Texts in other encodings than UTF-8: recognised, named by the user, or refused with advice."""
+
+import sys
+
+import pytest
+from corpus_files import failure, read, write
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from knn_logits.corpus import encoding
+from knn_logits.corpus.reading import read_corpus
+from knn_logits.errors import ConfigError
+
+TEXTS = [
+    ("Les élèves ont mangé à la cantine du collège; ça leur a plu.", "latin-1"),
+    ("Die Königin gründete 1312 eine Stadt. Straße, Äpfel, Übung, größer.", "cp1252"),
+    ("Zażółć gęślą jaźń. W Szczebrzeszynie chrząszcz brzmi w trzcinie.", "cp1250"),
+    ("Королева основала город в 1312 году. Откройте крышку лебёдки.", "koi8-r"),
+    ("女王は1312年に町を設立しました。手でカバーを開けてください。", "shift_jis"),
+    ("女王于1312年建立了一座城市。请用手打开绞车的盖子。", "gb18030"),
+]
+
+
+@pytest.mark.parametrize(("text", "name"), TEXTS)
+def test_an_encoding_is_recognised_and_said_to_be_a_guess(tmp_path, text, name):
+    path = write(tmp_path / "a.txt", text.encode(name))
+    notes = []
+    documents, skipped = read(path, on_note=lambda *note: notes.append(note))
+    assert ([one.text for one in documents], skipped) == ([text], [])
+    ((noted, note),) = notes
+    assert noted == path
+    assert note.endswith("a guess; --encoding names another")
+
+
+@pytest.mark.parametrize("name", ["utf-16", "utf-32", "utf-8-sig"])
+def test_a_byte_order_mark_is_no_guess(tmp_path, name):
+    path = write(tmp_path / "a.txt", "é one\r\ntwo".encode(name))
+    notes = []
+    documents, skipped = read(path, on_note=lambda *note: notes.append(note))
+    assert ([one.text for one in documents], skipped, notes) == (["é one\ntwo"], [], [])
+
+
+@pytest.mark.parametrize("name", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_its_mark_is_recognised(tmp_path, name):
+    path = write(tmp_path / "a.txt", "Plain words.".encode(name))
+    assert [one.text for one in read(path)[0]] == ["Plain words."]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.text(st.characters(codec="cp1251"), min_size=1).filter(str.strip),
+    size=st.integers(1, 9),
+)
+def test_what_the_user_names_holds(tmp_path, text, size):
+    path = write(tmp_path / "a.txt", text.encode("cp1251"))
+    plain = encoding.CHUNK
+    encoding.CHUNK = size
+    try:
+        documents, skipped = read(path, encoding="windows-1251", on_note=None)
+    except Exception:
+        assert "\0" in text
+        return
+    finally:
+        encoding.CHUNK = plain
+    assert [one.text for one in documents] == [text.replace("\r\n", "\n").replace("\r", "\n")]
+    assert skipped == []
+
+
+def test_rows_have_the_encoding_that_is_named_or_that_their_mark_says(tmp_path):
+    rows = '{"text": "café"}\n{"text": "zwei"}\n'
+    latin = write(tmp_path / "a.jsonl", rows.encode("latin-1"))
+    wide = write(tmp_path / "b.jsonl", rows.encode("utf-16"))
+    assert [one.text for one in read(latin, encoding="latin-1")[0]] == ["café", "zwei"]
+    assert [one.text for one in read(wide)[0]] == ["café", "zwei"]
+
+
+def test_an_unknown_encoding_is_refused_at_once(tmp_path):
+    path = write(tmp_path / "a.txt", "text")
+    for name in ("latin-99", "rot13", "hex", ""):
+        with pytest.raises(ConfigError, match=r"the encoding .* is unknown; name one such as"):
+            read_corpus([path], encoding=name)
+
+
+def test_text_that_is_not_in_the_named_encoding_says_so(tmp_path):
+    path = write(tmp_path / "a.txt", b"one\xff\xfetwo")
+    assert "no text in ascii, which it is said to be" in failure(path, encoding="ascii")
+
+
+def test_without_the_library_the_advice_names_both_ways(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "chardet", None)
+    message = failure(write(tmp_path / "a.txt", b"caf\xe9 noir"))
+    assert "--encoding latin-1" in message
+    assert 'pip install "knn-logits[documents]"' in message
+
+
+def test_bytes_that_are_no_text_are_binary(tmp_path):
+    path = write(tmp_path / "a", bytes(range(1, 256)) * 20)
+    assert "binary" in failure(path)

@@ -1,0 +1,259 @@
+"""PDF, HTML, office documents, books, notebooks and mail: their text, and where it stands."""
+
+import gzip
+import mailbox
+from email.message import EmailMessage
+
+import pytest
+from corpus_files import failure, read, write
+from office_files import (
+    docx,
+    encrypted_pdf,
+    epub,
+    notebook,
+    paragraph,
+    pdf,
+    pptx,
+    table,
+)
+
+WINCH = "When error code E42 appears, open the winch cover."
+
+
+def only(path, **options):
+    documents, skipped = read(path, **options)
+    assert skipped == []
+    (document,) = documents
+    return document
+
+
+def placed(document):
+    """The document's text by its places."""
+    starts = [place.start for place in document.places]
+    ends = [*starts[1:], len(document.text)]
+    return [
+        (place.name, place.fragment, document.text[place.start : end].strip())
+        for place, end in zip(document.places, ends, strict=True)
+    ]
+
+
+# PDF
+
+
+def test_a_pdf_is_one_document_with_its_pages_as_places(tmp_path):
+    document = only(write(tmp_path / "handbook.pdf", pdf("First page.", "", "Third page.")))
+    assert (document.id, document.uri) == ("handbook.pdf", "handbook.pdf")
+    assert placed(document) == [
+        ("page 1", "page=1", "First page."),
+        ("page 3", "page=3", "Third page."),
+    ]
+
+
+def test_the_lines_of_a_pdf_become_paragraphs_again(tmp_path):
+    page = (
+        "Errors\n"
+        "When error code E42 appears, open the winch cover and clear the cab-\n"
+        "le drum by hand. The drum is made of iron, so never use a crow bar\n"
+        "on it.\n"
+        "- one item of a list\n"
+        "- another item of it"
+    )
+    assert only(write(tmp_path / "a.pdf", pdf(page))).text.strip() == (
+        "Errors\n"
+        "When error code E42 appears, open the winch cover and clear the cable drum by hand. The "
+        "drum is made of iron, so never use a crow bar on it.\n"
+        "- one item of a list\n"
+        "- another item of it"
+    )
+
+
+def test_a_pdf_that_is_free_to_read_is_read_and_one_with_a_password_is_not(tmp_path):
+    free = encrypted_pdf(tmp_path / "free.pdf", "", WINCH)
+    locked = encrypted_pdf(tmp_path / "locked.pdf", "secret", WINCH)
+    documents, skipped = read(free, locked)
+    assert [one.text.strip() for one in documents] == [WINCH]
+    assert skipped == [(locked, "encrypted: save it without its password")]
+
+
+def test_a_pdf_of_images_says_that_it_needs_recognition(tmp_path):
+    scan = write(tmp_path / "scan.pdf", pdf("", ""))
+    assert "no text on its pages (2)" in failure(scan)
+    assert "OCR" in failure(scan, strict=True)
+
+
+def test_a_pdf_is_known_by_its_first_bytes(tmp_path):
+    assert only(write(tmp_path / "handbook", pdf(WINCH))).text.strip() == WINCH
+
+
+def test_a_packed_pdf_is_read(tmp_path):
+    document = only(write(tmp_path / "a.pdf.gz", gzip.compress(pdf(WINCH))))
+    assert (document.id, document.text.strip()) == ("a.pdf.gz", WINCH)
+
+
+# HTML
+
+PAGE = f"""<!doctype html><html><head><title>Winches of
+Oldenport</title><style>p{{}}</style></head><body><nav>Home Menu</nav>
+<h1>Winches</h1><p>The  crane
+lifts.</p><script>alert(1)</script>
+<section id="err"><h2>Errors<a href="#err">¶</a></h2><p>Caf&eacute; <b>bold</b>, and
+<i>italic</i>.<br>{WINCH}</p></section>
+<ul><li>one</li><li><p>two <b>x</b></p></li></ul>
+<table><tr><th>code</th><th><p>meaning</p></th></tr><tr><td>E42</td><td>blocked</td></tr></table>
+<pre>if x:
+    y = 1</pre><p hidden>unseen</p><div style="display: none">unseen</div></body></html>"""
+
+
+def test_html_is_what_a_reader_sees_with_headings_as_places(tmp_path):
+    document = only(write(tmp_path / "page.html", PAGE))
+    assert document.title == "Winches of Oldenport"
+    assert document.text.rstrip() == (
+        f"Winches\n\nThe crane lifts.\n\nErrors\n\nCafé bold, and italic.\n{WINCH}\n\n- one\n"
+        "- two x\n\ncode\tmeaning\nE42\tblocked\n\nif x:\n    y = 1"
+    )
+    assert [(one.name, one.fragment) for one in document.places] == [
+        ("“Winches”", ""),
+        ("“Errors”", "err"),
+    ]
+
+
+@pytest.mark.parametrize("wrapped", ["<main>{}</main>", "<div role=main>{}</div>"])
+def test_of_a_page_with_a_main_part_that_is_read(tmp_path, wrapped):
+    page = f"<header>Site</header>{wrapped.format('<p>Text.</p>')}<footer>Imprint</footer>"
+    assert only(write(tmp_path / "a.htm", page)).text.strip() == "Text."
+
+
+@pytest.mark.parametrize(
+    ("begin", "encoding"),
+    [
+        ("<meta charset=windows-1252>", "cp1252"),
+        ('<meta http-equiv=content-type content="text/html; charset=koi8-r">', "koi8-r"),
+        ('<?xml version="1.0" encoding="iso-8859-1"?>', "latin-1"),
+        ("", "utf-8"),
+        ("", "utf-16"),
+        ("<meta charset=nonsense>", "utf-8"),
+    ],
+)
+def test_the_encoding_that_a_page_declares_holds(tmp_path, begin, encoding):
+    word = "крышка" if encoding == "koi8-r" else "café"
+    page = f"{begin}<p>{word} noir</p>".encode(encoding)
+    assert only(write(tmp_path / "a.html", page)).text.strip() == f"{word} noir"
+
+
+def test_a_deeply_nested_page_is_read_or_refused(tmp_path):
+    deep = write(tmp_path / "deep.html", "<div>" * 1500 + "inside" + "</div>" * 1500)
+    assert only(deep).text.strip() == "inside"
+
+
+# Office
+
+
+def test_a_word_document_has_headings_lists_and_tables(tmp_path):
+    body = (
+        paragraph("Before any heading.")
+        + paragraph("Errors", "berschrift1")
+        + paragraph(WINCH)
+        + table(("code", "meaning"), ("E42", "blocked"))
+    )
+    document = only(docx(tmp_path / "manual.docx", body))
+    assert document.text.rstrip() == (
+        f"Before any heading.\n\nErrors\n\n{WINCH}\n\ncode\tmeaning\nE42\tblocked"
+    )
+    assert [(one.name, document.text[one.start :][:6]) for one in document.places] == [
+        ("“Errors”", "Errors")
+    ]
+
+
+def test_a_presentation_is_read_slide_by_slide_with_its_notes(tmp_path):
+    slides = [(["Winches", "They lift."], ["Say hello."]), (["Errors", WINCH], ["And E43."])]
+    document = only(pptx(tmp_path / "talk.pptx", slides))
+    assert placed(document) == [
+        ("slide 1", "", "Winches\nThey lift.\nSay hello."),
+        ("slide 2", "", f"Errors\n{WINCH}\nAnd E43."),
+    ]
+
+
+def test_rich_text_loses_its_markup(tmp_path):
+    rich = (
+        rb"{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}}\f0 The winch\rquote s caf\'e9 \b x\b0 .}"
+    )
+    assert only(write(tmp_path / "a.rtf", rich)).text.strip() == "The winch’s café x."
+
+
+# Books, notebooks, mail
+
+
+def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
+    chapters = ["<h1>One</h1><p>First.</p>", "<p>Between.</p>", "<h1>Two</h1><p>Second.</p>"]
+    document = only(epub(tmp_path / "book.epub", *chapters))
+    assert document.title == "The Keeper"
+    assert placed(document) == [
+        ("“One”", "", "One\n\nFirst.\n\nBetween."),
+        ("“Two”", "", "Two\n\nSecond."),
+    ]
+
+
+def test_a_protected_book_is_refused_and_one_with_hidden_fonts_is_not(tmp_path):
+    fonts = epub(tmp_path / "a.epub", "Text.", protection="http://www.idpf.org/2008/embedding")
+    assert only(fonts).text.strip() == "Text."
+    locked = epub(tmp_path / "b.epub", "Text.", protection="http://ns.adobe.com/adept")
+    assert "protected against copying" in failure(locked)
+
+
+def test_a_notebook_is_its_cells_without_their_output(tmp_path):
+    cells = notebook(("markdown", "# Title\nProse."), ("code", "x = 1\nprint(x)"), ("raw", " "))
+    document = only(write(tmp_path / "work.ipynb", cells))
+    assert document.text == "# Title\nProse.\n\nx = 1\nprint(x)\n\n"
+    assert [one.name for one in document.places] == ["cell 1", "cell 2"]
+
+
+def letter(subject="The winch – again", body=WINCH):
+    message = EmailMessage()
+    message["From"], message["To"] = "Maira <m@old.example>", "k@old.example"
+    message["Subject"] = subject
+    message.set_content(body)
+    return message
+
+
+def test_a_letter_has_its_subject_as_title_and_says_what_is_left_out(tmp_path):
+    message = letter()
+    message.add_alternative(f"<p>{WINCH}</p>", subtype="html")
+    message.add_attachment(b"%PDF-", maintype="application", subtype="pdf", filename="r.pdf")
+    path = write(tmp_path / "a.eml", bytes(message))
+    notes = []
+    document = only(path, strict=True, on_note=lambda name, note: notes.append((name, note)))
+    assert document.title == "The winch – again"
+    assert document.text.endswith(f"Subject: The winch – again\n\n{WINCH}\n")
+    assert notes == [
+        (f"{path}, the message", "attachments are not read (r.pdf): save them as files")
+    ]
+
+
+def test_a_letter_in_html_alone_is_read(tmp_path):
+    message = letter()
+    message.set_content("<p>Only <b>this</b>.</p>", subtype="html")
+    assert only(write(tmp_path / "a.eml", bytes(message))).text.endswith("\n\nOnly this.\n")
+
+
+def test_a_mailbox_is_a_document_a_message(tmp_path):
+    box = mailbox.mbox(tmp_path / "box.mbox")
+    for number in range(3):
+        box.add(letter(f"Number {number}", f"Text {number}."))
+    box.close()
+    documents, skipped = read(str(tmp_path / "box.mbox"))
+    assert skipped == []
+    assert [(one.id, one.title) for one in documents] == [
+        ("box.mbox:1", "Number 0"),
+        ("box.mbox:2", "Number 1"),
+        ("box.mbox:3", "Number 2"),
+    ]
+    assert documents[2].text.endswith("\n\nText 2.\n")
+
+
+# Pairs
+
+
+def test_parsed_documents_are_no_pairs(tmp_path):
+    write(tmp_path / "a.jsonl", '{"source": "a", "target": "b"}')
+    path = write(tmp_path / "b.pdf", pdf(WINCH))
+    assert read(str(tmp_path), pairs=True)[1] == [(path, "plain text has no source and target")]

@@ -1,0 +1,96 @@
+"""Lines and headings of plain text as places, and large files in parts."""
+
+from corpus_files import read, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knn_logits.corpus import texts
+from knn_logits.corpus.reading import read_corpus
+from knn_logits.corpus.rows import Row
+from knn_logits.corpus.texts import Gathering, plain_rows
+
+LINE = "The harbour crane lifts twelve crates an hour.\n"
+
+
+def test_the_lines_of_a_long_text_are_its_places(tmp_path):
+    ((document,), _) = read(write(tmp_path / "tool.py", LINE * 40))
+    assert document.places[0].name == "line 1"
+    assert len(document.places) > 2
+    for place in document.places:
+        assert place.name == f"line {1 + document.text[: place.start].count(chr(10))}"
+        assert place.start == 0 or document.text[place.start - 1] == "\n"
+
+
+def test_a_short_text_is_a_place_by_itself(tmp_path):
+    assert read(write(tmp_path / "a.txt", "one\ntwo\n"))[0][0].places == ()
+
+
+def test_the_headings_of_markdown_are_its_places(tmp_path):
+    text = (
+        "Before.\n\n# Guide #\ntext\n```\n# a comment\n```\n##no heading\n### Errors, & `winches`\n"
+    )
+    ((document,), _) = read(write(tmp_path / "guide.md", text))
+    assert [(one.name, one.fragment) for one in document.places] == [
+        ("“Guide”", "guide"),
+        ("“Errors, & `winches`”", "errors--winches"),
+    ]
+    assert document.text[document.places[1].start :].startswith("### Errors")
+
+
+def test_a_large_file_is_several_documents_of_one_id(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "LARGEST", 1000)
+    large = write(tmp_path / "a.txt", LINE * 100)
+    small = write(tmp_path / "b.txt", LINE)
+    documents = list(read_corpus([large, small, large]))
+    assert "".join(one.text for one in documents if one.id == "a.txt") == LINE * 100
+    assert {one.id for one in documents} == {"a.txt", "b.txt", "a.txt#2"}
+    assert all(len(one.text) <= 1000 for one in documents)
+    lines = {"a.txt": 1, "b.txt": 1, "a.txt#2": 1}
+    for document in documents:
+        if document.places:
+            assert document.places[0].name == f"line {lines[document.id]}"
+        lines[document.id] += document.text.count("\n")
+
+
+ROW = Row({}, "a", "a")
+BLOCKS = st.lists(st.tuples(st.text("ab\n", max_size=30), st.sampled_from("pqr")), max_size=8)
+
+
+@given(blocks=BLOCKS, largest=st.integers(1, 40))
+def test_each_character_keeps_its_place_however_a_text_is_cut(blocks, largest):
+    texts.LARGEST, plain = largest, texts.LARGEST
+    try:
+        gathering = Gathering(ROW)
+        rows = [row for text, place in blocks for row in gathering.add(text, place)]
+        rows += list(gathering.rest())
+    finally:
+        texts.LARGEST = plain
+    whole = "".join(text for text, _ in blocks)
+    cut = [
+        (one, name)
+        for row in rows
+        for one, name in zip(row.fields["text"], names(row), strict=True)
+    ]
+    expected = [(one, place) for text, place in blocks for one in text]
+    assert cut == expected[: len(cut)]
+    assert not whole[len(cut) :].strip()
+
+
+def names(row):
+    """The place of each character of a row."""
+    starts = [place.start for place in row.places]
+    for number in range(len(row.fields["text"])):
+        here = [one for one, start in zip(row.places, starts, strict=True) if start <= number]
+        yield here[-1].name if here else ""
+
+
+@given(text=st.text("ab\n", max_size=200), largest=st.integers(1, 50))
+def test_cutting_a_text_loses_nothing_but_blank_ends(text, largest):
+    texts.LARGEST, plain = largest, texts.LARGEST
+    try:
+        rows = list(plain_rows([text], ROW))
+    finally:
+        texts.LARGEST = plain
+    joined = "".join(row.fields["text"] for row in rows)
+    assert joined.replace("\n", "") == text.replace("\n", "")
+    assert [row.part for row in rows] == [number > 0 for number in range(len(rows))]
