@@ -1,9 +1,9 @@
-"""The command line called from tests, and a model and a corpus for it."""
+"""The command line called from tests, and a corpus for it."""
 
 import json
 import sys
 
-from conftest import TEXTS, make_gpt2
+from conftest import TEXTS
 
 from knn_logits.cli import main
 
@@ -27,13 +27,6 @@ def call(monkeypatch, capsys, *args):
         code = stop.code or 0
     captured = capsys.readouterr()
     return Result(code, captured.out, captured.err)
-
-
-def save_model(folder, tokenizer):
-    """The small GPT-2 of `conftest` as a folder that the command line can load."""
-    make_gpt2().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 def write_corpus(path, texts=TEXTS):

@@ -1,12 +1,13 @@
 """Small models, a tokenizer and datastores that tests share. Nothing here needs a network."""
 
 import copy
-import json
 import os
-import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Read when PyTorch and FAISS are loaded. Threads for such small numbers cost more than they bring,
+# most of all where other tests run beside these.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
@@ -204,9 +205,9 @@ def pair_store(marian, pair_tokenizer, tmp_path_factory):
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def marian_folder(pair_tokenizer, tmp_path_factory):
-    """The encoder-decoder model and its tokenizer, saved."""
+    """The encoder-decoder model and its tokenizer, saved. Never change the folder."""
     folder = tmp_path_factory.mktemp("models") / "marian"
     make_marian().save_pretrained(folder)
     pair_tokenizer.save_pretrained(folder)
@@ -219,9 +220,9 @@ def mine(model):
     return copy.deepcopy(model)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model_folder(tokenizer, tmp_path_factory):
-    """The model and its tokenizer, saved."""
+    """The model and its tokenizer, saved. Never change the folder."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
     make_gpt2().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -248,7 +249,7 @@ def knn(model, store):
         yield processor
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def memory(store):
     """The datastore's keys in float64 and its values, for the reference."""
     import numpy as np
@@ -266,28 +267,15 @@ def development_data():
     return folder
 
 
-class CommandResult:
-    def __init__(self, code, out, err):
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self):
-        return json.loads(self.out.splitlines()[-1])
-
-
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """Runs the command line in this process."""
-    from knn_logits.cli import main
+    """Runs the command line in this process: `run("info", folder).out`."""
+    import logging
 
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["knn-logits", *map(str, args)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        captured = capsys.readouterr()
-        return CommandResult(code, captured.out, captured.err)
+    from commands import call
 
-    return call
+    # The command line says warnings in its own way; the next test hears them as before.
+    logger = logging.getLogger("knn_logits")
+    before = logger.handlers, logger.propagate
+    yield lambda *args: call(monkeypatch, capsys, *args)
+    logger.handlers, logger.propagate = before

@@ -112,11 +112,16 @@ def test_guidance_with_a_negative_prompt_of_the_same_length(model, tokenizer, me
     check(model, memory, output, knn, tokenizer, start, guidance=1.5, negative=negative[0])
 
 
-def test_static_cache_compiled(model, tokenizer, memory, store):
+# What generate() would compile with, "inductor", takes long to compile.
+@pytest.mark.parametrize(
+    "backend",
+    ["eager", pytest.param("inductor", marks=(pytest.mark.slow, pytest.mark.soak))],
+)
+def test_static_cache_compiled(model, tokenizer, memory, store, backend):
     torch._dynamo.reset()
     own = copy.deepcopy(model)
     inputs = encode(tokenizer, PROMPTS[:2])
-    compile_config = CompileConfig(mode="default")
+    compile_config = CompileConfig(mode="default", backend=backend)
     compile_config._compile_all_devices = True
     settings = SETTINGS | {
         "do_sample": False,

@@ -1,12 +1,16 @@
 """Generating in several threads gives what each gives alone."""
 
+import sys
 import threading
 
 import numpy as np
+import pytest
 from mixture_reference import PROMPTS, SETTINGS, check, encode
 from transformers import GenerationConfig, TextIteratorStreamer
 
 from knn_logits import KNNLogitsProcessor
+
+SOAK = (pytest.mark.slow, pytest.mark.soak)
 
 
 def test_streaming_from_another_thread(model, tokenizer, memory, knn):
@@ -32,8 +36,19 @@ def test_streaming_from_another_thread(model, tokenizer, memory, knn):
     check(model, memory, outputs[0], knn, tokenizer, inputs["input_ids"].shape[1])
 
 
-def test_two_processors_in_two_threads(model, tokenizer, store):
-    """1,000 generations on one model: none mixed, all as when run one after another."""
+@pytest.fixture
+def often():
+    """Threads take turns much more often than usual, so that few generations show a mix."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("number", [30, pytest.param(500, marks=SOAK)])
+def test_two_processors_in_two_threads(model, tokenizer, store, number):
+    """Many generations on one model: none mixed, all as when run one after another."""
     config = GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0)
     encoded = [encode(tokenizer, [prompt]) for prompt in PROMPTS]
 
@@ -53,11 +68,11 @@ def test_two_processors_in_two_threads(model, tokenizer, store):
         wrong = []
 
         def work(knn):
-            for number in range(500):
-                tokens, p = run(knn, number)
-                want, want_p = expected[id(knn)][number % len(encoded)]
+            for turn in range(number):
+                tokens, p = run(knn, turn)
+                want, want_p = expected[id(knn)][turn % len(encoded)]
                 if tokens != want or not np.allclose(p, want_p, rtol=1e-5):
-                    wrong.append(number)
+                    wrong.append(turn)
 
         threads = [threading.Thread(target=work, args=(knn,)) for knn in (one, other)]
         for thread in threads:
@@ -67,7 +82,9 @@ def test_two_processors_in_two_threads(model, tokenizer, store):
     assert wrong == []
 
 
-def test_one_processor_in_two_threads(model, tokenizer, knn):
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("number", [20, pytest.param(80, marks=SOAK)])
+def test_one_processor_in_two_threads(model, tokenizer, knn, number):
     config = GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0)
     encoded = [encode(tokenizer, [prompt]) for prompt in PROMPTS]
     expected = [
@@ -77,8 +94,8 @@ def test_one_processor_in_two_threads(model, tokenizer, knn):
     wrong = []
 
     def work(shift):
-        for number in range(80):
-            place = (number + shift) % len(encoded)
+        for turn in range(number):
+            place = (turn + shift) % len(encoded)
             output = model.generate(
                 **encoded[place], generation_config=config, logits_processor=[knn]
             )

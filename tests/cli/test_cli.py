@@ -5,18 +5,13 @@ import subprocess
 import sys
 
 import pytest
+from commands import write_corpus
 from conftest import TEXTS, make_gpt2
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    path = tmp_path_factory.mktemp("corpus") / "texts.jsonl"
-    rows = [
-        {"id": f"d{number}", "title": f"Title {number}", "text": text}
-        for number, text in enumerate(TEXTS)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "texts.jsonl")
 
 
 @pytest.fixture

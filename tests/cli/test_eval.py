@@ -3,19 +3,9 @@
 import json
 
 import pytest
-from commands import call, save_model, write_corpus
+from commands import write_corpus
 
 TEXT = "The harbour crane lifts twelve crates, and Queen Maira reads the barometer. " * 6
-
-
-@pytest.fixture(scope="module")
-def model_folder(tokenizer, tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("models") / "tiny", tokenizer)
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    return lambda *args: call(monkeypatch, capsys, *args)
 
 
 @pytest.fixture

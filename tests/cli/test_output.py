@@ -2,13 +2,10 @@
 
 import io
 import json
-import os
 import shutil
-import subprocess
 import sys
 
 import pytest
-from commands import call, save_model
 from conftest import TEXTS
 
 import knn_logits
@@ -16,16 +13,6 @@ from knn_logits import Datastore, IndexConfig
 from knn_logits.evaluation.figures import check_writable
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
-
-
-@pytest.fixture(scope="module")
-def model_folder(tokenizer, tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("models") / "tiny", tokenizer)
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    return lambda *args: call(monkeypatch, capsys, *args)
 
 
 @pytest.fixture
@@ -197,15 +184,3 @@ def test_a_mistyped_folder_is_named_as_such(run, copy, text, name):
         found = run(*command)
         assert (found.code, "no such folder is here" in found.err) == (1, True), found.err
         assert "Repo id" not in found.err
-
-
-@pytest.mark.slow
-def test_a_name_that_the_hub_does_not_give_is_one_line(copy):
-    command = [sys.executable, "-m", "knn_logits", "explain", "no-such/modle", str(copy), "text"]
-    quick = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **quick}, timeout=240
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("knn-logits: cannot load the model 'no-such/modle'")
-    assert done.stderr.count("\n") == 1, done.stderr

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from conftest import TEXTS
 
 
@@ -19,6 +20,15 @@ def test_the_installed_command_prints_one_line(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.fixture
+def _heard():
+    """Lets a child hear Ctrl-C; a shell's background job ignores it, and so do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_heard")
 def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path):
     (tmp_path / "long.txt").write_text("\n".join(TEXTS * 800))
     command = [sys.executable, "-m", "knn_logits", "build", model_folder]

@@ -4,20 +4,10 @@ import shutil
 import sys
 
 import pytest
-from commands import call, save_model, write_corpus
+from commands import write_corpus
 from conftest import TEXTS
 
 DOCUMENTS = [f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." for n in range(8)]
-
-
-@pytest.fixture(scope="module")
-def model_folder(tokenizer, tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("models") / "tiny", tokenizer)
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    return lambda *args: call(monkeypatch, capsys, *args)
 
 
 @pytest.fixture

@@ -110,24 +110,36 @@ def disturbed(kind, operation, at, number, reference, folder, monkeypatch, *, la
         assert stores.state(folder) == end, what
 
 
-@pytest.mark.slow
+def places(number, at_most):
+    """Of the calls 1 to `number`, the first, the last, and as many between as there may be."""
+    if number <= at_most:
+        return range(1, number + 1)
+    return sorted({round(1 + turn * (number - 1) / (at_most - 1)) for turn in range(at_most)})
+
+
+SOAK = (pytest.mark.slow, pytest.mark.soak)
+
+
+@pytest.mark.parametrize("at_most", [5, pytest.param(1000, marks=SOAK)])
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("kind", JOBS.KINDS)
-def test_a_job_goes_on_after_a_fault_at_any_call(kind, operation, reference, tmp_path, monkeypatch):
+def test_a_job_goes_on_after_a_fault_at_any_call(
+    kind, operation, at_most, reference, tmp_path, monkeypatch
+):
     number = calls(kind, operation, reference, tmp_path / "count", monkeypatch)
     kinds = itertools.cycle((errno.ENOSPC, errno.EIO))
     assert number or operation == "_unlink"
-    for at, error in zip(range(1, number + 1), kinds, strict=False):
+    for at, error in zip(places(number, at_most), kinds, strict=False):
         folder = tmp_path / "s"
         disturbed(kind, operation, at, error, reference, folder, monkeypatch)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("at_most", [3, pytest.param(13, marks=SOAK)])
 @pytest.mark.parametrize("kind", JOBS.KINDS)
 @pytest.mark.parametrize("operation", ["_write", "_sync", "_rename"])
-def test_a_disk_that_stays_full(kind, operation, reference, tmp_path, monkeypatch):
+def test_a_disk_that_stays_full(kind, operation, at_most, reference, tmp_path, monkeypatch):
     """Every call from the n-th on fails, so that nothing can be cleared up with it either."""
     number = calls(kind, operation, reference, tmp_path / "count", monkeypatch)
-    for at in range(1, number + 1, max(1, number // 12)):
+    for at in places(number, at_most):
         folder = tmp_path / "s"
         disturbed(kind, operation, at, errno.ENOSPC, reference, folder, monkeypatch, lasting=True)

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from loopback import PRIVATE_TOKEN
-from worker import NAME, content, environment
+from worker import AT_ONCE, NAME, content, environment
 
 pytest_plugins = ["hub_fixtures"]
 
@@ -99,3 +99,15 @@ def test_import(run, indexed, model_folder, tmp_path):
     assert again.code == 1
     assert "--overwrite" in again.err.splitlines()[-1]
     assert "entries, index exact" in run(*words, "--overwrite").out
+
+
+def test_a_model_that_the_hub_does_not_give_is_one_line(hub, store, tmp_path):
+    words = ["knn-logits", "explain", "no-such/modle", str(store.folder), "text"]
+    code = f"{AT_ONCE}\nimport sys\nfrom knn_logits.cli import main\nsys.argv = {words}\nmain()"
+    out_of_reach = environment(hub, tmp_path / "home", HF_ENDPOINT="http://127.0.0.1:9")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=out_of_reach, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("knn-logits: cannot load the model 'no-such/modle'")
+    assert done.stderr.count("\n") == 1, done.stderr

@@ -2,28 +2,19 @@
 
 import gzip
 import json
-import logging
 import re
 import shutil
 import sys
 
 import pytest
 import sacrebleu
-from commands import call, save_model, write_corpus
+from commands import write_corpus
 from conftest import PAIRS, TEXTS
 from languages import FAMILIES, model_of
 
 import knn_logits
 
 QUICK = ["--k", "8", "--lmbda", "0.4", "--temperature", "5", "--json"]
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    logger = logging.getLogger("knn_logits")
-    handlers, propagates = logger.handlers, logger.propagate
-    yield lambda *args: call(monkeypatch, capsys, *args)
-    logger.handlers, logger.propagate = handlers, propagates
 
 
 @pytest.fixture
@@ -107,10 +98,10 @@ def nllb_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def causal(tokenizer, tmp_path_factory):
+def causal(model_folder, tmp_path_factory):
     """A causal model and its datastore."""
     folder = tmp_path_factory.mktemp("causal")
-    return save_model(folder / "model", tokenizer), write_corpus(folder / "texts.jsonl", TEXTS)
+    return model_folder, write_corpus(folder / "texts.jsonl", TEXTS)
 
 
 # What works
