@@ -96,9 +96,8 @@ def test_rows_and_positions_at_once_are_rows_and_positions_alone(tmp_path):
                 states[row : row + 1, step : step + 1], ids[row : row + 1, : step + 1]
             )
             place = step * 5 + row
-            (ids_alone, far_alone), (ids_both, far_both) = (
-                by_id(found.ids[at], found.distances[at]) for found, at in ((one, 0), (whole, place))
-            )
+            ids_alone, far_alone = by_id(one.ids[0], one.distances[0])
+            ids_both, far_both = by_id(whole.ids[place], whole.distances[place])
             np.testing.assert_array_equal(ids_alone, ids_both)
             np.testing.assert_allclose(far_alone, far_both, atol=1e-5, rtol=1e-6)
             assert bool(one.searched[0]) == bool(whole.searched[place])

@@ -1,6 +1,5 @@
 """The command line as a user meets it: results, JSON, and one line for each mistake."""
 
-import json
 import subprocess
 import sys
 
