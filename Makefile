@@ -5,8 +5,10 @@ PYTHON ?= python3
 VENV ?= .venv
 REQUIREMENTS ?= requirements.txt
 PYTEST_ARGS ?=
-# Processes that run tests; a file's tests stay together, since they share a server or a model.
+# Processes that run tests. Each begins with a part of the files in their order, and takes over tests
+# of another that has more left, so that both end at the same time.
 WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -24,7 +26,7 @@ help: ## Show this list
 setup: $(VENV)/.package ## Make the virtual environment with pinned packages and the editable package
 
 test: lint ## Set up, lint, check types and import layers, run the tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations=20 $(PYTEST_ARGS)
+	$(PYTEST) --durations=20 $(PYTEST_ARGS)
 
 lint: setup ## Check style, format, types and import layers
 	$(BIN)/ruff check .

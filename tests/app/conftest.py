@@ -14,6 +14,9 @@ for folder in (ROOT, ROOT / "app"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
+# Seconds until a test gives up waiting for a page; an answer ends the wait, so it costs nothing.
+PATIENCE = 180
+
 HOSTILE_SOURCE = "<img src=x onerror=window.pwned=1> A sign."
 
 pytest.importorskip("gradio", reason="the page needs gradio: pip install 'knn-logits[app]'")
@@ -36,7 +39,7 @@ def session(library):
     from knn_logits import Limits
     from knn_logits_app.session import Session
 
-    return Session({library.name: library}, Limits(prompt_tokens=200, new_tokens=128))
+    return Session({library.name: library}, Limits(prompt_tokens=200, new_tokens=128, seconds=600))
 
 
 @contextlib.contextmanager
@@ -84,7 +87,7 @@ def pair_session(pair_memory):
     from knn_logits import Limits
     from knn_logits_app.session import Session
 
-    return Session({"marian": pair_memory}, Limits(prompt_tokens=80, new_tokens=80))
+    return Session({"marian": pair_memory}, Limits(prompt_tokens=80, new_tokens=80, seconds=600))
 
 
 @pytest.fixture(scope="package")
@@ -127,7 +130,7 @@ def expect(what):
     """Playwright's assertions, which wait; with the patience of the other waiting here."""
     from playwright.sync_api import expect
 
-    expect.set_options(timeout=30_000)
+    expect.set_options(timeout=PATIENCE * 1000)
     return expect(what)
 
 
@@ -146,7 +149,7 @@ class Visit:
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("dialog", lambda dialog: (self.problems.append("dialog"), dialog.dismiss()))
         page.on("request", self._on_request)
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(PATIENCE * 1000)
         page.goto(url)
         # The page says when everything on it is there.
         page.wait_for_selector("html[data-ready]")

@@ -194,7 +194,7 @@ def test_a_text_of_ones_own_is_built_used_and_private(visit, served, tmp_path):
     (folder,) = [one.folder for one in visitors._visitors.values() if one.folder]
     assert folder.exists()
     one.page.close()
-    for _ in range(40):
+    for _ in range(360):
         if not folder.exists():
             break
         other.page.wait_for_timeout(500)

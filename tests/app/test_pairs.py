@@ -6,7 +6,7 @@ import httpx
 import pytest
 from conftest import PAIRS
 
-from app.conftest import HOSTILE_SOURCE, expect, serving
+from app.conftest import HOSTILE_SOURCE, PATIENCE, expect, serving
 from app.test_raw_requests import call, generating, outcome, refused
 from app.test_session import last
 from knn_logits import Deadline, LimitError, Limits, explain, translate
@@ -169,7 +169,7 @@ def test_a_file_without_pairs_is_refused_in_one_line(pair_session, tmp_path):
 
 @pytest.fixture(scope="module")
 def client(pair_url):
-    with httpx.Client(base_url=pair_url, timeout=20) as found:
+    with httpx.Client(base_url=pair_url, timeout=PATIENCE) as found:
         yield found
 
 

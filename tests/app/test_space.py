@@ -54,7 +54,7 @@ def in_a_fork(function):
         process.start()
         try:
             while True:
-                kind, what = results.get(timeout=60)
+                kind, what = results.get(timeout=180)
                 if kind == "error":
                     raise RuntimeError(what)
                 if kind == "end":

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.conftest import serving
+from app.conftest import PATIENCE, serving
 from app.test_raw_requests import API, call, events, generating, outcome, refused
 from knn_logits_app import door
 from knn_logits_app.door import Names
@@ -24,7 +24,7 @@ from knn_logits_app.quotas import Quotas, address_of
 
 @pytest.fixture(scope="module")
 def client(url):
-    with httpx.Client(base_url=url, timeout=20) as found:
+    with httpx.Client(base_url=url, timeout=PATIENCE) as found:
         yield found
 
 
@@ -119,25 +119,27 @@ def test_a_page_of_another_site_reaches_nothing(chromium, url, served):
 
 @pytest.mark.parametrize("after", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
 def test_a_slow_head_is_cut_off(library, monkeypatch, after):
-    monkeypatch.setattr(door.patient, "__defaults__", (0.3,))
+    monkeypatch.setattr(door.patient, "__defaults__", (1.0,))
     with serving(library) as (url, _):
         place = url.removeprefix("http://").split(":")
         whole = f"GET /config HTTP/1.1\r\nHost: {':'.join(place)}\r\n\r\n".encode()
         for first in (b"", whole):  # before any request, and after one
             with socket.create_connection((place[0], int(place[1]))) as slow:
-                slow.settimeout(20)
+                slow.settimeout(180)
                 if first:
                     slow.sendall(first)
                     seen = b""
                     while b"\r\n\r\n" not in seen:
-                        seen += slow.recv(1000)
+                        more = slow.recv(1000)
+                        assert more, seen
+                        seen += more
                     assert b" 200 " in seen
                 slow.sendall(after)
                 with contextlib.suppress(ConnectionError):
                     while slow.recv(65536):
                         pass
         # What takes its time to answer is not slow to ask.
-        with httpx.Client(base_url=url, timeout=20) as client:
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
             answer = call(client, "generate", *generating("The", new_tokens=60))
             assert outcome(client, answer, "generate")[0] == "complete"
 
@@ -204,7 +206,7 @@ def shown(client, session, address, text="The keeper counts the seals."):
 def page_open(url, session):
     """A page's sign of life, as gradio's own page gives it."""
     with (
-        httpx.Client(base_url=url, timeout=20) as client,
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
         client.stream("GET", f"{API}/heartbeat/{session}") as stream,
     ):
         lines = stream.iter_lines()  # its end would be the connection's
@@ -215,7 +217,7 @@ def page_open(url, session):
 def test_what_a_visitor_has_stays_whoever_else_comes(library, monkeypatch):
     with (
         serving(library, quotas=Quotas(stores=2, stores_of_all=4)) as (url, server),
-        httpx.Client(base_url=url, timeout=60) as client,
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
         page_open(url, "visitor01"),
     ):
         assert "kl-done" in shown(client, "visitor01", "198.51.100.1")
@@ -240,11 +242,11 @@ def test_one_address_does_not_fill_the_queue(library, monkeypatch):
         write = server.session.write
 
         def held(*given):
-            gate.wait(60)
+            gate.wait(180)
             yield from write(*given)
 
         monkeypatch.setattr(server.session, "write", held)
-        with httpx.Client(base_url=url, timeout=60) as client:
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
 
             def ask(address):
                 data = {"data": generating("The")}
@@ -269,7 +271,7 @@ def test_one_address_does_not_fill_the_queue(library, monkeypatch):
 def test_one_address_does_not_use_up_everybodys_uploads(library):
     with (
         serving(library, quotas=Quotas(uploaded=5_000, uploaded_by_all=9_000)) as (url, _),
-        httpx.Client(base_url=url, timeout=20) as client,
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
     ):
 
         def upload(address):
@@ -326,7 +328,7 @@ def test_nothing_of_visitors_is_left_when_the_server_ends(tmp_path, how):
         assert (found / "own.txt").exists()
     finally:
         server.send_signal(signal.SIGTERM if how == "told to end" else signal.SIGKILL)
-        server.wait(30)
+        server.wait(180)
     if how == "killed":
         assert found.exists()
         other = PrivateFolder(tmp_path)

@@ -1,5 +1,6 @@
 """Readers see the old datastore or the new one while a job is under way, never an error."""
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ KEYS = RANDOM.standard_normal((200, 8)).astype(np.float16)
 
 READER = """
 import sys
+from pathlib import Path
 import numpy as np
 import torch
 from knn_logits import Datastore
@@ -37,13 +39,16 @@ while not select.select([sys.stdin], [], [], 0)[0]:
     assert len(store.values) == len(store)
     assert store.passage(len(store) - 1).document.id
     seen.add((store.manifest.index.factory, store.manifest.documents))
+    if openings > 3 and len(seen) > 1:
+        Path(sys.argv[2]).touch()
 print(openings, len(seen), flush=True)
 """
 
 
-def reader(folder):
+def reader(folder, enough):
+    """A process that opens a datastore all the time, and makes a file when it has seen enough."""
     process = subprocess.Popen(
-        [sys.executable, "-c", READER, str(folder)],
+        [sys.executable, "-c", READER, str(folder), str(enough)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -56,16 +61,20 @@ def reader(folder):
 @pytest.mark.slow
 def test_other_processes_open_it_again_and_again_while_jobs_change_it(tmp_path):
     folder = make_store(tmp_path / "s", DOCUMENTS, KEYS, shard_bytes=500).folder
-    readers = [reader(folder), reader(folder)]
-    for turn in range(12):
+    enough = [tmp_path / "one", tmp_path / "other"]
+    readers = [reader(folder, one) for one in enough]
+    for turn in itertools.count():
+        if turn >= 12 and all(one.exists() for one in enough):
+            break
+        assert all(process.poll() is None for process in readers)
         build_index(Datastore(folder), IndexConfig(("IVF2,Flat", "exact", "Flat")[turn % 3]))
-        if turn % 4 == 3:
+        if turn % 4 == 3 and turn < 12:
             compact(remove_documents(folder, [str(turn // 4)]), shard_bytes=500)
         make_again = turn == 6
         if make_again:
             make_store(folder, DOCUMENTS, KEYS, shard_bytes=500)
     for process in readers:
-        out, errors = process.communicate("stop\n", timeout=60)
+        out, errors = process.communicate("stop\n", timeout=180)
         assert process.returncode == 0, errors[-2000:]
         openings, states = (int(one) for one in out.split())
         assert openings > 3

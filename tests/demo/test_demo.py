@@ -196,7 +196,7 @@ def test_the_model_is_small():
 def test_the_script_shows_answers_and_sources(stores):
     command = [sys.executable, str(DEMO / "demo.py"), "--questions", "2"]
     done = subprocess.run(
-        [*command, "--stores", str(stores[0])], capture_output=True, text=True, timeout=120
+        [*command, "--stores", str(stores[0])], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     for part in (

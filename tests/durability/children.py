@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import knn_logits
 from knn_logits.errors import KNNLogitsError
 
-SECONDS = 60
+# By the clock, also where much else runs.
+SECONDS = 300
 # Where modules are loaded from.
 CODE = (sys.prefix, sys.base_prefix, str(Path(knn_logits.__file__).parent))
 CODE += (str(Path(__file__).parents[1]), "/usr/share/zoneinfo/")

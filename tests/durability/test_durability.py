@@ -16,8 +16,14 @@ pytestmark = [
 ]
 
 
+# The short runs meet each job, each attack and each command once or twice.
+SHORT = [("kills", 10), ("damage", 120), ("hostile", 56), ("extremes", 22)]
+LONG = [("kills", 100), ("damage", 2000), ("hostile", 560), ("extremes", 330)]
+
+
 @pytest.mark.parametrize(
-    ("script", "number"), [("kills", 25), ("damage", 500), ("hostile", 140), ("extremes", 66)]
+    ("script", "number"),
+    [*SHORT, *(pytest.param(*one, marks=pytest.mark.soak) for one in LONG)],
 )
 def test_nothing_goes_wrong(script, number):
     process = subprocess.run(

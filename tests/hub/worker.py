@@ -92,7 +92,7 @@ class Worker:
 
     def close(self):
         self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(180)
         self.process.stdout.close()
 
 
