@@ -22,6 +22,11 @@ METRICS = ["l2", "ip", "cosine"]
 DIM = 16
 
 
+def test_codes_are_not_trained_to_be_compared_by_their_bits():
+    """That takes nearly all the time of a training, and no search here reads it."""
+    assert not make_empty("IVF4,PQ4x4", DIM, "l2").do_polysemous_training
+
+
 def vectors(rows, seed=0):
     return torch.randn(rows, DIM, generator=torch.Generator().manual_seed(seed))
 
