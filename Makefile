@@ -13,9 +13,19 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# What `make check` runs: files of each part of the package whose tests take milliseconds each.
+QUICK := building/test_given_documents.py capture/test_location.py convert/test_csr_pickle.py \
+    convert/test_legacy.py corpus datastore/test_files.py datastore/test_job.py \
+    datastore/test_manifest.py datastore/test_reading.py datastore/test_writer.py \
+    gating/test_distance.py hub/test_card.py hub/test_catalog.py index/test_choice.py \
+    index/test_demand.py index/test_exact.py scoring test_compatibility.py test_config.py \
+    test_distribution_edges.py test_generate_constraints.py test_given_numbers.py \
+    test_no_unsafe_calls.py test_printable.py test_settings.py test_swaps.py test_windows.py \
+    text/test_tokens.py trace/test_sources.py
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test lint format demo app clean
+.PHONY: help setup check test soak lint quick format demo app clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,8 +35,17 @@ help: ## Show this list
 
 setup: $(VENV)/.package ## Make the virtual environment with pinned packages and the editable package
 
+check: ## Before a commit: lint, and the quick tests beside it; under a minute
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint quick
+
 test: lint ## Set up, lint, check types and import layers, run the tests
 	$(PYTEST) --durations=20 $(PYTEST_ARGS)
+
+soak: setup ## Run the long tests of faults, attacks and threads, which `make test` runs a part of
+	$(PYTEST) -m soak --durations=20 $(PYTEST_ARGS)
+
+quick: setup
+	$(BIN)/python -m pytest -q $(addprefix tests/,$(QUICK)) $(PYTEST_ARGS)
 
 lint: setup ## Check style, format, types and import layers
 	$(BIN)/ruff check .

@@ -214,6 +214,12 @@ def marian_folder(pair_tokenizer, tmp_path_factory):
     return str(folder)
 
 
+@pytest.fixture(scope="session")
+def demo_folder(tmp_path_factory):
+    """Where the demo's datastores are built once, for its own tests and for those of the page."""
+    return tmp_path_factory.mktemp("demo")
+
+
 @pytest.fixture
 def mine(model):
     """A model of the test's own, with the weights that the datastore knows."""

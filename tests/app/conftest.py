@@ -23,14 +23,14 @@ pytest.importorskip("gradio", reason="the page needs gradio: pip install 'knn-lo
 
 
 @pytest.fixture(scope="package")
-def library(tmp_path_factory):
+def library(demo_folder):
     """The demo's model with both its datastores."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location("knn_logits_space", ROOT / "app" / "app.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.demo_library(tmp_path_factory.mktemp("demo"))
+    return module.demo_library(demo_folder)
 
 
 @pytest.fixture(scope="package")

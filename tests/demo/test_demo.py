@@ -38,17 +38,16 @@ def loaded(scripts):
 
 
 @pytest.fixture(scope="module")
-def stores(scripts, loaded, tmp_path_factory):
+def stores(scripts, loaded, demo_folder):
     """A folder with both datastores, and the datastores."""
     from rich.console import Console
 
-    folder = tmp_path_factory.mktemp("demo")
     with Console(quiet=True) as console:
         opened = {
-            kind: scripts["demo"].open_store(kind, *loaded, folder, console)
+            kind: scripts["demo"].open_store(kind, *loaded, demo_folder, console)
             for kind in ("manual", "chronicle")
         }
-    return folder, opened
+    return demo_folder, opened
 
 
 @pytest.mark.parametrize("kind", ["manual", "chronicle"])

@@ -24,6 +24,8 @@ def make(vectors, factory, metric=1):
     for part in (index, getattr(index, "pq", None)):
         if hasattr(part, "cp"):
             part.cp.min_points_per_centroid = 1
+    if hasattr(index, "do_polysemous_training"):
+        index.do_polysemous_training = False  # seconds, for nothing that is read here
     index.train(vectors)
     if hasattr(index, "nlist"):
         index.add_with_ids(vectors, np.arange(len(vectors)))
