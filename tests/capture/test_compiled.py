@@ -34,6 +34,9 @@ def wrap_layers(model):
 
 
 WAYS = [compile_call, compile_forward, compile_decoder, compile_layers, wrap_layers]
+# To a hook these two are like `compile_call`, and each compiles for as long.
+ALIKE = [compile_forward, compile_decoder]
+LONG = (pytest.mark.slow, pytest.mark.soak)
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +49,10 @@ def _no_code_of_other_tests():
 # Compiling takes seconds, so each way is tried once: with the check of the keys, or without it.
 @pytest.mark.parametrize(
     ("compile_it", "check"),
-    [(way, number % 2 == 0) for number, way in enumerate(WAYS)],
-    ids=[way.__name__ for way in WAYS],
+    [
+        pytest.param(way, number % 2 == 0, id=way.__name__, marks=LONG if way in ALIKE else ())
+        for number, way in enumerate(WAYS)
+    ],
 )
 def test_a_compiled_model_works(mine, model, store, ids, compile_it, check):
     plain = greedy(model, ids)
