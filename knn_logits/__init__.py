@@ -32,7 +32,10 @@ _HOME = {
     "tune": "knn_logits.tuning.tuner",
     "Tuning": "knn_logits.tuning.result",
     "Document": "knn_logits.corpus.documents",
+    "Place": "knn_logits.corpus.rows",
     "read_corpus": "knn_logits.corpus.reading",
+    "Estimate": "knn_logits.building.estimate",
+    "estimate_build": "knn_logits.building.estimate",
     "KNNConfig": "knn_logits.config",
     "IndexConfig": "knn_logits.config",
     "WindowConfig": "knn_logits.config",
@@ -110,7 +113,10 @@ __all__ = [  # noqa: RUF022
     "tune",
     "Tuning",
     "Document",
+    "Place",
     "read_corpus",
+    "estimate_build",
+    "Estimate",
     "generation_settings",
     "KNNConfig",
     "IndexConfig",
@@ -166,6 +172,7 @@ if TYPE_CHECKING:
     from knn_logits.building.adding import add_documents
     from knn_logits.building.builder import build_datastore
     from knn_logits.building.clustering import cluster
+    from knn_logits.building.estimate import Estimate, estimate_build
     from knn_logits.building.indexing import build_index
     from knn_logits.building.removing import compact, remove_documents
     from knn_logits.compatibility import pair_tokenizer
@@ -173,6 +180,7 @@ if TYPE_CHECKING:
     from knn_logits.convert.importing import import_datastore
     from knn_logits.corpus.documents import Document
     from knn_logits.corpus.reading import read_corpus
+    from knn_logits.corpus.rows import Place
     from knn_logits.datastore.store import Datastore
     from knn_logits.errors import (
         BusyError,

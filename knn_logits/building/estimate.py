@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,8 @@ from knn_logits.windows import TextWindow, plan
 
 # Tokens kept to measure the forward pass on.
 _KEPT = 1 << 20
-# Of a file of arrays, and of the manifest with what it says of each file.
-_HEADER, _MANIFEST = 128, 4500
+# Of a file of arrays, and of the manifest.
+_HEADER, _MANIFEST = 128, 2300
 _PROBES, _PROBED = 8, 8
 
 
@@ -238,7 +238,7 @@ def index_bytes(config: IndexConfig, entries: int, dim: int, metric: Metric) -> 
     if ivf is None:
         return int(entries * empty.sa_code_size())
     lists = int(ivf.nlist)
-    learnt = 4 * ivf.d * (lists + (256 if hasattr(ivf, "pq") else 2))
+    learnt = 4 * ivf.d * (lists + (int(ivf.pq.ksub) if hasattr(ivf, "pq") else 2))
     learnt += 4 * dim * ivf.d if int(ivf.d) != dim or factory.startswith("OPQ") else 0
     return int(entries * (int(ivf.code_size) + 8) + learnt + 8 * lists)
 
@@ -286,8 +286,6 @@ def _count(
 
 def _with_sources(windows: list[TextWindow], keys: KeyPlan, sources: list[str]) -> list[TextWindow]:
     """Those windows whose sources are known, with them."""
-    from dataclasses import replace
-
     assert keys.pairs is not None
     known = [window for window in windows if window.context < len(sources)]
     read = keys.pairs.sources([sources[window.context] for window in known])

@@ -161,10 +161,11 @@ def _read_document(
     elif not head:
         raise UnreadableError("empty")
     elif zipped or file.size is None:
-        with tempfile.NamedTemporaryFile() as copy:
-            shutil.copyfileobj(stream, copy, _CHUNK)
-            copy.flush()
-            yield from _parsed_rows(Path(copy.name), kind, file, wanted, skip, note, extractor)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "document"
+            with path.open("wb") as copy:
+                shutil.copyfileobj(stream, copy, _CHUNK)
+            yield from _parsed_rows(path, kind, file, wanted, skip, note, extractor)
     else:
         yield from _parsed_rows(file.path, kind, file, wanted, skip, note, extractor)
 

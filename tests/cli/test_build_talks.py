@@ -1,0 +1,104 @@
+"""What `build` says: an estimate before, a summary and a command that works afterwards."""
+
+import json
+import shlex
+
+import pytest
+from conftest import TEXTS
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Eight texts, and files of which each is passed over for a reason."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number, text in enumerate(TEXTS):
+        (folder / f"d{number}.txt").write_text(text)
+    for number in range(7):
+        (folder / f"e{number}.txt").write_text(" ")
+    (folder / "logo.png").write_bytes(b"\x89PNG\r\n\x1a\n\0")
+    return folder
+
+
+def test_a_dry_run_says_what_comes_and_writes_nothing(run, model_folder, folder, tmp_path):
+    said = run("build", model_folder, folder, "--dry-run", "--json")
+    assert said.code == 0, said.err
+    assert not (tmp_path / "store").exists()
+    made = run("build", model_folder, folder, "--out", tmp_path / "store", "--json")
+    assert said.json["entries"] == made.json["entries"]
+    assert said.json["documents"] == made.json["documents"] == len(TEXTS)
+    assert said.json["skipped"] == made.json["skipped"] == 8
+    size = sum(path.stat().st_size for path in (tmp_path / "store").iterdir())
+    assert said.json["bytes"] == pytest.approx(size, rel=0.05)
+    assert said.json["seconds"] > 0
+    assert said.json["tokens"] == run("info", tmp_path / "store", "--json").json["tokens"]
+    words = run("build", model_folder, folder, "--out", tmp_path / "other", "--dry-run")
+    assert "nothing was written" in words.out
+    assert not (tmp_path / "other").exists()
+
+
+def test_without_a_folder_to_write_the_usage_is_wrong(run, model_folder, folder):
+    result = run("build", model_folder, folder)
+    assert result.code == 2
+    assert "--out" in result.err
+
+
+def test_what_was_passed_over_is_named_five_times_and_summed_up(
+    run, model_folder, folder, tmp_path
+):
+    result = run("build", model_folder, folder, "--out", tmp_path / "store")
+    assert result.code == 0, result.err
+    named = [line for line in result.err.splitlines() if "skipped" in line]
+    assert len([line for line in named if line.endswith(": empty")]) == 5
+    assert "8 skipped: 7 × empty; an image: it holds no text" in result.out.splitlines()
+    assert "8 documents" in result.err
+
+
+def test_a_small_folder_is_told_that_nothing_was_calibrated(run, model_folder, folder, tmp_path):
+    for file in sorted(folder.glob("d*"))[2:]:
+        file.unlink()
+    result = run("build", model_folder, folder, "--out", tmp_path / "store")
+    assert "entries are fewer than 256: nothing is calibrated" in result.out
+    assert "settings for scoring (not calibrated)" in result.out
+    assert "for writing: k 64, λ 0.7" in result.out
+    dry = run("build", model_folder, folder, "--dry-run")
+    assert "nothing is calibrated" in dry.out
+
+
+def test_the_next_command_works_as_it_stands(run, model_folder, folder, tmp_path):
+    store = tmp_path / "a store"
+    result = run("build", model_folder, folder, "--out", store)
+    (line,) = [one for one in result.out.splitlines() if one.startswith("next: ")]
+    program, *call = shlex.split(line.removeprefix("next: "))
+    assert program == "knn-logits"
+    prompt = call[call.index("--prompt") + 1]
+    assert TEXTS[0].startswith(prompt)
+    answer = run(*call, "--max-new-tokens", 8)
+    assert answer.code == 0, answer.err
+    assert "by d0.txt" in answer.out
+
+
+def test_fields_and_encoding_are_named(run, model_folder, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    row = {"article": {"body": "Die Königin gründete eine Stadt."}, "key": "q", "head": "Stadt"}
+    rows.write_bytes(json.dumps(row, ensure_ascii=False).encode("latin-1"))
+    fields = ("--text-field", "article.body", "--id-field", "key", "--title-field", "head")
+    result = run(
+        "build", model_folder, rows, "--out", tmp_path / "s", *fields, "--encoding", "latin-1"
+    )
+    assert result.code == 0, result.err
+    from knn_logits import Datastore
+
+    document = Datastore(tmp_path / "s").documents[0]
+    assert (document.id, document.title) == ("q", "Stadt")
+    more = tmp_path / "more.jsonl"
+    more.write_text(json.dumps({"body": "Another text.", "key": "r"}))
+    fields = ("--text-field", "body", "--id-field", "key")
+    added = run("add", model_folder, tmp_path / "s", more, *fields, "--json")
+    assert added.json["added_documents"] == 1
+    wrong = run("add", model_folder, tmp_path / "s", more)
+    assert wrong.code == 1
+    assert "(--text-field names another)" in wrong.err
+    unknown = run("add", model_folder, tmp_path / "s", more, "--encoding", "latin-99")
+    assert unknown.code == 1
+    assert "name one such as utf-8" in unknown.err
