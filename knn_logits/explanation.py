@@ -22,10 +22,10 @@ from knn_logits.config import whole_number
 from knn_logits.corpus.documents import checked_text
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.memory import Memory, MemorySettings
-from knn_logits.neighbors import Array
+from knn_logits.neighbors import Array, hits
 from knn_logits.text.pairs import PairTokenizer
 from knn_logits.trace.assemble import MAX_NEIGHBORS, token_texts, trace_token
-from knn_logits.trace.trace import SequenceTrace, TokenTrace, Trace
+from knn_logits.trace.trace import Familiarity, SequenceTrace, TokenTrace, Trace
 from knn_logits.windows import plan
 
 _QUERIES_AT_ONCE = 256
@@ -85,6 +85,7 @@ def explain(
     where = input_device(model)
     all_ids = torch.tensor([ids], device=where)
     tokens: list[TokenTrace] = []
+    found: list[bool] = []
     with evaluating(model):
         for window in plan([0], [len(ids)], windows.window, windows.stride):
             part = [replace(window, source=read)]
@@ -104,8 +105,12 @@ def explain(
                 memory,
                 max_neighbors,
                 candidates,
+                found,
             )
-    return Trace([SequenceTrace("" if pairs else words[0], tokens)])
+    known = None
+    if memory.expected_hits is not None:
+        known = Familiarity(sum(found), len(found), memory.expected_hits)
+    return Trace([SequenceTrace("" if pairs else words[0], tokens, known)])
 
 
 def _source_ids(pairs: PairTokenizer | None, source: str | None) -> Array | None:
@@ -130,6 +135,7 @@ def _traced(
     memory: Memory,
     max_neighbors: int,
     candidates: int,
+    known: list[bool],
 ) -> list[TokenTrace]:
     tokens = []
     chosen = log_p_lm.gather(-1, targets[:, None])[:, 0]
@@ -140,6 +146,9 @@ def _traced(
         part = slice(start, start + _QUERIES_AT_ONCE)
         end = ids.shape[1] - len(states) + min(part.stop, len(states))
         neighbors = memory.neighbors(states[part].unsqueeze(0), ids[:, :end], log_p_lm[part])
+        searched = neighbors.searched
+        hit = hits(neighbors, targets[part], memory.retriever.metric).cpu()
+        known += (hit if searched is None else hit[searched]).tolist()
         vote = memory.vote(neighbors, log_p_lm[part])
         found = vote.candidates(candidates) if candidates else None
         neighbors, weights = vote.neighbors.to("cpu"), vote.log_weights.cpu()
@@ -160,6 +169,7 @@ def _traced(
                     around=(all_ids[: first + place], all_ids[first + place + 1 :]),
                     likeliest=(likeliest[place], best[place]),
                     candidates=found[row] if found is not None else (),
+                    near=None if vote.near is None else bool(vote.near[row]),
                 )
             )
     return tokens

@@ -20,8 +20,8 @@ from knn_logits.config import KNNConfig, SearchSettings, check_threads
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import drop_impossible
 from knn_logits.errors import ConfigError
-from knn_logits.gating.gate import Gate, rows_to_search, weigh_rows
-from knn_logits.neighbors import Neighbors
+from knn_logits.gating.gate import Gate, nearest_distance, rows_to_search, weigh_rows
+from knn_logits.neighbors import NEAREST, Neighbors, hits
 from knn_logits.opening import Indexes
 from knn_logits.settings import scoring_settings, writing_settings
 from knn_logits.vote import Vote
@@ -227,7 +227,37 @@ class Memory:
             )
         votes = drop_impossible(weights, neighbors.values, log_p_lm)
         every_row = neighbors.every_row and votes is weights
-        return Vote(neighbors, votes, lmbda, log_p_lm, every_row=every_row)
+        near = self._near(neighbors)
+        return Vote(neighbors, votes, lmbda, log_p_lm, every_row=every_row, near=near)
+
+    @property
+    def expected_hits(self) -> float | None:
+        """How often text like the datastores' has a hit in them; None where that is not known."""
+        known = [store.manifest.near for store in self.stores]
+        return min((one.hits for one in known if one), default=None) if all(known) else None
+
+    def hits(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Whether one of the entries nearest to each state has the token that follows; a search.
+
+        Args:
+            states: [rows, dim].
+            tokens: int64 [rows].
+
+        Returns:
+            bool [rows], on the CPU.
+        """
+        plain = self.asked(scoring=self.scoring, k=NEAREST, retomaton=False, refine=False)
+        return hits(plain.retriever.search(states), tokens, self.retriever.metric).cpu()
+
+    def _near(self, neighbors: Neighbors) -> Tensor | None:
+        """bool [rows], whether a neighbor is as near as those of the datastores' own text are."""
+        records = [store.manifest.near for store in self.stores]
+        known = [one.distance for one in records if one is not None]
+        if len(known) < len(records):
+            return None
+        metric = self.retriever.metric
+        nearest = nearest_distance(neighbors, metric)
+        return nearest <= max(known) if metric == "l2" else nearest >= min(known)
 
 
 def _resolved(

@@ -20,6 +20,31 @@ def padding_distance(metric: Metric) -> float:
     return math.inf if metric == "l2" else -math.inf
 
 
+# So many of the nearest entries say whether a datastore knows what follows.
+NEAREST = 64
+
+
+def hits(neighbors: Neighbors, tokens: Tensor, metric: Metric) -> Tensor:
+    """Whether one of the nearest entries of each query has the token that follows.
+
+    Text like a datastore's has many hits in it, and other text has few, however much stands before
+    it: that tells them apart better than distances do (LOG.md).
+
+    Args:
+        neighbors: Of `rows` queries.
+        tokens: int64 [rows], the tokens that follow.
+        metric: Of the distances.
+
+    Returns:
+        bool [rows].
+    """
+    same = (neighbors.values == tokens.to(neighbors.values.device).unsqueeze(-1)) & neighbors.mask
+    if neighbors.k > NEAREST:
+        order = neighbors.distances.topk(NEAREST, dim=-1, largest=metric != "l2").indices
+        same = same.gather(-1, order)
+    return same.any(dim=-1)
+
+
 @dataclass(frozen=True)
 class Neighbors:
     """The nearest entries of a batch of queries.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -27,7 +28,7 @@ from knn_logits.neighbors import Neighbors
 from knn_logits.settings import generation_settings
 from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
 from knn_logits.trace.recording import Recording, Step, inputs_of, sources_of
-from knn_logits.trace.trace import Trace
+from knn_logits.trace.trace import Familiarity, Trace
 from knn_logits.vote import Vote
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ _NO_PASS = (
 # Of the latest generations, as long as they hold no more than so many bytes.
 _RECORDINGS_KEPT = 32
 _BYTES_KEPT = 32 << 20
+# Places at the end of a prompt that are looked at to say whether the memory has anything near.
+_PROMPT_PLACES = 32
 
 
 class KNNLogitsProcessor(LogitsProcessor):
@@ -110,8 +113,7 @@ class KNNLogitsProcessor(LogitsProcessor):
     @property
     def vote(self) -> Vote | None:
         """What the memory said at this thread's latest step; None before the first."""
-        found: Vote | None = getattr(self._current, "vote", None)
-        return found
+        return getattr(self._current, "vote", None)
 
     def close(self) -> None:
         """Takes the hooks off the model, which is then exactly as it was before."""
@@ -148,10 +150,9 @@ class KNNLogitsProcessor(LogitsProcessor):
         ids = settings.get("input_ids")
         if draft and can_draft(model, ids, {**defaults, **settings}):
             drafter = Drafter(self.memory)
+            streamer = settings.get("streamer")
             loop = DraftedDecoding(
-                lambda text: drafter.draft(text, self.vote),
-                drafter.learn,
-                settings.get("streamer"),
+                lambda text: drafter.draft(text, self.vote), drafter.learn, streamer
             )
             output = model.generate(**settings, custom_generate=loop)
             self._current.passes = loop.passes
@@ -216,6 +217,9 @@ class KNNLogitsProcessor(LogitsProcessor):
         mixed = vote.log_p
         if self._record:
             recording = self._recording(input_ids, is_first=is_first)
+            if recording.states is None:
+                first = max(1, position - _PROMPT_PLACES)
+                recording.states = self._capture.states(window, first)[:, : position - first]
             self._note(recording, input_ids, vote, call.going_on)
         return mixed
 
@@ -307,8 +311,18 @@ class KNNLogitsProcessor(LogitsProcessor):
                 going_on=going_on,
                 likeliest=(best, token),
                 candidates=vote.candidates(self._candidates) if self._candidates else None,
+                near=vote.near,
             )
         )
+
+    def _familiarity(self, recording: Recording, row: int, places: int) -> Familiarity | None:
+        """How well the memory knows the end of a row's prompt."""
+        expected, states = self.memory.expected_hits, recording.states
+        if expected is None or states is None or min(places, states.shape[1]) < 1:
+            return None
+        states = states[row, -places:]
+        tokens = recording.prompt[row, -len(states) :]
+        return Familiarity(int(self.memory.hits(states, tokens).sum()), len(states), expected)
 
     def trace(
         self,
@@ -351,7 +365,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             if pad_token_id is None and self._ends:
                 pad_token_id = self._ends[0]
         with self._lock:
-            recordings = list(reversed(self._recordings))
+            recordings = self._recordings[::-1]
         # Another thread may be in the middle of the very same text.
         own = getattr(self._current, "recording", None)
         recordings.sort(key=lambda recording: recording is not own)
@@ -367,6 +381,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                     self.memory.retriever.locate,
                     max_neighbors=max_neighbors,
                     pad=pad_token_id,
+                    familiarity=partial(self._familiarity, recording),
                 )
         raise TraceError(
             "no such generation is recorded: trace the whole output of a recent generate(), made "

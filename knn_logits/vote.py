@@ -50,6 +50,7 @@ class Vote:
         lmbda: The weight of the neighbors where there are any: a number, or one a row, [rows].
         log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
         every_row: Whether every row is known to have a vote, which spares several steps.
+        near: bool [rows], whether a neighbor is near; None where nobody knows what is.
     """
 
     neighbors: Neighbors
@@ -57,6 +58,7 @@ class Vote:
     lmbda: float | Tensor
     log_p_lm: Tensor
     every_row: bool = False
+    near: Tensor | None = None
 
     @cached_property
     def log_p(self) -> Tensor:

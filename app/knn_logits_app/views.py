@@ -55,8 +55,18 @@ def answers_html(answers: Mapping[str, Answer], *, metric: str = "l2", name: str
     parts = [f'<div class="kl-grid{many}">{columns}</div>']
     knn = answers.get("knn") or answers.get("text")
     if knn is not None:
-        parts += [legend(), _panels(knn, name, metric)]
+        parts += [_nothing_near(knn), legend(), _panels(knn, name, metric)]
     return "".join(parts)
+
+
+def _nothing_near(answer: Answer) -> str:
+    """A warning where the memory holds nothing like the text."""
+    if answer.trace is None or answer.trace[0].near is not False:
+        return ""
+    return (
+        '<p class="kl-far" role="status"><b>Nothing near.</b> The memory holds nothing like this '
+        "text. What it says here may be about something else.</p>"
+    )
 
 
 def _pace(answer: Answer) -> str:

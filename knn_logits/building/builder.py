@@ -14,6 +14,7 @@ from knn_logits._version import __version__
 from knn_logits.building.calibration import calibrate as calibrated_settings
 from knn_logits.building.estimate import Estimate, estimated
 from knn_logits.building.indexing import check_index, like_temperature, make_index, write_index
+from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.planning import planned
 from knn_logits.building.steps import write_canary, write_keys, write_text
 from knn_logits.building.writing import choose_writing
@@ -203,16 +204,14 @@ def build_datastore(
             )
         built, record = make_index(store, index, threads=threads, progress=progress)
         settings_record, writing = manifest.settings, None
+        store.manifest = manifest
+        nearness = while_running(
+            progress, "settings for writing", 1.0, lambda: nearness_of(store, built, index.seed)
+        )
         if calibrate:
-            store.manifest = manifest
             if pairs is None:
-                writing = while_running(
-                    progress,
-                    "settings for writing",
-                    1.0,
-                    lambda: choose_writing(
-                        store, built, k=k, lmbda=lmbda, temperature=temperature, seed=index.seed
-                    ),
+                writing = choose_writing(
+                    store, nearness, k=k, lmbda=lmbda, temperature=temperature, seed=index.seed
                 )
             settings_record = calibrated_settings(
                 model,
@@ -227,7 +226,13 @@ def build_datastore(
                 progress=progress,
             )
         write_index(job, store, built, record, canary)
-        job.commit(manifest, index=record, settings=settings_record, writing=writing)
+        job.commit(
+            manifest,
+            index=record,
+            settings=settings_record,
+            writing=writing,
+            near=near_record(store, nearness),
+        )
     return Datastore(folder)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from knn_logits.building.costs import index_seconds
+from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import measured
 from knn_logits.building.writing import choose_writing
 from knn_logits.compatibility import CANARY_KEYS
@@ -82,20 +83,28 @@ def build_index(
         store.manifest = old.model_copy(update={"metric": metric})
         built, record = make_index(store, index, threads=threads, progress=progress)
         settings, writing = old.settings, old.writing
+        nearness = nearness_of(store, built, index.seed)
         gone: list[layout.Kind] = ["index", "native"]
         if metric != old.metric:
             fitting = like_temperature(store, settings.temperature, old.metric)
             settings = settings.model_copy(update={"temperature": fitting, "stale": True})
             gone.append("gate")  # it reads the old metric's distances
             if writing is not None:
-                writing = choose_writing(store, built, k=writing.k, lmbda=writing.lmbda)
+                writing = choose_writing(store, nearness, k=writing.k, lmbda=writing.lmbda)
         elif old.file("gate") is not None:
             settings = settings.model_copy(update={"stale": True})
         if writing is None and old.pairs is None and settings.calibrated:
             # The datastore was built before there were settings for writing.
-            writing = choose_writing(store, built)
+            writing = choose_writing(store, nearness)
         write_index(job, store, built, record, store.checks)
-        job.commit(store.manifest, without=gone, index=record, settings=settings, writing=writing)
+        job.commit(
+            store.manifest,
+            without=gone,
+            index=record,
+            settings=settings,
+            writing=writing,
+            near=near_record(store, nearness),
+        )
     return Datastore(store.folder)
 
 

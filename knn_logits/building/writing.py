@@ -13,21 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.building.calibration import part_of_entries, without_own_part
-from knn_logits.config import KNNConfig
+from knn_logits.building.nearness import Nearness
 from knn_logits.datastore.manifest import WritingRecord
 from knn_logits.datastore.store import Datastore
-from knn_logits.index.base import Index
-from knn_logits.neighbors import Neighbors, padding_distance
-from knn_logits.retrieval import Retriever
 
 _K = 64
 _LMBDA = 0.7
 # Of half of the queries, the nearest neighbor has at least this share of the vote.
 _STRONGEST = 0.9
-_QUERIES = 512
-# Neighbors asked for each that is wanted: many stand in the query's own document.
-_OVER_ASK = 4
 # An n-gram may not come twice in a text, for the smallest n whose n-grams hardly ever come twice
 # in so many tokens of the datastore.
 _REPEATED, _REPEATED_WITHIN, _PLACES = 0.02, 256, 64
@@ -36,7 +29,7 @@ _NGRAMS = (4, 6, 8, 10, 12, 16, 20, 24, 32)
 
 def choose_writing(
     store: Datastore,
-    index: Index,
+    nearness: Nearness | None,
     *,
     k: int | None = None,
     lmbda: float | None = None,
@@ -46,12 +39,11 @@ def choose_writing(
     """The settings for text that goes on from a prompt.
 
     The temperature follows from how far apart neighbors are: it is the one at which the nearest
-    neighbor of a typical query has nine tenths of the vote. A query is a key of the datastore, and
-    entries of its own document do not count as its neighbors.
+    neighbor of a typical query has nine tenths of the vote.
 
     Args:
         store: The datastore, with its keys; its manifest may be unwritten.
-        index: The index over its keys.
+        nearness: From `nearness_of`; None where the datastore is too small for it.
         k: A value that is kept; None takes 64, or all entries where they are fewer.
         lmbda: Weight of the neighbors; None takes 0.7.
         temperature: Of the softmax over the neighbors; None chooses it.
@@ -64,8 +56,7 @@ def choose_writing(
     if None not in (k, lmbda, temperature):
         return None
     if temperature is None:
-        nearness = _nearness(store, index, seed)
-        temperature = _sharp_temperature(nearness) if nearness is not None else None
+        temperature = _sharp_temperature(nearness.distances) if nearness is not None else None
     if temperature is None:
         return None
     return WritingRecord(
@@ -77,34 +68,11 @@ def choose_writing(
     )
 
 
-def _nearness(store: Datastore, index: Index, seed: int) -> Tensor | None:
-    """float32 [queries, k]: larger is nearer, -inf where there is no neighbor."""
-    ids = np.random.default_rng(seed).permutation(len(store))[:_QUERIES]
-    ids = np.sort(ids)
-    retriever = Retriever(store, KNNConfig(k=min(len(store), _OVER_ASK * _K + 1)), index=index)
-    found = retriever.search(torch.from_numpy(store.keys(ids).astype(np.float32))).to("cpu")
-    far = padding_distance(retriever.metric)
-    parts = part_of_entries(store)
-    others = without_own_part(found, torch.from_numpy(parts[ids]), parts, far)
-    if not _enough(others):
-        # All of the text is one part: the other entries are all that there is.
-        entries = np.arange(len(store), dtype=np.int32)
-        others = without_own_part(found, torch.from_numpy(entries[ids]), entries, far)
-    if not _enough(others):
-        return None
-    distances = others.distances if retriever.metric != "l2" else -others.distances
-    return distances.topk(min(_K, distances.shape[1]), dim=-1).values
-
-
-def _enough(neighbors: Neighbors) -> bool:
-    return bool((neighbors.mask.sum(dim=-1) >= 2).float().mean() >= 0.5)
-
-
 def _sharp_temperature(nearness: Tensor) -> float | None:
     """The temperature at which the nearest neighbor's median share is `_STRONGEST`.
 
     Args:
-        nearness: From `_nearness`.
+        nearness: float32 [queries, k], see `Nearness.distances`.
 
     Returns:
         The temperature, above 0; None where neighbors are all equally near.

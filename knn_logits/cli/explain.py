@@ -78,6 +78,7 @@ def explain(
         )
     if json:
         tokens = [token_dict(token) for token in trace[0].tokens]
-        print_json({"text": text, "first": trace[0].prompt, "tokens": tokens})
+        content = {"text": text, "first": trace[0].prompt, "near": trace[0].near}
+        print_json({**content, "tokens": tokens})
         return
     trace.show(sources)

@@ -220,6 +220,7 @@ def generate(
         content["passes"] = knn.passes
         if knn.gate is not None:
             content["gate"] = gate_name(knn.gate)
+        content["near"] = trace[0].near
         content["tokens"] = [token_dict(token) for token in trace[0].tokens]
         print_json(content)
         return

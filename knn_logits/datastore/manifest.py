@@ -176,6 +176,18 @@ class WritingRecord(Record):
     no_repeat_ngram_size: int | None = Field(default=None, ge=1)
 
 
+class NearRecord(Record):
+    """What text like the datastore's finds in it; see `building.nearness`.
+
+    Attributes:
+        distance: The distance, or the similarity, within which a neighbor counts as near.
+        hits: How often one of the nearest entries has the token that follows, in [0, 1].
+    """
+
+    distance: float = Field(allow_inf_nan=False)
+    hits: float = Field(ge=0, le=1)
+
+
 class FileRecord(Record):
     """A file of the folder: a bare name, what it holds, its length in bytes and its hash."""
 
@@ -202,6 +214,7 @@ class Manifest(Record):
         skipped: Documents of the corpus that could not be read.
         settings: Settings for scoring.
         writing: Settings for writing; None where those for scoring serve as well.
+        near: What text like the datastore's finds in it; None where it is not known.
         license: Licence of the text, as given by its publisher.
         source: Where the text comes from, as given by its publisher.
     """
@@ -226,6 +239,7 @@ class Manifest(Record):
     index: IndexRecord
     settings: SettingsRecord
     writing: WritingRecord | None = None
+    near: NearRecord | None = None
     license: str | None = None
     source: str | None = None
     files: tuple[FileRecord, ...] = Field(strict=False)
@@ -233,8 +247,9 @@ class Manifest(Record):
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = handler(self)
-        if self.writing is None:  # as in manifests that were written before there was such a thing
-            del content["writing"]
+        for name in ("writing", "near"):
+            if content[name] is None:  # as in manifests from before there was such a thing
+                del content[name]
         return content
 
     def file(self, kind: layout.Kind) -> FileRecord | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from knn_logits.trace.shares import Locate, passages_of, votes_by_document
 from knn_logits.trace.trace import (
     Candidate,
     DocumentShare,
+    Familiarity,
     NeighborTrace,
     Rival,
     SequenceTrace,
@@ -38,6 +40,7 @@ def trace_recording(
     *,
     max_neighbors: int = MAX_NEIGHBORS,
     pad: int | None = None,
+    familiarity: Callable[[int, int], Familiarity | None] = lambda row, places: None,
 ) -> Trace:
     """Traces what a `generate()` chose.
 
@@ -49,6 +52,7 @@ def trace_recording(
         locate: The datastore of an entry found, and its number there.
         max_neighbors: Passages kept a token.
         pad: Fills up the rows of a batch before they begin and after they have ended.
+        familiarity: Of a row of the recording, looking at so many places at the prompt's end.
     """
     first = recording.prompt.shape[1]
     with recording.lock:
@@ -74,9 +78,10 @@ def trace_recording(
             log_p_lm = next((one for one in said if one is not None), None)
             chosen.append((ids[position], step, row, log_p_lm))
         start = next((place for place, one in enumerate(ids[:first]) if one != pad), 0)
-        traced.append(
-            _sequence(ids[start:], first - start, chosen, tokenizer, locate, max_neighbors)
-        )
+        one = _sequence(ids[start:], first - start, chosen, tokenizer, locate, max_neighbors)
+        row = int((recording.prompt == sequences[number, :first]).all(dim=-1).nonzero()[0, 0])
+        # A row's first token has nothing before it, and padding is none of its prompt.
+        traced.append(replace(one, familiarity=familiarity(row, first - start - 2)))
     return Trace(traced)
 
 
@@ -114,6 +119,7 @@ def _sequence(
                 around=(ids[: first + place], ids[first + place + 1 : first + len(chosen)]),
                 likeliest=step.likeliest_of(row),
                 candidates=step.candidates[row] if step.candidates is not None else (),
+                near=None if step.near is None else bool(step.near[row]),
             )
         )
     return SequenceTrace(prompt_text(tokenizer, ids[:first], words[:first]), tokens)
@@ -139,6 +145,7 @@ def trace_token(
     around: tuple[Sequence[int], Sequence[int]] = ((), ()),
     likeliest: tuple[int, float] | None = None,
     candidates: Sequence[tuple[int, float, float, float]] = (),
+    near: bool | None = None,
 ) -> TokenTrace:
     """One token's shares and its main neighbors.
 
@@ -155,6 +162,7 @@ def trace_token(
         around: The tokens of the text before it, and those after it.
         likeliest: The model's likeliest token and its log p_LM; None when they are not known.
         candidates: Tokens that might have stood there, each with its p, p_LM and p_kNN.
+        near: Whether a neighbor is near; None where nobody knows what is.
     """
     if not bool((weights > float("-inf")).any()):
         lmbda = 0.0
@@ -192,6 +200,7 @@ def trace_token(
             Candidate(_text_after(tokenizer, before, one), one, p, p_lm, p_knn)
             for one, p, p_lm, p_knn in candidates
         ],
+        near=near,
     )
 
 

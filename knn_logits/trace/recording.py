@@ -35,6 +35,7 @@ class Step:
         going_on: int64 [rows], 0 for rows that had ended and only get padding; None when unknown.
         likeliest: The model's own choice: its log p_LM, [rows], and the token, int64 [rows].
         candidates: The likeliest tokens, where they are wanted.
+        near: bool [rows], whether a neighbor is near; None where nobody knows what is.
     """
 
     length: int
@@ -50,6 +51,7 @@ class Step:
     going_on: Tensor | None = None
     likeliest: tuple[Tensor, Tensor] | None = None
     candidates: Candidates | None = None
+    near: Tensor | None = None
 
     def settle(self, input_ids: Tensor, inputs: Tensor) -> bool:
         """Notes which tokens were chosen, and lets go of the rest of the distribution.
@@ -162,6 +164,7 @@ class Recording:
         steps: By length.
         open: The steps of the latest forward pass, whose choices are not known yet.
         bytes: What the steps hold, about.
+        states: [rows, places, dim], the states at the end of the prompt, its last one left out.
     """
 
     prompt: Tensor
@@ -170,6 +173,7 @@ class Recording:
     steps: dict[int, Step] = field(default_factory=dict)
     open: list[Step] = field(default_factory=list)
     bytes: int = 0
+    states: Tensor | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def goes_on(self, input_ids: Tensor) -> bool:

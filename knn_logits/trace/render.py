@@ -34,6 +34,10 @@ _LEVELS = (
     (0.25, "underline yellow4", "#f5ecb3", "dashed"),
     (0.05, "underline grey58", "#eeeeee", "dotted"),
 )
+NOTHING_NEAR = (
+    "nothing near: the datastore holds nothing like this text, and what it says may be about "
+    "something else"
+)
 _AGREED, _CONTRADICTED = "underline", "bold underline red"
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 
@@ -119,6 +123,8 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
             said = _contradiction(tokens)
             if said:
                 console.print(Text(said, style="red"), soft_wrap=True)
+        if sequence.near is False:
+            console.print(Text(NOTHING_NEAR, style="yellow"), soft_wrap=True)
         parts = documents_line(sequence)
         if parts:
             console.print(Text(parts, style="dim"), soft_wrap=True)
@@ -208,6 +214,8 @@ def to_html(trace: Trace) -> str:
         listed = main_sources(sequence, 8)
         several = len({one.document.store for one in listed}) > 1
         parts += [_source_html(source, named=several) for source in listed]
+        if sequence.near is False:
+            parts.append(f'<p style="font-size:.9em"><b>{_escaped(NOTHING_NEAR)}</b></p>')
         line = documents_line(sequence)
         if line:
             parts.append(f'<p style="opacity:.7;font-size:.9em">{_escaped(line)}</p>')

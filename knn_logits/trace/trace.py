@@ -15,6 +15,9 @@ _FORMAT = "knn-logits trace"
 _VERSION = 1
 # A share in a token's probability below which a source is none.
 LEAST_INFLUENCE = 0.05
+# Below this share of the hits that are expected the memory has nothing like a text; a share of
+# fewer places than the last number says little, and of fewer than the first nothing.
+_FAMILIAR, _FEWEST_PLACES, _ENOUGH_PLACES = 0.65, 3, 12
 
 Meaning: TypeAlias = Literal["changed", "agreed", "contradicted", "own"]
 
@@ -134,6 +137,8 @@ class TokenTrace:
         by_memory: The neighbors' likeliest token, where that is another one.
         candidates: The likeliest tokens in its place, where they were asked for; the likeliest
             first, the model's own favourite among them.
+        near: Whether the nearest neighbor was as near as neighbors of the datastore's own text
+            are; None where the datastore does not say what is near.
 
     The probabilities are None for a token that no call of the processor accounts for.
     """
@@ -151,6 +156,7 @@ class TokenTrace:
     by_model: Rival | None = None
     by_memory: Rival | None = None
     candidates: list[Candidate] = field(default_factory=list)
+    near: bool | None = None
 
     @property
     def meaning(self) -> Meaning:
@@ -171,16 +177,57 @@ class TokenTrace:
 
 
 @dataclass(frozen=True)
+class Familiarity:
+    """How often the memory has the words that follow, in text that it did not write.
+
+    Attributes:
+        hits: Places at which one of the nearest entries has the token that follows.
+        places: Places that were looked at.
+        expected: The share of hits in text like the datastore's own.
+    """
+
+    hits: int
+    places: int
+    expected: float
+
+    @property
+    def near(self) -> bool | None:
+        """Whether the memory has anything like the text; None where the text is too short to say.
+
+        Where the text has less than two thirds of the hits of text like the datastore's own, the
+        memory has nothing like it (LOG.md). Of a few words none must be known for that.
+        """
+        if self.places < _FEWEST_PLACES:
+            return None
+        if self.places < _ENOUGH_PLACES:
+            return self.hits > 0
+        return self.hits >= _FAMILIAR * self.expected * self.places
+
+
+@dataclass(frozen=True)
 class SequenceTrace:
-    """One sequence: what was given, and what was traced."""
+    """One sequence: what was given, and what was traced.
+
+    Attributes:
+        prompt: What was given.
+        tokens: What was traced.
+        familiarity: How well the memory knows the text that was given; None where the datastore
+            does not say what text like its own finds in it.
+    """
 
     prompt: str
     tokens: list[TokenTrace]
+    familiarity: Familiarity | None = None
 
     @property
     def text(self) -> str:
         """The traced text."""
         return "".join(token.token for token in self.tokens)
+
+    @property
+    def near(self) -> bool | None:
+        """Whether the memory has anything like the text that was given; None where nobody knows."""
+        return None if self.familiarity is None else self.familiarity.near
 
     @property
     def documents(self) -> list[DocumentShare]:
@@ -233,6 +280,7 @@ class Trace:
                 {
                     "prompt": one.prompt,
                     "text": one.text,
+                    "familiarity": asdict(one.familiarity) if one.familiarity else None,
                     "tokens": [token_dict(token) for token in one.tokens],
                 }
                 for one in self.sequences
@@ -283,7 +331,8 @@ def _sequence(content: dict[str, Any]) -> SequenceTrace:
         token = {name: value for name, value in token.items() if name != "meaning"}
         parts = {"neighbors": neighbors, "documents": documents, "candidates": candidates}
         tokens.append(TokenTrace(**{**token, **rivals, **parts}))
-    return SequenceTrace(content["prompt"], tokens)
+    known = content.get("familiarity")
+    return SequenceTrace(content["prompt"], tokens, Familiarity(**known) if known else None)
 
 
 def _rival(content: dict[str, Any] | None) -> Rival | None:

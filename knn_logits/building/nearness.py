@@ -1,0 +1,107 @@
+"""How near neighbors are within a datastore: what "near" means for the text that it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.building.calibration import part_of_entries, without_own_part
+from knn_logits.config import KNNConfig
+from knn_logits.datastore.manifest import NearRecord
+from knn_logits.datastore.store import Datastore
+from knn_logits.index.base import Index
+from knn_logits.neighbors import NEAREST, Neighbors, hits, padding_distance
+from knn_logits.retrieval import Retriever
+
+_QUERIES = 512
+# Neighbors asked for each that is wanted: many stand in the query's own document.
+_OVER_ASK = 4
+# Entries below which nobody can say what is near.
+_FEWEST = 256
+# Of text like the datastore's, so much finds a neighbor that counts as near (LOG.md).
+_NEAR = 0.95
+# A neighbor is near as well within so much of the mean distance between neighbors.
+_LEAST_SPREAD = 0.1
+# How near a key is to itself.
+_PERFECT = {"l2": 0.0, "cosine": 1.0}
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """What the entries of a datastore find in its other documents.
+
+    A query is a key of the datastore, and entries of its own document do not count as its
+    neighbors: what remains is as if the document were new.
+
+    Attributes:
+        distances: float32 [queries, k]: larger is nearer, the nearest first, -inf where there is
+            no neighbor. A distance of the metric "l2" is negated.
+        hits: bool [queries], whether one of the neighbors has the token that follows.
+    """
+
+    distances: Tensor
+    hits: Tensor
+
+
+def nearness_of(store: Datastore, index: Index, seed: int = 0) -> Nearness | None:
+    """How near the neighbors of a sample of a datastore's own entries are.
+
+    Args:
+        store: The datastore, with its keys; its manifest may be unwritten.
+        index: The index over its keys.
+        seed: Of the sample.
+
+    Returns:
+        What was found; None where there are too few neighbors.
+    """
+    ids = np.random.default_rng(seed).permutation(len(store))[:_QUERIES]
+    ids = np.sort(ids)
+    retriever = Retriever(store, KNNConfig(k=min(len(store), _OVER_ASK * NEAREST + 1)), index=index)
+    found = retriever.search(torch.from_numpy(store.keys(ids).astype(np.float32))).to("cpu")
+    far = padding_distance(retriever.metric)
+    parts = part_of_entries(store)
+    others = without_own_part(found, torch.from_numpy(parts[ids]), parts, far)
+    if not _enough(others):
+        # All of the text is one part: the other entries are all that there is.
+        entries = np.arange(len(store), dtype=np.int32)
+        others = without_own_part(found, torch.from_numpy(entries[ids]), entries, far)
+    if not _enough(others):
+        return None
+    distances = others.distances if retriever.metric != "l2" else -others.distances
+    nearest = distances.topk(min(NEAREST, distances.shape[1]), dim=-1).values
+    return Nearness(nearest, hits(others, store.values[torch.from_numpy(ids)], retriever.metric))
+
+
+def near_record(store: Datastore, nearness: Nearness | None) -> NearRecord | None:
+    """What text like a datastore's finds in it.
+
+    Args:
+        store: The datastore.
+        nearness: From `nearness_of`.
+
+    Returns:
+        The distance within which 95% of the datastore's entries find a neighbor in another
+        document, and the share of hits; None where the datastore is too small to say.
+    """
+    if nearness is None or len(store) < _FEWEST:
+        return None
+    rows = nearness.distances[nearness.distances[:, 0].isfinite()].double()
+    found = float(rows[:, 0].quantile(1.0 - _NEAR))
+    perfect = _PERFECT.get(store.manifest.metric)
+    if perfect is not None:
+        # Where all text stands there twice, the nearest key is the query itself but for rounding.
+        below = rows[:, :1] - rows
+        found = min(found, perfect - _LEAST_SPREAD * float(below[below.isfinite()].mean()))
+    # Rounded, so that the same keys give the same bytes.
+    found = float(f"{found:.6g}")
+    return NearRecord(
+        distance=-found if store.manifest.metric == "l2" else found,
+        hits=round(float(nearness.hits.double().mean()), 4),
+    )
+
+
+def _enough(neighbors: Neighbors) -> bool:
+    return bool((neighbors.mask.sum(dim=-1) >= 2).float().mean() >= 0.5)
