@@ -209,7 +209,7 @@ def build_datastore(
                 writing = while_running(
                     progress,
                     "settings for writing",
-                    1.0,
+                    lambda: 1.0,
                     lambda: choose_writing(
                         store, built, k=k, lmbda=lmbda, temperature=temperature, seed=index.seed
                     ),
