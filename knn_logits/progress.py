@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -10,8 +9,8 @@ from typing import Protocol, TypeVar
 
 Result = TypeVar("Result")
 
-# The total of a phase that is told as a share: its steps are thousandths of it.
-WHOLE = 1000
+# The total of a phase that is told as a share.
+WHOLE = 100_000
 _EACH = 0.25
 # Work that takes as long as it was expected to has come so far; the rest is for what takes longer.
 _EXPECTED_SHARE = 0.9
@@ -33,7 +32,7 @@ def no_progress(phase: str, done: int, total: int | None) -> None:
 
 
 def while_running(
-    progress: Progress, phase: str, seconds: float, work: Callable[[], Result]
+    progress: Progress, phase: str, seconds: Callable[[], float], work: Callable[[], Result]
 ) -> Result:
     """Does work that says nothing of itself, and tells how far it must be by the time that passed.
 
@@ -43,7 +42,7 @@ def while_running(
     Args:
         progress: Told four times a second.
         phase: The phase's name.
-        seconds: That the work is expected to take.
+        seconds: That the work is expected to take; asked where somebody listens.
         work: What is done; it must not depend on the thread that it runs in.
 
     Returns:
@@ -63,10 +62,11 @@ def while_running(
         ended.set()
 
     progress(phase, 0, WHOLE)
+    expected = max(seconds(), _EACH)
     started = time.monotonic()
     threading.Thread(target=run, daemon=True).start()
     while not ended.wait(_EACH):
-        share = _share((time.monotonic() - started) / max(seconds, _EACH))
+        share = _share((time.monotonic() - started) / expected)
         progress(phase, int(WHOLE * share), WHOLE)
     if failed:
         raise failed[0]
@@ -78,4 +78,5 @@ def _share(passed: float) -> float:
     """How much of the work must be done, by the time passed in units of what was expected."""
     if passed <= 1.0:
         return _EXPECTED_SHARE * passed
-    return 1.0 - (1.0 - _EXPECTED_SHARE) * math.exp(1.0 - passed)
+    # What is left by this shrinks so that the rest seems to take as long as all did so far.
+    return 1.0 - (1.0 - _EXPECTED_SHARE) / passed

@@ -26,7 +26,7 @@ class Told(list):
 def test_a_bar_moves_while_silent_work_is_done(monkeypatch):
     monkeypatch.setattr(progress, "_EACH", 0.001)
     told = Told(fewest=20)
-    assert while_running(told, "training", 0.01, lambda: told.enough.wait(60)) is True
+    assert while_running(told, "training", lambda: 0.01, lambda: told.enough.wait(60)) is True
     assert {(phase, total) for phase, _, total in told} == {("training", WHOLE)}
     steps = [done for _, done, _ in told]
     assert (steps[0], steps[-1]) == (0, WHOLE)
@@ -38,7 +38,7 @@ def test_what_the_work_raises_is_raised():
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        while_running(Told(), "training", 1.0, fails)
+        while_running(Told(), "training", lambda: 1.0, fails)
 
 
 def test_what_the_progress_raises_ends_the_wait(monkeypatch):
@@ -51,14 +51,14 @@ def test_what_the_progress_raises_ends_the_wait(monkeypatch):
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            while_running(stops, "training", 0.01, lambda: ended.wait(60))
+            while_running(stops, "training", lambda: 0.01, lambda: ended.wait(60))
     finally:
         ended.set()
 
 
 def test_without_a_listener_the_work_stays_in_its_thread():
     here = threading.current_thread()
-    assert while_running(no_progress, "training", 1.0, threading.current_thread) is here
+    assert while_running(no_progress, "training", lambda: 1.0, threading.current_thread) is here
 
 
 @given(passed=st.floats(0.0, 20.0), more=st.floats(0.01, 5.0))

@@ -206,7 +206,10 @@ def build_datastore(
         settings_record, writing = manifest.settings, None
         store.manifest = manifest
         nearness = while_running(
-            progress, "settings for writing", 1.0, lambda: nearness_of(store, built, index.seed)
+            progress,
+            "settings for writing",
+            lambda: 1.0,
+            lambda: nearness_of(store, built, index.seed),
         )
         if calibrate:
             if pairs is None:

@@ -194,7 +194,7 @@ def estimated(
     measured = windows
     if keys.pairs is not None:
         measured = _with_sources(windows, keys, sources or [])
-    seconds = key_seconds(
+    seconds, slowed = key_seconds(
         model,
         keys.location,
         tokens,
@@ -213,13 +213,12 @@ def estimated(
         + _checks_bytes(len(fixed), dim, contexts.entries)
         + _MANIFEST
     )
+    rest = index_seconds(config, contexts.entries, dim, metric, threads)
+    rest += recall_seconds(contexts.entries, dim, metric, factory)
     if calibrate:
-        each = seconds / max(1, total)
-        head = head_factor(model, dim)
-        seconds += calibration_seconds(contexts.entries, metric, each, head, k)
-    seconds += index_seconds(config, contexts.entries, dim, metric, threads)
-    seconds += recall_seconds(contexts.entries, dim, metric, factory)
-    seconds += writing_seconds(size)
+        each = seconds / slowed / max(1, total)
+        rest += calibration_seconds(contexts.entries, metric, each, head_factor(model, dim), k)
+    seconds += slowed * rest + writing_seconds(size)
     return Estimate(documents, int(contexts.length.sum()), contexts.entries, size, seconds)
 
 

@@ -221,11 +221,10 @@ def make_index(
     if factory == "auto":
         factory = choose_factory(entries, dim)
     metric = store.manifest.metric
-    seconds = index_seconds(config, entries, dim, metric, threads)
     built = while_running(
         progress,
         f"index {factory}",
-        seconds,
+        lambda: index_seconds(config, entries, dim, metric, threads),
         lambda: index_from_keys(store, factory, config, threads=own_threads(factory, threads)),
     )
     record = IndexRecord(

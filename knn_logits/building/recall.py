@@ -41,9 +41,12 @@ def measured(
     """
     if record.factory == "exact" or len(store) < 2:
         return record
-    seconds = recall_seconds(len(store), store.manifest.dim, store.manifest.metric, record.factory)
+    dim, metric = store.manifest.dim, store.manifest.metric
     queries, truth = while_running(
-        progress, "recall", seconds, lambda: sample_queries(store, record.seed)
+        progress,
+        "recall",
+        lambda: recall_seconds(len(store), dim, metric, record.factory),
+        lambda: sample_queries(store, record.seed),
     )
     searched: Any = index
     if searched.nprobe is not None:

@@ -255,7 +255,7 @@ class _Steps(MofNCompleteColumn):
 
     def render(self, task: Task) -> Text:
         if task.total == WHOLE:
-            return Text(f"{task.percentage:3.0f}%", style="progress.download")
+            return Text(f"{task.percentage:.1f}%", style="progress.download")
         return super().render(task)
 
 
