@@ -10,6 +10,7 @@ from knn_logits.cli import (
     app_command,
     build,
     catalog,
+    chat,
     cluster,
     evaluate,
     explain,
@@ -42,6 +43,7 @@ app.command("index")(index.index)
 app.command("cluster")(cluster.cluster)
 app.command("verify")(verify.verify)
 app.command("generate")(generate.generate)
+app.command("chat")(chat.chat)
 app.command("explain")(explain.explain)
 app.command("eval")(evaluate.evaluate)
 app.command("tune")(tune.tune)

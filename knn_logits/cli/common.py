@@ -27,7 +27,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from knn_logits.errors import ConfigError, ModelError
+from knn_logits.errors import ConfigError, ModelError, StorageError
 from knn_logits.printable import json_line, one_line, printable
 from knn_logits.progress import WHOLE
 
@@ -96,6 +96,22 @@ def read_text(text: str) -> str:
     except UnicodeError as error:
         raise ConfigError("the text is not UTF-8: convert it first") from error
     return text
+
+
+def text_or_file(text: str) -> str:
+    """A text given on the command line, that of a file of this name, or standard input for "-".
+
+    Raises:
+        ConfigError: when it is not UTF-8, or the file cannot be read.
+    """
+    try:
+        if not Path(text).is_file():
+            return read_text(text)
+        return Path(text).read_bytes().decode("utf-8-sig")
+    except UnicodeError as error:
+        raise ConfigError(f"the file {text} is not UTF-8: convert it first") from error
+    except (OSError, ValueError):  # too long for a name, or with a character that no name has
+        return read_text(text)
 
 
 def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
@@ -192,6 +208,24 @@ def open_datastore(name: str, *, keys: bool = False) -> Datastore:
         if keys:
             store.fetch_keys(bars)
         return store
+
+
+def keep_trace(trace: Any, save: str | None, html: str | None) -> None:
+    """Writes a trace where --save and --html say.
+
+    Raises:
+        StorageError: when a file cannot be written.
+    """
+    for path, write in ((save, trace.save), (html, trace.save_html)):
+        if path is None:
+            continue
+        try:
+            write(path)
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {path} ({error.strerror}): give another file"
+            ) from error
+        tell(f"written: {path}", style=None)
 
 
 def print_json(content: dict[str, Any]) -> None:

@@ -9,18 +9,24 @@ import typer
 from knn_logits.cli import options
 from knn_logits.cli.common import (
     interruptible,
+    keep_trace,
     load_model,
     open_datastore,
     prepare,
     print_json,
-    read_text,
+    text_or_file,
 )
 
 
 def explain(
     model: options.Model,
     stores: options.Stores,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text; - reads standard input.")],
+    text: Annotated[
+        str,
+        typer.Argument(
+            metavar="TEXT", help="A text, or a file that holds one; - reads standard input."
+        ),
+    ],
     source: Annotated[
         str | None,
         typer.Option("--source", help="What an encoder-decoder model reads; TEXT is the target."),
@@ -42,10 +48,12 @@ def explain(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
+    save: options.Save = None,
+    html: options.Html = None,
     json: options.Json = False,
 ) -> None:
     """Show which passages speak for each word of a text that exists already."""
-    text = read_text(text)
+    text = text_or_file(text)
     from knn_logits.trace.trace import token_dict
 
     shares = options.parse_weights(weights)
@@ -76,6 +84,7 @@ def explain(
             native_index=native_index,
             threads=threads,
         )
+    keep_trace(trace, save, html)
     if json:
         tokens = [token_dict(token) for token in trace[0].tokens]
         content = {"text": text, "first": trace[0].prompt, "near": trace[0].near}

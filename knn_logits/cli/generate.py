@@ -9,6 +9,7 @@ import typer
 from knn_logits.cli import options
 from knn_logits.cli.common import (
     interruptible,
+    keep_trace,
     load_model,
     open_datastore,
     prepare,
@@ -129,6 +130,8 @@ def generate(
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
     seed: options.Seed = 0,
+    save: options.Save = None,
+    html: options.Html = None,
     json: options.Json = False,
 ) -> None:
     """Continue a text with kNN, and show which passage caused which word."""
@@ -178,6 +181,9 @@ def generate(
         pad = tokenizer.pad_token_id
         settings["pad_token_id"] = tokenizer.eos_token_id if pad is None else pad
 
+    # What is written is shown at once where nothing else is to be shown with it.
+    streams = not (json or explain or compare or pairs is not None or num_beams > 1)
+
     def write(generates: Any, **more: Any) -> tuple[Any, str]:
         set_seed(seed)
         output = generates(**inputs, **settings, **more)
@@ -207,8 +213,14 @@ def generate(
             native_index=native_index,
             threads=threads,
         ) as knn:
-            output, text = write(knn.generate, draft=draft)
+            more: dict[str, Any] = {}
+            if streams:
+                from knn_logits.cli.streaming import printed
+
+                more["streamer"] = printed(prompt, tokenizer)
+            output, text = write(knn.generate, draft=draft, **more)
             trace = knn.trace(output, tokenizer)
+    keep_trace(trace, save, html)
     if json:
         content: dict[str, Any] = {"prompt": prompt, "text": text}
         if alone is not None:
@@ -231,5 +243,5 @@ def generate(
         say("\n--- with kNN")
     if explain:
         trace.show(sources)
-    else:
+    elif not streams:
         say(shown + text)

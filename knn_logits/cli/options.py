@@ -144,6 +144,13 @@ Threads = Annotated[
 Seed = Annotated[
     int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of every random choice.")
 ]
+Save = Annotated[
+    str | None, typer.Option("--save", metavar="FILE", help="Keep the whole trace there, as JSON.")
+]
+Html = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="Write the coloured words there, as a page."),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
 ]

@@ -14,6 +14,7 @@ from knn_logits.trace.sources import (
     documents_of,
     main_sources,
     share_of,
+    word_sources,
     words_of,
 )
 from knn_logits.trace.trace import (
@@ -54,6 +55,11 @@ def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
     share = share_of(tokens)
     if "changed" not in meanings:
         return _AGREED if share >= LEAST_INFLUENCE and "agreed" in meanings else ""
+    return level_style(share)
+
+
+def level_style(share: float) -> str:
+    """How a word is drawn that owes a share to the memory."""
     return next((style for least, style, _, _ in _LEVELS if share >= least), "")
 
 
@@ -102,23 +108,7 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
         listed = main_sources(sequence, sources)
         if listed:
             console.print(legend(), soft_wrap=True)
-        several = len({one.document.store for one in listed}) > 1
-        for source in listed:
-            console.print(_heading(source, named=several), soft_wrap=True)
-            if source.neighbor is None:
-                continue
-            passage = Text("    … ", style="dim")
-            passage.append(one_line(source.neighbor.before)[-120:].lstrip())
-            # What is piped into a file has no colours, and the words are marked all the same.
-            words = one_line(source.words)
-            marked = words if console.is_terminal else words.replace(words.strip(), _mark(words))
-            passage.append(marked, style="reverse")
-            passage.append(one_line(source.after)[:60])
-            console.print(passage, soft_wrap=True)
-            if source.neighbor.source is not None:
-                line = Text("    ⇐ ", style="dim")
-                line.append(one_line(source.neighbor.source)[:200])
-                console.print(line, soft_wrap=True)
+        _print_sources(listed, console)
         for tokens in words_of(sequence.tokens):
             said = _contradiction(tokens)
             if said:
@@ -129,6 +119,51 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
         if parts:
             console.print(Text(parts, style="dim"), soft_wrap=True)
         console.print()
+
+
+def show_word(tokens: Sequence[TokenTrace], console: Console, sources: int = 3) -> None:
+    """Prints what is behind one word: its probabilities, its documents, what else there was.
+
+    Args:
+        tokens: Of the word.
+        console: Where to print.
+        sources: Documents listed.
+    """
+    from rich.text import Text
+
+    listed = word_sources(tokens, sources)
+    if not listed:
+        console.print("no document is behind this word: it is the model's own", style="dim")
+    _print_sources(listed, console)
+    first = tokens[0]
+    if first.by_model is not None:
+        line = f"the model alone: {_named(first.by_model.token)} ({first.by_model.p:.0%})"
+        console.print(Text(line, style="dim"), soft_wrap=True)
+    said = _contradiction(tokens)
+    if said:
+        console.print(Text(said, style="red"), soft_wrap=True)
+
+
+def _print_sources(listed: Sequence[Source], console: Console) -> None:
+    from rich.text import Text
+
+    several = len({one.document.store for one in listed}) > 1
+    for source in listed:
+        console.print(_heading(source, named=several), soft_wrap=True)
+        if source.neighbor is None:
+            continue
+        passage = Text("    … ", style="dim")
+        passage.append(one_line(source.neighbor.before)[-120:].lstrip())
+        # What is piped into a file has no colours, and the words are marked all the same.
+        words = one_line(source.words)
+        marked = words if console.is_terminal else words.replace(words.strip(), _mark(words))
+        passage.append(marked, style="reverse")
+        passage.append(one_line(source.after)[:60])
+        console.print(passage, soft_wrap=True)
+        if source.neighbor.source is not None:
+            line = Text("    ⇐ ", style="dim")
+            line.append(one_line(source.neighbor.source)[:200])
+            console.print(line, soft_wrap=True)
 
 
 def _mark(words: str) -> str:
@@ -221,6 +256,19 @@ def to_html(trace: Trace) -> str:
             parts.append(f'<p style="opacity:.7;font-size:.9em">{_escaped(line)}</p>')
     parts.append("</div>")
     return "".join(parts)
+
+
+def to_page(trace: Trace) -> str:
+    """A trace as a whole HTML document; no script, and nothing from elsewhere."""
+    title = _escaped("".join(one.text for one in trace)[:60].strip() or "a trace")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'\">"
+        f'<title>{title}</title></head><body style="max-width:60em;margin:2em auto;padding:0 1em">'
+        f"{to_html(trace)}</body></html>\n"
+    )
 
 
 def _source_html(source: Source, *, named: bool) -> str:

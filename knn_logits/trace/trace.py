@@ -292,6 +292,12 @@ class Trace:
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=1)
         Path(path).write_text(text + "\n", encoding="utf-8")
 
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the trace as a page of its own, which needs nothing from elsewhere."""
+        from knn_logits.trace.render import to_page
+
+        Path(path).write_text(to_page(self), encoding="utf-8")
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
         """Reads a trace that `save` wrote.

@@ -1,0 +1,330 @@
+"""`knn-logits chat MODEL STORE...`: opened once, then prompt after prompt."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from knn_logits.cli import options
+from knn_logits.cli.common import load_model, open_datastore, prepare, set_seed, tell
+from knn_logits.errors import ConfigError, KNNLogitsError
+from knn_logits.printable import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from knn_logits.memory import Memory
+    from knn_logits.trace.trace import SequenceTrace, Trace
+
+_HELP = """\
+Type a text, and it goes on. A line that begins with / is a command:
+  /why            the sources of the latest answer
+  /why WORD       the sources of a word of it; /why 3 those of its third word
+  /knn on|off     write with the memory, or by the model alone
+  /without DOC    leave a document out, by its id; /with DOC takes it back in
+  /set NAME VALUE change k, lmbda, temperature or tokens (that are written at most)
+  /settings       what holds now
+  /save FILE      keep the latest trace as JSON; /html FILE as a page
+  /new            forget the conversation
+  /quit           leave; Ctrl-D does the same, Ctrl-C stops an answer"""
+_SETTABLE = {"k": int, "lmbda": float, "temperature": float, "tokens": int}
+
+
+@dataclass
+class Chat:
+    """A conversation in a terminal.
+
+    Attributes:
+        model: The model.
+        tokenizer: Its tokenizer.
+        memory: The model's datastores, open.
+        console: Where to print.
+        tokens: Tokens that an answer has at most.
+        seed: Of every answer, where they are sampled.
+        sample: Whether tokens are drawn instead of taking the likeliest.
+    """
+
+    model: Any
+    tokenizer: Any
+    memory: Memory
+    console: Console
+    tokens: int = 120
+    seed: int = 0
+    sample: bool = False
+    with_knn: bool = True
+    trace: Trace | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+    without: list[str] = field(default_factory=list)
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    def take(self, line: str) -> bool:
+        """Does what a line says.
+
+        Returns:
+            False when the conversation ends.
+
+        Raises:
+            KNNLogitsError: when a command or a setting makes no sense.
+        """
+        if not line.strip():
+            return True
+        if not line.startswith("/"):
+            self.answer(line)
+            return True
+        name, *arguments = _words(line[1:]) or [""]
+        if name in ("quit", "exit", "q"):
+            return False
+        command = getattr(self, f"on_{name}", None)
+        if command is None:
+            raise ConfigError(f"/{name} is no command here; /help lists them")
+        try:
+            command(*arguments)
+        except TypeError as error:
+            raise ConfigError(f"/{name} takes other words behind it; /help says which") from error
+        return True
+
+    def answer(self, prompt: str) -> None:
+        """Writes what a text goes on with, or the answer to a message."""
+        from knn_logits.cli.streaming import Printed
+        from knn_logits.processor import KNNLogitsProcessor
+        from knn_logits.text.pairs import context_length
+
+        ids = self._ids(prompt)
+        room = context_length(self.model)
+        tokens = self.tokens if room is None else min(self.tokens, room - ids.shape[1])
+        if tokens < 1:
+            raise ConfigError(
+                f"the text has {ids.shape[1]} tokens and the model reads {room}: begin anew with "
+                "/new, or shorten the text"
+            )
+        pad = self.tokenizer.pad_token_id
+        settings: dict[str, Any] = {
+            "input_ids": ids,
+            "attention_mask": ids.new_ones(ids.shape),
+            "max_new_tokens": tokens,
+            "do_sample": self.sample,
+            "pad_token_id": pad if pad is not None else self.tokenizer.eos_token_id,
+        }
+        set_seed(self.seed)
+        if not self.with_knn:
+            streamer = Printed(self.console, self.tokenizer, None)
+            output = self.model.generate(**settings, streamer=streamer)
+            self.trace = None
+        else:
+            exclude = tuple(self.without) or None
+            with KNNLogitsProcessor(self.model, self.memory, **self.given, exclude=exclude) as knn:
+                output = knn.generate(
+                    **settings, streamer=Printed(self.console, self.tokenizer, knn)
+                )
+                self.trace = knn.trace(output, self.tokenizer)
+        if self.messages:
+            text = self.tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
+            self.messages.append({"role": "assistant", "content": str(text)})
+
+    def _ids(self, prompt: str) -> Any:
+        """The ids of a prompt, in the model's chat template where it has one, int64 [1, length]."""
+        if getattr(self.tokenizer, "chat_template", None):
+            self.messages.append({"role": "user", "content": prompt})
+            found: Any = self.tokenizer.apply_chat_template(
+                self.messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )["input_ids"]
+        else:
+            found = self.tokenizer(prompt, return_tensors="pt", verbose=False)["input_ids"]
+        return found.to(self.model.device)
+
+    def on_help(self) -> None:
+        """Lists the commands."""
+        self.console.print(_HELP, markup=False)
+
+    def on_why(self, *words: str) -> None:
+        """Shows the sources of the latest answer, or of one of its words."""
+        from knn_logits.trace.render import show, show_word
+
+        if self.trace is None:
+            raise ConfigError("no answer with the memory is there yet: write one first")
+        if not words:
+            show(self.trace, 12, self.console)
+            return
+        show_word(_chosen(self.trace[0], " ".join(words)), self.console)
+
+    def on_knn(self, state: str = "") -> None:
+        """Switches the memory on or off."""
+        if state not in ("", "on", "off"):
+            raise ConfigError("/knn takes on or off")
+        self.with_knn = not self.with_knn if not state else state == "on"
+        self.console.print(f"the memory is {'on' if self.with_knn else 'off'}", style="dim")
+
+    def on_without(self, *words: str) -> None:
+        """Leaves a document out of all answers from here on."""
+        document = " ".join(words)
+        if not document:
+            raise ConfigError("/without takes the id of a document, which /why names")
+        # An id that no datastore has is refused here.
+        self.memory.asked(scoring=False, exclude=(*self.without, document))
+        self.without.append(document)
+        self.on_settings()
+
+    def on_with(self, *words: str) -> None:
+        """Takes a document back in that was left out."""
+        document = " ".join(words)
+        if document not in self.without:
+            raise ConfigError(f"{document!r} is not left out; /settings lists what is")
+        self.without.remove(document)
+        self.on_settings()
+
+    def on_set(self, name: str, value: str) -> None:
+        """Changes a setting."""
+        if name not in _SETTABLE:
+            raise ConfigError(f"/set takes {', '.join(_SETTABLE)}, not {name!r}")
+        try:
+            number: Any = _SETTABLE[name](value)
+        except ValueError as error:
+            raise ConfigError(f"/set {name} takes a number, not {value!r}") from error
+        if name == "tokens":
+            if number < 1:
+                raise ConfigError("/set tokens takes a whole number of at least 1")
+            self.tokens = number
+        else:
+            self.memory.asked(scoring=False, **{**self.given, name: number})
+            self.given[name] = number
+        self.on_settings()
+
+    def on_settings(self) -> None:
+        """Says what holds."""
+        config = self.memory.asked(scoring=False, **self.given).config
+        parts = [f"k {config.k}", f"lmbda {config.lmbda:g}", f"temperature {config.temperature:g}"]
+        parts += [f"tokens {self.tokens}", f"the memory is {'on' if self.with_knn else 'off'}"]
+        if self.without:
+            parts.append("without " + ", ".join(one_line(one) for one in self.without))
+        self.console.print("; ".join(parts), style="dim", markup=False)
+
+    def on_save(self, file: str) -> None:
+        """Keeps the latest trace as JSON."""
+        self._write(file, lambda trace: trace.save(file))
+
+    def on_html(self, file: str) -> None:
+        """Keeps the latest trace as a page."""
+        self._write(file, lambda trace: trace.save_html(file))
+
+    def on_new(self) -> None:
+        """Forgets the conversation."""
+        self.messages.clear()
+        self.trace = None
+
+    def _write(self, file: str, write: Any) -> None:
+        if self.trace is None:
+            raise ConfigError("no answer with the memory is there yet: write one first")
+        write(self.trace)
+        self.console.print(f"written: {file}", style="dim", markup=False)
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise ConfigError(f"the line cannot be read ({error}); mind the quotation marks") from error
+
+
+def _chosen(sequence: SequenceTrace, wanted: str) -> list[Any]:
+    """The tokens of a word of an answer, by its number or by what it is."""
+    from knn_logits.trace.sources import words_of
+
+    words = [one for one in words_of(sequence.tokens) if "".join(t.token for t in one).strip()]
+    if wanted.isdigit():
+        if not 1 <= int(wanted) <= len(words):
+            raise ConfigError(f"the answer has {len(words)} words, and no word {wanted}")
+        return words[int(wanted) - 1]
+    shown = ["".join(token.token for token in one).strip() for one in words]
+    for same in (
+        lambda one: one == wanted,
+        lambda one: one.strip(".,;:!?\"'()").lower() == wanted.lower(),
+        lambda one: wanted.lower() in one.lower(),
+    ):
+        found = [words[place] for place, one in enumerate(shown) if same(one)]
+        if found:
+            return found[0]
+    raise ConfigError(f"the answer has no word {wanted!r}; /why alone shows all sources")
+
+
+def chat(
+    model: options.Model,
+    stores: options.Stores,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", min=1, help="Tokens of an answer, at most.")
+    ] = 120,
+    k: options.K = None,
+    lmbda: options.Lmbda = None,
+    gate: options.Gate = None,
+    temperature: options.Temperature = None,
+    nprobe: options.Nprobe = None,
+    retomaton: options.RetomatonOrNot = None,
+    weights: options.Weights = None,
+    native_index: options.NativeIndex = False,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Sample instead of taking the likeliest.")
+    ] = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
+    seed: options.Seed = 0,
+) -> None:
+    """Write prompt after prompt, with the sources of every word; /help lists what else there is."""
+    shares = options.parse_weights(weights)
+    weight = options.weight_of(lmbda, gate)
+    datastores = [open_datastore(store) for store in stores]
+    prepare(threads, seed)
+    loaded, tokenizer = load_model(model, device, dtype)
+    if loaded.config.is_encoder_decoder:
+        raise ConfigError(
+            "an encoder-decoder model writes to a source, not on from a text: use generate"
+        )
+    from rich.console import Console
+
+    from knn_logits.compatibility import check_tokenizer
+    from knn_logits.memory import Memory
+    from knn_logits.printable import Encoded
+
+    check_tokenizer(tokenizer, datastores[0])
+    memory = Memory(
+        loaded,
+        datastores,
+        k=k,
+        lmbda=weight,
+        temperature=temperature,
+        nprobe=nprobe,
+        retomaton=retomaton,
+        weights=shares,
+        native_index=native_index,
+        threads=threads,
+    )
+    stream: Any = Encoded(sys.stdout)
+    console = Console(file=stream, highlight=False)
+    talk = Chat(loaded, tokenizer, memory, console, max_new_tokens, seed, sample)
+    if sys.stdin.isatty():
+        console.print("Type a text to go on from; /help lists the commands.", style="dim")
+    _converse(talk)
+
+
+def _converse(talk: Chat) -> None:
+    if sys.stdin.isatty():
+        import readline  # noqa: F401  # gives `input` its history
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            print()
+            continue
+        try:
+            if not talk.take(line):
+                return
+        except KeyboardInterrupt:
+            print()
+            tell("the answer was stopped", style=None)
+        except KNNLogitsError as error:
+            tell(str(error))

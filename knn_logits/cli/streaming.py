@@ -1,0 +1,74 @@
+"""Text as it is written: each token is printed when it is chosen, in the colour of its share."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from transformers.generation.streamers import BaseStreamer
+
+from knn_logits.printable import Encoded, printable
+from knn_logits.trace.assemble import token_texts
+from knn_logits.trace.render import level_style
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from knn_logits.processor import KNNLogitsProcessor
+
+_CONTEXT = 8
+
+
+class Printed(BaseStreamer):
+    """Prints what `generate()` writes, without the prompt and without special tokens.
+
+    Args:
+        console: Where to print.
+        tokenizer: To turn tokens into text.
+        knn: The processor that mixes the memory in; None for the model alone.
+    """
+
+    def __init__(self, console: Console, tokenizer: Any, knn: KNNLogitsProcessor | None) -> None:
+        self._console, self._tokenizer, self._knn = console, tokenizer, knn
+        self._special = set(getattr(tokenizer, "all_special_ids", ()))
+        self._ids: list[int] | None = None
+        self._held = 0
+
+    def put(self, value: Any) -> None:
+        """Takes the prompt's ids first, then each token."""
+        ids = value.flatten().tolist()
+        if self._ids is None:
+            self._ids = ids
+            return
+        for token in ids:
+            if token not in self._special:
+                self._ids.append(token)
+                self._print(token)
+
+    def end(self) -> None:
+        """Ends the line."""
+        self._console.print()
+
+    def _print(self, token: int) -> None:
+        from rich.text import Text
+
+        assert self._ids is not None
+        self._held += 1
+        pieces = token_texts(self._tokenizer, self._ids[-_CONTEXT - self._held :])
+        text = "".join(pieces[-self._held :])
+        if text.endswith("\ufffd"):  # a character of several tokens is printed with its last
+            return
+        self._held = 0
+        vote = self._knn.vote if self._knn is not None else None
+        style = level_style(vote.influence(0, token)) if vote is not None else ""
+        self._console.print(Text(printable(text), style=style), end="", soft_wrap=True)
+
+
+def printed(prompt: str, tokenizer: Any) -> Printed:
+    """Prints a prompt on standard output, and then what it goes on with, without colours."""
+    from rich.console import Console
+
+    stream: Any = Encoded(sys.stdout)
+    console = Console(file=stream, highlight=False)
+    console.print(printable(prompt), end="", markup=False, soft_wrap=True)
+    return Printed(console, tokenizer, None)

@@ -1,0 +1,160 @@
+"""A conversation in a terminal: what is written, why, and what a mistaken line does."""
+
+import io
+import json
+import sys
+
+import pytest
+from conftest import TEXTS
+
+import knn_logits
+from knn_logits import Trace
+
+PROMPT = "When error code E42 appears, open"
+
+
+@pytest.fixture(scope="module")
+def chat_store(model, tokenizer, tmp_path_factory):
+    return knn_logits.build_datastore(
+        model, tokenizer, TEXTS, tmp_path_factory.mktemp("chat") / "s",
+        k=8, lmbda=0.9, temperature=1.0,
+    ).folder  # fmt: skip
+
+
+@pytest.fixture
+def talk(run, model_folder, chat_store, monkeypatch):
+    """Types lines into a conversation; what came out."""
+
+    def typed(*lines, options=()):
+        text = io.StringIO("".join(f"{line}\n" for line in lines))
+        text.isatty = lambda: False
+        monkeypatch.setattr(sys, "stdin", text)
+        arguments = ["chat", model_folder, str(chat_store), "--max-new-tokens", "24", *options]
+        return run(*arguments)
+
+    return typed
+
+
+def test_a_text_goes_on_as_generate_writes_it(talk, run, model_folder, chat_store):
+    done = talk(PROMPT)
+    expected = run(
+        "generate", model_folder, str(chat_store), "--prompt", PROMPT,
+        "--max-new-tokens", "24", "--json",
+    )  # fmt: skip
+    text = json.loads(expected.out.splitlines()[-1])["text"]
+    assert done.code == 0
+    assert text in done.out
+
+
+def test_why_names_the_passage_of_a_word(talk):
+    out = talk(PROMPT, "/why cover", "/why 1", "/why").out
+    assert "When error code E42 appears" not in out.splitlines()[0]
+    assert "»cover«" in out
+    assert "by the neighbors" in out
+    assert "documents:" in out
+
+
+def test_the_memory_can_be_switched_off_and_a_document_left_out(talk):
+    with_it = talk(PROMPT).out
+    assert talk("/knn off", PROMPT).out.splitlines()[1] != with_it.splitlines()[0]
+    without = talk("/without 1", PROMPT).out
+    assert "without 1" in without
+    assert with_it.splitlines()[0] not in without
+    again = talk("/without 1", "/with 1", PROMPT).out
+    assert with_it.splitlines()[0] in again
+
+
+def test_settings_change_and_are_said(talk):
+    out = talk("/set k 3", "/set lmbda 0.25", "/set tokens 5", "/settings").out
+    assert "k 3; lmbda 0.25; temperature 1; tokens 5; the memory is on" in out.splitlines()[-1]
+
+
+def test_traces_are_kept(talk, tmp_path):
+    talk(PROMPT, f"/save {tmp_path / 't.json'}", f"/html '{tmp_path / 'a page.html'}'")
+    trace = Trace.load(tmp_path / "t.json")
+    assert trace[0].prompt == PROMPT
+    page = (tmp_path / "a page.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "cover" in page
+    assert "<script" not in page
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/frob", "/frob is no command here; /help lists them"),
+        ("/", "no command here"),
+        ("/why", "no answer with the memory is there yet"),
+        ("/save", "takes other words behind it"),
+        ("/set k", "takes other words behind it"),
+        ("/set colour red", "/set takes k, lmbda, temperature, tokens, not 'colour'"),
+        ("/set k many", "takes a number"),
+        ("/set lmbda 3", "between 0 and 1"),
+        ("/set tokens 0", "at least 1"),
+        ("/knn maybe", "on or off"),
+        ("/without", "takes the id of a document"),
+        ("/without chapter 9", "no datastore here has a document 'chapter 9'"),
+        ("/with 1", "is not left out"),
+        ("/why 'x", "mind the quotation marks"),
+        ("word " * 300, "begin anew with /new"),
+    ],
+)
+def test_a_mistaken_line_is_told_and_the_conversation_goes_on(talk, line, message):
+    done = talk(line, PROMPT, "/quit", "never read")
+    assert done.code == 0
+    assert message in done.err
+    assert "Traceback" not in done.err
+    assert "cover" in done.out
+
+
+def test_what_a_word_is_not_in_the_answer(talk):
+    err = talk(PROMPT, "/why 999", "/why submarine").err
+    assert "and no word 999" in err
+    assert "the answer has no word 'submarine'" in err
+
+
+def test_a_chat_template_makes_it_a_conversation(
+    talk, model_folder, chat_store, run, tmp_path, monkeypatch
+):
+    import shutil
+
+    from transformers import AutoTokenizer
+
+    folder = shutil.copytree(model_folder, tmp_path / "chatty")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    seen = []
+    real = type(tokenizer).apply_chat_template
+
+    def noted(self, messages, **settings):
+        seen.append([one["role"] for one in messages])
+        return real(self, messages, **settings)
+
+    monkeypatch.setattr(type(tokenizer), "apply_chat_template", noted)
+    text = io.StringIO("The crane\nWhy?\n/new\nThe pump\n")
+    monkeypatch.setattr(sys, "stdin", text)
+    run("chat", str(folder), str(chat_store), "--max-new-tokens", "3")
+    assert seen == [["user"], ["user", "assistant", "user"], ["user"]]
+
+
+def test_generate_streams_and_keeps_its_trace(run, model_folder, chat_store, tmp_path):
+    arguments = ["generate", model_folder, str(chat_store), "--prompt", PROMPT]
+    done = run(*arguments, "--save", tmp_path / "t.json", "--html", tmp_path / "t.html")
+    trace = Trace.load(tmp_path / "t.json")
+    assert done.out == f"{PROMPT}{trace[0].text}\n"
+    assert "<!doctype html>" in (tmp_path / "t.html").read_text()
+    bad = run(*arguments, "--html", tmp_path / "no" / "t.html")
+    assert bad.code == 1
+    assert "give another file" in bad.err
+
+
+def test_explain_reads_a_file(run, model_folder, chat_store, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXTS[1], encoding="utf-8")
+    (tmp_path / "other.txt").write_bytes(TEXTS[1].encode("utf-16"))
+    arguments = ["explain", model_folder, str(chat_store)]
+    one, other = (run(*arguments, text, "--json").out for text in (tmp_path / "text.txt", TEXTS[1]))
+    assert one == other
+    bad = run(*arguments, tmp_path / "other.txt")
+    assert bad.code == 1
+    assert "is not UTF-8" in bad.err
