@@ -20,6 +20,7 @@ from knn_logits.cli import (
     pull,
     push,
     remove,
+    serve,
     tune,
     verify,
 )
@@ -47,6 +48,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("tune")(tune.tune)
 app.command("info")(info.info)
 app.command("app")(app_command.serve)
+app.command("serve")(serve.serve)
 app.command("import")(import_.import_store)
 app.command("pull")(pull.pull)
 app.command("push")(push.push)
