@@ -24,6 +24,9 @@ logger = logging.getLogger("knn_logits.serve")
 # A page may be told that the server lives, and no more.
 _OPEN = ("/health",)
 _BODY_SECONDS = 30.0
+# What is refused unread is taken in and thrown away, as far as that goes: a client that is still
+# sending when the connection closes never reads the answer.
+_DRAINED_BYTES, _DRAINED_SECONDS, _PAUSE_SECONDS = 64_000_000, 10.0, 0.3
 
 
 class Guard:
@@ -51,7 +54,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
+        begun = is_read = welcome = False
         origin = next(iter(_values(scope, b"origin")), None)
 
         async def sending(message: Message) -> None:
@@ -59,13 +62,14 @@ class Guard:
             if message["type"] == "http.response.start":
                 begun = True
                 headers = [*message.get("headers", []), *_HEADERS]
-                if origin is not None and self._may_call(scope, origin):
+                if origin is not None and welcome:
                     headers += _cors(origin)
                 message = {**message, "headers": headers}
             await send(message)
 
         try:
             self._check(scope)
+            welcome = True
             if scope["method"] == "OPTIONS" and origin is not None:
                 await sending({"type": "http.response.start", "status": 204})
                 await sending({"type": "http.response.body"})
@@ -73,13 +77,16 @@ class Guard:
             self._check_key(scope)
             if scope["method"] == "POST":
                 receive = _again(await _read(scope, receive, self._body_bytes), receive)
+            is_read = True
             await self._app(scope, receive, sending)
         except Exception as error:
             if not isinstance(error, Refusal):
                 line = " ".join(str(error).split())
                 logger.error("a request failed: %s: %s", type(error).__name__, line[:300])
             if not begun:
-                await refuse(refusal_of(error), sending)
+                if not is_read:
+                    await _drain(receive)
+                await refuse(refusal_of(error), sending, close=not is_read)
 
     def _check(self, scope: Message) -> None:
         if self._key is not None:
@@ -101,9 +108,6 @@ class Guard:
                     "or set an API key",
                     403,
                 )
-
-    def _may_call(self, scope: Message, origin: str) -> bool:
-        return self._key is not None or self._names.of_origin(origin, _values(scope, b"host"))
 
     def _check_key(self, scope: Message) -> None:
         if self._key is None or scope["path"] in _OPEN:
@@ -137,19 +141,32 @@ def _cors(origin: str) -> list[tuple[bytes, bytes]]:
     ]
 
 
-async def refuse(refusal: Refusal, send: Send) -> None:
-    """Answers with a refusal."""
+async def refuse(refusal: Refusal, send: Send, *, close: bool) -> None:
+    """Answers with a refusal, after which the connection may be of no more use."""
     body = json.dumps(refusal.content).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
-    if refusal.status in (400, 408, 413):
-        headers.append((b"connection", b"close"))  # the rest of a body may be on its way
+    if close:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 def _values(scope: Message, name: bytes) -> list[str]:
     return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+
+
+async def _drain(receive: Receive) -> None:
+    """Reads the rest of a body, until it ends or its sender waits."""
+    size, end = 0, time.monotonic() + _DRAINED_SECONDS
+    while size < _DRAINED_BYTES and time.monotonic() < end:
+        try:
+            message = await asyncio.wait_for(receive(), _PAUSE_SECONDS)
+        except asyncio.TimeoutError:
+            return
+        size += len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return
 
 
 async def _read(scope: Message, receive: Receive, most: int) -> bytes:

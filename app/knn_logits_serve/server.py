@@ -76,8 +76,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the line first, then the connections."""
-        for one in sockets or []:
-            one.close()
+        for one in self.servers:
+            one.close()  # nobody new is let in
         await self._line.close(self._settings.patience)
         await super().shutdown(sockets)
 
