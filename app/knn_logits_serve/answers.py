@@ -165,3 +165,16 @@ def model_json(name: str, stores: Sequence[str], created: int) -> dict[str, Any]
         "owned_by": "knn-logits",
         "datastores": list(stores),
     }
+
+
+def message_json(model: str, text: str) -> dict[str, Any]:
+    """A chat's answer that no model wrote."""
+    message = {"role": "assistant", "content": text, "refusal": None}
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    }
