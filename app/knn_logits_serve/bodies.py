@@ -26,9 +26,10 @@ _Text = Annotated[str, Field(max_length=4_000_000)]
 _Name = Annotated[str, Field(min_length=1, max_length=512)]
 _Stop = Annotated[str, Field(min_length=1, max_length=_LONGEST_STOP)]
 _Token = Annotated[int, Field(ge=0, le=2**31)]
-# What these would do to a text is not done here, so they have to ask for nothing.
+# What these would do to a text is not done here, so they have to ask for nothing. Tools may be
+# offered, as Open WebUI does: a model is free to call none, and this one never does.
 _UNSUPPORTED = (
-    "tools", "functions", "tool_choice", "function_call", "response_format", "suffix", "audio",
+    "tool_choice", "function_call", "response_format", "suffix", "audio",
     "modalities", "prediction", "web_search_options",
 )  # fmt: skip
 _NOTHING: tuple[Any, ...] = (None, [], {}, "", "none", "auto", {"type": "text"}, ["text"])

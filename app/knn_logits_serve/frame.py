@@ -102,6 +102,8 @@ def _word(word: Word, place: int, *, behind: bool, against: bool) -> str:
 @cache
 def _css() -> str:
     """The page's style; its dark colours hold where the visitor's system is dark."""
-    whole = files("knn_logits_app").joinpath("assets").joinpath("app.css").read_text(encoding="utf-8")
+    whole = (
+        files("knn_logits_app").joinpath("assets").joinpath("app.css").read_text(encoding="utf-8")
+    )
     dark = whole.partition(".dark {")[2].partition("}")[0]
     return f"{whole}\n@media (prefers-color-scheme: dark) {{ :root {{{dark}}} }}\n"

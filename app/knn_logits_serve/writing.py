@@ -13,7 +13,6 @@ from knn_logits import (
     KNNLogitsProcessor,
     NeighborTrace,
     SequenceTrace,
-    generation_settings,
 )
 from knn_logits_app.streaming import Pieces, TokenStream
 from knn_logits_serve.asked import Asked, Prompt
@@ -102,10 +101,11 @@ def _write_one(
 
     first: list[Any] = [one for one in (knn, overheard) if one is not None]
     seed = asked.sampling.seed + choice
-    output = served.model.generate(
+    # With kNN passages are drafted: the same text in fewer passes.
+    generate = served.model.generate if knn is None else knn.generate
+    output = generate(
         **prompt.inputs,
         **served.generation,
-        **(generation_settings(knn.memory.stores[0]) if knn is not None else {}),
         max_new_tokens=asked.new_tokens,
         do_sample=False,
         num_beams=1,

@@ -26,7 +26,7 @@ _FIELDS = {
     "knn": ("x", [1], 7, {"k": 0}, {"k": 1.5}, {"lmbda": 2}, {"lmbda": "a"}, {"stores": []},
             {"stores": ["x"]}, {"stores": "texts"}, {"exclude": "0"}, {"exclude": [0]},
             {"temperature": 0}, {"temperature": -1}, {"on": "yes"}, {"other": 1}, {"k": 2**70}),
-    "tools": ([{}], {"a": 1}, "x", 7, True),
+    "tool_choice": ([{}], {"a": 1}, "x", 7, True),
     "best_of": ("x", [], {}, -1, 0, 7, True),
 }  # fmt: skip
 _PROMPTS = (None, [], {}, "", 7, -1, True, [[]], [""], [-1], [2**40], [1, "a"], [[1], "a"],

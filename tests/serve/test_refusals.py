@@ -78,7 +78,7 @@ def test_a_field_that_makes_no_sense_is_named(http, changed, line, param):
         ({"messages": [{"content": "a"}]}, "role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0"),
         ({"messages": "a"}, "messages"),
-        ({"tools": [{"type": "function"}]}, "tools is not supported"),
+        ({"tool_choice": "required"}, "tool_choice is not supported"),
         ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
         ({"top_logprobs": 2}, "needs logprobs"),
         ({"max_completion_tokens": 0}, "ask for a token"),
@@ -113,7 +113,13 @@ def test_unknown_models_and_places_are_not_found(http):
 
 
 def test_what_nobody_knows_is_left_alone(http):
-    extra = {"user": "me", "metadata": {"a": 1}, "tools": [], "store": False, "tool_choice": "none"}
+    extra = {
+        "user": "me",
+        "metadata": {"a": 1},
+        "tools": [{"type": "function"}],
+        "store": False,
+        "tool_choice": "none",
+    }
     assert http.post(COMPLETIONS, json={**GOOD, **extra}).status_code == 200
 
 
