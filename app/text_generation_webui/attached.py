@@ -7,13 +7,10 @@ or unloads takes it along: nothing here keeps a model alive. Knows nothing of th
 from __future__ import annotations
 
 import html
-import logging
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-logger = logging.getLogger("knn_logits.extension")
 
 _ATTRIBUTE = "_knn_logits_attached"
 _RETOMATON = {"on": True, "off": False}
@@ -61,10 +58,12 @@ class Attached:
 
     Args:
         params: The extension's settings, which the panel changes.
+        tell: Given each line for the host's log.
     """
 
-    def __init__(self, params: Mapping[str, Any]) -> None:
+    def __init__(self, params: Mapping[str, Any], tell: Callable[[str], None]) -> None:
         self._params = params
+        self._say = tell
         self._lock = threading.Lock()
         self._told: str | None = None
         self._model: Any = lambda: None
@@ -205,7 +204,7 @@ class Attached:
     def _tell(self, problem: str) -> None:
         self._problem = problem
         if problem and problem != self._told:
-            logger.warning("%s", problem)
+            self._say(problem)
         self._told = problem
 
 

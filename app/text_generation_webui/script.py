@@ -42,7 +42,16 @@ def _beside(name: str) -> Any:
 
 
 attached = _beside("attached")
-_memory = attached.Attached(params)
+
+
+def _tell(line: str) -> None:
+    """A line in the host's log."""
+    from modules.logging_colors import logger
+
+    logger.warning(line)
+
+
+_memory = attached.Attached(params, _tell)
 
 
 def _loaded() -> tuple[Any, Any]:
