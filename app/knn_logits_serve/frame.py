@@ -24,7 +24,11 @@ _STYLE = """
 body { margin: 0; padding: 10px 12px; font: 14px/1.5 var(--font); background: var(--kl-card);
   color: var(--kl-ink); border: 1px solid var(--kl-edge); border-radius: 10px; }
 .kl-text { font-size: 1.05rem; line-height: 1.75; }
-.kl-panel { margin-top: 8px; box-shadow: none; }
+.kl-panel { margin-top: 8px; }
+.kl-more { font-size: .82rem; }
+/* A chat is narrow: what is behind a word stands below one another, and a table scrolls. */
+.kl-cols { grid-template-columns: minmax(0, 1fr); }
+.kl-bars { display: block; overflow-x: auto; }
 """
 
 _SCRIPT = """

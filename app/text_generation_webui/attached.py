@@ -73,7 +73,8 @@ class Attached:
         """Says once what keeps kNN from working, before an answer."""
         del tokenizer
         problem = self._refusal(model) if self._params["activate"] else ""
-        self._tell(problem)
+        if problem:
+            self._tell(problem)
 
     def processors(self, model: Any, tokenizer: Any, input_ids: Any) -> list[Any]:
         """Logits processors for one answer; none where kNN is off or cannot work.
