@@ -71,6 +71,7 @@ _HOME = {
     "Candidate": "knn_logits.trace.trace",
     "Source": "knn_logits.trace.sources",
     "contradiction": "knn_logits.trace.sources",
+    "main_sources": "knn_logits.trace.sources",
     "word_sources": "knn_logits.trace.sources",
     "KNNLogitsError": "knn_logits.errors",
     "ConfigError": "knn_logits.errors",
@@ -150,6 +151,7 @@ __all__ = [  # noqa: RUF022
     "Candidate",
     "Source",
     "contradiction",
+    "main_sources",
     "word_sources",
     "KNNLogitsError",
     "ConfigError",
@@ -224,7 +226,7 @@ if TYPE_CHECKING:
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
     from knn_logits.settings import generation_settings
-    from knn_logits.trace.sources import Source, contradiction, word_sources
+    from knn_logits.trace.sources import Source, contradiction, main_sources, word_sources
     from knn_logits.trace.trace import (
         Candidate,
         DocumentShare,

@@ -24,7 +24,8 @@ PUBLIC = [
     "evaluate_translations", "explain",
     "fit_confidence_skip",
     "fit_distance_gate", "fit_learned_gate", "fit_learned_skip", "fit_meta_k_gate",
-    "gate_features", "generation_settings", "import_datastore", "load_gate", "meta_k_features",
+    "gate_features", "generation_settings", "import_datastore", "load_gate", "main_sources",
+    "meta_k_features",
     "pair_tokenizer", "pull", "push_to_hub", "read_corpus", "remove_documents", "save_gate",
     "skip_features", "translate", "tune", "word_sources",
 ]  # fmt: skip

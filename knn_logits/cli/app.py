@@ -21,6 +21,7 @@ from knn_logits.cli import (
     pull,
     push,
     remove,
+    serve,
     tune,
     verify,
 )
@@ -49,6 +50,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("tune")(tune.tune)
 app.command("info")(info.info)
 app.command("app")(app_command.serve)
+app.command("serve")(serve.serve)
 app.command("import")(import_.import_store)
 app.command("pull")(pull.pull)
 app.command("push")(push.push)

@@ -1,0 +1,180 @@
+"""Answers in OpenAI's form, whole and in chunks. Plain values in, plain values out."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from knn_logits_serve.asked import Asked
+from knn_logits_serve.sources import sources_json
+from knn_logits_serve.told import End, Piece, Token
+
+
+class Answer:
+    """One answer to one request.
+
+    Args:
+        asked: The request.
+    """
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._id = ("chatcmpl-" if asked.chat else "cmpl-") + uuid.uuid4().hex
+        self._created = int(time.time())
+        self._texts: dict[int, list[str]] = {}
+        self._tokens: dict[int, list[Token]] = {}
+        self._lengths: dict[int, int] = {}
+        self._ends: dict[int, End] = {}
+        self._written = 0
+
+    def _frame(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._asked.model,
+            "choices": choices,
+        }
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """How many tokens there were."""
+        read, written = self._asked.prompt_tokens, self._written
+        return {
+            "prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written,
+        }  # fmt: skip
+
+    def note(self, one: Piece | End) -> None:
+        """Takes a part of an answer that is told as a whole."""
+        if isinstance(one, Piece):
+            self._texts.setdefault(one.choice, []).append(one.text)
+            self._tokens.setdefault(one.choice, []).extend(one.tokens)
+        else:
+            self._ends[one.choice] = one
+            self._written += one.tokens
+
+    def whole(self) -> dict[str, Any]:
+        """The answer after its last part."""
+        kind = "chat.completion" if self._asked.chat else "text_completion"
+        choices = []
+        for number in sorted(self._ends):
+            end = self._ends[number]
+            text = "".join(self._texts.get(number, ()))
+            choice: dict[str, Any] = {"index": number}
+            if self._asked.chat:
+                choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+            else:
+                choice["text"] = text
+            choice["logprobs"] = self._logprobs(number, self._tokens.get(number, ()))
+            choice["finish_reason"] = end.reason
+            _with_sources(choice, end)
+            choices.append(choice)
+        return {**self._frame(kind, choices), "usage": self.usage}
+
+    def chunks(self, one: Piece | End) -> Iterable[dict[str, Any]]:
+        """What a stream tells of a part of an answer."""
+        chat = self._asked.chat
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        number = one.choice
+        choice: dict[str, Any] = {"index": number}
+        if chat and number not in self._lengths:
+            opening = {"role": "assistant", "content": ""}
+            yield self._frame(
+                kind, [{**choice, "delta": opening, "logprobs": None, "finish_reason": None}]
+            )
+        self._lengths.setdefault(number, 0)
+        if isinstance(one, Piece):
+            said = {"delta": {"content": one.text}} if chat else {"text": one.text}
+            logprobs = self._logprobs(number, one.tokens)
+            yield self._frame(
+                kind, [{**choice, **said, "logprobs": logprobs, "finish_reason": None}]
+            )
+            return
+        self._written += one.tokens
+        nothing: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+        choice |= {**nothing, "logprobs": None, "finish_reason": one.reason}
+        _with_sources(choice, one)
+        yield self._frame(kind, [choice])
+
+    def last(self) -> dict[str, Any] | None:
+        """What a stream tells after all answers, where it was asked for."""
+        if not self._asked.usage:
+            return None
+        kind = "chat.completion.chunk" if self._asked.chat else "text_completion"
+        return {**self._frame(kind, []), "usage": self.usage}
+
+    def _logprobs(self, number: int, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        if self._asked.logprobs is None:
+            return None
+        if self._asked.chat:
+            return {"content": [_chat_token(one) for one in tokens], "refusal": None}
+        offsets, at = [], self._lengths.get(number, 0)
+        for one in tokens:
+            offsets.append(at)
+            at += len(one.text)
+        self._lengths[number] = at
+        return {
+            "tokens": [one.text for one in tokens],
+            "token_logprobs": [one.logprob for one in tokens],
+            "top_logprobs": [_by_text(one) for one in tokens] if self._asked.logprobs else None,
+            "text_offset": offsets,
+        }
+
+
+def _by_text(token: Token) -> dict[str, float] | None:
+    """The likeliest tokens by their text; of two with the same text the likelier one."""
+    if token.logprob is None:
+        return None
+    found: dict[str, float] = {}
+    for text, value in token.likeliest:
+        found.setdefault(text, value)
+    return found
+
+
+def _chat_token(token: Token) -> dict[str, Any]:
+    return {
+        "token": token.text,
+        "logprob": token.logprob,
+        "bytes": list(token.text.encode()),
+        "top_logprobs": [
+            {"token": text, "logprob": value, "bytes": list(text.encode())}
+            for text, value in token.likeliest
+        ],
+    }
+
+
+def _with_sources(choice: dict[str, Any], end: End) -> None:
+    sources = sources_json(end)
+    if sources is not None:
+        choice["sources"] = sources
+
+
+def models_json(names: Mapping[str, Sequence[str]], created: int) -> dict[str, Any]:
+    """The list of models."""
+    return {"object": "list", "data": [model_json(one, names[one], created) for one in names]}
+
+
+def model_json(name: str, stores: Sequence[str], created: int) -> dict[str, Any]:
+    """A model, and the datastores that vote under its name."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "knn-logits",
+        "datastores": list(stores),
+    }
+
+
+def message_json(model: str, text: str) -> dict[str, Any]:
+    """A chat's answer that no model wrote."""
+    message = {"role": "assistant", "content": text, "refusal": None}
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    }

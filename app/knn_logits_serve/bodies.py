@@ -1,0 +1,212 @@
+"""The bodies of requests, checked field by field. Nothing a client sends is believed.
+
+A field that would change the text and that this server does not know how to honour is refused; any
+other unknown field is left alone, since clients send many.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from knn_logits_serve.refusals import Refusal
+
+MOST_CHOICES = 128
+MOST_NEW_TOKENS = 1_000_000
+MOST_NEIGHBORS = 4096
+_MOST_MESSAGES = 4096
+_MOST_DOCUMENTS = 1024
+_MOST_STOPS, _LONGEST_STOP = 16, 256
+
+Body = TypeVar("Body", bound=BaseModel)
+_Text = Annotated[str, Field(max_length=4_000_000)]
+_Name = Annotated[str, Field(min_length=1, max_length=512)]
+_Stop = Annotated[str, Field(min_length=1, max_length=_LONGEST_STOP)]
+_Token = Annotated[int, Field(ge=0, le=2**31)]
+# What these would do to a text is not done here, so they have to ask for nothing. Tools may be
+# offered, as Open WebUI does: a model is free to call none, and this one never does.
+_UNSUPPORTED = (
+    "tool_choice", "function_call", "response_format", "suffix", "audio",
+    "modalities", "prediction", "web_search_options",
+)  # fmt: skip
+_NOTHING: tuple[Any, ...] = (None, [], {}, "", "none", "auto", {"type": "text"}, ["text"])
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class Knn(BaseModel):
+    """What the memory does for a request; None takes the server's or the datastore's setting.
+
+    Attributes:
+        on: Whether the neighbors vote.
+        stores: Names of the datastores to ask, searched as one.
+        lmbda: Weight of the neighbors, in [0, 1].
+        k: Neighbors a query.
+        temperature: Of the softmax over the neighbors, above 0.
+        exclude: Ids of documents to leave out, as if they had never been added.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    on: bool = True
+    stores: Annotated[list[_Name], Field(min_length=1, max_length=64)] | None = None
+    lmbda: Annotated[float, Field(ge=0, le=1)] | None = None
+    k: Annotated[int, Field(ge=1, le=MOST_NEIGHBORS)] | None = None
+    temperature: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    exclude: Annotated[list[_Name], Field(max_length=_MOST_DOCUMENTS)] | None = None
+
+
+class _StreamOptions(_Body):
+    include_usage: bool | None = None
+
+
+class _Asking(_Body):
+    """What both kinds of request share."""
+
+    model: _Name
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=MOST_NEW_TOKENS)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: _Stop | Annotated[list[_Stop], Field(max_length=_MOST_STOPS)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    knn: Knn | bool | None = None
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _tokens(cls, given: dict[str, float] | None) -> dict[str, float] | None:
+        if given and (len(given) > 1024 or not all(re.fullmatch(r"\d{1,9}", one) for one in given)):
+            raise ValueError("names at most 1,024 tokens by their number")
+        return given
+
+    @model_validator(mode="after")
+    def _one_best(self) -> _Asking:
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise ValueError("best_of must be n: every text that is written is returned")
+        return self
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Texts before which the answer ends."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+class CompletionBody(_Asking):
+    """A request for `/v1/completions`."""
+
+    prompt: (
+        _Text
+        | Annotated[list[_Text], Field(min_length=1, max_length=MOST_CHOICES)]
+        | Annotated[list[_Token], Field(min_length=1, max_length=1_000_000)]
+        | Annotated[
+            list[Annotated[list[_Token], Field(min_length=1, max_length=1_000_000)]],
+            Field(min_length=1, max_length=MOST_CHOICES),
+        ]
+    )
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+
+class _Part(_Body):
+    type: Literal["text"]
+    text: _Text
+
+
+class Message(_Body):
+    """One message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: _Text | Annotated[list[_Part], Field(max_length=_MOST_MESSAGES)] | None = None
+
+    @property
+    def text(self) -> str:
+        """Its words."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class ChatBody(_Asking):
+    """A request for `/v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST_MESSAGES)]
+    max_completion_tokens: Annotated[int, Field(ge=0, le=MOST_NEW_TOKENS)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @model_validator(mode="after")
+    def _asked_for(self) -> ChatBody:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return self
+
+
+def content_of(body: bytes) -> dict[str, Any]:
+    """A body as a JSON object.
+
+    Raises:
+        Refusal: when it is none.
+    """
+    try:
+        content = json.loads(body.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise Refusal("the request is not UTF-8") from None
+    except (ValueError, RecursionError):
+        raise Refusal("the request is not JSON") from None
+    if not isinstance(content, dict):
+        raise Refusal("the request is not a JSON object")
+    try:
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
+    except (UnicodeError, RecursionError):
+        raise Refusal("the request holds half a character, or is nested too deeply") from None
+    for name in _UNSUPPORTED:
+        if content.get(name) not in _NOTHING:
+            raise Refusal(f"{name} is not supported here: leave it out", param=name)
+    return content
+
+
+def completion_of(content: dict[str, Any]) -> CompletionBody:
+    """The body of a completion.
+
+    Raises:
+        Refusal: naming the first field that is wrong.
+    """
+    return _checked(CompletionBody, content)
+
+
+def chat_of(content: dict[str, Any]) -> ChatBody:
+    """The body of a chat; errors as for `completion_of`."""
+    return _checked(ChatBody, content)
+
+
+def _checked(kind: type[Body], content: dict[str, Any]) -> Body:
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise _refused(error) from None
+
+
+def _refused(error: ValidationError) -> Refusal:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = [str(one) for one in first["loc"]]
+    name = place[0] if place else None
+    # Within a union, pydantic's places name its branches as well; a client never wrote those.
+    shown = [one for one in place if re.fullmatch(r"[a-z_]+|\d+", one)]
+    told = str(first["msg"]).removeprefix("Value error, ")
+    told = told[:1].lower() + told[1:]
+    if name == "prompt":
+        told = "give a text, a list of texts, or one or several lists of tokens"
+    elif name == "stop":
+        told = f"give a text or at most {_MOST_STOPS}, of {_LONGEST_STOP} characters at most"
+    return Refusal(f"{'.'.join(shown)}: {told}" if shown else told, param=name)

@@ -1,0 +1,78 @@
+"""The prompt as a part of the answer: its tokens, and how likely they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from knn_logits import LimitError, Memory, explain
+from knn_logits_app.streaming import Pieces
+from knn_logits_serve.asked import Asked, Prompt
+from knn_logits_serve.decoding import finite
+from knn_logits_serve.refusals import Refusal
+from knn_logits_serve.served import Served
+from knn_logits_serve.told import Token
+
+
+def echo_of(
+    served: Served, asked: Asked, prompt: Prompt, memory: Memory | None
+) -> tuple[Token, ...]:
+    """The tokens of a prompt, with their probabilities where these are asked for.
+
+    The first has none: nothing stands before it.
+    """
+    ids, tokenizer = prompt.ids, served.tokenizer
+    pieces = Pieces(tokenizer, [])
+    texts = [pieces.add(one) for one in ids]
+    number = asked.logprobs
+    if number is None or len(ids) < 2:
+        return tuple(Token(text) for text in texts)
+    if memory is None:
+        with torch.no_grad():
+            logits = served.model(prompt.inputs["input_ids"]).logits[0, :-1].float()
+        rows = torch.log_softmax(logits, dim=-1)
+        found = [Token(texts[0])]
+        for text, token, row in zip(texts[1:], ids[1:], rows, strict=True):
+            best = row.topk(min(number, len(row)))
+            pairs = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+            found.append(scored(tokenizer, text, finite(float(row[token])), pairs))
+        return tuple(found)
+    config = memory.config
+    trace = explain(
+        served.model,
+        tokenizer,
+        memory,
+        prompt.text,
+        max_neighbors=0,
+        candidates=number,
+        k=config.k,
+        lmbda=config.lmbda,
+        temperature=config.temperature,
+    )[0]
+    if [one.token_id for one in trace.tokens] != ids[1:]:
+        raise Refusal(
+            "the tokenizer cuts this prompt in another way than its tokens do, so their "
+            "probabilities with kNN are not known: give it as text",
+            param="prompt",
+        )
+    found = [Token(texts[0])]
+    for text, traced in zip(texts[1:], trace.tokens, strict=True):
+        if traced.p is None:
+            raise LimitError("the prompt's probabilities are not known: shorten it")
+        best_of = sorted(traced.candidates, key=lambda one: -one.p)[:number]
+        named = tuple((one.token, _log(one.p)) for one in best_of)
+        found.append(Token(text, _log(traced.p), named))
+    return tuple(found)
+
+
+def _log(p: float) -> float:
+    return finite(float(torch.tensor(p, dtype=torch.float64).log()))
+
+
+def scored(tokenizer: Any, text: str, logprob: float, likeliest: list[tuple[int, float]]) -> Token:
+    names = [
+        str(tokenizer.decode([one], clean_up_tokenization_spaces=False)) for one, _ in likeliest
+    ]
+    pairs = zip(names, (value for _, value in likeliest), strict=True)
+    return Token(text, logprob, tuple(pairs))

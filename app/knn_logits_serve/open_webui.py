@@ -1,0 +1,170 @@
+"""What Open WebUI understands beyond OpenAI's interface; its backend's address ends in its name.
+
+Its server passes chunks {"event": ...} on to its page: each document becomes a source, and the
+coloured words a frame above the answer. "[1]" behind the words that a document gave becomes a chip.
+Where words come from is known when they are written, so the text with its numbers follows at the
+end, in an event of OpenAI's responses, which Open WebUI takes among the chunks of a chat.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from knn_logits import Source
+from knn_logits_serve.answers import Answer
+from knn_logits_serve.asked import Asked
+from knn_logits_serve.bodies import ChatBody, Message
+from knn_logits_serve.frame import frame
+from knn_logits_serve.served import Served
+from knn_logits_serve.sources import Span, spans_of, within
+from knn_logits_serve.told import End, Piece
+
+# A document's share in words, below which they are given no number: more would be noise.
+_LEAST = 0.25
+_PASSAGES = 4
+# Stands before each number, to tell it from those of the text when the chat comes back.
+_SIGN = "\u2060"
+_NUMBER = re.compile(f"{_SIGN}\\[\\d+\\]")
+# What Open WebUI asks on its own, after an answer: by the field that it wants.
+_TASK = "### Task:"
+_HISTORY = re.compile(r"<chat_history>\s*(.*?)\s*</chat_history>", re.DOTALL)
+_USER = re.compile(r"^USER:\s*(.+)$", re.MULTILINE)
+_NOTHING: dict[str, Any] = {"follow_ups": [], "tags": [], "queries": [], "text": ""}
+_TITLE_WORDS = 6
+
+
+class Speech:
+    """What a stream says to Open WebUI.
+
+    Args:
+        served: The model.
+        asked: The request.
+        answer: Makes the chunks that every client gets.
+    """
+
+    def __init__(self, served: Served, asked: Asked, answer: Answer) -> None:
+        self._served, self._asked, self._answer = served, asked, answer
+
+    def __call__(self, one: Piece | End) -> Iterable[dict[str, Any]]:
+        """The events for a part of an answer."""
+        if isinstance(one, End) and one.trace is not None and self._asked.n == 1:
+            yield from self._sources(one)
+        yield from self._answer.chunks(one)
+
+    def _sources(self, end: End) -> Iterable[dict[str, Any]]:
+        sequence = within(end)
+        if sequence is None or not sequence.tokens:
+            return
+        store = self._served.stores[self._asked.stores[0]]
+        yield _event("embeds", {"embeds": [frame(sequence, store.manifest.metric)]})
+        spans = [one for one in spans_of(end) if one.source.document.share >= _LEAST]
+        numbers: dict[tuple[str, str], int] = {}
+        of_document: dict[int, list[Source]] = {}
+        for span in spans:
+            document = span.source.document
+            place = (document.store, document.document)
+            number = numbers.setdefault(place, len(numbers) + 1)
+            of_document.setdefault(number, []).append(span.source)
+        for sources in of_document.values():
+            yield _event("source", _source(sources))
+        if spans:
+            text = numbered(end.text, spans, numbers)
+            part = {"type": "output_text", "text": text}
+            yield {"type": "response.content_part.done", "content_index": 0, "part": part}
+
+
+def numbered(text: str, spans: list[Span], numbers: dict[tuple[str, str], int]) -> str:
+    """A text with its documents' numbers behind the words they gave.
+
+    Of words in a row that one document gave, the last have the number.
+    """
+    parts, at = [], 0
+    for place, span in enumerate(spans):
+        number = _number(span, numbers)
+        following = spans[place + 1] if place + 1 < len(spans) else None
+        if following is not None and _number(following, numbers) == number:
+            between = text[span.end : following.start]
+            if not between.strip():
+                continue
+        parts += [text[at : span.end], f"{_SIGN}[{number}]"]
+        at = span.end
+    return "".join([*parts, text[at:]])
+
+
+def _number(span: Span, numbers: dict[tuple[str, str], int]) -> int:
+    document = span.source.document
+    return numbers[document.store, document.document]
+
+
+def _source(sources: list[Source]) -> dict[str, Any]:
+    """A document as Open WebUI lists it, with the passages that gave words."""
+    document = sources[0].document
+    name = document.title or document.document
+    uri = document.uri if _is_web(document.uri) else ""
+    passages = []
+    for one in sources[:_PASSAGES]:
+        if one.neighbor is not None:
+            passages.append(f"… {one.neighbor.before}**{one.words}**{one.after} …")
+    passages = passages or [name]
+    # It tells sources apart by this name.
+    about = {"source": uri or f"{document.store}: {name}", "name": name}
+    return {
+        "source": {"name": name, "url": uri, "id": about["source"]},
+        "document": passages,
+        "metadata": [about] * len(passages),
+        "distances": [round(one.document.share, 3) for one in sources[: len(passages)]],
+    }
+
+
+def _is_web(uri: str | None) -> bool:
+    try:
+        return urlsplit(uri or "").scheme.lower() in ("http", "https")
+    except ValueError:
+        return False
+
+
+def _event(kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    return {"event": {"type": kind, "data": data}}
+
+
+def without_numbers(body: ChatBody) -> ChatBody:
+    """A chat as it was written: the numbers of sources in its answers are no words of the model."""
+    messages = [
+        Message(role=one.role, content=_NUMBER.sub("", one.text))
+        if one.role == "assistant"
+        else one
+        for one in body.messages
+    ]
+    return body.model_copy(update={"messages": messages})
+
+
+def task_of(body: ChatBody) -> str | None:
+    """What Open WebUI asks on its own: a title, tags, questions; None for a person's message."""
+    last = body.messages[-1]
+    text = last.text
+    return text if last.role == "user" and text.startswith(_TASK) and not body.stream else None
+
+
+def task_answer(task: str) -> str:
+    """An answer to such a request for a model that follows no instructions, made without it.
+
+    A title is the beginning of the user's message; there are no tags and no further questions.
+    """
+    for field, nothing in _NOTHING.items():
+        if f'"{field}"' in task:
+            return json.dumps({field: nothing})
+    history = _HISTORY.search(task)
+    said = _USER.search(history.group(1)) if history else None
+    words = said.group(1).split() if said else ["Chat"]
+    title = " ".join(words[:_TITLE_WORDS])
+    return json.dumps({"title": title + (" …" if len(words) > _TITLE_WORDS else "")})
+
+
+def without_memory(asked: Asked) -> Asked:
+    """The request, for the model alone: titles are no business of a datastore."""
+    return replace(asked, stores=(), settings={})

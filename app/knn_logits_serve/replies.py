@@ -1,0 +1,140 @@
+"""From a job's news to bytes on the wire; a client that goes away ends its job."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from knn_logits_serve.answers import Answer
+from knn_logits_serve.line import Job, Line
+from knn_logits_serve.refusals import Refusal
+from knn_logits_serve.told import End, Piece
+
+Told: TypeAlias = "Piece | End"
+# From a part of an answer to what a stream says of it.
+Speak: TypeAlias = Callable[[Told], Iterable[dict[str, Any]]]
+
+
+class Gone(Exception):
+    """The client is there no more."""
+
+
+class Listening:
+    """The news of a job, for as long as the client is there.
+
+    Args:
+        line: Where the job stands.
+        job: The job.
+        receive: What the client sends; after a request's body that is its departure only.
+    """
+
+    def __init__(self, line: Line, job: Job[Told], receive: Receive) -> None:
+        self._line, self._job = line, job
+        self._gone = asyncio.create_task(_departure(receive))
+
+    async def next(self) -> Told | None:
+        """The next news; None after the last.
+
+        Raises:
+            Gone: when the client went away.
+            Refusal: when the job failed.
+        """
+        coming = asyncio.create_task(self._job.news.get())
+        try:
+            await asyncio.wait({coming, self._gone}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            coming.cancel()
+            raise
+        if not coming.done():
+            coming.cancel()
+            raise Gone
+        one = coming.result()
+        if isinstance(one, Refusal):
+            raise one
+        return one
+
+    def close(self) -> None:
+        """Ends the job if it has not ended yet."""
+        self._gone.cancel()
+        self._line.leave(self._job)
+
+
+async def _departure(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def whole(listening: Listening, answer: Answer) -> Response:
+    """An answer in one piece.
+
+    Raises:
+        Refusal: when the job failed.
+    """
+    try:
+        while (one := await listening.next()) is not None:
+            answer.note(one)
+        return Response(dumped(answer.whole()), media_type="application/json")
+    except Gone:
+        return Response(status_code=499)
+    finally:
+        listening.close()
+
+
+class Stream(Response):
+    """An answer in server-sent events, as it is written.
+
+    Args:
+        first: The first news, which came already: a request that is refused never gets here.
+        listening: Where the others come from.
+        answer: Makes chunks of them.
+        speak: Makes further events of them; None takes the chunks alone.
+    """
+
+    def __init__(
+        self,
+        first: Told | None,
+        listening: Listening,
+        answer: Answer,
+        speak: Speak | None = None,
+    ) -> None:
+        super().__init__(media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._first, self._listening, self._answer = first, listening, answer
+        self._speak = speak or answer.chunks
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        """Sends events until the answer or the client is gone."""
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            one = self._first
+            try:
+                while one is not None:
+                    for chunk in self._speak(one):
+                        await _event(send, dumped(chunk))
+                    one = await self._listening.next()
+                last = self._answer.last()
+                if last is not None:
+                    await _event(send, dumped(last))
+            except Refusal as refusal:
+                await _event(send, dumped(refusal.content))
+            await _event(send, b"[DONE]")
+            await send({"type": "http.response.body", "body": b""})
+        except (Gone, OSError):
+            pass
+        finally:
+            self._listening.close()
+
+
+async def _event(send: Send, data: bytes) -> None:
+    body = b"data: " + data + b"\n\n"
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+def dumped(content: Any) -> bytes:
+    """A value as JSON, in one line."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")

@@ -1,0 +1,158 @@
+"""The addresses that the server answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from knn_logits_serve import answers
+from knn_logits_serve.answers import Answer
+from knn_logits_serve.asked import Asked
+from knn_logits_serve.bodies import chat_of, completion_of, content_of
+from knn_logits_serve.line import Line
+from knn_logits_serve.open_webui import (
+    Speech,
+    task_answer,
+    task_of,
+    without_memory,
+    without_numbers,
+)
+from knn_logits_serve.refusals import Refusal
+from knn_logits_serve.replies import Listening, Stream, whole
+from knn_logits_serve.served import Served
+from knn_logits_serve.writing import write
+
+# From a body to what it asks for, or at once to the answer.
+Parse = Callable[[bytes], "Asked | Response"]
+
+
+# Below this address stands the dialect of Open WebUI.
+OPEN_WEBUI = "/open-webui"
+
+
+class Routes:
+    """What is answered where.
+
+    Args:
+        served: The model.
+        line: Runs requests.
+    """
+
+    def __init__(self, served: Served, line: Line) -> None:
+        self.served, self.line = served, line
+        self.created = int(time.time())
+
+    def completion(self, body: bytes) -> Asked:
+        """A completion's body, checked."""
+        return self.served.completion(completion_of(content_of(body)))
+
+    def conversation(self, body: bytes) -> Asked:
+        """A chat's body, checked."""
+        return self.served.conversation(chat_of(content_of(body)))
+
+    def open_webui(self, body: bytes) -> Asked | Response:
+        """A chat of Open WebUI; what it asks on its own, a model without a template answers not."""
+        chat = without_numbers(chat_of(content_of(body)))
+        task = task_of(chat)
+        asked = self.served.conversation(chat) if task is None or not self.plain else None
+        if task is None and asked is not None:
+            return asked
+        if asked is not None:
+            return without_memory(asked)
+        return JSONResponse(answers.message_json(chat.model, task_answer(task or "")))
+
+    @property
+    def plain(self) -> bool:
+        """Whether the model was never trained to follow a chat."""
+        return self.served.chat.plain
+
+    async def models(self) -> dict[str, Any]:
+        """The model and each of its datastores, as models."""
+        return answers.models_json(self.served.names, self.created)
+
+    async def model(self, name: str) -> dict[str, Any]:
+        """One of them."""
+        names = self.served.names
+        if name not in names:
+            raise Refusal(f"there is no model {name[:80]!r} here", 404, code="model_not_found")
+        return answers.model_json(name, names[name], self.created)
+
+    async def completions(self, request: Request) -> Response:
+        """Goes on with a text."""
+        return await self.answer(request, self.completion)
+
+    async def chat(self, request: Request) -> Response:
+        """Answers a chat."""
+        return await self.answer(request, self.conversation)
+
+    async def chat_of_open_webui(self, request: Request) -> Response:
+        """Answers a chat of Open WebUI."""
+        return await self.answer(request, self.open_webui, Speech)
+
+    async def answer(self, request: Request, parse: Parse, dialect: Any = None) -> Response:
+        """Answers a request.
+
+        Args:
+            request: The request.
+            parse: From its body to what it asks for.
+            dialect: Makes what a stream says of an answer; None speaks OpenAI's plain language.
+        """
+        body = await request.body()
+        # Long texts are cut into tokens here: others are answered meanwhile.
+        asked = await asyncio.to_thread(parse, body)
+        if isinstance(asked, Response):
+            return asked
+        job = self.line.join(partial(write, self.served, asked))
+        listening = Listening(self.line, job, request.receive)
+        answer = Answer(asked)
+        if not asked.stream:
+            return await whole(listening, answer)
+        try:
+            first = await listening.next()
+        except BaseException as error:
+            listening.close()
+            if isinstance(error, Refusal):
+                raise
+            return Response(status_code=499)
+        speak = dialect(self.served, asked, answer) if dialect is not None else None
+        return Stream(first, listening, answer, speak)
+
+
+def build_app(served: Served, line: Line) -> FastAPI:
+    """The web application, without the guard that stands before it.
+
+    Args:
+        served: The model with its datastores.
+        line: Runs requests.
+    """
+    app = FastAPI(title="knn-logits", docs_url=None, redoc_url=None, openapi_url=None)
+    routes = Routes(served, line)
+
+    @app.exception_handler(Refusal)
+    async def refused(_: Request, refusal: Refusal) -> Response:
+        return JSONResponse(refusal.content, refusal.status, headers=refusal.headers)
+
+    @app.exception_handler(HTTPException)
+    async def lost(request: Request, error: HTTPException) -> Response:
+        told = f"{request.method} {request.url.path[:80]} is answered here by nothing"
+        refusal = Refusal(told, error.status_code)
+        return JSONResponse(refusal.content, error.status_code, headers=error.headers)
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", "running": line.running, "waiting": line.waiting}
+
+    for prefix in ("", OPEN_WEBUI):
+        app.get(f"{prefix}/v1/models")(routes.models)
+        app.get(f"{prefix}/v1/models/{{name:path}}")(routes.model)
+        app.post(f"{prefix}/v1/completions")(routes.completions)
+    app.post("/v1/chat/completions")(routes.chat)
+    app.post(f"{OPEN_WEBUI}/v1/chat/completions")(routes.chat_of_open_webui)
+    return app

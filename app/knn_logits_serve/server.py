@@ -1,0 +1,121 @@
+"""Starting the server, and ending it so that nobody is cut off in the middle of a word."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import uvicorn
+
+from knn_logits import ConfigError
+from knn_logits_app.door import patient
+from knn_logits_serve.guard import Guard
+from knn_logits_serve.line import Line
+from knn_logits_serve.routes import build_app
+from knn_logits_serve.served import Served
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a server works.
+
+    Attributes:
+        host: Where it listens; this machine only unless told otherwise.
+        port: Where it listens; 0 takes a free one.
+        key: What clients have to know; None asks for nothing.
+        names: Names under which it answers beside those of this machine.
+        at_once: Requests that run at a time.
+        waiting: Requests that may wait.
+        seconds: Time that one request may run.
+        patience: Seconds that running requests get when the server is told to end.
+        body_bytes: Bytes of a request.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    key: str | None = None
+    names: tuple[str, ...] = ()
+    at_once: int = 2
+    waiting: int = 64
+    seconds: float = 300.0
+    patience: float = 10.0
+    body_bytes: int = 4_000_000
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, with a line of requests before the model.
+
+    Args:
+        served: The model with its datastores.
+        settings: How it works.
+    """
+
+    def __init__(self, served: Served, settings: Settings) -> None:
+        self._settings = settings
+        self._line = Line(settings.at_once, settings.waiting, settings.seconds)
+        guard = Guard(
+            build_app(served, self._line),
+            key=settings.key,
+            names=[*settings.names, *([settings.host] if settings.host else [])],
+            body_bytes=settings.body_bytes,
+        )
+        config = uvicorn.Config(
+            guard,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=5,
+        )
+        config.load()
+        config.http_protocol_class = patient(config.http_protocol_class)
+        super().__init__(config)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends the line first, then the connections."""
+        for one in self.servers:
+            one.close()  # nobody new is let in
+        await self._line.close(self._settings.patience)
+        await super().shutdown(sockets)
+
+
+def listen(settings: Settings) -> socket.socket:
+    """A socket that the server will listen on.
+
+    Raises:
+        ConfigError: when the address is taken or is none.
+    """
+    try:
+        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((settings.host, settings.port))
+    except (OSError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"the server cannot listen there ({reason}); try --port") from error
+    return found
+
+
+def serve(served: Served, settings: Settings | None = None, *, on_ready: Any = None) -> None:
+    """Serves a model until the process is told to end.
+
+    Args:
+        served: The model with its datastores.
+        settings: How the server works.
+        on_ready: Called with the address as soon as the server listens.
+
+    Raises:
+        ConfigError: when the address is taken.
+    """
+    settings = settings or Settings()
+    bound = listen(settings)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.at_once))
+    server = Server(served, settings)
+    host, port = bound.getsockname()[:2]
+    if on_ready is not None:
+        bound.listen(2048)
+        on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    server.run(sockets=[bound])

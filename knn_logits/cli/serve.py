@@ -1,0 +1,149 @@
+"""`knn-logits serve MODEL STORE...`: a server with OpenAI's interface.
+
+The server is a package of its own, `knn_logits_serve`, which uses the public names of this one
+only. Nothing but this command imports it.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from knn_logits.cli import options
+from knn_logits.cli.common import interruptible, load_model, open_datastore, prepare, say, tell
+from knn_logits.errors import ConfigError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from knn_logits.datastore.store import Datastore
+
+
+def serve(
+    model: options.Model,
+    stores: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]STORE...",
+            help=f"{options.STORE_HELP} Each is a model's name as well, MODEL+NAME.",
+        ),
+    ],
+    host: Annotated[
+        str, typer.Option("--host", help="Where to listen; this machine only unless given.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = (
+        8000
+    ),
+    api_key: Annotated[
+        str | None,
+        typer.Option("--api-key", envvar="KNN_LOGITS_API_KEY", help="What clients have to know."),
+    ] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name",
+            help="A name under which clients reach it, such as knn.example.org; may be repeated.",
+        ),
+    ] = None,
+    model_name: Annotated[
+        str | None, typer.Option("--model-name", help="What clients call the model.")
+    ] = None,
+    at_once: Annotated[
+        int, typer.Option("--at-once", min=1, max=64, help="Requests answered at a time.")
+    ] = 2,
+    waiting: Annotated[
+        int, typer.Option("--waiting", min=0, help="Requests that may wait; others get 503.")
+    ] = 64,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=1, help="Time that one request may run.")
+    ] = 300.0,
+    chat_tokens: Annotated[
+        int, typer.Option("--chat-tokens", min=1, help="Tokens of an answer that names no number.")
+    ] = 256,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", min=1, help="Tokens of any answer, at most.")
+    ] = 4096,
+    chat_template: Annotated[
+        Path | None,
+        typer.Option("--chat-template", help="File with a chat template in Jinja's language."),
+    ] = None,
+    k: options.K = None,
+    lmbda: options.Lmbda = None,
+    gate: options.Gate = None,
+    temperature: options.Temperature = None,
+    weights: options.Weights = None,
+    native_index: options.NativeIndex = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+) -> None:
+    """Answer OpenAI's clients: completions and chats, with the source of every word."""
+    needed = ("fastapi", "uvicorn", "knn_logits_serve")
+    if any(find_spec(name) is None for name in needed):
+        raise MissingDependencyError('the server needs FastAPI: pip install "knn-logits[serve]"')
+    template = _read(chat_template)
+    shares = options.parse_weights(weights)
+    weight = options.weight_of(lmbda, gate)
+    datastores = _opened(stores)
+    prepare(None)
+    loaded, tokenizer = load_model(model, device, dtype)
+    from knn_logits_serve import Served, Settings
+    from knn_logits_serve import serve as run
+    from knn_logits_serve.chat import PLAIN_LINE
+
+    name = model_name or (Path(model).resolve().name if Path(model).is_dir() else model)
+    given = {"k": k, "lmbda": weight, "temperature": temperature, "weights": shares}
+    served = Served(
+        name,
+        loaded,
+        tokenizer,
+        datastores,
+        chat_template=template,
+        chat_tokens=chat_tokens,
+        new_tokens=max_new_tokens,
+        native_index=native_index,
+        **given,
+    )
+    if served.chat.plain and not served.reads_sources:
+        tell(PLAIN_LINE)
+    if api_key is None and host not in ("127.0.0.1", "localhost", "::1"):
+        tell("everybody who reaches this machine may ask: --api-key changes that")
+
+    def ready(address: str) -> None:
+        say(f"{', '.join(served.names)}: {address}/v1")
+
+    settings = Settings(
+        host=host,
+        port=port,
+        key=api_key,
+        names=tuple(names or ()),
+        at_once=at_once,
+        waiting=waiting,
+        seconds=seconds,
+    )
+    with interruptible("the server has ended"):
+        run(served, settings, on_ready=ready)
+
+
+def _opened(given: list[str]) -> dict[str, Datastore]:
+    """The datastores by the names that clients read."""
+    found: dict[str, Datastore] = {}
+    for one in given:
+        name, sign, place = one.partition("=")
+        if not sign or Path(one).exists():
+            name, place = "", one
+        store = open_datastore(place)
+        name = name or store.name
+        if name in found:
+            raise ConfigError(f"two datastores are named {name!r}: name one as {name}-2={place}")
+        found[name] = store
+    return found
+
+
+def _read(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--chat-template {path} cannot be read: give a text file") from error

@@ -1,0 +1,224 @@
+"""The extension for text-generation-webui, called as the host calls it; the host is a stand-in."""
+
+import copy
+import gc
+import html
+import importlib.util
+import re
+import sys
+import threading
+import types
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LogitsProcessorList
+
+SCRIPT = Path(__file__).parents[2] / "app" / "text_generation_webui" / "script.py"
+PROMPT = "When error code E42 appears, open"
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """What the extension imports of the host: its model, and its log."""
+    modules = types.ModuleType("modules")
+    modules.shared = types.SimpleNamespace(model=None, tokenizer=None, gradio={})
+    modules.logging_colors = types.ModuleType("modules.logging_colors")
+    modules.lines = []
+    modules.logging_colors.logger = types.SimpleNamespace(warning=modules.lines.append)
+    for name in ("logging_colors",):
+        monkeypatch.setitem(sys.modules, f"modules.{name}", getattr(modules, name))
+    monkeypatch.setitem(sys.modules, "modules", modules)
+    return modules
+
+
+@pytest.fixture
+def extension(host):
+    """The script, loaded as the host loads it: alone, under a name of its own."""
+    spec = importlib.util.spec_from_file_location("user_ext_knn_logits", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def loaded(host, mine, tokenizer):
+    host.shared.model, host.shared.tokenizer = mine, tokenizer
+    return mine
+
+
+def answer(extension, host, *, thread=True, prompt=PROMPT, **settings):
+    """One answer as the host writes it: the processors first, `generate()` in another thread."""
+    model, tokenizer = host.shared.model, host.shared.tokenizer
+    state = extension.state_modifier({"stream": thread})
+    ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+    processors = LogitsProcessorList()
+    extension.logits_processor_modifier(processors, ids)
+    found = []
+
+    def run():
+        settings_of = {"max_new_tokens": 12, "do_sample": False, **settings}
+        with torch.no_grad():
+            found.append(model.generate(inputs=ids, logits_processor=processors, **settings_of))
+
+    if thread:
+        other = threading.Thread(target=run)
+        other.start()
+        other.join()
+    else:
+        run()
+    written = found[0][0, ids.shape[1] :]
+    text = tokenizer.decode(written, skip_special_tokens=True)
+    assert extension.output_modifier(text, state) == text
+    return written.tolist(), len(processors)
+
+
+def by_library(model, tokenizer, store, **settings):
+    from knn_logits import KNNLogitsProcessor
+
+    ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    with KNNLogitsProcessor(model, store, **settings) as knn:
+        output = model.generate(ids, max_new_tokens=12, do_sample=False, logits_processor=[knn])
+    return output[0, ids.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("thread", [True, False], ids=["streaming", "at once"])
+def test_an_answer_is_the_librarys(extension, host, loaded, tokenizer, store, thread):
+    alone, count = answer(extension, host)
+    assert count == 0
+    extension.params["datastore"] = str(store.folder)
+    mixed, count = answer(extension, host, thread=thread)
+    assert count == 2
+    assert mixed == by_library(loaded, tokenizer, store) != alone
+    extension.params["activate"] = False
+    assert answer(extension, host) == (alone, 0)
+
+
+def test_settings_hold_from_the_next_answer_on(extension, host, loaded, tokenizer, store):
+    extension.params["datastore"] = str(store.folder)
+    answer(extension, host)
+    extension.params.update(lmbda="0.9", k="3", temperature="0.5", retomaton="off")
+    wanted = by_library(loaded, tokenizer, store, lmbda=0.9, k=3, temperature=0.5, retomaton=False)
+    assert answer(extension, host)[0] == wanted
+    status = extension._memory.status(loaded, tokenizer)
+    assert "λ 0.9, k 3, τ 0.5, RetoMaton off" in status
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"prompt_lookup_num_tokens": 3},
+        {"cache_implementation": "static"},
+        {"use_cache": False},
+        {"guidance_scale": 1.5, "negative_prompt_ids": torch.tensor([[5, 6]])},
+    ],
+    ids=lambda one: next(iter(one)),
+)
+def test_the_hosts_ways_of_writing_keep_their_memory(
+    extension, host, loaded, tokenizer, store, settings
+):
+    from knn_logits import KNNLogitsProcessor
+
+    extension.params["datastore"] = str(store.folder)
+    found = answer(extension, host, **settings)[0]
+    ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    with KNNLogitsProcessor(loaded, store) as knn:
+        output = loaded.generate(
+            ids, max_new_tokens=12, do_sample=False, logits_processor=[knn], **settings
+        )
+    assert found == output[0, ids.shape[1] :].tolist()
+
+
+def test_the_last_answer_shows_its_sources(extension, host, loaded, store):
+    assert "No answer" in extension._memory.sources_html()
+    extension.params.update(datastore=str(store.folder), lmbda="0.95", k="4", temperature="0.05")
+    for settings in ({}, {"prompt_lookup_num_tokens": 3}):
+        written, _ = answer(extension, host, **settings)
+        frame = extension._memory.sources_html()
+        assert frame.startswith("<iframe sandbox=")
+        page = html.unescape(re.search(r'srcdoc="([^"]*)"', frame).group(1))
+        words = re.search(r'<div class="kl-text"[^>]*>(.*?)</div>', page, re.DOTALL).group(1)
+        shown = html.unescape(re.sub("<[^>]+>", "", words))
+        said = host.shared.tokenizer.decode(written).rstrip("\ufffd")
+        assert "".join(shown.split()) == "".join("".join(
+            one for one in said if one.isprintable() or one in "\n\t "
+        ).split())  # fmt: skip
+
+
+def test_a_model_that_is_swapped_or_unloaded_is_let_go(
+    extension, host, loaded, mine, tokenizer, store
+):
+    extension.params["datastore"] = str(store.folder)
+    host.shared.model = copy.deepcopy(mine)
+    first = answer(extension, host)[0]
+    gone = weakref.ref(host.shared.model)
+    host.shared.model = None
+    gc.collect()
+    assert gone() is None
+    assert "no model is loaded" in extension._memory.status(None, None)
+    extension.state_modifier({})
+    host.shared.model = copy.deepcopy(mine)
+    assert answer(extension, host)[0] == first
+
+
+def test_another_model_goes_on_without_knn(extension, host, loaded, tokenizer, store):
+    from conftest import make_gpt2
+
+    extension.params["datastore"] = str(store.folder)
+    host.shared.model = make_gpt2(seed=7)
+    written, count = answer(extension, host)
+    assert (len(written), count) == (12, 0)
+    answer(extension, host)
+    (line,) = host.lines
+    assert line.startswith("kNN is off: ")
+    assert "kNN is off" in extension._memory.status(host.shared.model, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("params", "line"),
+    [
+        ({"datastore": ""}, "name a datastore"),
+        ({"datastore": "/nowhere"}, "kNN is off: "),
+        ({"lmbda": "much"}, "λ is no number"),
+        ({"lmbda": "2"}, "lmbda"),
+        ({"k": "0"}, "k"),
+    ],
+)
+def test_what_does_not_work_is_one_line_and_the_host_writes_on(
+    extension, host, loaded, store, params, line
+):
+    extension.params["datastore"] = str(store.folder)
+    extension.params.update(params)
+    written, count = answer(extension, host)
+    assert (len(written), count) == (12, 0)
+    answer(extension, host)
+    assert len(host.lines) == 1
+    assert line in host.lines[0]
+    assert "\n" not in host.lines[0]
+
+
+def test_a_loader_without_hidden_states_is_named(extension, host, mine, tokenizer, store):
+    extension.params["datastore"] = str(store.folder)
+    wrapper = type("Exllamav3HF", (type(mine),), {"__module__": "modules.exllamav3_hf"})
+    llama = type("LlamaServer", (), {"__module__": "modules.llama_cpp_server"})
+    for model in (wrapper(mine.config), llama()):
+        host.shared.model = model
+        host.lines.clear()
+        extension._memory.changed()
+        extension.state_modifier({})
+        assert "load it with the Transformers loader" in host.lines[0]
+        assert type(model).__name__ in host.lines[0]
+        processors = LogitsProcessorList()
+        extension.logits_processor_modifier(processors, torch.zeros(1, 3, dtype=torch.int64))
+        assert len(processors) == 0
+        assert len(host.lines) == 1
+
+
+def test_the_panel_is_made_of_what_the_host_has(extension, host, loaded, store):
+    gradio = pytest.importorskip("gradio")
+    with gradio.Blocks() as page:
+        host.shared.gradio = {"display": gradio.HTML()}
+        extension.ui()
+    labels = {getattr(one, "label", None) for one in page.blocks.values()}
+    assert {"kNN", "Datastore", "RetoMaton: follow passages"} <= labels

@@ -1,0 +1,130 @@
+"""A server of the tiny model with its datastore of `TEXTS`, and OpenAI's own client."""
+
+import contextlib
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# In a checkout that is not installed.
+for folder in (ROOT, ROOT / "app"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+for name in ("fastapi", "uvicorn"):
+    pytest.importorskip(name, reason="the server needs FastAPI: pip install 'knn-logits[serve]'")
+
+PROMPT = "When error code E42 appears, open"
+
+
+class RunningServer:
+    """A server in a thread of this process."""
+
+    def __init__(self, served, **settings):
+        from knn_logits_serve.server import Server, Settings, listen
+
+        self.settings = Settings(port=0, **settings)
+        bound = listen(self.settings)
+        bound.listen(512)
+        self.port = bound.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.server = Server(served, self.settings)
+        self.line = self.server._line
+        self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [bound]})
+        self._thread.start()
+
+    def close(self):
+        self.server.should_exit = True
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@contextlib.contextmanager
+def serving(served, **settings):
+    running = RunningServer(served, **settings)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture(scope="package")
+def served(model, tokenizer, store):
+    from knn_logits_serve import Served
+
+    return Served("tiny", model, tokenizer, {"texts": store})
+
+
+@pytest.fixture(scope="package")
+def running(served):
+    """The server that most tests ask."""
+    with serving(served, at_once=3, waiting=300) as found:
+        yield found
+
+
+@pytest.fixture(scope="package")
+def url(running):
+    return running.url
+
+
+@pytest.fixture(scope="package")
+def http(url):
+    """A client that speaks HTTP only."""
+    import httpx
+
+    with httpx.Client(base_url=url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="package")
+def openai():
+    return pytest.importorskip("openai", reason="pip install -r requirements-dev.txt")
+
+
+@pytest.fixture(scope="package")
+def client(openai, url):
+    """OpenAI's client, which tries nothing twice."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+@pytest.fixture(scope="package")
+def by_library(model, tokenizer, store):
+    """What the library writes, without a server: text and ids."""
+    import torch
+
+    from knn_logits import KNNLogitsProcessor, generation_settings
+    from knn_logits_serve.decoding import PositionSampler
+
+    def write(prompt=PROMPT, new_tokens=12, *, seed=None, warpers=(), knn=True, **settings):
+        ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+        with contextlib.ExitStack() as stack:
+            processors = []
+            options = {}
+            if knn:
+                processor = KNNLogitsProcessor(model, store, **settings)
+                processors.append(stack.enter_context(processor))
+                options = generation_settings(store)
+            processors += warpers
+            if seed is not None:
+                processors.append(PositionSampler(seed))
+            with torch.no_grad():
+                output = model.generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    max_new_tokens=new_tokens,
+                    do_sample=False,
+                    logits_processor=processors,
+                    output_scores=True,
+                    return_dict_in_generate=True,
+                    **options,
+                )
+        written = output.sequences[0, ids.shape[1] :].tolist()
+        while written and written[-1] == 0:
+            written.pop()
+        # A character of which the last token is the first part only is no text yet.
+        return tokenizer.decode(written).rstrip("\ufffd"), written, output.scores
+
+    return write

@@ -1,0 +1,83 @@
+"""Requests that no client should send, drawn at random: types, sizes, encodings, ranges."""
+
+import json
+import random
+import string
+
+PATHS = ("/v1/completions", "/v1/chat/completions")
+_WRONG = (
+    None, [], {}, "", "x", "\x00", "ü" * 300, -1, 0, 2**70, -(2**70), 1e308, True, [[]], [{}],
+    {"a": {"b": [1]}}, [None], ["", ""], "NaN", 0.5, [1.5], [True], {"": ""}, "9" * 400,
+)  # fmt: skip
+# Values that are wrong in a field, whatever stands in the others.
+_FIELDS = {
+    "model": (None, [], {}, "", "gpt-4", -1, 2**70, True, [None], "\x00", "tiny+", "+texts"),
+    "n": ("x", [], {}, -1, 0, 2**70, 1e308, True, 0.5, "1", 129),
+    "max_tokens": ("x", [], {}, -1, 2**70, 1e308, True, 0.5, "1", 10**6 + 1, 5000, 256),
+    "temperature": ("x", [], {}, -1, 1e308, True, "1", 101),
+    "top_p": ("x", [], {}, -1, 0, 1.5, 1e308, True, "1"),
+    "seed": ("x", [], {}, 2**70, -(2**70), 1e308, True, 0.5, "1"),
+    "stop": (True, {}, "", ["", "a"], [1], ["a"] * 17, "a" * 257, 7),
+    "stream": ("x", [], {}, -1, 0, 1, 0.5, "true"),
+    "stream_options": ("x", [1], 7, True, {"include_usage": "yes"}),
+    "presence_penalty": ("x", [], {}, 3, -3, 1e308, True),
+    "frequency_penalty": ("x", [], {}, 3, -3, 1e308, True),
+    "logit_bias": ("x", [1], 7, {"a": 1}, {"1": "a"}, {"1": 1000}, {"-1": 1}, {"99999": 1}),
+    "knn": ("x", [1], 7, {"k": 0}, {"k": 1.5}, {"lmbda": 2}, {"lmbda": "a"}, {"stores": []},
+            {"stores": ["x"]}, {"stores": "texts"}, {"exclude": "0"}, {"exclude": [0]},
+            {"temperature": 0}, {"temperature": -1}, {"on": "yes"}, {"other": 1}, {"k": 2**70}),
+    "tool_choice": ([{}], {"a": 1}, "x", 7, True),
+    "best_of": ("x", [], {}, -1, 0, 7, True),
+}  # fmt: skip
+_PROMPTS = (None, [], {}, "", 7, -1, True, [[]], [""], [-1], [2**40], [1, "a"], [[1], "a"],
+            [[1], []], [384], {"a": 1}, "crane " * 300, [1.5], [None], ["a"] * 200)  # fmt: skip
+_MESSAGES = (
+    None, [], {}, "", 7, [7], ["a"], [{}], [{"role": "user"}], [{"content": "a"}],
+    [{"role": "x", "content": "a"}], [{"role": "user", "content": 7}],
+    [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+    [{"role": "user", "content": ["a"]}], [{"role": ["user"], "content": "a"}],
+    [{"role": "user", "content": "crane " * 300}], [{"role": "user", "content": " \n"}],
+    [{"role": "tool", "content": "a"}], [{"role": "user", "content": "a"}] * 5000,
+)  # fmt: skip
+
+
+def _body(picked: random.Random, path: str) -> bytes:
+    content = {"model": "tiny+texts", "max_tokens": 1}
+    chat = "chat" in path
+    content["messages" if chat else "prompt"] = (
+        [{"role": "user", "content": "The crane"}] if chat else "The crane"
+    )
+    name = picked.choice(["main", *_FIELDS])
+    if name == "main":
+        content["messages" if chat else "prompt"] = picked.choice(_MESSAGES if chat else _PROMPTS)
+    else:
+        content[name] = picked.choice(_FIELDS[name])
+    # What is right or unknown beside it changes nothing.
+    for _ in range(picked.randrange(3)):
+        unknown = "".join(picked.choices(string.ascii_letters, k=12))
+        content[unknown] = picked.choice(_WRONG)
+    return json.dumps(content).encode()
+
+
+def malformed(picked: random.Random):
+    """A path, headers and a body that has to be refused."""
+    path = picked.choice(PATHS)
+    body = _body(picked, path)
+    headers = {"content-type": "application/json"}
+    kind = picked.random()
+    if kind < 0.1:
+        body = body[: picked.randrange(len(body) - 1)]
+    elif kind < 0.2:
+        place = picked.randrange(1, len(body))
+        body = body[:place] + picked.choice([b"\xff", b"\xc0\xaf", b"\xed\xa0\x80"]) + body[place:]
+    elif kind < 0.25:
+        body = body.decode().encode(picked.choice(["utf-16", "utf-32", "utf-16-le"]))
+    elif kind < 0.3:
+        body = picked.choice([b"[", b'{"a":', b"[[", b'{"":[']) * picked.randrange(1, 5000)
+    elif kind < 0.35:
+        body = bytes(picked.randrange(256) for _ in range(picked.randrange(200)))
+    elif kind < 0.37:
+        body = b'{"model":"' + b"a" * 4_000_000 + b'"}'
+    elif kind < 0.42:
+        headers[picked.choice(["host", "origin", "x-forwarded-host"])] = "evil.example"
+    return path, headers, body

@@ -1,0 +1,150 @@
+"""Chats: templates, streams, probabilities, and models that answer a source."""
+
+import copy
+
+import pytest
+
+from serve.conftest import PROMPT, serving
+
+MODEL = "tiny+texts"
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role not in ['user', 'assistant', 'system'] %}"
+    "{{ raise_exception('no ' + m.role) }}{% endif %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def said(*texts):
+    roles = ("user", "assistant")
+    return [{"role": roles[place % 2], "content": text} for place, text in enumerate(texts)]
+
+
+def test_a_chat_without_a_template_goes_on_with_its_text(client, by_library):
+    found = client.chat.completions.create(
+        model=MODEL, messages=said(PROMPT), max_tokens=12, temperature=0
+    )
+    assert found.choices[0].message.content == by_library()[0]
+    assert found.choices[0].message.role == "assistant"
+    assert found.choices[0].sources["documents"]
+    parts = [{"type": "text", "text": PROMPT[:9]}, {"type": "text", "text": PROMPT[9:]}]
+    again = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": parts}], max_completion_tokens=12
+    )
+    assert again.choices[0].message.content == found.choices[0].message.content
+
+
+def test_the_plain_template_makes_paragraphs():
+    from knn_logits_serve.bodies import Message
+    from knn_logits_serve.chat import plain_text
+
+    chat = [Message(role="system", content="Short."), Message(role="user", content="The crane")]
+    chat += [Message(role="assistant", content="lifts."), Message(role="user", content="Then")]
+    assert plain_text(chat) == "Short.\n\nThe crane lifts.\n\nThen"
+
+
+def test_a_streamed_chat_is_the_whole_one(client):
+    asked = {"model": MODEL, "messages": said(PROMPT), "max_tokens": 12, "temperature": 0}
+    asked |= {"logprobs": True, "top_logprobs": 2}
+    whole = client.chat.completions.create(**asked).choices[0]
+    chunks = list(client.chat.completions.create(**asked, stream=True))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(one.choices[0].delta.content or "" for one in chunks) == whole.message.content
+    assert chunks[-1].choices[0].finish_reason == whole.finish_reason
+    assert chunks[-1].choices[0].sources == whole.sources
+    tokens = [
+        token for one in chunks for token in (one.choices[0].logprobs or whole.logprobs).content
+        if one.choices[0].logprobs
+    ]  # fmt: skip
+    assert tokens == whole.logprobs.content
+    assert len(tokens) == 12
+    assert all(len(one.top_logprobs) == 2 for one in tokens)
+
+
+def test_chats_and_completions_have_the_same_probabilities(client):
+    chat = client.chat.completions.create(
+        model=MODEL, messages=said(PROMPT), max_tokens=6, logprobs=True, top_logprobs=1
+    ).choices[0]
+    text = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=6, logprobs=1)
+    logprobs = text.choices[0].logprobs.token_logprobs
+    assert [one.logprob for one in chat.logprobs.content] == logprobs
+
+
+def test_an_answer_without_a_number_of_tokens_fits(model, tokenizer, store):
+    from knn_logits_serve import Served
+    from knn_logits_serve.bodies import chat_of
+
+    served = Served("tiny", model, tokenizer, [store], chat_tokens=100)
+    asked = served.conversation(chat_of({"model": "tiny", "messages": said(PROMPT)}))
+    assert asked.new_tokens == 100
+    long = "crane " * 200
+    asked = served.conversation(chat_of({"model": "tiny", "messages": said(long)}))
+    assert asked.new_tokens == 256 - asked.prompts[0].tokens < 100
+
+
+def templated(model, tokenizer, store, **settings):
+    from knn_logits_serve import Served
+
+    own = copy.deepcopy(tokenizer)
+    own.chat_template = TEMPLATE
+    return Served("tiny", model, own, {"texts": store}, **settings)
+
+
+def test_the_tokenizers_template_makes_the_prompt(model, tokenizer, store, openai, by_library):
+    served = templated(model, tokenizer, store)
+    assert not served.chat.plain
+    with (
+        serving(served) as running,
+        openai.OpenAI(base_url=f"{running.url}/v1", api_key="-", max_retries=0) as client,
+    ):
+        chat = [{"role": "developer", "content": "Be short."}, *said("Where?", "There.", "When?")]
+        found = client.chat.completions.create(model=MODEL, messages=chat, max_tokens=8)
+        text = "<system>Be short.\n<user>Where?\n<assistant>There.\n<user>When?\n<assistant>"
+        assert found.choices[0].message.content == by_library(text, 8)[0]
+
+
+def test_a_template_that_says_no_is_told_in_one_line(model, tokenizer, store):
+    from knn_logits import ConfigError
+    from knn_logits_serve import Served
+    from knn_logits_serve.bodies import chat_of
+    from knn_logits_serve.refusals import Refusal
+
+    strict = "{{ raise_exception('users first') if messages[0].role != 'user' }}x"
+    served = Served("tiny", model, tokenizer, [store], chat_template=strict)
+    body = {"model": "tiny", "messages": [{"role": "system", "content": "a"}]}
+    with pytest.raises(Refusal, match="users first"):
+        served.conversation(chat_of(body))
+    with pytest.raises(ConfigError, match="chat template"):
+        Served("tiny", model, tokenizer, [store], chat_template="{% if %}")
+
+
+def test_a_model_that_reads_sources_answers_the_last_message(
+    marian, pair_tokenizer, pair_store, openai
+):
+    from knn_logits import KNNLogitsProcessor
+    from knn_logits import pair_tokenizer as pairs_of
+    from knn_logits_serve import Served
+
+    served = Served("marian", marian, pair_tokenizer, {"pairs": pair_store})
+    pairs = pairs_of(marian, pair_tokenizer, pair_store)
+    source = "The winch is blocked."
+    with KNNLogitsProcessor(marian, pair_store) as knn:
+        output = marian.generate(
+            **pairs.inputs([source], marian.device), **pairs.settings,
+            max_new_tokens=8, do_sample=False, logits_processor=[knn],
+        )  # fmt: skip
+    wanted = pairs.texts(output)[0]
+    with (
+        serving(served) as running,
+        openai.OpenAI(base_url=f"{running.url}/v1", api_key="-", max_retries=0) as client,
+    ):
+        chat = said("Something else.", "Ja.", source)
+        found = client.chat.completions.create(model="marian+pairs", messages=chat, max_tokens=8)
+        assert found.choices[0].message.content.rstrip("\ufffd") == wanted.rstrip("\ufffd")
+        text = client.completions.create(model="marian+pairs", prompt=source, max_tokens=8)
+        assert text.choices[0].text == found.choices[0].message.content
+        for span in text.choices[0].sources["spans"]:
+            assert text.choices[0].text[span["start"] : span["end"]] == span["text"]
+        with pytest.raises(openai.BadRequestError, match="nothing to echo"):
+            client.completions.create(model="marian", prompt=source, echo=True)
+        with pytest.raises(openai.BadRequestError, match="shorten"):
+            client.completions.create(model="marian", prompt="winch " * 100)

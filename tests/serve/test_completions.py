@@ -1,0 +1,187 @@
+"""Completions through OpenAI's own client, compared with what the library writes."""
+
+import pytest
+import torch
+from transformers import TemperatureLogitsWarper, TopPLogitsWarper
+
+from serve.conftest import PROMPT
+
+MODEL = "tiny+texts"
+
+
+def test_the_models_are_the_model_and_its_datastores(client):
+    found = {one.id: one.datastores for one in client.models.list()}
+    assert found == {"tiny+texts": ["texts"], "tiny": []}
+    assert client.models.retrieve("tiny+texts").id == "tiny+texts"
+
+
+@pytest.mark.parametrize("name", ["tiny+texts", "tiny"])
+def test_a_greedy_text_is_the_librarys(client, by_library, name):
+    found = client.completions.create(model=name, prompt=PROMPT, max_tokens=12, temperature=0)
+    text, ids, _ = by_library(knn=name == MODEL)
+    assert found.choices[0].text == text
+    assert found.choices[0].finish_reason == "length"
+    assert found.usage.completion_tokens == len(ids) == 12
+    assert found.usage.total_tokens == found.usage.prompt_tokens + 12
+    assert by_library(knn=True)[0] != by_library(knn=False)[0]
+
+
+@pytest.mark.parametrize("seed", [0, 7, -3, 2**62])
+def test_a_drawn_text_is_the_librarys_for_its_seed(client, by_library, seed):
+    def ask(**settings):
+        return client.completions.create(
+            model=MODEL, prompt=PROMPT, max_tokens=12, seed=seed, **settings
+        )
+
+    found = ask(temperature=0.8, top_p=0.9)
+    warpers = [TemperatureLogitsWarper(0.8), TopPLogitsWarper(0.9)]
+    assert found.choices[0].text == by_library(seed=seed, warpers=warpers)[0]
+    assert ask(temperature=1).choices[0].text == by_library(seed=seed)[0]
+
+
+def test_each_choice_has_the_next_seed(client, by_library):
+    found = client.completions.create(
+        model=MODEL, prompt=PROMPT, max_tokens=8, temperature=1, seed=5, n=3
+    )
+    texts = [one.text for one in sorted(found.choices, key=lambda one: one.index)]
+    assert texts == [by_library(new_tokens=8, seed=5 + one)[0] for one in range(3)]
+    assert len(set(texts)) == 3
+    assert found.usage.completion_tokens == 24
+
+
+def test_several_prompts_have_their_own_choices(client, by_library, tokenizer):
+    prompts = [PROMPT, "The pump needs oil"]
+    found = client.completions.create(model=MODEL, prompt=prompts, max_tokens=6, n=2, seed=0)
+    texts = [one.text for one in found.choices]
+    assert texts == [by_library(one, 6)[0] for one in prompts for _ in range(2)]
+    ids = tokenizer(prompts)["input_ids"]
+    by_ids = client.completions.create(model=MODEL, prompt=ids, max_tokens=6)
+    assert [one.text for one in by_ids.choices] == texts[::2]
+    one = client.completions.create(model=MODEL, prompt=ids[0], max_tokens=6)
+    assert one.choices[0].text == texts[0]
+
+
+def test_a_stream_says_what_the_whole_answer_says(client):
+    asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 12, "n": 2, "temperature": 1}
+    whole = client.completions.create(**asked, seed=3, logprobs=2)
+    texts, sources, reasons = {0: "", 1: ""}, {}, {}
+    tokens = {0: [], 1: []}
+    usage = None
+    stream = client.completions.create(
+        **asked, seed=3, logprobs=2, stream=True, stream_options={"include_usage": True}
+    )
+    for chunk in stream:
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            tokens[choice.index] += choice.logprobs.tokens if choice.logprobs else []
+            if choice.finish_reason:
+                reasons[choice.index] = choice.finish_reason
+                sources[choice.index] = choice.sources
+    for one in whole.choices:
+        assert texts[one.index] == one.text
+        assert reasons[one.index] == one.finish_reason
+        assert sources[one.index] == one.sources
+        assert tokens[one.index] == one.logprobs.tokens
+    assert usage == whole.usage
+
+
+def test_the_probabilities_are_the_mixtures(client, by_library, tokenizer):
+    found = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=6, logprobs=3)
+    told = found.choices[0].logprobs
+    text, ids, scores = by_library(new_tokens=6)
+    assert "".join(told.tokens) == text
+    for place, (token, row) in enumerate(zip(ids, scores, strict=True)):
+        mixture = torch.log_softmax(row[0], dim=-1)
+        assert told.token_logprobs[place] == pytest.approx(float(mixture[token]), abs=1e-5)
+        best = mixture.topk(3)
+        assert max(told.top_logprobs[place].values()) == pytest.approx(
+            float(best.values[0]), abs=1e-5
+        )
+    assert told.text_offset[:2] == [0, len(told.tokens[0])]
+    assert client.completions.create(model=MODEL, prompt=PROMPT).choices[0].logprobs is None
+
+
+def test_the_probabilities_of_a_drawn_text_are_those_before_the_drawing(client, by_library):
+    asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 1, "logprobs": 2}
+    greedy = client.completions.create(**asked, temperature=0).choices[0].logprobs
+    drawn = client.completions.create(**asked, temperature=3, seed=1).choices[0].logprobs
+    assert drawn.top_logprobs == greedy.top_logprobs
+
+
+@pytest.mark.parametrize("name", ["tiny+texts", "tiny"])
+def test_an_echo_has_the_prompts_probabilities(client, model, tokenizer, store, name):
+    """What evaluation harnesses ask for: the prompt scored, one token written or none."""
+    from knn_logits import explain
+    from knn_logits.settings import writing_settings
+
+    found = client.completions.create(
+        model=name, prompt=PROMPT, max_tokens=0, echo=True, logprobs=1
+    ).choices[0]
+    assert found.text == PROMPT
+    told = found.logprobs
+    assert "".join(told.tokens) == PROMPT
+    assert told.token_logprobs[0] is None
+    ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    if name == "tiny":
+        with torch.no_grad():
+            rows = model(ids).logits[0].log_softmax(-1)
+        wanted = rows[:-1].gather(-1, ids[0, 1:, None])[:, 0].tolist()
+    else:
+        config, _ = writing_settings(store)
+        numbers = {"k": config.k, "lmbda": config.lmbda, "temperature": config.temperature}
+        trace = explain(model, tokenizer, store, PROMPT, **numbers)
+        wanted = torch.tensor([one.p for one in trace[0].tokens]).log().tolist()
+    assert told.token_logprobs[1:] == pytest.approx(wanted, abs=1e-4)
+    longer = client.completions.create(model=name, prompt=PROMPT, max_tokens=3, echo=True)
+    assert longer.choices[0].text.startswith(PROMPT)
+    if name == MODEL:
+        span = longer.choices[0].sources["spans"][0]
+        assert longer.choices[0].text[span["start"] : span["end"]] == span["text"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_text_ends_before_a_stop(client, by_library, stream):
+    text = by_library(new_tokens=24)[0]
+    stop = text[9:12]
+    asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 24, "stop": [stop, "\x01"]}
+    if stream:
+        chunks = list(client.completions.create(**asked, stream=True))
+        found = "".join(chunk.choices[0].text for chunk in chunks)
+        reason = chunks[-1].choices[0].finish_reason
+    else:
+        choice = client.completions.create(**asked).choices[0]
+        found, reason = choice.text, choice.finish_reason
+        for span in choice.sources["spans"]:
+            assert found[span["start"] : span["end"]] == span["text"]
+    assert found == text[: text.index(stop)]
+    assert reason == "stop"
+
+
+def test_penalties_and_bias_change_the_text(client, by_library, tokenizer):
+    asked = {"model": "tiny", "prompt": PROMPT, "max_tokens": 10, "logprobs": 0}
+    plain = client.completions.create(**asked).choices[0]
+    first = by_library(knn=False)[1][0]
+    banned = client.completions.create(**asked, logit_bias={str(first): -100}).choices[0]
+    assert banned.logprobs.tokens[0] != plain.logprobs.tokens[0]
+    varied = client.completions.create(**asked, presence_penalty=2, frequency_penalty=2)
+    repeated = len(plain.logprobs.tokens) - len(set(plain.logprobs.tokens))
+    tokens = varied.choices[0].logprobs.tokens
+    assert len(tokens) - len(set(tokens)) <= repeated
+
+
+def test_the_noise_of_a_position_draws_from_the_distribution():
+    """4,000 draws over three tokens come out as their probabilities."""
+    from knn_logits_serve.decoding import PositionSampler
+
+    p = torch.tensor([0.6, 0.3, 0.1])
+    found = torch.zeros(3)
+    for seed in range(500):
+        sampler = PositionSampler(seed)
+        for position in range(8):
+            row = sampler(torch.zeros(1, position, dtype=torch.int64), p.log()[None])
+            found[row.argmax()] += 1
+    assert found.sum() == 4000
+    assert torch.allclose(found / 4000, p, atol=0.03)
+    twice = [PositionSampler(3)(torch.zeros(1, 5), p.log()[None]) for _ in range(2)]
+    assert torch.equal(*twice)

@@ -1,0 +1,186 @@
+"""Many clients at once: nothing mixed, a line with an end, and work that nobody waits for ends."""
+
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from serve.conftest import PROMPT, serving
+
+PROMPTS = (PROMPT, "The pump needs oil", "Queen Maira", "Each morning the keeper")
+
+
+def until(holds, seconds=30):
+    """Waits until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came to hold"
+        time.sleep(0.01)
+
+
+def test_sixteen_clients_at_once_get_what_the_library_writes(client, by_library):
+    def ask(number):
+        prompt, seed = PROMPTS[number % 4], number // 4
+        model, stream = ("tiny", "tiny+texts")[number % 2], number % 3 == 0
+        asked = {"model": model, "prompt": prompt, "max_tokens": 10, "seed": seed}
+        asked["temperature"] = 1
+        if stream:
+            chunks = client.completions.create(**asked, stream=True)
+            return "".join(chunk.choices[0].text for chunk in chunks)
+        return client.completions.create(**asked).choices[0].text
+
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(ask, range(32)))
+    for number, text in enumerate(found):
+        wanted = by_library(PROMPTS[number % 4], 10, seed=number // 4, knn=number % 2 == 1)[0]
+        assert text == wanted
+
+
+class Held:
+    """A model's `generate` that waits, before it begins, until it is let go."""
+
+    def __init__(self, served, monkeypatch):
+        self._go = threading.Event()
+        self.began = 0
+        generate = served.model.generate
+
+        def held(*args, **kwargs):
+            self.began += 1
+            assert self._go.wait(30)
+            return generate(*args, **kwargs)
+
+        monkeypatch.setattr(served.model, "generate", held)
+
+    def go(self):
+        self._go.set()
+
+
+@pytest.fixture
+def held(served, monkeypatch):
+    found = Held(served, monkeypatch)
+    yield found
+    found.go()
+
+
+def body(**changed):
+    return {"model": "tiny+texts", "prompt": PROMPT, "max_tokens": 4, **changed}
+
+
+def test_a_line_that_is_full_says_when_to_come_back(served, held):
+    import httpx
+
+    with serving(served, at_once=1, waiting=2) as running, ThreadPoolExecutor(16) as threads:
+
+        def ask(_):
+            return httpx.post(f"{running.url}/v1/completions", json=body(), timeout=60)
+
+        first = [threads.submit(ask, 0) for _ in range(3)]
+        until(lambda: running.line.running == 1 and running.line.waiting == 2)
+        others = list(threads.map(ask, range(12)))
+        for answer in others:
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "queue_full"
+            assert int(answer.headers["retry-after"]) >= 1
+        about = httpx.get(f"{running.url}/health").json()
+        assert about == {"status": "ok", "running": 1, "waiting": 2}
+        held.go()
+        answers = [one.result() for one in first]
+        assert [one.status_code for one in answers] == [200] * 3
+        assert len({one.json()["choices"][0]["text"] for one in answers}) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("phase", ["waiting", "running", "writing"])
+def test_a_client_that_goes_away_ends_its_request(served, held, stream, phase):
+    content = json.dumps(body(stream=stream, max_tokens=200)).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
+    with serving(served, at_once=1, waiting=5) as running:
+        lines = []
+
+        def ask():
+            lines.append(socket.create_connection(("127.0.0.1", running.port)))
+            lines[-1].sendall(head.encode() + b"\r\n" + content)
+            return lines[-1]
+
+        ask()
+        until(lambda: held.began == 1)
+        if phase == "waiting":
+            line = ask()
+            until(lambda: running.line.waiting == 1)
+            line.close()
+            until(lambda: running.line.waiting == 0)
+            assert running.line.running == 1
+        if phase == "writing":
+            held.go()
+            if stream:
+                assert lines[0].recv(20)
+        lines[0].close()
+        until(lambda: all(job.cancelled for job in list(running.line._jobs.values())))
+        held.go()
+        until(lambda: running.line.running == 0)
+        import httpx
+
+        assert httpx.post(f"{running.url}/v1/completions", json=body()).status_code == 200
+
+
+def test_a_body_that_is_cut_off_leaves_nothing(running, http):
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    for part in (b"", b"POST", head, head + b"Content-Length: 50\r\n\r\n{"):
+        with socket.create_connection(("127.0.0.1", running.port)) as line:
+            line.sendall(part)
+    assert http.get("/health").json()["running"] == 0
+
+
+def test_the_end_is_graceful(served, held, openai):
+    """Who is answered is answered to the end; who waits is told; nobody new is let in."""
+    import httpx
+
+    with (
+        serving(served, at_once=1, waiting=5, patience=20) as running,
+        ThreadPoolExecutor(4) as threads,
+    ):
+
+        def ask():
+            return httpx.post(f"{running.url}/v1/completions", json=body(), timeout=60)
+
+        runs = threads.submit(ask)
+        until(lambda: running.line.running == 1)
+        waits = threads.submit(ask)
+        until(lambda: running.line.waiting == 1)
+        running.server.should_exit = True
+        assert waits.result().status_code == 503
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{running.url}/health")
+        held.go()
+        assert runs.result().status_code == 200
+
+
+def test_a_request_that_takes_too_long_ends(served):
+    import httpx
+
+    with serving(served, seconds=1e-6) as running:
+        asked = body(max_tokens=200)
+        choice = httpx.post(f"{running.url}/v1/completions", json=asked).json()["choices"][0]
+        assert choice["finish_reason"] == "length"
+        assert len(choice["text"]) < 20
+
+
+def test_an_error_inside_is_one_line_for_the_client_and_one_in_the_log(
+    served, running, http, monkeypatch, caplog
+):
+    def fails(*_, **__):
+        raise RuntimeError("a secret\nin /home/someone")
+
+    monkeypatch.setattr(served.model, "generate", fails)
+    answer = http.post("/v1/completions", json=body())
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    stream = http.post("/v1/completions", json=body(stream=True))
+    assert stream.status_code == 500
+    lines = [one for one in caplog.records if one.name == "knn_logits.serve"]
+    assert len(lines) == 2
+    assert lines[0].getMessage() == "a request failed: RuntimeError: a secret in /home/someone"
+    assert lines[0].exc_info is None

@@ -1,0 +1,125 @@
+"""The object `knn` of a request, and the sources that come back."""
+
+import pytest
+
+from serve.conftest import PROMPT
+
+
+def ask(client, knn=None, model="tiny", **settings):
+    found = client.completions.create(
+        model=model, prompt=PROMPT, max_tokens=12, temperature=0,
+        extra_body={} if knn is None else {"knn": knn}, **settings,
+    )  # fmt: skip
+    return found.choices[0]
+
+
+def test_a_request_turns_the_memory_on_and_off(client, by_library):
+    alone, mixed = by_library(knn=False)[0], by_library()[0]
+    assert alone != mixed
+    assert ask(client, False, "tiny+texts").text == alone
+    assert ask(client, {"on": False}, "tiny+texts").text == alone
+    assert ask(client, True).text == mixed
+    assert ask(client, {"stores": ["texts"]}).text == mixed
+    assert ask(client, {}).text == mixed
+    assert not hasattr(ask(client, False), "sources")
+
+
+def test_settings_of_a_request_are_the_librarys(client, by_library):
+    given = {"k": 4, "lmbda": 0.9, "temperature": 0.5}
+    assert ask(client, given).text == by_library(**given)[0]
+    assert ask(client, {"lmbda": 0.2}).text == by_library(lmbda=0.2)[0]
+    assert ask(client, {"exclude": ["1"]}).text == by_library(exclude=["1"])[0]
+    assert ask(client, {"lmbda": 0.0}).text == by_library(lmbda=0.0)[0]
+
+
+def test_a_request_changes_nothing_for_the_next_one(client, by_library):
+    mixed = by_library()[0]
+    ask(client, {"lmbda": 0.9, "k": 2, "exclude": ["1"]})
+    assert ask(client, True).text == mixed
+
+
+def test_an_excluded_document_is_no_source(client):
+    def documents(found):
+        return [one["document"] for one in found.sources["documents"]]
+
+    first = documents(ask(client, True))[0]
+    assert first not in documents(ask(client, {"exclude": [first]}))
+
+
+def test_the_sources_are_the_traces(client, model, tokenizer, store):
+    from knn_logits import KNNLogitsProcessor, generation_settings
+
+    found = ask(client, {"k": 8, "lmbda": 0.95, "temperature": 0.1})
+    ids = tokenizer(PROMPT, return_tensors="pt")
+    settings = {"k": 8, "lmbda": 0.95, "temperature": 0.1}
+    with KNNLogitsProcessor(model, store, **settings) as knn:
+        output = model.generate(
+            **ids, max_new_tokens=12, logits_processor=[knn], **generation_settings(store)
+        )
+        trace = knn.trace(output, tokenizer)[0]
+    assert trace.text == found.text
+    told = {one["document"]: one["share"] for one in found.sources["documents"]}
+    wanted = {one.document: round(one.share, 4) for one in trace.documents if one.share >= 0.01}
+    assert told == pytest.approx(wanted, abs=2e-4)
+    spans = found.sources["spans"]
+    assert spans
+    for span in spans:
+        assert found.text[span["start"] : span["end"]] == span["text"]
+        assert span["document"]["store"] == "texts"
+        assert 0.05 <= span["document"]["share"] <= span["share"] <= 1
+        if span["passage"]:
+            assert span["passage"]["words"].strip() == span["text"]
+
+
+@pytest.mark.parametrize(
+    ("knn", "line"),
+    [
+        ({"stores": ["other"]}, "there is no datastore 'other' here"),
+        ({"exclude": ["nothing"]}, "no datastore here has a document 'nothing'"),
+        ({"lmbda": 1.5}, "knn.lmbda"),
+        ({"k": 0}, "knn.k"),
+        ({"temperature": 0}, "knn.temperature"),
+        ({"lambda": 0.5}, "knn.lambda"),
+        ("yes", "knn"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(client, openai, knn, line):
+    with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
+        ask(client, knn)
+    assert line in refused.value.message
+
+
+def test_several_datastores_are_one_memory(model, tokenizer, store, tmp_path, openai):
+    from knn_logits import (
+        Datastore,
+        Document,
+        KNNLogitsProcessor,
+        build_datastore,
+        generation_settings,
+    )
+    from knn_logits_serve import Served
+    from serve.conftest import serving
+
+    other = build_datastore(
+        model, tokenizer, [Document("The crane lifts a lamp.", "z", title="Z")], tmp_path / "z",
+        k=4, lmbda=0.5, temperature=1.0,
+    )  # fmt: skip
+    served = Served("tiny", model, tokenizer, [store, other, Datastore(other.folder)])
+    assert list(served.stores) == [store.name, "z", "z-2"]
+    served = Served("tiny", model, tokenizer, {"a": store, "b": other})
+    assert list(served.names) == ["tiny+a+b", "tiny+a", "tiny+b", "tiny"]
+    ids = tokenizer(PROMPT, return_tensors="pt")
+    with KNNLogitsProcessor(model, [store, other], lmbda=0.9) as knn:
+        output = model.generate(
+            **ids, max_new_tokens=8, logits_processor=[knn], **generation_settings(store)
+        )
+    with (
+        serving(served) as running,
+        openai.OpenAI(base_url=f"{running.url}/v1", api_key="-", max_retries=0) as client,
+    ):
+        found = client.completions.create(
+            model="tiny+a+b", prompt=PROMPT, max_tokens=8, extra_body={"knn": {"lmbda": 0.9}}
+        )
+    wanted = tokenizer.decode(output[0, ids["input_ids"].shape[1] :])
+    assert found.choices[0].text == wanted.rstrip("\ufffd")
+    assert {one["store"] for one in found.choices[0].sources["documents"]} <= {"a", "b"}

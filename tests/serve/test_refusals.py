@@ -1,0 +1,241 @@
+"""What no client should send: one line in OpenAI's form, and never a traceback."""
+
+import json
+import logging
+import random
+import socket
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve.conftest import PROMPT, serving
+from serve.malformed import malformed
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+GOOD = {"model": "tiny+texts", "prompt": PROMPT, "max_tokens": 1}
+
+
+def refused(answer, status=400):
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert len(error["message"].splitlines()) == 1
+    assert "Traceback" not in answer.text
+    assert 'File "' not in answer.text
+    return error
+
+
+@pytest.mark.parametrize(
+    ("changed", "line", "param"),
+    [
+        ({"model": None}, "model", "model"),
+        ({"model": 7}, "model", "model"),
+        ({"prompt": None}, "prompt", "prompt"),
+        ({"prompt": []}, "prompt", "prompt"),
+        ({"prompt": ""}, "the prompt is empty", "prompt"),
+        ({"prompt": [[]]}, "prompt", "prompt"),
+        ({"prompt": [1, "a"]}, "prompt", "prompt"),
+        ({"prompt": [384]}, "384 tokens", "prompt"),
+        ({"prompt": "crane " * 400}, "256 that the model reads", None),
+        ({"max_tokens": 0}, "ask for a token", "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens", "max_tokens"),
+        ({"max_tokens": 2.5}, "max_tokens", "max_tokens"),
+        ({"max_tokens": True}, "max_tokens", "max_tokens"),
+        ({"max_tokens": 1000}, "256 that the model reads", "max_tokens"),
+        ({"max_tokens": 900_000}, "4,096 at most", "max_tokens"),
+        ({"temperature": -1}, "temperature", "temperature"),
+        ({"temperature": "hot"}, "temperature", "temperature"),
+        ({"top_p": 0}, "top_p", "top_p"),
+        ({"n": 0}, "n: ", "n"),
+        ({"n": 10_000}, "n: ", "n"),
+        ({"n": 2, "best_of": 5}, "best_of must be n", None),
+        ({"seed": 2**64}, "seed", "seed"),
+        ({"stop": [""]}, "stop: ", "stop"),
+        ({"stop": ["a"] * 40}, "stop: ", "stop"),
+        ({"logprobs": 99}, "logprobs", "logprobs"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "logit_bias"),
+        ({"logit_bias": {"999": 1}}, "384 tokens", "logit_bias"),
+        ({"suffix": "end"}, "suffix is not supported", "suffix"),
+        ({"prompt": "\ud800"}, "half a character", None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_field_that_makes_no_sense_is_named(http, changed, line, param):
+    body = json.dumps({**GOOD, **changed})
+    error = refused(http.post(COMPLETIONS, content=body))
+    assert line in error["message"]
+    assert error["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user"}]}, "no text"),
+        ({"messages": [{"role": "user", "content": "  "}]}, "no text"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "role"),
+        ({"messages": [{"content": "a"}]}, "role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0"),
+        ({"messages": "a"}, "messages"),
+        ({"tool_choice": "required"}, "tool_choice is not supported"),
+        ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
+        ({"top_logprobs": 2}, "needs logprobs"),
+        ({"max_completion_tokens": 0}, "ask for a token"),
+    ],
+    ids=str,
+)
+def test_a_chat_that_makes_no_sense_is_refused(http, changed, line):
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], **changed}
+    assert line in refused(http.post(CHAT, json=body))["message"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"7", b"null", b"\xff\xfe", b"NaN", b'{"model": "tiny+texts"}',
+             b"[" * 100_000, b'{"a":' * 50_000, b'{"model":"a\xed\xa0\x80"}', b"1" * 5000,
+             json.dumps(GOOD).encode("utf-16"), b'{"model":"tiny","prompt":"a","top_p":NaN}',
+             b'{"model":"tiny","prompt":"a","temperature":1e999}']
+)  # fmt: skip
+def test_a_body_that_is_none_is_refused(http, body):
+    refused(http.post(COMPLETIONS, content=body))
+    refused(http.post(CHAT, content=body))
+
+
+def test_unknown_models_and_places_are_not_found(http):
+    error = refused(http.post(COMPLETIONS, json={**GOOD, "model": "gpt-4"}), 404)
+    assert error["code"] == "model_not_found"
+    assert "tiny+texts" in error["message"]
+    refused(http.get("/v1/models/gpt-4"), 404)
+    refused(http.get("/v1/nothing"), 404)
+    refused(http.get(COMPLETIONS), 405)
+    refused(http.get("/docs"), 404)
+    assert http.get("/health").json() == {"status": "ok", "running": 0, "waiting": 0}
+
+
+def test_what_nobody_knows_is_left_alone(http):
+    extra = {
+        "user": "me",
+        "metadata": {"a": 1},
+        "tools": [{"type": "function"}],
+        "store": False,
+        "tool_choice": "none",
+    }
+    assert http.post(COMPLETIONS, json={**GOOD, **extra}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"}, {"host": "evil.example:8000"}, {"origin": "http://evil.example"},
+        {"origin": "null"}, {"x-forwarded-host": "evil.example"},
+        {"host": "evil.example", "origin": "http://evil.example"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_foreign_names_and_origins_are_refused(http, headers):
+    for method, path in (("GET", "/v1/models"), ("POST", COMPLETIONS), ("OPTIONS", COMPLETIONS)):
+        answer = http.request(method, path, headers=headers, json=GOOD)
+        assert "--name" in refused(answer, 403)["message"]
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_named_site_may_call(served):
+    import httpx
+
+    with serving(served, names=("ui.example.org",)) as running:
+        headers = {"host": "ui.example.org", "origin": "https://ui.example.org"}
+        answer = httpx.get(f"{running.url}/v1/models", headers=headers)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == "https://ui.example.org"
+        before = httpx.options(f"{running.url}{CHAT}", headers=headers)
+        assert before.status_code == 204
+        assert "authorization" in before.headers["access-control-allow-headers"]
+        other = {"host": "ui.example.org", "origin": "https://other.example.org"}
+        refused(httpx.get(f"{running.url}/v1/models", headers=other), 403)
+
+
+def test_with_a_key_only_who_knows_it_may_ask(served, openai):
+    import httpx
+
+    with serving(served, key="s3cret-ü") as running:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "s3cret"}):
+            error = refused(httpx.get(f"{running.url}/v1/models", headers=headers), 401)
+            assert error["code"] == "invalid_api_key"
+        assert httpx.get(f"{running.url}/health").status_code == 200
+    with serving(served, key="s3cret") as running:
+        headers = {"authorization": "Bearer s3cret", "host": "anything.example"}
+        headers["origin"] = "https://page.example"
+        answer = httpx.get(f"{running.url}/v1/models", headers=headers)
+        assert answer.headers["access-control-allow-origin"] == "https://page.example"
+        base = f"{running.url}/v1"
+        with openai.OpenAI(base_url=base, api_key="s3cret", max_retries=0) as client:
+            assert client.models.list().data
+        with (
+            openai.OpenAI(base_url=base, api_key="no", max_retries=0) as client,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            client.models.list()
+
+
+def test_a_request_that_is_too_large_is_refused_before_it_is_read(running):
+    with socket.create_connection(("127.0.0.1", running.port)) as line:
+        line.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n"
+        )
+        answer = line.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"4,000,000 bytes" in answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"POST /v1/completions HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: localhost\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)  # fmt: skip
+def test_what_is_no_http_is_refused(running, http, text):
+    with socket.create_connection(("127.0.0.1", running.port)) as line:
+        line.settimeout(20)
+        line.sendall(text)
+        answer = line.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 4"), answer[:80]
+    assert http.get("/health").status_code == 200
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150)
+@given(st.dictionaries(
+    st.sampled_from(["model", "prompt", "messages", "n", "stop", "knn", "logprobs", "stream",
+                     "seed", "max_tokens", "echo", "logit_bias", "stream_options", "temperature"]),
+    json_values, max_size=6,
+))  # fmt: skip
+def test_any_values_are_answered_with_one_line(http, content):
+    for path in (COMPLETIONS, CHAT):
+        answer = http.post(path, content=json.dumps({"model": "tiny", **content}).encode())
+        if answer.status_code != 200:
+            refused(answer, answer.status_code)
+            assert answer.status_code in (400, 404)
+
+
+def test_a_few_hundred_malformed_requests_leave_no_trace(running, http, caplog):
+    """A small part of tests/durability/serve_soak.py."""
+    picked = random.Random(1)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(300):
+            path, headers, body = malformed(picked)
+            answer = http.post(path, headers=headers, content=body)
+            assert 400 <= answer.status_code < 500, (body[:200], answer.text)
+            refused(answer, answer.status_code)
+    assert not [one for one in caplog.records if one.name.startswith(("knn_logits", "uvicorn"))]
+    assert http.get("/health").json()["running"] == 0

@@ -1,0 +1,87 @@
+"""`knn-logits serve`: what it starts, and what it refuses in one line."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What the command would have served."""
+    import knn_logits_serve.server
+
+    calls = []
+    monkeypatch.setattr(
+        knn_logits_serve.server,
+        "serve",
+        lambda served, settings, **given: calls.append((served, settings)),
+    )
+    return calls
+
+
+def test_the_command_opens_the_model_with_its_datastores(run, started, model_folder, store):
+    done = run(
+        "serve", model_folder, f"docs={store.folder}", "--port", "0", "--at-once", "3",
+        "--name", "knn.example.org", "--api-key", "k", "--lmbda", "0.5",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    served, settings = started[0]
+    assert list(served.names) == ["tiny+docs", "tiny"]
+    assert served.memory.config.lmbda == 0.5
+    assert (settings.at_once, settings.key, settings.names) == (3, "k", ("knn.example.org",))
+    assert settings.host == "127.0.0.1"
+    assert "no chat template" in done.err
+
+
+def test_a_chat_template_comes_from_a_file(run, started, model_folder, store, tmp_path):
+    template = tmp_path / "chat.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    done = run("serve", model_folder, store.folder, "--chat-template", template)
+    assert done.code == 0, done.err
+    assert not started[0][0].chat.plain
+    assert done.err == ""
+    done = run("serve", model_folder, store.folder, "--chat-template", tmp_path / "none")
+    assert (done.code, len(done.err.splitlines())) == (1, 1)
+
+
+def test_what_cannot_be_served_is_one_line(run, started, model_folder, store, monkeypatch):
+    for stores in (["/nowhere"], [f"a={store.folder}", f"a={store.folder}"]):
+        done = run("serve", model_folder, *stores)
+        assert (done.code, len(done.err.splitlines())) == (1, 1)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "knn_logits.cli.serve.find_spec", lambda name: None if name == "fastapi" else found(name)
+    )
+    done = run("serve", model_folder, store.folder)
+    assert 'pip install "knn-logits[serve]"' in done.err
+    assert started == []
+
+
+def test_a_port_that_is_taken_is_one_line(run, model_folder, store):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run("serve", model_folder, store.folder, "--port", taken.getsockname()[1])
+    assert done.code == 1
+    assert "try --port" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_process_ends_when_it_is_told_to(model_folder, store, number):
+    import httpx
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "knn_logits", "serve", model_folder, store.folder, "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ,
+    )  # fmt: skip
+    address = process.stdout.readline().split(": ", 1)[1].strip()
+    assert len(httpx.get(f"{address}/models").json()["data"]) == 2
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (0, 130, -number)
+    assert "Traceback" not in err
