@@ -11,6 +11,7 @@ from torch import nn
 
 from knn_logits.building.indexing import make_index, write_index
 from knn_logits.building.keys import default_batch_tokens
+from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import RECALL_WANTED, measured
 from knn_logits.building.steps import KeyPlan, write_keys, write_text
 from knn_logits.capture.forward import evaluating, input_device
@@ -135,7 +136,8 @@ def add_documents(
         grown = Datastore.unfinished(folder, manifest)
         index, record = _extended(store, grown, threads, progress)
         write_index(job, grown, index, record, store.checks)
-        job.commit(manifest, index=record)
+        near = near_record(grown, nearness_of(grown, index, record.seed))
+        job.commit(manifest, index=record, near=near)
     return Datastore(folder)
 
 

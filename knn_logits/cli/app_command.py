@@ -40,13 +40,13 @@ def serve(
     datastores = [open_datastore(store) for store in stores]
     prepare(None)
     loaded, tokenizer = load_model(model, device, dtype)
-    from knn_logits_app import Memory, launch
+    from knn_logits_app import Library, launch
 
     name = Path(model).name if Path(model).is_dir() else model
-    memory = Memory.of(name, loaded, tokenizer, datastores)
+    library = Library.of(name, loaded, tokenizer, datastores)
     with interruptible("the page is closed"):
         try:
-            launch([memory], host=host, port=port, at_once=at_once)
+            launch([library], host=host, port=port, at_once=at_once)
         except OSError as error:
             reason = " ".join(str(error).split())
             raise ConfigError(f"the page cannot listen there ({reason}); try --port") from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import load_model, open_datastore, prepare, set_seed, tell
+from knn_logits.cli.common import load_model, open_datastore, prepare, say, set_seed, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import one_line
 
@@ -318,13 +318,13 @@ def _converse(talk: Chat) -> None:
         except EOFError:
             return
         except KeyboardInterrupt:
-            print()
+            say()
             continue
         try:
             if not talk.take(line):
                 return
         except KeyboardInterrupt:
-            print()
+            say()
             tell("the answer was stopped", style=None)
         except KNNLogitsError as error:
             tell(str(error))

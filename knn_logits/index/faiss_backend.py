@@ -77,6 +77,7 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
         ivf.cp.min_points_per_centroid = 1
         if hasattr(ivf, "pq"):
             ivf.pq.cp.min_points_per_centroid = 1
+        if hasattr(ivf, "do_polysemous_training"):
             # It would number the centroids so that codes compare by their bits. No search here does
             # that, and it takes nearly all the time of the training.
             ivf.do_polysemous_training = False
