@@ -105,6 +105,7 @@ def main():
             statuses += found
             wrong += bad
             weigh()
+            print(f"{sum(statuses.values()):,} refused, {memory[-1]} MB", file=sys.stderr)
         cut_off(port, options.cut_off, body)
         end = time.monotonic() + 120
         while httpx.get(f"{url}/health").json() != {"status": "ok", "running": 0, "waiting": 0}:
