@@ -20,6 +20,7 @@ from knn_logits.cli import (
     pull,
     push,
     remove,
+    sync,
     tune,
     verify,
 )
@@ -36,6 +37,7 @@ app = typer.Typer(
 
 app.command("build")(build.build)
 app.command("add")(add.add)
+app.command("sync")(sync.sync)
 app.command("remove")(remove.remove)
 app.command("compact")(remove.compact)
 app.command("index")(index.index)
