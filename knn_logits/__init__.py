@@ -16,6 +16,8 @@ _HOME = {
     "build_datastore": "knn_logits.building.builder",
     "build_index": "knn_logits.building.indexing",
     "add_documents": "knn_logits.building.adding",
+    "sync_documents": "knn_logits.building.syncing",
+    "Sync": "knn_logits.building.syncing",
     "remove_documents": "knn_logits.building.removing",
     "compact": "knn_logits.building.removing",
     "cluster": "knn_logits.building.clustering",
@@ -98,6 +100,8 @@ __all__ = [  # noqa: RUF022
     "build_datastore",
     "build_index",
     "add_documents",
+    "sync_documents",
+    "Sync",
     "remove_documents",
     "compact",
     "cluster",
@@ -177,6 +181,7 @@ if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate, estimate_build
     from knn_logits.building.indexing import build_index
     from knn_logits.building.removing import compact, remove_documents
+    from knn_logits.building.syncing import Sync, sync_documents
     from knn_logits.compatibility import pair_tokenizer
     from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
     from knn_logits.convert.importing import import_datastore

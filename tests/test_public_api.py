@@ -17,7 +17,8 @@ PUBLIC = [
     "LearnedGate", "LearnedSkip", "LimitError", "Limits", "Memory", "MetaKGate", "MismatchError",
     "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors", "Place", "Retriever",
     "Rival",
-    "SearchError", "SequenceTrace", "Source", "StorageError", "TokenTrace", "Trace", "TraceError",
+    "SearchError", "SequenceTrace", "Source", "StorageError", "Sync", "TokenTrace", "Trace",
+    "TraceError",
     "Translations", "Tuning", "Vote", "WindowConfig", "add_documents", "build_datastore",
     "build_index",
     "cluster", "compact", "contradiction", "estimate_build", "evaluate",
@@ -27,7 +28,7 @@ PUBLIC = [
     "gate_features", "generation_settings", "import_datastore", "load_gate", "main_sources",
     "meta_k_features",
     "pair_tokenizer", "pull", "push_to_hub", "read_corpus", "remove_documents", "save_gate",
-    "skip_features", "translate", "tune", "word_sources",
+    "skip_features", "sync_documents", "translate", "tune", "word_sources",
 ]  # fmt: skip
 
 

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from knn_logits.building.indexing import make_index, write_index
 from knn_logits.building.keys import default_batch_tokens
+from knn_logits.building.known import Additions
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import RECALL_WANTED, measured
-from knn_logits.building.steps import KeyPlan, write_keys, write_text
+from knn_logits.building.steps import Cut, KeyPlan, cut_documents, write_cut, write_keys
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import is_encoder_decoder
-from knn_logits.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
+from knn_logits.compatibility import (
+    check_model,
+    check_tokenizer,
+    locate_key,
+    pair_tokenizer,
+    vocabulary_size,
+)
 from knn_logits.config import IndexConfig, check_threads, whole_number
-from knn_logits.corpus.documents import Document, several
+from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.datastore.files import write_arrays
-from knn_logits.datastore.job import begin
+from knn_logits.datastore.job import Job, begin
 from knn_logits.datastore.manifest import IndexRecord
 from knn_logits.datastore.store import Datastore
-from knn_logits.datastore.writer import SHARD_BYTES
+from knn_logits.datastore.writer import SHARD_BYTES, TokenWriter
 from knn_logits.errors import CorpusError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.opening import whole_index
 from knn_logits.progress import Progress, no_progress
+from knn_logits.text.pairs import PairTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +54,7 @@ def add_documents(
     batch_tokens: int | None = None,
     shard_bytes: int = SHARD_BYTES,
     threads: int | None = None,
+    known: Callable[[str, str], None] | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
     """Adds documents to a datastore, behind those it has.
@@ -51,6 +62,10 @@ def add_documents(
     The index is extended, not trained anew, and its recall measured again. Calibrated settings are
     marked as stale. An addition that was interrupted goes on when it is called again with the same
     documents; until it is done, readers see the datastore as it was.
+
+    A document whose content is there already, whatever its id, is not added again. One of another
+    content under an id that is there gets an id of its own, with `#2` behind it; `sync_documents`
+    replaces documents that have changed.
 
     Args:
         model: The model that built the datastore.
@@ -60,6 +75,8 @@ def add_documents(
         batch_tokens: Tokens a forward pass; None chooses by the device.
         shard_bytes: Size of a file of keys.
         threads: OpenMP threads of the index; None leaves FAISS's own choice.
+        known: Called with the id of each document that is there already, and the id under which it
+            is there; without it a warning tells how many they are.
         progress: Told how far the work is.
 
     Returns:
@@ -73,72 +90,203 @@ def add_documents(
         StorageError: when the disk is full.
     """
     documents = several(documents, "documents")
-    if batch_tokens is not None:
-        batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
     check_threads(threads)
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     folder = store.folder.resolve()
-    location = locate_key(model, store)
-    check_tokenizer(tokenizer, store)
-    check_model(model, store, location)
-    windows = store.manifest.windows
-    if is_encoder_decoder(model) and store.manifest.pairs is None:
-        raise DatastoreError(
-            f"{folder} was imported without its sources, so nothing can be added; build it again"
-        )
-    pairs = pair_tokenizer(model, tokenizer, store)
-    keys = KeyPlan(
-        location=location,
-        windows=windows,
-        dtype=store.manifest.dtype,
-        batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
-        pairs=pairs,
-    )
+    keys = key_plan(model, tokenizer, store, batch_tokens)
+    pairs = keys.pairs
     with begin(folder, "add", keys.as_text(model, tokenizer)) as job, evaluating(model):
         store = Datastore(folder)
-        base = store.manifest
-        if not store.has_keys:
-            raise DatastoreError(f"{folder} has no keys, so nothing can be added; build it again")
-        if job.file("checks") is None:
-            write_arrays(job.path("checks"), store.checks, {})
-            job.note(job.path("checks"))
-        before = (store.tokens, store.documents)
-        text = write_text(
-            job, tokenizer, documents, model, windows.concatenate, progress, before, pairs
-        )
+        check_has_keys(store)
+        keep_checks(job, store)
+        additions = Additions(store)
+        rows = as_documents(documents, store.documents.ids)
+        progress("tokens", 0, None)
+        new = additions.of(cut_documents(tokenizer, rows, pairs), pairs=pairs is not None)
+        first = next(new, None)
+        if first is not None:
+            text = appended(job, store, model, chain([first], new), progress, pairs)
+        _tell(folder, additions, known)
+        if first is None:
+            if not additions.there:
+                raise CorpusError("the documents to add hold no token; give more text")
+            job.give_up()
+            return Datastore(folder)
         if job.repeated:
             job.give_up()
             return Datastore(folder)
-        if store.clusters is not None:
-            logger.warning("the clusters of %s are gone: make them again", folder)
-        if text.documents == base.documents:
-            raise CorpusError("the documents to add hold no token; give more text")
-        contexts = text.contexts()
-        write_keys(
+        grow(
             job,
+            store,
             model,
             keys,
             text,
-            contexts,
-            first_entry=base.entries,
             shard_bytes=shard_bytes,
+            threads=threads,
             progress=progress,
         )
-        manifest = job.manifest(
-            base,
-            # Clusters are of the old entries only.
-            without=("index", "native", "clusters"),
-            entries=contexts.entries,
-            documents=text.documents,
-            tokens=text.tokens,
-            settings=base.settings.model_copy(update={"stale": True}),
-        )
-        grown = Datastore.unfinished(folder, manifest)
-        index, record = _extended(store, grown, threads, progress)
-        write_index(job, grown, index, record, store.checks)
-        near = near_record(grown, nearness_of(grown, index, record.seed))
-        job.commit(manifest, index=record, near=near)
     return Datastore(folder)
+
+
+def _tell(folder: Path, additions: Additions, known: Callable[[str, str], None] | None) -> None:
+    """Says which documents were there already, and which ids others bear."""
+    if known is not None:
+        for id, there in additions.there:
+            known(id, there)
+    elif additions.there:
+        logger.warning(
+            "%d of the documents are in %s already, and are not added again",
+            len(additions.there),
+            folder,
+        )
+    if additions.renamed:
+        id, given = next(iter(additions.renamed.items()))
+        logger.warning(
+            "%d of the ids are those of other documents in %s: the new ones are added under others,"
+            " as %s for %s; `knn-logits sync` replaces what has changed",
+            len(additions.renamed),
+            folder,
+            given,
+            id,
+        )
+
+
+def check_has_keys(store: Datastore) -> None:
+    """Refuses a datastore that was published without its keys.
+
+    Raises:
+        DatastoreError: when it has none.
+    """
+    if not store.has_keys:
+        raise DatastoreError(f"{store.folder} has no keys, so nothing can be added; build it again")
+
+
+def keep_checks(job: Job, store: Datastore) -> None:
+    """Writes the canary among a job's files, where it comes before the text."""
+    if job.file("checks") is None:
+        write_arrays(job.path("checks"), store.checks, {})
+        job.note(job.path("checks"))
+
+
+def key_plan(
+    model: nn.Module, tokenizer: Any, store: Datastore, batch_tokens: int | None
+) -> KeyPlan:
+    """How the keys of more text are computed, once model and tokenizer fit the datastore.
+
+    Raises:
+        ConfigError: when `batch_tokens` is no number of tokens.
+        MismatchError: when model or tokenizer are not the datastore's.
+        DatastoreError: when the datastore was imported without its sources.
+    """
+    if batch_tokens is not None:
+        batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
+    location = locate_key(model, store)
+    check_tokenizer(tokenizer, store)
+    check_model(model, store, location)
+    if is_encoder_decoder(model) and store.manifest.pairs is None:
+        raise DatastoreError(
+            f"{store.folder} was imported without its sources, so nothing can be added; build it "
+            "again"
+        )
+    return KeyPlan(
+        location=location,
+        windows=store.manifest.windows,
+        dtype=store.manifest.dtype,
+        batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
+        pairs=pair_tokenizer(model, tokenizer, store),
+    )
+
+
+def appended(
+    job: Job,
+    store: Datastore,
+    model: nn.Module,
+    cut: Iterable[Cut],
+    progress: Progress,
+    pairs: PairTokenizer | None,
+    after: Callable[[TokenWriter], None] | None = None,
+) -> TokenWriter:
+    """Writes a datastore's tokens and documents with more of them behind.
+
+    Args:
+        job: The job.
+        store: The datastore.
+        model: The model.
+        cut: The documents, cut into tokens.
+        progress: Told how far it is.
+        pairs: What cut them, if they are pairs.
+        after: Called with the writer when all are written, before the table of documents is.
+    """
+    writer = TokenWriter(
+        job,
+        concatenate=store.manifest.windows.concatenate,
+        vocabulary=vocabulary_size(model),
+        before=(store.tokens, store.documents),
+    )
+    with writer:
+        write_cut(writer, cut, progress, pairs)
+        if after is not None:
+            after(writer)
+    return writer
+
+
+def grow(
+    job: Job,
+    store: Datastore,
+    model: nn.Module,
+    keys: KeyPlan,
+    text: TokenWriter,
+    *,
+    shard_bytes: int,
+    threads: int | None,
+    progress: Progress,
+    **changed: Any,
+) -> None:
+    """Computes the keys of text that was appended, extends the index, and ends the job.
+
+    Args:
+        job: The job.
+        store: The datastore as it is.
+        model: The model.
+        keys: How keys are computed.
+        text: From `appended`.
+        shard_bytes: Size of a file of keys.
+        threads: Of the index.
+        progress: Told how far the work is.
+        changed: Other fields of the manifest.
+
+    Raises:
+        DatastoreError: when the datastore has no keys.
+    """
+    folder, base = store.folder, store.manifest
+    if store.clusters is not None:
+        logger.warning("the clusters of %s are gone: make them again", folder)
+    contexts = text.contexts()
+    write_keys(
+        job,
+        model,
+        keys,
+        text,
+        contexts,
+        first_entry=base.entries,
+        shard_bytes=shard_bytes,
+        progress=progress,
+    )
+    manifest = job.manifest(
+        base,
+        # Clusters are of the old entries only.
+        without=("index", "native", "clusters"),
+        entries=contexts.entries,
+        documents=text.documents,
+        tokens=text.tokens,
+        settings=base.settings.model_copy(update={"stale": True}),
+        **changed,
+    )
+    grown = Datastore.unfinished(folder, manifest)
+    index, record = _extended(store, grown, threads, progress)
+    write_index(job, grown, index, record, store.checks)
+    near = near_record(grown, nearness_of(grown, index, record.seed))
+    job.commit(manifest, index=record, near=near)
 
 
 def _extended(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -57,10 +57,14 @@ def nearness_of(store: Datastore, index: Index, seed: int = 0) -> Nearness | Non
     Returns:
         What was found; None where there are too few neighbors.
     """
-    ids = np.random.default_rng(seed).permutation(len(store))[:_QUERIES]
-    ids = np.sort(ids)
+    gone = store.removed_entries
+    ids = np.random.default_rng(seed).permutation(len(store))
+    ids = np.sort(ids[~np.isin(ids, gone)][:_QUERIES] if len(gone) else ids[:_QUERIES])
     retriever = Retriever(store, KNNConfig(k=min(len(store), _OVER_ASK * NEAREST + 1)), index=index)
     found = retriever.search(torch.from_numpy(store.keys(ids).astype(np.float32))).to("cpu")
+    if len(gone):
+        hidden = torch.from_numpy(np.isin(found.ids.numpy(), gone))
+        found = replace(found, ids=found.ids.masked_fill(hidden, -1), every_row=False)
     far = padding_distance(retriever.metric)
     parts = part_of_entries(store)
     others = without_own_part(found, torch.from_numpy(parts[ids]), parts, far)

@@ -39,13 +39,14 @@ def remove_documents(
     Args:
         datastore: A datastore, or its folder.
         ids: Of the documents, or the one of a single document; where several have one id, all of
-            them.
+            them. What is no id is looked for among the titles, then among the uris.
 
     Returns:
         The datastore, opened again.
 
     Raises:
-        CorpusError: when no document has such an id; nothing is removed then.
+        CorpusError: when no document has such an id, title or uri, or documents of several ids
+            have it; nothing is removed then.
         BusyError: when another process is writing the datastore.
     """
     folder = datastore.folder if isinstance(datastore, Datastore) else datastore
@@ -56,12 +57,7 @@ def remove_documents(
         manifest = store.manifest
         numbers = set(manifest.removed)
         for wanted in ids:
-            found = store.documents.numbers_of(wanted)
-            if not set(found) - set(manifest.removed):
-                raise CorpusError(
-                    f"{store.folder} holds no document {wanted!r}; nothing was removed"
-                )
-            numbers.update(found)
+            numbers.update(_named(store, wanted))
         manifest.model_copy(
             update={
                 "removed": tuple(sorted(numbers)),
@@ -69,6 +65,29 @@ def remove_documents(
             }
         ).write(store.folder)
     return Datastore(folder)
+
+
+def _named(store: Datastore, name: str) -> set[int]:
+    """Numbers of the documents that an id means, or a title or uri that one id alone has."""
+    table, removed = store.documents, set(store.manifest.removed)
+    found = set(table.numbers_of(name)) - removed
+    if found:
+        return found
+    for numbers, what in ((table.numbers_titled, "title"), (table.numbers_at, "uri")):
+        found = set(numbers(name)) - removed
+        ids = list(dict.fromkeys(table[number].id for number in sorted(found)))
+        if len(ids) > 1:
+            some = ", ".join(repr(one) for one in ids[:3]) + (", ..." if len(ids) > 3 else "")
+            raise CorpusError(
+                f"{len(ids)} documents have the {what} {name!r}: name them by their ids, {some}; "
+                "nothing was removed"
+            )
+        if found:
+            return found
+    raise CorpusError(
+        f"{store.folder} holds no document {name!r}, by id, title or uri; nothing was removed "
+        f"(`knn-logits info {store.folder} --documents` lists them)"
+    )
 
 
 def compact(

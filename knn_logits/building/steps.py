@@ -25,7 +25,7 @@ from knn_logits.compatibility import (
     vocabulary_size,
 )
 from knn_logits.corpus.documents import Document, as_documents
-from knn_logits.datastore.documents import Contexts, Documents
+from knn_logits.datastore.documents import Contexts
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import Job
 from knn_logits.datastore.manifest import WindowRecord
@@ -113,6 +113,9 @@ def write_canary(job: Job, model: nn.Module, tokenizer: Any, keys: KeyPlan) -> d
     return canary
 
 
+Cut = tuple[Document, list[int], list[int]]
+
+
 def write_text(
     job: Job,
     tokenizer: Any,
@@ -120,26 +123,38 @@ def write_text(
     model: nn.Module,
     concatenate: bool,
     progress: Progress,
-    before: tuple[Array, Documents] | None = None,
     pairs: PairTokenizer | None = None,
 ) -> TokenWriter:
-    """Writes tokens and documents, those `before` first."""
+    """Writes tokens and documents."""
     progress("tokens", 0, None)
-    rows = as_documents(documents, before[1].ids if before is not None else ())
-    cut: Iterator[tuple[Document, list[int], list[int]]]
-    if pairs is None:
-        cut = tokenize_with_places(tokenizer, rows)
-    else:
-        cut = ((document, ids, []) for document, ids in tokenize_pairs(pairs, rows))
-    writer = TokenWriter(
-        job, concatenate=concatenate, vocabulary=vocabulary_size(model), before=before
-    )
+    writer = TokenWriter(job, concatenate=concatenate, vocabulary=vocabulary_size(model))
     with writer:
-        for document, ids, places in cut:
-            if ids:
-                writer.add(ids, **document_fields(document, places, pairs=pairs is not None))
-            progress("tokens", writer.tokens, None)
+        write_cut(writer, cut_documents(tokenizer, as_documents(documents), pairs), progress, pairs)
     return writer
+
+
+def cut_documents(
+    tokenizer: Any, documents: Iterable[Document], pairs: PairTokenizer | None = None
+) -> Iterator[Cut]:
+    """Cuts documents into tokens.
+
+    Yields:
+        Each document, its tokens, and for each of its places the number of the first token there.
+    """
+    if pairs is None:
+        yield from tokenize_with_places(tokenizer, documents)
+    else:
+        yield from ((document, ids, []) for document, ids in tokenize_pairs(pairs, documents))
+
+
+def write_cut(
+    writer: TokenWriter, cut: Iterable[Cut], progress: Progress, pairs: PairTokenizer | None = None
+) -> None:
+    """Appends documents that are cut, but for those without a token."""
+    for document, ids, places in cut:
+        if ids:
+            writer.add(ids, **document_fields(document, places, pairs=pairs is not None))
+        progress("tokens", writer.tokens, None)
 
 
 def document_fields(document: Document, places: Sequence[int], *, pairs: bool) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from knn_logits.cli.common import (
     say,
 )
 from knn_logits.cli.reading import Fields, Told, documents_of
+from knn_logits.printable import one_line
 
 
 def add(
@@ -43,6 +44,7 @@ def add(
     told = Told()
     datastore = open_datastore(store)
     before = datastore.manifest
+    known: list[tuple[str, str]] = []
     with Bars() as bars, interruptible("run the same command again, and it goes on here"):
         documents = documents_of(corpus, fields, told, bars, pairs=reads_pairs(model))
         prepare(threads)
@@ -54,6 +56,7 @@ def add(
             documents,
             batch_tokens=batch_tokens,
             threads=threads,
+            known=lambda id, there: known.append((id, there)),
             progress=bars,
         )
     seconds = time.monotonic() - started
@@ -66,11 +69,20 @@ def add(
                 "documents": manifest.documents,
                 "added_entries": manifest.entries - before.entries,
                 "added_documents": manifest.documents - before.documents,
+                "known": len(known),
                 "skipped": len(told.skipped),
                 "recall": recall.value if recall else 1.0,
                 "seconds": round(seconds, 3),
             }
         )
+        return
+    if known:
+        id, there = known[0]
+        named = one_line(id) + (f" (as {one_line(there)})" if there != id else "")
+        more = ", ..." if len(known) > 1 else ""
+        say(f"{len(known):,} documents are there already, and are not added again: {named}{more}")
+    if manifest == before:
+        say(f"{done.folder}: nothing was added; `knn-logits sync` replaces what has changed")
         return
     found = f", recall@{recall.at} {recall.value:.3f}" if recall else ""
     say(

@@ -22,6 +22,7 @@ from knn_logits.cli import (
     push,
     remove,
     serve,
+    sync,
     tune,
     verify,
 )
@@ -38,6 +39,7 @@ app = typer.Typer(
 
 app.command("build")(build.build)
 app.command("add")(add.add)
+app.command("sync")(sync.sync)
 app.command("remove")(remove.remove)
 app.command("compact")(remove.compact)
 app.command("index")(index.index)

@@ -139,6 +139,7 @@ def evaluate(
         str | None,
         typer.Option("--report", metavar="FOLDER", help="Write a page with table and plot there."),
     ] = None,
+    allow_overlap: options.AllowOverlap = False,
     strict: options.Strict = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -206,6 +207,7 @@ def evaluate(
             batch_tokens=batch_tokens,
             device=str(loaded.device),
             seed=seed,
+            allow_overlap=allow_overlap,
             progress=bars,
             **settings,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from knn_logits.cli import options
 from knn_logits.cli.common import open_datastore, print_json, say
@@ -10,9 +12,27 @@ from knn_logits.printable import one_line
 
 if TYPE_CHECKING:
     from knn_logits.datastore.manifest import SettingsRecord, WritingRecord
+    from knn_logits.datastore.store import Datastore
 
 
-def info(store: options.Store, json: options.Json = False) -> None:
+def info(
+    store: options.Store,
+    documents: Annotated[
+        bool, typer.Option("--documents", help="List the documents: id, tokens, title, uri.")
+    ] = False,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            "--search",
+            metavar="WORDS",
+            help="Only documents whose id, title or uri holds these words.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="Documents listed at most; 0 lists all.")
+    ] = 100,
+    json: options.Json = False,
+) -> None:
     """Say what a datastore holds and which model it belongs to."""
     datastore = open_datastore(store)
     manifest = datastore.manifest
@@ -21,6 +41,10 @@ def info(store: options.Store, json: options.Json = False) -> None:
 
     stored = stored_gate(datastore)
     gate = stored.kind if stored is not None else None
+    listed = listing(datastore, search) if documents or search is not None else None
+    if listed is not None and not json:
+        _say_documents(listed, limit, datastore, search)
+        return
     if json:
         content: dict[str, Any] = manifest.model_dump(mode="json")
         content = {
@@ -32,6 +56,9 @@ def info(store: options.Store, json: options.Json = False) -> None:
             "settings": {**content["settings"], "tuned": manifest.settings.tuned},
             "gate": gate,
         }
+        if listed is not None:
+            content["found"] = len(listed)
+            content["listed"] = listed[: limit or None]
         print_json(content)
         return
     recall = manifest.index.recall
@@ -71,6 +98,43 @@ def info(store: options.Store, json: options.Json = False) -> None:
     ):
         if value is not None:
             say(f"{name:10} {one_line(str(value))}")
+
+
+def listing(datastore: Datastore, search: str | None = None) -> list[dict[str, Any]]:
+    """The documents that are found, each id once, with its parts together.
+
+    Args:
+        datastore: The datastore.
+        search: What their id, title or uri has to hold; None lists all.
+    """
+    table, removed = datastore.documents, set(datastore.manifest.removed)
+    numbers = range(len(table)) if search is None else table.search(search)
+    found: dict[str, dict[str, Any]] = {}
+    for number in numbers:
+        if number in removed:
+            continue
+        one = table[number].shown
+        row = found.setdefault(
+            one.id, {"id": one.id, "title": one.title, "uri": one.uri, "tokens": 0}
+        )
+        row["tokens"] += one.length
+    return list(found.values())
+
+
+def _say_documents(
+    listed: list[dict[str, Any]], limit: int, datastore: Datastore, search: str | None
+) -> None:
+    shown = listed[: limit or None]
+    width = max((len(f"{row['tokens']:,}") for row in shown), default=0)
+    for row in shown:
+        more = [row["title"], row["uri"] if row["uri"] != row["id"] else None]
+        said = " · ".join(one_line(one) for one in (row["id"], *more) if one)
+        say(f"{row['tokens']:>{width},} tokens  {said}")
+    fitting = f" with {search!r}" if search is not None else ""
+    line = f"{datastore.folder}: {len(listed):,} documents{fitting}"
+    if len(shown) < len(listed):
+        line += f", the first {len(shown):,} of them here; --limit 0 lists all"
+    say(line)
 
 
 def _state(settings: SettingsRecord) -> str:

@@ -130,6 +130,12 @@ Concatenate = Annotated[
     ),
 ]
 BatchTokens = Annotated[int | None, typer.Option("--batch-tokens", help="Tokens a forward pass.")]
+AllowOverlap = Annotated[
+    bool,
+    typer.Option(
+        "--allow-overlap", help="Do not look whether the datastore holds the texts already."
+    ),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at a document that cannot be read.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps or auto.")]
 Dtype = Annotated[

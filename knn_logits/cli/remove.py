@@ -13,7 +13,12 @@ from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, 
 def remove(
     store: options.Store,
     document: Annotated[
-        list[str], typer.Option("--document", metavar="ID", help="Id of a document; repeatable.")
+        list[str],
+        typer.Option(
+            "--document",
+            metavar="ID|TITLE|URI",
+            help="A document's id, or else its title or uri; repeatable.",
+        ),
     ],
     json: options.Json = False,
 ) -> None:

@@ -32,6 +32,11 @@ def tune(
     write: Annotated[
         bool, typer.Option("--write", help="Store the choice in the datastore.")
     ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Store it also where it is not better with confidence."),
+    ] = False,
+    allow_overlap: options.AllowOverlap = False,
     gate: Annotated[
         str | None,
         typer.Option(
@@ -130,10 +135,12 @@ def tune(
             num_beams=num_beams,
             seed=seed,
             write=write,
+            force=force,
+            allow_overlap=allow_overlap,
             progress=bars,
         )
     if not json:
-        _say(result, stores[0], skip is not None, write)
+        _say(result, stores[0], skip is not None)
     files = []
     try:
         if plots is not None:
@@ -147,9 +154,12 @@ def tune(
     if not json:
         for path in files:
             say(f"written: {path}")
+    if result.refused is not None:
+        # The reason was told as a warning.
+        raise typer.Exit(1)
 
 
-def _say(result: Tuning, store: str, skips: bool, write: bool) -> None:
+def _say(result: Tuning, store: str, skips: bool) -> None:
     held = result.held_out
     say(
         f"k {result.k}, lmbda {result.lmbda:g}, temperature {result.temperature:.4g}: the best of "
@@ -177,4 +187,17 @@ def _say(result: Tuning, store: str, skips: bool, write: bool) -> None:
         )
     for name in result.at_the_edge:
         say(f"the best {name} is the last one tried; a further one may be better")
-    say(f"{store}: settings written" if write else "add --write to store them in the datastore")
+    if result.written:
+        say(f"{store}: settings written")
+    elif result.refused is None:
+        say(_advice(result))
+
+
+def _advice(result: Tuning) -> str:
+    """What to do with the choice, as far as the text can say."""
+    if result.overlap is not None and result.overlap.suspicious:
+        return "tune on text that the datastore does not hold"
+    verdict = result.verdict
+    if verdict is None or verdict.better or result.bleu is not None:
+        return "add --write to store them in the datastore"
+    return verdict.reason("the choice", "the settings stored")

@@ -7,7 +7,7 @@ The first token of a context is no entry, so entry i is the token i + 1 + (conte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,12 +119,37 @@ class Documents:
 
     def numbers_of(self, id: str) -> list[int]:
         """Numbers of the documents with an id, ascending."""
+        return self._numbers("id", lambda one: one == id)
+
+    def numbers_titled(self, title: str) -> list[int]:
+        """Numbers of the documents with a title, ascending."""
+        return self._numbers("title", lambda one: one == title)
+
+    def numbers_at(self, uri: str) -> list[int]:
+        """Numbers of the documents with a uri, ascending."""
+        return self._numbers("uri", lambda one: one == uri)
+
+    def search(self, words: str) -> list[int]:
+        """Numbers of the documents whose id, title or uri holds some words, ascending.
+
+        Args:
+            words: Looked for as they stand, capital or small.
+        """
+        wanted = words.casefold()
+        found: set[int] = set()
+        for column in ("id", "title", "uri"):
+            found.update(self._numbers(column, lambda one: wanted in one.casefold()))
+        return sorted(found)
+
+    def _numbers(self, column: str, fits: Callable[[str], bool]) -> list[int]:
         found, first = [], 0
-        for chunk in self._table["id"].chunks:
-            # The text of each distinct id once, however many documents bear it.
+        for chunk in self._table[column].chunks:
+            # The text of each distinct value once, however many documents bear it.
             known = chunk.dictionary.to_pylist()
-            wanted = [place for place, one in enumerate(known) if one == id]
-            numbers = np.flatnonzero(np.isin(chunk.indices.to_numpy(), wanted))
+            wanted = [place for place, one in enumerate(known) if fits(one)]
+            # A document without a title has no place among the titles.
+            places = pc.fill_null(chunk.indices, -1).to_numpy()
+            numbers = np.flatnonzero(np.isin(places, wanted))
             found += (first + numbers).tolist()
             first += len(chunk)
         return found

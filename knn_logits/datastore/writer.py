@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 
 import numpy as np
@@ -89,6 +90,10 @@ class TokenWriter:
             DocumentRecord(self._tokens, len(array), id, title, uri, metadata, source)
         )
         self._tokens += len(array)
+
+    def describe(self, number: int, **fields: str | None) -> None:
+        """Gives a document another title, uri or metadata; its tokens stay."""
+        self._documents[number] = replace(self._documents[number], **fields)  # type: ignore[arg-type]
 
     def __exit__(
         self,

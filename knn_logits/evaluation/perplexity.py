@@ -6,9 +6,11 @@ vocabulary, and of a text only the sums by document.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,14 +27,17 @@ from knn_logits.distribution import log_p_knn_of, mix_one
 from knn_logits.errors import CorpusError
 from knn_logits.evaluation.bench import Bench, BenchSettings, open_bench
 from knn_logits.evaluation.following import followed
+from knn_logits.evaluation.overlap import OverlapCheck
 from knn_logits.evaluation.results import Evaluation, Tally, TextResult, join
 from knn_logits.evaluation.texts import Text, Texts, named
 from knn_logits.gating.gate import gate_name, rows_to_search, weigh_rows
 from knn_logits.memory import Memory
-from knn_logits.neighbors import Neighbors
+from knn_logits.neighbors import Array, Neighbors
 from knn_logits.progress import Progress, no_progress
 from knn_logits.scoring.text_pass import Ints, TokenScores, score_pieces
 from knn_logits.windows import Piece
+
+logger = logging.getLogger(__name__)
 
 # Queries of one search: their neighbors with k 1024 are 20 MB.
 _QUERIES_AT_ONCE = 1024
@@ -65,6 +70,7 @@ def evaluate(
     *,
     samples: int = 1000,
     seed: int = 0,
+    allow_overlap: bool = False,
     progress: Progress = no_progress,
     **settings: Unpack[BenchSettings],
 ) -> Evaluation:
@@ -81,6 +87,8 @@ def evaluate(
         texts: Documents (read once), or several lots of them by name.
         samples: Resamples of the bootstrap over documents; 0 leaves intervals out.
         seed: Of the bootstrap.
+        allow_overlap: Do not look whether the datastores hold the texts. Without it a warning says
+            so, with the share and the documents.
         progress: Told how many tokens are scored, of those read so far.
         settings: `window`, `concatenate` and `batch_tokens`, see `open_bench`; `k`, `lmbda`,
             `temperature`, `weights`, `retomaton` and the others, see `Memory`. Those that are not
@@ -106,9 +114,14 @@ def evaluate(
         "seed": seed,
     }
     passed = 0.0
+    check, read = None, 0
+    if bench.memory is not None and not allow_overlap:
+        check = OverlapCheck(bench.memory.stores, bench.memory.config.exclude)
     for name, documents in lots.items():
         started = time.monotonic()
-        text, tally = _score_text(bench, name, documents, progress)
+        on_tokens = partial(_noted, check, read) if check is not None else None
+        text, tally = _score_text(bench, name, documents, progress, on_tokens)
+        read += text.documents
         passed += time.monotonic() - started
         results.append(tally.result(name, text.documents, text.words, text.bytes, **options))
         tallies.append(tally)
@@ -122,7 +135,14 @@ def evaluate(
         total = join(tallies).result("total", *counts, **options)
     searches = sum(tally.searches for tally in tallies)
     saved = total.tokens - searches if bench.memory is not None else 0
-    return Evaluation(results, total, describe(bench), searches, saved, passed)
+    overlap = None if check is None else check.result()
+    if overlap is not None and overlap.suspicious:
+        logger.warning("%s: the numbers say nothing of other text", overlap)
+    return Evaluation(results, total, describe(bench), searches, saved, passed, overlap)
+
+
+def _noted(check: OverlapCheck, before: int, document: int, tokens: Array) -> None:
+    check.add(before + document, tokens)
 
 
 def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLikelihoods]:
@@ -204,7 +224,11 @@ def searched(
 
 
 def _score_text(
-    bench: Bench, name: str, documents: Iterable[Document | str], progress: Progress
+    bench: Bench,
+    name: str,
+    documents: Iterable[Document | str],
+    progress: Progress,
+    on_tokens: Callable[[int, Array], None] | None,
 ) -> tuple[Text, Tally]:
     text = Text(
         name,
@@ -214,6 +238,7 @@ def _score_text(
         bench.stride,
         concatenate=bench.concatenate,
         pairs=bench.pairs,
+        on_tokens=on_tokens,
     )
     tally = Tally()
     progress(name, 0, None)

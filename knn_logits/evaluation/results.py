@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from knn_logits.evaluation.overlap import Overlap
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -94,6 +96,7 @@ class Evaluation:
         searches: Queries that the index was asked.
         searches_saved: Queries answered without asking it.
         seconds: Of the pass over the texts, loading left out.
+        overlap: What the datastores hold of the texts; None where nobody looked.
     """
 
     texts: list[TextResult]
@@ -102,6 +105,7 @@ class Evaluation:
     searches: int
     searches_saved: int
     seconds: float
+    overlap: Overlap | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -118,6 +122,7 @@ class Evaluation:
             "searches_saved": self.searches_saved,
             "seconds": round(self.seconds, 3),
             "tokens_per_second": round(self.tokens_per_second, 1),
+            "overlap": self.overlap.to_dict() if self.overlap is not None else None,
             "settings": self.settings,
             "texts": [asdict(text) for text in self.texts],
         }

@@ -6,7 +6,7 @@ Knows tokenizers and windows; no model, no datastore.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -38,6 +38,7 @@ class Text:
         stride: Tokens by which the window moves on.
         concatenate: Join the documents into one stream.
         pairs: Cuts the pairs of an encoder-decoder model, whose targets are the text.
+        on_tokens: Told the number of a document and its tokens, int32 [tokens], part by part.
 
     Attributes:
         tokens: Tokens read so far.
@@ -56,6 +57,7 @@ class Text:
         *,
         concatenate: bool = False,
         pairs: PairTokenizer | None = None,
+        on_tokens: Callable[[int, Array], None] | None = None,
     ) -> None:
         self.name = name
         self.tokens = 0
@@ -68,6 +70,7 @@ class Text:
         self._window, self._stride = window, stride
         self._concatenate = concatenate
         self._pairs = pairs
+        self._on_tokens = on_tokens or (lambda *_: None)
 
     @property
     def documents(self) -> int:
@@ -94,7 +97,9 @@ class Text:
             self.starts.append(first)
             self.tokens += len(ids)
             self._count(document.text, 0)
-            for piece in stream([np.array(ids, np.int32)], self._window, self._stride, first):
+            block = np.array(ids, np.int32)
+            self._on_tokens(self.documents - 1, block)
+            for piece in stream([block], self._window, self._stride, first):
                 yield replace(piece, source=source)
 
     def documents_at(self, places: Ints) -> Ints:
@@ -110,6 +115,7 @@ class Text:
             if number == 0 and len(block) and not scored:
                 unscored = self._tokenizer.decode(block[:1], skip_special_tokens=True)
             self.tokens += len(block)
+            self._on_tokens(self.documents - 1, block)
             yield block
         self._count(text, len(unscored))
 

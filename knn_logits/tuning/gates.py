@@ -32,6 +32,7 @@ from knn_logits.gating.stored import StoredGate, WeightGate
 from knn_logits.neighbors import Neighbors
 from knn_logits.scoring.likelihood import Choice
 from knn_logits.scoring.text_pass import Ints, TokenScores
+from knn_logits.tuning.confidence import Verdict, compared_by_token
 
 GateKind = Literal["constant", "distance", "learned", "meta-k"]
 # Asks for none, and for the one that is stored to be taken out.
@@ -220,6 +221,9 @@ class GateTuning:
         ratio: The gate's perplexity divided by that of the best number.
         interval: 95% interval of the ratio by a bootstrap over documents, None with fewer than two.
         skipped: Share of the tokens that were not searched.
+        verdict: The gate against the best number; one that leaves searches out, which costs
+            likelihood, against the model alone.
+        against: What it is compared with there, in words.
     """
 
     gate: StoredGate
@@ -230,6 +234,8 @@ class GateTuning:
     ratio: float
     interval: tuple[float, float] | None
     skipped: float
+    verdict: Verdict
+    against: str
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the gate itself, as JSON."""
@@ -241,6 +247,7 @@ class GateTuning:
             "ratio": self.ratio,
             "interval": list(self.interval) if self.interval is not None else None,
             "skipped": self.skipped,
+            "verdict": self.verdict.to_dict(),
         }
 
 
@@ -274,6 +281,8 @@ def fit(
     constant = held_out.mixed(best.lmbda)
     searched = held_out.searched(gate)
     gated = np.where(searched, held_out.mixed(inner), held_out.lm)
+    skips = one.wanted.skip is not None
+    gains = gated - (held_out.lm if skips else constant)
     return GateTuning(
         gate=gate,
         kind=gate.kind,
@@ -283,6 +292,8 @@ def fit(
         ratio=float(np.exp(np.mean(constant) - np.mean(gated))),
         interval=_interval(constant - gated, held_out.documents, samples, seed),
         skipped=float(1.0 - searched.mean()),
+        verdict=compared_by_token(gains, held_out.documents, samples=samples, seed=seed),
+        against="the model alone" if skips else "the best number",
     )
 
 

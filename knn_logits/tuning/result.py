@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from knn_logits.evaluation.overlap import Overlap
 from knn_logits.scoring.likelihood import Grid
+from knn_logits.tuning.confidence import Verdict
 from knn_logits.tuning.gates import GateTuning
 from knn_logits.tuning.translating import BleuTuning
 
@@ -53,6 +55,10 @@ class Tuning:
         held_out_documents: Numbers of the documents held out, in the order they were read; empty
             for halves of a single one.
         bleu: What decoding the likeliest settings said, if that was asked for.
+        verdict: The choice against the settings stored, on the part held out.
+        overlap: What the datastore holds of the text; None where nobody looked.
+        written: Whether the choice was stored in the datastore.
+        refused: Why it was not, where it was to be.
     """
 
     k: int
@@ -70,6 +76,10 @@ class Tuning:
     gate: GateTuning | None = None
     held_out_documents: tuple[int, ...] = ()
     bleu: BleuTuning | None = None
+    verdict: Verdict | None = None
+    overlap: Overlap | None = None
+    written: bool = False
+    refused: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """What was chosen and what it is worth, as JSON."""
@@ -89,6 +99,10 @@ class Tuning:
             "settings": self.settings,
             "gate": self.gate.to_dict() if self.gate is not None else None,
             "bleu": self.bleu.to_dict() if self.bleu is not None else None,
+            "verdict": self.verdict.to_dict() if self.verdict is not None else None,
+            "overlap": self.overlap.to_dict() if self.overlap is not None else None,
+            "written": self.written,
+            "refused": self.refused,
         }
 
     def numbers(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evaluation.bench import Bench, BenchSettings, open_bench
+from knn_logits.evaluation.overlap import OverlapCheck
 from knn_logits.evaluation.perplexity import describe, searched
 from knn_logits.evaluation.texts import Text, Texts, named
 from knn_logits.gating.learned import FEW
@@ -41,11 +43,12 @@ from knn_logits.scoring.likelihood import (
     temperatures_around,
 )
 from knn_logits.scoring.text_pass import TokenScores
+from knn_logits.tuning.confidence import HeldOut
 from knn_logits.tuning.gates import GateKind, Gathered, SkipKind, Wanted, fit
 from knn_logits.tuning.parts import Bools, Halves, whole_or_middle
 from knn_logits.tuning.result import Part, Tuning
 from knn_logits.tuning.translating import choose_by_bleu
-from knn_logits.tuning.writing import write_settings
+from knn_logits.tuning.writing import refusal, write_settings
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ def tune(
     samples: int = 1000,
     seed: int = 0,
     write: bool = False,
+    force: bool = False,
+    allow_overlap: bool = False,
     progress: Progress = no_progress,
     **settings: Unpack[BenchSettings],
 ) -> Tuning:
@@ -88,10 +93,15 @@ def tune(
         bleu: For an encoder-decoder model: decode so many of the likeliest settings, and take the
             one whose translations have the highest BLEU.
         num_beams: Beams for that, 1 for greedy search.
-        samples: Resamples of the bootstrap over documents, for the gate.
+        samples: Resamples of the bootstrap.
         seed: Of the bootstrap, and of the gate's first weights.
         write: Store the choice in the datastore, the gate with it. One that was stored before is
-            replaced by another, and stays where none is asked for.
+            replaced by another, and stays where none is asked for. What is not better than the
+            settings stored with confidence, by a bootstrap of the part held out, is not written:
+            `refused` of the result says why, and how much text it would take.
+        force: Write all the same.
+        allow_overlap: Do not look whether the datastore holds the texts. Without it a warning says
+            so, and what was chosen on such texts is not written.
         progress: Told how many tokens are scored, of those read so far.
         settings: `k`, the largest that is tried: 1,024 where it is not given, or the datastore's
             where that is larger. `window`, `concatenate` and `batch_tokens`, see `open_bench`;
@@ -129,7 +139,8 @@ def tune(
         lots = named(rows)
     started = time.monotonic()
     gathered = (Gathered(wanted), Gathered(wanted)) if wanted is not None else None
-    one, other, halves = _pass(bench, own, lots, progress, gathered)
+    check = None if allow_overlap else OverlapCheck(stores, bench.memory.config.exclude)
+    one, other, halves = _pass(bench, own, lots, progress, gathered, check)
     metric = bench.memory.retriever.metric
     # A gate reads so many of the nearest; with fewer it would read others than it was fitted on.
     # One that chooses among the ks needs the largest.
@@ -178,9 +189,18 @@ def tune(
         gate=fitted,
         held_out_documents=halves.held_out(),
         bleu=decoded,
+        verdict=other.cells.verdict(before, best.place, samples=samples, seed=seed),
+        overlap=None if check is None else check.result(),
     )
+    if result.overlap is not None and result.overlap.suspicious:
+        logger.warning("%s: settings chosen on it are those for copying it", result.overlap)
     if write:
-        _write(stores[0], result, keep_gate=gate is None)
+        refused = None if force else refusal(result, before)
+        result = replace(result, written=refused is None, refused=refused)
+        if refused is None:
+            _write(stores[0], result, keep_gate=gate is None)
+        else:
+            logger.warning("nothing is written: %s", refused)
     return result
 
 
@@ -202,7 +222,8 @@ def _pass(
     texts: Texts,
     progress: Progress,
     gathered: tuple[Gathered, Gathered] | None = None,
-) -> tuple[GridLikelihood, GridLikelihood, Halves]:
+    check: OverlapCheck | None = None,
+) -> tuple[GridLikelihood, HeldOut, Halves]:
     documents, middle = whole_or_middle(bench, texts)
     text = Text(
         "tuning",
@@ -212,17 +233,18 @@ def _pass(
         bench.stride,
         concatenate=bench.concatenate,
         pairs=bench.pairs,
+        on_tokens=None if check is None else check.add,
     )
     halves = Halves(text, middle)
     assert bench.memory is not None
-    parts: list[GridLikelihood] = []
+    parts: tuple[GridLikelihood, HeldOut] | None = None
     first = 1 if gathered is None or gathered[0].wanted.kind == "meta-k" else FEW
     done = 0
     progress("tuning", 0, None)
     with evaluating(bench.model):
         for scored, neighbors in searched(bench, text.pieces()):
             assert neighbors is not None
-            if not parts:
+            if parts is None:
                 metric = bench.memory.retriever.metric
                 largest = bench.memory.config.k
                 grid = Grid(
@@ -230,21 +252,25 @@ def _pass(
                     temperatures_around(spread(neighbors, metric), own.temperature),
                     tuple(sorted({*LMBDAS, own.lmbda})),
                 )
-                parts = [GridLikelihood(grid, metric), GridLikelihood(grid, metric)]
+                parts = GridLikelihood(grid, metric), HeldOut(grid, metric)
             second = halves.second(scored.places)
             for number, rows in enumerate((~second, second)):
                 if not rows.any():
                     continue
                 some, near = _rows(scored, neighbors, rows)
+                documents_at = text.documents_at(some.places)
                 keep = None
                 if gathered is not None:
                     keep = gathered[number].keep
-                    documents_at = text.documents_at(some.places)
                     gathered[number].add(some, near, metric, documents_at, grid.ks)
-                parts[number].add(near, some.targets, some.log_p_lm, keep)
+                if number == 0:
+                    parts[0].add(near, some.targets, some.log_p_lm, keep)
+                else:
+                    inside = some.places - np.array(text.starts)[documents_at]
+                    parts[1].add_by_cell(documents_at, inside, near, some, keep)
             done += len(second)
             progress("tuning", done, text.tokens)
-    if not parts or not all(part.tokens for part in parts):
+    if parts is None or not all(part.tokens for part in parts):
         raise CorpusError(
             "the texts are too short to choose on one part and report on another: give more, at "
             "best dozens of documents"

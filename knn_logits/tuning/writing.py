@@ -1,4 +1,4 @@
-"""Settings and gates written into a datastore."""
+"""Settings and gates written into a datastore, where they are worth it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,40 @@ from knn_logits.datastore.manifest import SettingsRecord, read_manifest
 from knn_logits.datastore.store import Datastore
 from knn_logits.gating.stored import StoredGate, gate_arrays
 from knn_logits.neighbors import Array
+from knn_logits.tuning.result import Tuning
+
+
+def refusal(result: Tuning, before: tuple[int, int, int]) -> str | None:
+    """Why what was found should not be stored in place of what is; None where it may be.
+
+    Args:
+        result: What `tune` found.
+        before: The place of the settings stored in its grid.
+    """
+    overlap, verdict, gate = result.overlap, result.verdict, result.gate
+    if overlap is not None and overlap.suspicious:
+        return (
+            f"{overlap}, and settings chosen on it are bad for any other; give text that is not in "
+            "the datastore, or say --allow-overlap (allow_overlap=True)"
+        )
+    assert verdict is not None
+    forced = "; --force (force=True) writes it all the same"
+    if result.bleu is not None:
+        scores = result.bleu.held_out
+        if scores["chosen"] > scores["before"] or result.place == before:
+            return None
+        return (
+            f"BLEU on held-out pairs is {scores['chosen']:.2f}, no better than "
+            f"{scores['before']:.2f} with the settings stored{forced}"
+        )
+    if gate is not None:
+        if not gate.verdict.better:
+            return gate.verdict.reason(f"the gate ({gate.kind})", gate.against) + forced
+        if verdict.ratio <= 1.0:
+            return None
+    if verdict.better or result.place == before:
+        return None
+    return verdict.reason("the choice", "the settings stored") + forced
 
 
 def write_settings(

@@ -6,7 +6,16 @@ import torch
 from folders import change, contents, names, one_line, read_content, refit
 from handmade import make_store
 
-from knn_logits import CorpusError, Datastore, IndexConfig, KNNConfig, Retriever, build_index
+from knn_logits import (
+    CorpusError,
+    Datastore,
+    Document,
+    IndexConfig,
+    KNNConfig,
+    Retriever,
+    build_datastore,
+    build_index,
+)
 from knn_logits.building import removing
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.datastore import files, layout
@@ -102,6 +111,27 @@ def test_all_documents_removed_leave_nothing_to_find(tmp_path, factory):
         compact(store)
     one_line(caught)
     assert Datastore(store.folder).manifest == store.manifest
+
+
+def test_a_title_or_a_uri_will_do(model, tokenizer, tmp_path):
+    given = [
+        Document("The first text.", "a", title="One", uri="https://x.org/1"),
+        Document("The second text.", "b", title="Two", uri="One"),
+        Document("The third text.", "One", title="Three"),
+        Document("The fourth text.", "d", title="Same"),
+        Document("The fifth text.", "e", title="Same"),
+    ]
+    store = build_datastore(model, tokenizer, given, tmp_path / "s", k=4)
+    with pytest.raises(CorpusError, match="2 documents have the title 'Same'") as caught:
+        remove_documents(store, "Same")
+    one_line(caught)
+    assert "'d', 'e'" in str(caught.value)
+    # An id comes first, then a title, then a uri.
+    for removed in ((2,), (0, 2), (0, 1, 2)):
+        assert remove_documents(store, "One").manifest.removed == removed
+    with pytest.raises(CorpusError, match=r"info .* --documents"):
+        remove_documents(store, "One")
+    assert remove_documents(store, "d").manifest.removed == (0, 1, 2, 3)
 
 
 def test_removing_more_and_more(tmp_path):

@@ -35,6 +35,76 @@ def test_add(run, store, model_folder, tmp_path):
     assert text.startswith(" on the hill above Oldenport.")
 
 
+def test_the_same_content_is_not_added_twice(run, store, model_folder, tmp_path):
+    before = Datastore(store).manifest
+    result = run("add", model_folder, store, tmp_path / "old", "--json")
+    assert result.code == 0, result.err
+    assert (result.json["added_documents"], result.json["known"]) == (0, 5)
+    assert Datastore(store).manifest == before
+    (tmp_path / "copy.txt").write_text(TEXTS[0])
+    people = run("add", model_folder, store, tmp_path / "copy.txt")
+    assert "1 documents are there already, and are not added again: copy.txt (as d0.txt)" in (
+        people.out
+    )
+    assert "nothing was added" in people.out
+
+
+def test_sync(run, store, model_folder, tmp_path):
+    folder = tmp_path / "old"
+    before = Datastore(store).manifest
+    (folder / "d1.txt").write_text("A windmill stands on the hill above Oldenport.")
+    (folder / "d2.txt").unlink()
+    (folder / "new.txt").write_text(TEXTS[6])
+    expected = {"added": 1, "changed": 1, "removed": 1, "unchanged": 3, "kept": 0}
+    dry = run("sync", model_folder, store, folder, "--dry-run")
+    assert dry.code == 0, dry.err
+    assert Datastore(store).manifest == before
+    for line in ("add      new.txt", "replace  d1.txt", "remove   d2.txt", "nothing was written"):
+        assert line in dry.out
+    result = run("sync", model_folder, store, folder, "--json")
+    assert result.code == 0, result.err
+    assert result.json.items() >= expected.items()
+    assert (result.json["documents"], len(result.out.splitlines())) == (5, 1)
+    assert "1 added, 1 changed, 1 removed, 3 unchanged" in result.err
+    again = run("sync", model_folder, store, folder, "--json").json
+    assert (again["unchanged"], again["tokens"]) == (5, 0)
+
+
+def test_sync_keeps_what_cannot_be_read(run, store, model_folder, tmp_path):
+    folder = tmp_path / "old"
+    (folder / "d1.txt").write_bytes(bytes(range(256)) * 20)
+    (folder / "d2.txt").write_text("  ")
+    result = run("sync", model_folder, store, folder, "--json")
+    assert result.code == 0, result.err
+    assert (result.json["removed"], result.json["kept"], result.json["skipped"]) == (1, 1, 2)
+    assert "d1.txt could not be read" in result.err
+    assert run("info", store, "--documents", "--json").json["found"] == 4
+
+
+def test_sync_of_another_folder_is_refused(run, store, model_folder, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "text.txt").write_text("Another folder.")
+    result = run("sync", model_folder, store, tmp_path / "other")
+    assert result.code == 1
+    assert "--force" in result.err
+    assert Datastore(store).manifest.removed == ()
+
+
+def test_documents_are_listed_and_searched(run, store):
+    shown = run("info", store, "--documents").out.splitlines()
+    assert len(shown) == 6
+    assert "tokens  d0.txt" in shown[0]
+    assert shown[-1].endswith("5 documents")
+    found = run("info", store, "--search", "D3", "--json").json
+    assert (found["found"], [one["id"] for one in found["listed"]]) == (1, ["d3.txt"])
+    assert found["listed"][0]["tokens"] > 10
+    few = run("info", store, "--documents", "--limit", 2)
+    assert "the first 2 of them" in few.out
+    run("remove", store, "--document", "d0.txt")
+    assert run("info", store, "--documents", "--json").json["found"] == 4
+    assert run("info", store, "--search", "nowhere").out.splitlines()[-1].endswith("'nowhere'")
+
+
 def test_remove_and_compact(run, store, model_folder):
     whole = Datastore(store).manifest
     result = run("remove", store, "--document", "d0.txt", "--document", "d1.txt", "--json")

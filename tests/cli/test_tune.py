@@ -29,7 +29,17 @@ def test_json_and_write(run, model_folder, copy, text):
     assert content["settings_tried"] >= 1000
     assert content["perplexity"] < content["perplexity_lm"]
     assert run("info", copy, "--json").json["settings"]["calibrated"] is False
-    assert run("tune", model_folder, copy, text, "--k", 32, "--write").code == 0
+    refused = run("tune", model_folder, copy, text, "--k", 32, "--write", "--json")
+    assert refused.code == 1
+    assert "nothing is written" in refused.err
+    assert "--allow-overlap" in refused.json["refused"]
+    assert run("info", copy, "--json").json["settings"]["calibrated"] is False
+    few = run("tune", model_folder, copy, text, "--k", 32, "--write", "--allow-overlap")
+    assert few.code == 1
+    assert "tokens of text, half of which is held out" in few.err
+    written = run("tune", model_folder, copy, text, "--k", 32, "--write", "--force")
+    assert written.code == 0, written.err
+    assert "settings written" in written.out
     settings = run("info", copy, "--json").json["settings"]
     assert settings["calibrated"] is True
     assert settings["tuned"] is True
@@ -42,7 +52,8 @@ def test_for_people(run, model_folder, copy, text):
     result = run("tune", model_folder, copy, text, "--k", 8)
     assert result.code == 0, result.err
     assert "other tokens" in result.out
-    assert "--write" in result.out
+    assert "tune on text that the datastore does not hold" in result.out
+    assert "in the datastore, in runs of 13" in result.err
 
 
 def test_plots_and_report(run, model_folder, copy, text, tmp_path):

@@ -134,7 +134,15 @@ def clustered(folder):
 
 def tuned(folder):
     texts = [Document(TEXT, "a"), Document(TEXT[::-1], "b")]
-    tune(stores.model(), stores.tokenizer(), folder / "store", texts, samples=10, write=True)
+    tune(
+        stores.model(),
+        stores.tokenizer(),
+        folder / "store",
+        texts,
+        samples=10,
+        write=True,
+        force=True,
+    )
     return "accepted"
 
 

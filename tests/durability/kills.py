@@ -23,7 +23,8 @@ from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
-KINDS = ["build", "add", "remove", "compact", "index", "cluster", "tune", "gate", "import_", "pull"]
+KINDS = ["build", "add", "sync", "remove", "compact", "index", "cluster", "tune", "gate"]
+KINDS += ["import_", "pull"]
 _HUB = "import sys, loopback; print(loopback.Hub().url, flush=True); sys.stdin.read()"
 
 

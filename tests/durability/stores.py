@@ -22,6 +22,7 @@ from knn_logits import Datastore, Document, IndexConfig, WindowConfig, build_dat
 from knn_logits.building.adding import add_documents
 from knn_logits.building.clustering import cluster
 from knn_logits.building.removing import compact, remove_documents
+from knn_logits.building.syncing import sync_documents
 from knn_logits.convert.importing import import_datastore
 from knn_logits.datastore import layout
 from knn_logits.gating.distance import DistanceGate
@@ -71,7 +72,7 @@ class Jobs:
         index: The index that is built.
     """
 
-    KINDS = ("build", "add", "compact", "index")
+    KINDS = ("build", "add", "sync", "compact", "index")
 
     def __init__(self, documents=24, shard_bytes=4096, index="IVF8,SQ8"):
         self._documents = DOCUMENTS[:documents]
@@ -97,6 +98,19 @@ class Jobs:
             tokenizer(),
             folder,
             self._documents[self._first :],
+            batch_tokens=BATCH_TOKENS,
+            shard_bytes=self._shard_bytes,
+        )
+
+    def sync(self, folder):
+        """Two documents go, one is changed, the last third comes."""
+        given = self._documents[2:]
+        given[0] = Document("Other words than before.", given[0].id)
+        return sync_documents(
+            model(),
+            tokenizer(),
+            folder,
+            given,
             batch_tokens=BATCH_TOKENS,
             shard_bytes=self._shard_bytes,
         )

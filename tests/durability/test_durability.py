@@ -17,8 +17,8 @@ pytestmark = [
 
 
 # The short runs meet each job, each attack and each command once or twice.
-SHORT = [("kills", 10), ("damage", 120), ("hostile", 56), ("extremes", 22)]
-LONG = [("kills", 100), ("damage", 2000), ("hostile", 560), ("extremes", 330)]
+SHORT = [("kills", 10), ("damage", 120), ("hostile", 56), ("extremes", 22), ("sync_rounds", 5)]
+LONG = [("kills", 100), ("damage", 2000), ("hostile", 560), ("extremes", 330), ("sync_rounds", 50)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from knn_logits.datastore.manifest import Manifest
 from knn_logits.hub.pull import _copied
 from knn_logits.progress import no_progress
 
-KINDS = ["build", "add", "compact", "index", "cluster", "gate", "import_", "pull"]
+KINDS = ["build", "add", "sync", "compact", "index", "cluster", "gate", "import_", "pull"]
 
 
 class Jobs(stores.EveryJob):

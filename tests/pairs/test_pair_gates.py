@@ -51,7 +51,7 @@ def test_a_gate_fitted_on_pairs_is_kept_and_used(
 ):
     folder = shutil.copytree(clustered.folder, tmp_path / "s")
     tuned = knn_logits.tune(
-        marian, pair_tokenizer, folder, OTHERS, **wanted, samples=20, write=True
+        marian, pair_tokenizer, folder, OTHERS, **wanted, samples=20, write=True, force=True
     )
     assert tuned.gate is not None
     store = knn_logits.Datastore(folder)

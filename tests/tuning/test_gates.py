@@ -103,7 +103,7 @@ def test_the_interval_against_loops():
 
 def test_a_gate_in_the_datastore_is_used_where_no_number_is_given(model, tokenizer, copy):
     result = knn_logits.tune(
-        model, tokenizer, copy, DOCUMENTS, k=64, gate="learned", skip=0.3, write=True
+        model, tokenizer, copy, DOCUMENTS, k=64, gate="learned", skip=0.3, write=True, force=True
     )
     store = Datastore(copy.folder)
     assert store.manifest.settings.calibrated
@@ -176,12 +176,12 @@ def test_settings_without_a_gate_leave_the_stored_one(model, tokenizer, copy, mo
     told = []
     monkeypatch.setattr(tuner.logger, "warning", lambda *parts: told.append(parts[0]))
     write_settings(copy, 16, 0.3, 5.0, CURVE)
-    chosen = knn_logits.tune(model, tokenizer, copy.folder, DOCUMENTS, k=8, write=True)
+    chosen = knn_logits.tune(model, tokenizer, copy.folder, DOCUMENTS, k=8, write=True, force=True)
     store = Datastore(copy.folder, full=True)
     assert stored_gate(store).lmbdas.tolist() == CURVE.lmbdas.tolist()
     assert store.manifest.settings.lmbda == chosen.lmbda
     assert ["stays" in one for one in told] == [True]
-    knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=8, gate="none", write=True)
+    knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=8, gate="none", write=True, force=True)
     assert stored_gate(Datastore(copy.folder, full=True)) is None
     assert len(told) == 1
 
@@ -254,7 +254,7 @@ def test_the_command(run, model_folder, copy, tmp_path):
     text = tmp_path / "t.jsonl"
     text.write_text("".join(json.dumps({"text": one}) + "\n" for one in DOCUMENTS))
     command = ("tune", model_folder, copy.folder, text, "--k", 32)
-    found = run(*command, "--gate", "learned", "--skip", 0.3, "--write", "--json")
+    found = run(*command, "--gate", "learned", "--skip", 0.3, "--write", "--force", "--json")
     assert found.code == 0, found.err
     gate = found.json["gate"]
     assert set(gate) >= {"kind", "perplexity", "perplexity_constant", "ratio", "interval"}
@@ -266,10 +266,10 @@ def test_the_command(run, model_folder, copy, tmp_path):
     assert found.json["searches_saved"] > 0
     found = run("eval", model_folder, copy.folder, text, "--lmbda", 0.4, "--json")
     assert found.json["searches_saved"] == 0
-    people = run(*command, "--gate", "distance", "--write")
+    people = run(*command, "--gate", "distance", "--write", "--force")
     assert "of the best number's" in people.out
     assert run("info", copy.folder, "--json").json["gate"] == "distance"
-    chosen = run(*command, "--gate", "meta-k", "--write", "--json").json
+    chosen = run(*command, "--gate", "meta-k", "--write", "--force", "--json").json
     assert chosen["k"] == 32
     assert run("info", copy.folder, "--json").json["gate"] == "meta-k"
     assert run("verify", copy.folder, "--full").code == 0
@@ -280,8 +280,8 @@ def test_the_command(run, model_folder, copy, tmp_path):
     found = run("generate", model_folder, copy.folder, "--prompt", "In", "--json")
     assert found.json["gate"] == "meta-k"
     assert run(*command, "--skip", 0.3).code == 1
-    plain = run(*command, "--write")
+    plain = run(*command, "--write", "--force")
     assert (plain.code, "--gate none" in plain.err) == (0, True), plain.err
     assert run("info", copy.folder, "--json").json["gate"] == "meta-k"
-    assert "--gate none" not in run(*command, "--gate", "none", "--write").err
+    assert "--gate none" not in run(*command, "--gate", "none", "--write", "--force").err
     assert run("info", copy.folder, "--json").json["gate"] is None

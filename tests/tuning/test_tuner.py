@@ -114,7 +114,7 @@ def test_the_choice_can_be_written(model, tokenizer, store, tmp_path):
     import shutil
 
     copy = shutil.copytree(store.folder, tmp_path / "copy")
-    found = knn_logits.tune(model, tokenizer, copy, DOCUMENTS, k=32, write=True)
+    found = knn_logits.tune(model, tokenizer, copy, DOCUMENTS, k=32, write=True, force=True)
     settings = knn_logits.Datastore(copy).manifest.settings
     assert settings.calibrated
     assert (settings.k, settings.lmbda, settings.temperature) == (

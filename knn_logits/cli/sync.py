@@ -1,0 +1,180 @@
+"""`knn-logits sync MODEL STORE FOLDER...`."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from knn_logits.cli import options
+from knn_logits.cli.common import (
+    Bars,
+    interruptible,
+    load_model,
+    open_datastore,
+    prepare,
+    print_json,
+    reads_pairs,
+    say,
+    tell,
+)
+from knn_logits.cli.reading import Fields, Told, documents_of
+
+if TYPE_CHECKING:
+    from knn_logits.building.syncing import Sync
+
+# Of the documents that are new, changed or gone, so many are named.
+_NAMED = 5
+# A file of which this is said has nothing in it any more; whatever else is said, it may have.
+_EMPTY = "empty"
+_ROW = re.compile(r", (?:line|row|item) (\d+)$")
+
+
+def sync(
+    model: options.Model,
+    store: options.Store,
+    folder: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="All that the datastore is to hold: what it was built from, as for build.",
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be added, replaced and removed.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Also where not one document of the datastore is in the folder."
+        ),
+    ] = False,
+    source_field: options.SourceField = "source",
+    target_field: options.TargetField = "target",
+    text_field: options.TextField = "text",
+    id_field: options.IdField = "id",
+    title_field: options.TitleField = "title",
+    encoding: options.Encoding = None,
+    batch_tokens: options.BatchTokens = None,
+    strict: options.Strict = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
+    json: options.Json = False,
+) -> None:
+    """Bring a datastore in step with a folder: what is new, has changed or is gone.
+
+    Documents are compared by their content, so the cost is that of the new text.
+    """
+    from knn_logits.building.syncing import sync_documents
+
+    started = time.monotonic()
+    fields = Fields(text_field, id_field, title_field, source_field, target_field, encoding, strict)
+    told = Told()
+    datastore = open_datastore(store)
+    with Bars() as bars, interruptible("run the same command again, and it goes on here"):
+        documents = documents_of(folder, fields, told, bars, pairs=reads_pairs(model))
+        prepare(threads)
+        loaded, tokenizer = load_model(model, device, dtype)
+        done = sync_documents(
+            loaded,
+            tokenizer,
+            datastore,
+            documents,
+            dry_run=dry_run,
+            force=force,
+            keep=_unreadable(folder, told.skipped),
+            on_plan=lambda plan: tell(_said(plan), style=None),
+            batch_tokens=batch_tokens,
+            threads=threads,
+            progress=bars,
+        )
+    seconds = time.monotonic() - started
+    if done.kept:
+        tell(
+            f"{_some(done.kept)} could not be read, and what the datastore holds of "
+            f"{'it' if len(done.kept) == 1 else 'them'} stays"
+        )
+    manifest = done.datastore.manifest
+    if json:
+        print_json(
+            {
+                **done.to_dict(),
+                "skipped": len(told.skipped),
+                "entries": manifest.entries - len(done.datastore.removed_entries),
+                "documents": manifest.documents - len(manifest.removed),
+                "seconds": round(seconds, 3),
+            }
+        )
+        return
+    if dry_run:
+        _list(done)
+        say(f"{_said(done)}; nothing was written")
+    else:
+        say(f"{done.datastore.folder}: {_said(done)}, in {seconds:.0f} s")
+        if done.removed or done.changed:
+            say(f"`knn-logits compact {store}` deletes what is gone from the disk")
+    if told.summary:
+        say(told.summary)
+
+
+def _said(plan: Sync) -> str:
+    return (
+        f"{len(plan.added):,} added, {len(plan.changed):,} changed, {len(plan.removed):,} removed, "
+        f"{plan.unchanged:,} unchanged; keys of {plan.tokens:,} tokens"
+    )
+
+
+def _list(plan: Sync) -> None:
+    for name, ids in (("add", plan.added), ("replace", plan.changed), ("remove", plan.removed)):
+        for id in ids:
+            say(f"{name:8} {id}")
+
+
+def _some(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - _NAMED:,} more" if len(ids) > _NAMED else ""
+    return ", ".join(ids[:_NAMED]) + more
+
+
+def _unreadable(
+    folders: Sequence[str], skipped: Sequence[tuple[str, str]]
+) -> Callable[[str], bool]:
+    """Whether a document's id is that of a file, or of a part of one, that could not be read.
+
+    Args:
+        folders: As given on the command line.
+        skipped: What was passed over, filled while the folders are read.
+    """
+
+    def unreadable(id: str) -> bool:
+        return any(_holds(name, id) for name in names())
+
+    def names() -> list[str]:
+        # The list grows until all is read, and then no more.
+        if len(found) != len(skipped):
+            found[:] = [
+                "" if reason == _EMPTY else _relative(folders, name) for name, reason in skipped
+            ]
+        return [name for name in found if name]
+
+    found: list[str] = []
+    return unreadable
+
+
+def _relative(folders: Sequence[str], shown: str) -> str:
+    """The id that a document of the file would have, from how the file is named in messages."""
+    row = _ROW.search(shown)
+    path = Path(shown[: row.start()] if row else shown)
+    inside = (path.relative_to(one) for one in folders if path.is_relative_to(one))
+    name = next(inside, Path(path.name))
+    # A file that was given itself; a folder that was given itself holds everything.
+    text = path.name if name == Path() and not path.is_dir() else name.as_posix()
+    return f"{text}:{row[1]}" if row else text
+
+
+def _holds(name: str, id: str) -> bool:
+    return name == "." or id == name or id.startswith((f"{name}/", f"{name}:", f"{name}#"))

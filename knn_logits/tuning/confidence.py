@@ -1,0 +1,276 @@
+"""Whether one setting is better than another with confidence, by a bootstrap of a held-out text.
+
+Knows sums of log-likelihood; no model, no datastore. The text is taken as documents where there are
+enough of them, or else as blocks of tokens, which say nothing of how other documents differ: then
+a text has to have a certain length as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from knn_logits.config import Metric
+from knn_logits.neighbors import Neighbors
+from knn_logits.scoring.likelihood import Grid, GridLikelihood
+from knn_logits.scoring.text_pass import TokenScores
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# With fewer documents, blocks of tokens are drawn.
+FEW_DOCUMENTS = 10
+# Tokens that have to be held out, where documents are drawn and where blocks are.
+LEAST_OF_DOCUMENTS, LEAST_OF_BLOCKS = 1000, 4000
+# Tokens of the smallest block.
+_BLOCK = 64
+# Cells of a text; each holds a number for all settings of a grid, some 25 kB.
+_CELLS = 256
+_BLOCKS = "blocks of tokens"
+_LOW, _HIGH = 0.025, 0.975
+# Standard errors of the 95% interval.
+_WIDTH = 1.96
+# More than so many times the text is no advice.
+_MOST = 1000
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one setting does against another on held-out text.
+
+    Attributes:
+        ratio: Its perplexity divided by the other's.
+        interval: 95% interval of the ratio; None where nothing can be drawn.
+        units: What is drawn: "documents", "groups of documents" or "blocks of tokens".
+        count: How many of them there are.
+        tokens: Tokens held out.
+        needed: Tokens that would have to be held out for the interval to lie below 1, as far as
+            these say; None where it does, or where no amount would.
+    """
+
+    ratio: float
+    interval: tuple[float, float] | None
+    units: str
+    count: int
+    tokens: int
+    needed: int | None
+
+    @property
+    def better(self) -> bool:
+        """Whether the setting is better with confidence."""
+        below = self.interval is not None and self.interval[1] < 1.0
+        return below and self.tokens >= _least(self.units != _BLOCKS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON."""
+        return {
+            "better": self.better,
+            "ratio": self.ratio,
+            "interval": None if self.interval is None else list(self.interval),
+            "units": self.units,
+            "count": self.count,
+            "tokens": self.tokens,
+            "tokens_needed": self.needed,
+        }
+
+    def reason(self, what: str, than: str) -> str:
+        """Why one is not better than the other with confidence, and what would help.
+
+        Args:
+            what: What was chosen.
+            than: What it was compared with.
+        """
+        if self.interval is None:
+            found = f"{what} cannot be told from {than} on {self.count} {self.units}"
+        elif self.interval[1] >= 1.0:
+            low, high = (f"{one - 1:+.1%}" for one in self.interval)
+            found = (
+                f"{what} is not better than {than} with confidence: perplexity "
+                f"{self.ratio - 1:+.1%}, 95% interval {low} to {high}"
+            )
+        else:
+            found = f"{what} cannot be trusted: {self.tokens:,} held-out tokens are too few"
+        if self.needed is None:
+            return f"{found}; more text like this would not help"
+        return (
+            f"{found}; give about {2 * self.needed:,} tokens of text, half of which is held out, "
+            f"at best {2 * FEW_DOCUMENTS} documents or more"
+        )
+
+
+def compared(
+    gains: Floats, tokens: Ints, documents: bool, *, grouped: bool, samples: int, seed: int
+) -> Verdict:
+    """Compares two settings by what each unit of a text gains.
+
+    Args:
+        gains: float64 [units], log-likelihood of each under one less that under the other.
+        tokens: int64 [units], tokens of each.
+        documents: Whether units are documents.
+        grouped: Whether each is several of them.
+        samples: Resamples.
+        seed: Of the draws.
+    """
+    units = ("groups of documents" if grouped else "documents") if documents else _BLOCKS
+    total = max(1, int(tokens.sum()))
+    mean = float(gains.sum()) / total
+    interval = None
+    if len(gains) > 1 and samples > 1:
+        drawn = np.random.default_rng(seed).integers(0, len(gains), (samples, len(gains)))
+        means = gains[drawn].sum(axis=1) / tokens[drawn].sum(axis=1)
+        low, high = np.exp(-np.quantile(means, [_HIGH, _LOW]))
+        interval = (float(low), float(high))
+    found = Verdict(math.exp(-mean), interval, units, len(gains), total, None)
+    if found.better or mean <= 0.0:
+        return found
+    # The error of a ratio of sums shrinks with the root of the number of units. That of few units
+    # is itself uncertain, so that it takes somewhat more.
+    error = math.sqrt(float(((gains - mean * tokens) ** 2).sum())) / total
+    times = max((_WIDTH * error / mean) ** 2, 1.0)
+    if interval is None or interval[1] >= 1.0:
+        times = max(times, 1.25)
+    needed = max(math.ceil(total * times), _least(documents))
+    return replace(found, needed=_rounded(needed) if times <= _MOST else None)
+
+
+def compared_by_token(gains: Floats, documents: Ints, *, samples: int, seed: int) -> Verdict:
+    """Compares two settings by what each token gains.
+
+    Args:
+        gains: float64 [tokens].
+        documents: int64 [tokens], the document of each.
+        samples: Resamples.
+        seed: Of the draws.
+    """
+    numbers, units = np.unique(documents, return_inverse=True)
+    whole = len(numbers) >= FEW_DOCUMENTS
+    if not whole:
+        order = np.argsort(units, kind="stable")
+        counts = np.bincount(units)
+        inside = np.arange(len(units)) - np.repeat(np.cumsum(counts) - counts, counts)
+        blocks = units[order] * (len(units) + 1) + inside // _BLOCK
+        gains, units = gains[order], np.unique(blocks, return_inverse=True)[1]
+    return compared(
+        np.bincount(units, gains).astype(np.float64),
+        np.bincount(units),
+        whole,
+        grouped=False,
+        samples=samples,
+        seed=seed,
+    )
+
+
+def _least(documents: bool) -> int:
+    return LEAST_OF_DOCUMENTS if documents else LEAST_OF_BLOCKS
+
+
+def _rounded(number: int) -> int:
+    """A number for advice: its first two digits, rounded up."""
+    step = int(10 ** max(0, len(str(number)) - 2))
+    return -(-number // step) * step
+
+
+class Cells:
+    """Log-likelihoods of a text under all settings of a grid, by document and block of tokens.
+
+    Memory does not grow with the text: with more than 256 cells, blocks become twice as long, and
+    when each is a whole document, documents are taken two by two.
+    """
+
+    def __init__(self) -> None:
+        self._block, self._group = _BLOCK, 1
+        self._cells: dict[tuple[int, int], tuple[int, Tensor]] = {}
+
+    def parts(self, documents: Ints, places: Ints) -> Iterator[tuple[tuple[int, int], slice]]:
+        """Stretches of tokens that belong to one cell, and the cell.
+
+        Args:
+            documents: int64 [rows], the document of each token.
+            places: int64 [rows], its place in the document.
+        """
+        groups, blocks = documents // self._group, places // self._block
+        edges = np.flatnonzero((np.diff(groups) != 0) | (np.diff(blocks) != 0)) + 1
+        for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(groups)], strict=True):
+            yield (int(groups[first]), int(blocks[first])), slice(first, last)
+
+    def add(self, cell: tuple[int, int], tokens: int, sums: Tensor) -> None:
+        """Adds to a cell that `parts` named."""
+        before = self._cells.get(cell)
+        if before is not None:
+            tokens, sums = tokens + before[0], sums + before[1]
+        self._cells[cell] = (tokens, sums)
+
+    def settle(self) -> None:
+        """Makes cells larger where there are too many; between two calls of `parts`."""
+        while len(self._cells) > _CELLS:
+            documents = len({document for document, _ in self._cells})
+            if 2 * documents > len(self._cells):
+                self._group *= 2
+                # Places count from a document's beginning, so a group is one cell.
+                self._merge(lambda document, _: (document // 2, 0))
+                self._block = 1 << 62
+            else:
+                self._block *= 2
+                self._merge(lambda document, block: (document, block // 2))
+
+    def _merge(self, place: Callable[[int, int], tuple[int, int]]) -> None:
+        old, self._cells = self._cells, {}
+        for (document, block), (tokens, sums) in old.items():
+            self.add(place(document, block), tokens, sums)
+
+    def verdict(
+        self, before: tuple[int, int, int], chosen: tuple[int, int, int], *, samples: int, seed: int
+    ) -> Verdict:
+        """How one setting of the grid does against another.
+
+        Args:
+            before: The place in the grid of the setting to compare with.
+            chosen: The place of the other.
+            samples: Resamples of the bootstrap.
+            seed: Of the bootstrap.
+        """
+        documents = {document for document, _ in self._cells}
+        whole = len(documents) >= FEW_DOCUMENTS
+        if whole:
+            self._merge(lambda document, _: (document, 0))
+        cells = list(self._cells.values())
+        gains = np.array([float(sums[chosen] - sums[before]) for _, sums in cells])
+        tokens = np.array([tokens for tokens, _ in cells], dtype=np.int64)
+        return compared(gains, tokens, whole, grouped=self._group > 1, samples=samples, seed=seed)
+
+
+class HeldOut(GridLikelihood):
+    """The likelihood of a held-out text under each setting of a grid, also by parts of the text."""
+
+    def __init__(self, grid: Grid, metric: Metric) -> None:
+        super().__init__(grid, metric)
+        self.cells = Cells()
+
+    def add_by_cell(
+        self,
+        documents: Ints,
+        places: Ints,
+        neighbors: Neighbors,
+        scored: TokenScores,
+        keep: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        """Adds tokens, as `add` does.
+
+        Args:
+            documents: int64 [rows], the document of each token.
+            places: int64 [rows], its place in the document.
+            neighbors: Of each token's query.
+            scored: The tokens.
+            keep: See `add`.
+        """
+        for cell, rows in self.cells.parts(documents, places):
+            before, tokens = self.sums.clone(), self.tokens
+            self.add(neighbors[rows], scored.targets[rows], scored.log_p_lm[rows], keep)
+            self.cells.add(cell, self.tokens - tokens, self.sums - before)
+        self.cells.settle()
