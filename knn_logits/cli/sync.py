@@ -23,6 +23,7 @@ from knn_logits.cli.common import (
     tell,
 )
 from knn_logits.cli.reading import Fields, Told, documents_of
+from knn_logits.printable import one_line
 
 if TYPE_CHECKING:
     from knn_logits.building.syncing import Sync
@@ -132,7 +133,7 @@ def _said(plan: Sync) -> str:
 def _list(plan: Sync) -> None:
     for name, ids in (("add", plan.added), ("replace", plan.changed), ("remove", plan.removed)):
         for id in ids:
-            say(f"{name:8} {id}")
+            say(f"{name:8} {one_line(id)}")
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -195,7 +195,7 @@ def _say(result: Tuning, store: str, skips: bool) -> None:
 
 def _advice(result: Tuning) -> str:
     """What to do with the choice, as far as the text can say."""
-    if result.overlap is not None and result.overlap.suspicious:
+    if result.overlap is not None and result.overlap.held:
         return "tune on text that the datastore does not hold"
     verdict = result.verdict
     if verdict is None or verdict.better or result.bleu is not None:

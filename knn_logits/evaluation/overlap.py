@@ -28,6 +28,10 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 # A table of bits that most runs which are not in the text are told by.
 _TABLE_BITS = 24
 _NAMED = 10
+# Shares of a text's tokens. Of like text that is not in the datastore, 3% to 20% are: see LOG.md.
+_NOTABLE, _HELD, _HELD_WHOLE = 0.1, 0.5, 0.1
+# Of a document, so much counts as the whole.
+_WHOLE = 0.9
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -39,7 +43,8 @@ class Overlap:
     Attributes:
         tokens: Tokens of the text.
         shared: Those within a run of 13 that a datastore holds as well.
-        texts: Documents of the text, by number, of which at least half is shared.
+        texts: Documents of the text, by number, of which nine tenths or more are shared.
+        in_texts: Tokens of these.
         documents: The documents of the datastores that hold the runs, those with most of them
             first, ten at most: (id, runs).
     """
@@ -47,6 +52,7 @@ class Overlap:
     tokens: int
     shared: int
     texts: tuple[int, ...]
+    in_texts: int
     documents: tuple[tuple[str, int], ...]
 
     @property
@@ -55,9 +61,14 @@ class Overlap:
         return self.shared / max(1, self.tokens)
 
     @property
-    def suspicious(self) -> bool:
-        """Whether numbers measured on the text say more of the datastore than of other text."""
-        return self.share >= SUSPICIOUS or bool(self.texts)
+    def notable(self) -> bool:
+        """Whether it should be known where numbers are measured on the text."""
+        return self.share >= _NOTABLE or bool(self.texts)
+
+    @property
+    def held(self) -> bool:
+        """Whether the text is the datastore's own, so that nothing can be chosen on it."""
+        return self.share >= _HELD or self.in_texts >= _HELD_WHOLE * max(1, self.tokens)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON."""
@@ -68,15 +79,11 @@ class Overlap:
     def __str__(self) -> str:
         named = ", ".join(id for id, _ in self.documents[:3])
         more = ", ..." if len(self.documents) > 3 else ""
-        whole = f", {len(self.texts):,} of its documents by half or more" if self.texts else ""
+        whole = f", {len(self.texts):,} of its documents whole" if self.texts else ""
         return (
             f"{self.share:.1%} of the text's tokens are in the datastore, in runs of {RUN} or more"
             f"{whole} ({named}{more})"
         )
-
-
-# Of text that was not in the datastore, less was: see LOG.md.
-SUSPICIOUS = 0.2
 
 
 class OverlapCheck:
@@ -118,9 +125,13 @@ class OverlapCheck:
     def result(self) -> Overlap:
         """What was found in all tokens given."""
         self._look()
-        whole = (number for number, (all, found) in self._by_text.items() if 2 * found >= all)
+        whole = {
+            number: all for number, (all, found) in self._by_text.items() if found >= _WHOLE * all
+        }
         most = sorted(self._documents.items(), key=lambda one: -one[1])[:_NAMED]
-        return Overlap(self._tokens, self._shared, tuple(sorted(whole)), tuple(most))
+        return Overlap(
+            self._tokens, self._shared, tuple(sorted(whole)), sum(whole.values()), tuple(most)
+        )
 
     def _look(self) -> None:
         if not self._parts:

@@ -192,8 +192,8 @@ def tune(
         verdict=other.cells.verdict(before, best.place, samples=samples, seed=seed),
         overlap=None if check is None else check.result(),
     )
-    if result.overlap is not None and result.overlap.suspicious:
-        logger.warning("%s: settings chosen on it are those for copying it", result.overlap)
+    if result.overlap is not None and result.overlap.notable:
+        logger.warning("%s: on other text the choice is worth less", result.overlap)
     if write:
         refused = None if force else refusal(result, before)
         result = replace(result, written=refused is None, refused=refused)

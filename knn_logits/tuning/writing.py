@@ -26,7 +26,7 @@ def refusal(result: Tuning, before: tuple[int, int, int]) -> str | None:
         before: The place of the settings stored in its grid.
     """
     overlap, verdict, gate = result.overlap, result.verdict, result.gate
-    if overlap is not None and overlap.suspicious:
+    if overlap is not None and overlap.held:
         return (
             f"{overlap}, and settings chosen on it are bad for any other; give text that is not in "
             "the datastore, or say --allow-overlap (allow_overlap=True)"

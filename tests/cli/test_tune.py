@@ -20,7 +20,7 @@ def copy(store, tmp_path):
     return shutil.copytree(store.folder, tmp_path / "copy")
 
 
-def test_json_and_write(run, model_folder, copy, text):
+def test_json_and_write(run, model_folder, copy, text, tmp_path):
     result = run("tune", model_folder, copy, text, "--k", 32, "--json")
     assert result.code == 0, result.err
     assert len(result.out.splitlines()) == 1
@@ -29,11 +29,15 @@ def test_json_and_write(run, model_folder, copy, text):
     assert content["settings_tried"] >= 1000
     assert content["perplexity"] < content["perplexity_lm"]
     assert run("info", copy, "--json").json["settings"]["calibrated"] is False
-    refused = run("tune", model_folder, copy, text, "--k", 32, "--write", "--json")
+    stored = write_corpus(tmp_path / "stored.jsonl", TEXTS)
+    refused = run("tune", model_folder, copy, stored, "--k", 32, "--write", "--json")
     assert refused.code == 1
     assert "nothing is written" in refused.err
     assert "--allow-overlap" in refused.json["refused"]
     assert run("info", copy, "--json").json["settings"]["calibrated"] is False
+    quiet = run("tune", model_folder, copy, stored, "--k", 8, "--allow-overlap", "--json")
+    assert "runs of 13" not in quiet.err
+    assert quiet.json["overlap"] is None
     few = run("tune", model_folder, copy, text, "--k", 32, "--write", "--allow-overlap")
     assert few.code == 1
     assert "tokens of text, half of which is held out" in few.err
@@ -48,8 +52,9 @@ def test_json_and_write(run, model_folder, copy, text):
     assert settings["k"] == content["k"]
 
 
-def test_for_people(run, model_folder, copy, text):
-    result = run("tune", model_folder, copy, text, "--k", 8)
+def test_for_people(run, model_folder, copy, tmp_path):
+    stored = write_corpus(tmp_path / "stored.jsonl", TEXTS)
+    result = run("tune", model_folder, copy, stored, "--k", 8)
     assert result.code == 0, result.err
     assert "other tokens" in result.out
     assert "tune on text that the datastore does not hold" in result.out
