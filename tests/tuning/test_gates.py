@@ -176,12 +176,13 @@ def test_settings_without_a_gate_leave_the_stored_one(model, tokenizer, copy, mo
     told = []
     monkeypatch.setattr(tuner.logger, "warning", lambda *parts: told.append(parts[0]))
     write_settings(copy, 16, 0.3, 5.0, CURVE)
-    chosen = knn_logits.tune(model, tokenizer, copy.folder, DOCUMENTS, k=8, write=True, force=True)
+    settings = {"k": 8, "write": True, "force": True, "allow_overlap": True}
+    chosen = knn_logits.tune(model, tokenizer, copy.folder, DOCUMENTS, **settings)
     store = Datastore(copy.folder, full=True)
     assert stored_gate(store).lmbdas.tolist() == CURVE.lmbdas.tolist()
     assert store.manifest.settings.lmbda == chosen.lmbda
     assert ["stays" in one for one in told] == [True]
-    knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=8, gate="none", write=True, force=True)
+    knn_logits.tune(model, tokenizer, store, DOCUMENTS, gate="none", **settings)
     assert stored_gate(Datastore(copy.folder, full=True)) is None
     assert len(told) == 1
 
