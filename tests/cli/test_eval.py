@@ -84,7 +84,7 @@ def test_an_unreadable_document_is_skipped_or_refused(run, model_folder, store, 
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "a.txt").write_text(TEXT)
-    (folder / "b.txt").write_bytes(b"\xff\xfe\x00broken\x00")
+    (folder / "b.txt").write_bytes(b"\x7fELF\x02\x01\x01\x00\x00broken\x00")
     result = run("eval", model_folder, store.folder, folder, "--json")
     assert result.code == 0, result.err
     assert "skipped" in result.err
