@@ -74,7 +74,7 @@ def document_loss(states: States) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def question_loss(
-    asked: States, documents: States, first: torch.Tensor
+    asked: States, documents: States, first: torch.Tensor, others: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Finds asked facts in documents, and nothing where no document has them.
 
@@ -82,15 +82,17 @@ def question_loss(
         asked: Tokens of answers, of questions to these documents and to any other.
         documents: What may be found.
         first: bool [asked], the first tokens of answers, where it is decided.
+        others: [m, dim], keys of documents of earlier batches, which are right for no question.
 
     Returns:
         The loss; how many first tokens found their fact; how many of those that should find
         nothing did.
     """
-    scores = _scores(asked.keys, documents.keys)
+    scores = _scores(asked.keys, torch.cat([documents.keys, others]))
     nothing = torch.full_like(scores[:, :1], NOTHING_NEAR / KEY_TEMPERATURE)
     total = torch.logsumexp(torch.cat([scores, nothing], 1), 1)
     right = (asked.fact[:, None] == documents.fact) & (asked.fact >= 0)[:, None]
+    right = functional.pad(right, (0, len(others)))
     there = right.any(1)
     hit = torch.logsumexp(scores[there].masked_fill(~right[there], -torch.inf), 1)
     found = total[there] - hit

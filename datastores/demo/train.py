@@ -29,6 +29,8 @@ END = "<|endoftext|>"
 LENGTH = 256
 # A fact's number and the place in it share one number.
 PLACES = 32
+# Keys of the first steps are of no use a few steps later.
+BANK_AFTER = 325
 
 
 def train_tokenizer(seed: int, vocabulary: int) -> PreTrainedTokenizerFast:
@@ -153,23 +155,38 @@ def make_batch(
     }
 
 
-def memory_losses(states: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The losses of documents and of questions, and shares of what was found: [5]."""
+def memory_losses(
+    states: torch.Tensor, batch: dict[str, torch.Tensor], bank: list[torch.Tensor]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The losses of documents and of questions.
+
+    Args:
+        states: [rows, length, dim].
+        batch: As `make_batch` makes it.
+        bank: For each of the two kinds of world, [m, dim], documents' keys of earlier batches. A
+            datastore has a hundred things that are easily mixed up, a batch has ten.
+
+    Returns:
+        [5], the two losses, and shares of what was found; and this batch's keys for the bank.
+    """
     # The end of a text is left out: a datastore has no entry for it.
     used = (batch["role"] > 0) & (batch["target"] > 0)
     names = ("target", "after", "segment", "fact")
     everything = States(states[used], *(batch[name][used] for name in names))
     kind, role, begins = (batch[name][used] for name in ("kind", "role", "begins"))
     begins = begins.bool()
-    sums = torch.zeros(5)
+    sums, kept = torch.zeros(5), []
     for one in range(len(lessons.KINDS)):
         documents = everything.at((kind == one) & (role == 1))
         loss, right = document_loss(documents)
         # The other kinds' questions are for another datastore: only where their answers begin.
         asked = (role == 2) & ((kind == one) | (begins & (torch.arange(len(kind)) % 4 == 0)))
-        found, good, left = question_loss(everything.at(asked), documents, begins[asked])
+        others = bank[one] if one < len(bank) else states.new_zeros(0, states.shape[-1])
+        found, good, left = question_loss(everything.at(asked), documents, begins[asked], others)
+        kept.append(documents.keys.detach())
         sums = sums + torch.stack([loss, found, right, good, left]) / len(lessons.KINDS)
-    return sums
+    # Two batches of notes may well speak of the same thing.
+    return sums, kept[: len(text.KINDS)]
 
 
 def rate(step: int, steps: int) -> float:
@@ -197,12 +214,13 @@ def train(options: argparse.Namespace) -> None:
     )
     begin = time.perf_counter()
     sums = torch.zeros(7)
+    bank: list[torch.Tensor] = []
     done, kept = 0, options.out.parent / "training.pt"
     if options.resume:
         found = torch.load(kept, weights_only=True)
         model.load_state_dict(found["model"])
         optimizer.load_state_dict(found["optimizer"])
-        done, log = found["step"], [log[0], *found["log"][1:]]
+        done, log, bank = found["step"], [log[0], *found["log"][1:]], found.get("bank", [])
     seconds = (log[-1].get("seconds", 0.0), log[-1].get("cpu_seconds", 0.0))
     for step in range(done + 1, (options.stop or options.steps) + 1):
         for group in optimizer.param_groups:
@@ -219,7 +237,10 @@ def train(options: argparse.Namespace) -> None:
         ).last_hidden_state
         said = batch["say"] >= 0
         lm = functional.cross_entropy(model.lm_head(hidden[said]), batch["say"][said])
-        memory = memory_losses(states[0], batch)
+        memory, keys = memory_losses(states[0], batch, bank)
+        if step > BANK_AFTER:
+            earlier = bank or [one[:0] for one in keys]
+            bank = [torch.cat([e, k])[-options.bank :] for e, k in zip(earlier, keys, strict=True)]
         optimizer.zero_grad(set_to_none=True)
         (lm + options.memory_weight * (memory[0] + memory[1])).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -242,7 +263,7 @@ def train(options: argparse.Namespace) -> None:
             sums.zero_()
             save(model, options.out)
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(state | {"step": step, "log": log}, kept.with_suffix(".new"))
+            torch.save(state | {"step": step, "log": log, "bank": bank}, kept.with_suffix(".new"))
             kept.with_suffix(".new").replace(kept)
             lines = "".join(json.dumps(row) + "\n" for row in log)
             (options.out.parent / "training.jsonl").write_text(lines, encoding="utf-8")
@@ -271,6 +292,7 @@ def main() -> None:
     parser.add_argument("--inner", type=int, default=512)
     parser.add_argument("--lr", type=float, default=2.5e-3)
     parser.add_argument("--memory-weight", type=float, default=1.0)
+    parser.add_argument("--bank", type=int, default=5000, help="keys of earlier batches")
     parser.add_argument("--every", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
