@@ -12,9 +12,7 @@ from asking_chronicle import CHRONICLE
 from asking_manual import MANUAL
 from grammar import Expander, Grammar, alternatives
 
-RELATIONS = (
-    "cause remedy part place life maker founder charter river birth death work".split()
-)
+RELATIONS = "cause remedy part place life maker founder charter river birth death work".split()
 FRAMES = {
     name: alternatives(text)
     for name, text in {
@@ -171,6 +169,10 @@ def _typo(rng: random.Random, prompt: str, name: str) -> str:
     word = words[place]
     at = rng.randrange(1, len(word) - 1)
     words[place] = rng.choice(
-        [word[:at] + word[at + 1 :], word[:at] + word[at] + word[at:], word[: at - 1] + word[at] + word[at - 1] + word[at + 1 :]]
+        [
+            word[:at] + word[at + 1 :],
+            word[:at] + word[at] + word[at:],
+            word[: at - 1] + word[at] + word[at - 1] + word[at + 1 :],
+        ]
     )
     return " ".join(words)

@@ -50,7 +50,9 @@ class Expander:
             )
             for name, options in grammar.items()
         }
-        self.kept = {name: set(options) - set(self.trained[name]) for name, options in grammar.items()}
+        self.kept = {
+            name: set(options) - set(self.trained[name]) for name, options in grammar.items()
+        }
 
     def draw(self, rng: random.Random, name: str) -> str:
         """A wording of a name, with `{e}` where the entity goes."""

@@ -82,7 +82,7 @@ def question_loss(
         asked: Tokens of answers, of questions to these documents and to any other.
         documents: What may be found.
         first: bool [asked], the first tokens of answers, where it is decided.
-        others: [m, dim], keys of documents of earlier batches, which are right for no question.
+        others: [m, dim], keys before facts of earlier batches, which are right for no question.
 
     Returns:
         The loss; how many first tokens found their fact; how many of those that should find

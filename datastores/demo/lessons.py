@@ -156,7 +156,10 @@ def note_questions(rng: random.Random, count: int, kind: int, first: int) -> lis
         head, _, tail = note.value.partition(" ")
         value = [(f" {head}", fact), *([(f" {tail}", fact + 500)] if tail else [])]
         pieces += [(f" {begin}" if pieces else begin, None), *value, (f"{note.rest}.", None)]
-        prompts = [begin, *(asking.slips(rng, one, note.subject) for one in rng.sample(note.others, 2))]
+        prompts = [
+            begin,
+            *(asking.slips(rng, one, note.subject) for one in rng.sample(note.others, 2)),
+        ]
         for prompt in prompts:
             cut = 1 if tail and not prompt.endswith("?") and rng.random() < 0.35 else 0
             begun = with_filler(rng, prompt) + "".join(piece for piece, _ in value[:cut])

@@ -39,7 +39,9 @@ ATTRIBUTES = """price colour weight height width length size age name owner addr
     type model brand sort kind class colour-code taste smell sound shape pattern theme topic subject motto slogan
     nickname birthday anniversary phone-number room entrance exit floor key pin limit minimum maximum average quantity
     contents ingredient dose effect danger warning cause cure remedy part maker place founder river birthplace work""".split()
-COLOURS = "blue red green white black yellow brown grey pink orange purple silver golden violet".split()
+COLOURS = (
+    "blue red green white black yellow brown grey pink orange purple silver golden violet".split()
+)
 MATERIALS = "wood steel glass paper copper stone leather cotton silk wool plastic rubber brass clay iron concrete".split()
 UNITS = "euros dollars pounds metres centimetres kilos grams litres minutes days weeks months years degrees volts pages pieces".split()
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
@@ -64,7 +66,9 @@ DOES = [
 WHERE = "in at near behind beside under above opposite outside inside".split()
 DETERMINERS = "the the the our a this my their your".split()
 LEADS = """please note that|remember:|as you know,|it is said that|we know that|note:|of course|I think|in fact,|this year
-    |usually|as always,|people say that|as a rule|normally|attention:|by the way,|it is true that|they say""".split("|")
+    |usually|as always,|people say that|as a rule|normally|attention:|by the way,|it is true that|they say""".split(
+    "|"
+)
 SYLLABLES = "Ka Mi Lo Ta Re Si No Pa Ju Ben Tom Ann Eri Oli Lu Mar Fin Wil Han Jo So Em Da".split()
 ENDS = "na ra ta lia ry son sen man ler ka el er is o a i us ton".split()
 
@@ -128,7 +132,12 @@ def attribute_note(rng: random.Random, subject: str, attribute: str) -> Note:
         ]
     )(rng)
     a, s = attribute.replace("-", " "), subject
-    tells = [f"The {a} of the {s} is", f"The {s} has the {a}", f"The {s}'s {a} is", f"The {a} for the {s} is"]
+    tells = [
+        f"The {a} of the {s} is",
+        f"The {s} has the {a}",
+        f"The {s}'s {a} is",
+        f"The {a} for the {s} is",
+    ]
     rng.shuffle(tells)
     asks = [
         f"what is the {a} of the {s}?",
@@ -191,7 +200,9 @@ def make_notes(rng: random.Random, count: int) -> list[Note]:
     """Notes that are easily mixed up: few subjects, few attributes."""
     subjects = [thing(rng) for _ in range(max(2, count // 3))]
     people = [
-        rng.choice(PEOPLE) if rng.random() < 0.6 else f"{rng.choice(ADJECTIVES)} {rng.choice(PEOPLE)}"
+        rng.choice(PEOPLE)
+        if rng.random() < 0.6
+        else f"{rng.choice(ADJECTIVES)} {rng.choice(PEOPLE)}"
         for _ in range(max(2, count // 2))
     ]
     attributes = rng.sample(ATTRIBUTES, max(2, count // 3))

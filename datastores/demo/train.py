@@ -29,8 +29,9 @@ END = "<|endoftext|>"
 LENGTH = 256
 # A fact's number and the place in it share one number.
 PLACES = 32
-# Keys of the first steps are of no use a few steps later.
-BANK_AFTER = 325
+# The first steps have larger batches and no bank, since their keys are of no use a few steps later.
+EARLY = 325
+EARLY_THINGS, EARLY_NOTES = 10, 14
 
 
 def train_tokenizer(seed: int, vocabulary: int) -> PreTrainedTokenizerFast:
@@ -163,8 +164,8 @@ def memory_losses(
     Args:
         states: [rows, length, dim].
         batch: As `make_batch` makes it.
-        bank: For each of the two kinds of world, [m, dim], documents' keys of earlier batches. A
-            datastore has a hundred things that are easily mixed up, a batch has ten.
+        bank: For each of the two kinds of world, [m, dim], the keys before facts in earlier batches.
+            A datastore has a hundred things that are easily mixed up, a batch has a few.
 
     Returns:
         [5], the two losses, and shares of what was found; and this batch's keys for the bank.
@@ -183,7 +184,8 @@ def memory_losses(
         asked = (role == 2) & ((kind == one) | (begins & (torch.arange(len(kind)) % 4 == 0)))
         others = bank[one] if one < len(bank) else states.new_zeros(0, states.shape[-1])
         found, good, left = question_loss(everything.at(asked), documents, begins[asked], others)
-        kept.append(documents.keys.detach())
+        starts = (documents.fact >= 0) & (documents.fact % PLACES == 0)
+        kept.append(documents.keys[starts].detach())
         sums = sums + torch.stack([loss, found, right, good, left]) / len(lessons.KINDS)
     # Two batches of notes may well speak of the same thing.
     return sums, kept[: len(text.KINDS)]
@@ -227,7 +229,9 @@ def train(options: argparse.Namespace) -> None:
             group["lr"] = options.lr * rate(step, options.steps)
         # A batch depends on its step alone, so that a training that goes on has the same ones.
         rng = random.Random(f"{options.seed} {step}")
-        batch = make_batch(lessons.lesson(rng, options.things, options.notes), tokenizer)
+        early = step <= EARLY
+        sizes = (EARLY_THINGS, EARLY_NOTES) if early else (options.things, options.notes)
+        batch = make_batch(lessons.lesson(rng, *sizes), tokenizer)
         states.clear()
         hidden = model.model(
             input_ids=batch["ids"],
@@ -238,7 +242,7 @@ def train(options: argparse.Namespace) -> None:
         said = batch["say"] >= 0
         lm = functional.cross_entropy(model.lm_head(hidden[said]), batch["say"][said])
         memory, keys = memory_losses(states[0], batch, bank)
-        if step > BANK_AFTER:
+        if not early:
             earlier = bank or [one[:0] for one in keys]
             bank = [torch.cat([e, k])[-options.bank :] for e, k in zip(earlier, keys, strict=True)]
         optimizer.zero_grad(set_to_none=True)
@@ -284,15 +288,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--resume", action="store_true", help="go on from training.pt")
     parser.add_argument("--stop", type=int, help="end here, on the schedule of all steps")
-    parser.add_argument("--things", type=int, default=10)
-    parser.add_argument("--notes", type=int, default=14)
+    parser.add_argument("--things", type=int, default=7)
+    parser.add_argument("--notes", type=int, default=10)
     parser.add_argument("--vocabulary", type=int, default=2560)
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--inner", type=int, default=512)
     parser.add_argument("--lr", type=float, default=2.5e-3)
     parser.add_argument("--memory-weight", type=float, default=1.0)
-    parser.add_argument("--bank", type=int, default=5000, help="keys of earlier batches")
+    parser.add_argument("--bank", type=int, default=600, help="keys of earlier batches")
     parser.add_argument("--every", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
