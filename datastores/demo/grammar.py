@@ -26,7 +26,7 @@ def alternatives(text: str) -> tuple[str, ...]:
 
 
 def is_held_out(name: str, alternative: str) -> bool:
-    """Whether the fixed rule keeps an alternative from training; the first of a name is not asked."""
+    """Whether the fixed rule keeps an alternative from training; a name's first is not asked."""
     return zlib.crc32(f"{name}: {alternative}".encode()) % _ONE_IN == 3
 
 

@@ -39,7 +39,7 @@ class Segment:
 def page(
     rng: random.Random, world: text.World, thing: text.Thing, facts: dict[str, int]
 ) -> list[tuple[str, int | None]]:
-    """A document as `text.make_page` makes them, in pieces; `facts` has the numbers of its facts."""
+    """A document as `text.make_page` makes them, in pieces; `facts` numbers its facts."""
     sentences: list[list[tuple[str, int | None]]] = []
     for relation, value in thing.facts.items():
         documents, others = words.RELATIONS[thing.kind][relation]

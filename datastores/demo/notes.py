@@ -10,67 +10,114 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-ADJECTIVES = """big small new old blue red green white black yellow good bad young long short wide narrow cheap quiet loud
-    busy empty full early late local public private main second third first last northern southern central famous
-    friendly strange simple modern ancient wooden golden silver broken clean heavy light warm cold dark bright
-    junior senior open closed free royal brown grey pink spare little tiny huge happy sad tired""".split()
-THINGS = """lamp table chair car bicycle boat train bus ticket book letter key phone computer printer camera radio clock
-    watch ring coat shoe hat bag box bottle cup plate knife spoon bread cake cheese soup coffee tea beer wine milk
-    garden tree flower house roof wall window door room kitchen office shop store bank hotel school library museum
-    theatre cinema station airport harbour bridge road street park square market church tower hall club team choir
-    band orchestra class course lesson meeting concert play film game match race exhibition party wedding festival
-    project report contract invoice account password budget server network website program file folder database
-    machine engine tool battery cable switch sensor filter pump ladder paint brush hammer nail screw wood paper
-    map song poem story recipe medicine tablet bed sofa mirror carpet curtain oven fridge sink shower towel
-    horse dog cat cow sheep goat hen duck bee fish bird rabbit farm field forest lake river island mountain valley
-    village city country region company factory workshop laboratory hospital clinic university department committee
-    council court police army union newspaper magazine channel studio gallery pool gym stadium camp hut cabin castle
-    statue fountain vase painting picture photo album drawing sign label parcel stamp postcard envelope notebook pen""".split()
-PEOPLE = """teacher doctor nurse baker butcher farmer driver pilot captain sailor soldier lawyer judge engineer manager
-    director president secretary student pupil singer dancer actor writer painter poet musician conductor trainer
-    player runner swimmer cook waiter gardener cleaner plumber carpenter tailor barber guard guide librarian editor
-    reporter scientist professor neighbour friend brother sister mother father uncle aunt cousin grandmother boss
-    colleague owner guest visitor customer child boy girl woman man team choir band club committee council class orchestra
-    group family staff crew""".split()
-ATTRIBUTES = """price colour weight height width length size age name owner address number code password size depth speed
-    temperature capacity voltage power material title author editor director leader chairman keeper language currency
-    capital mayor population area budget cost fee rent salary deadline date opening closing start end duration distance
-    direction rule reason purpose goal plan result score winner loser prize record rank grade level version format
-    type model brand sort kind class colour-code taste smell sound shape pattern theme topic subject motto slogan
-    nickname birthday anniversary phone-number room entrance exit floor key pin limit minimum maximum average quantity
-    contents ingredient dose effect danger warning cause cure remedy part maker place founder river birthplace work""".split()
-COLOURS = (
-    "blue red green white black yellow brown grey pink orange purple silver golden violet".split()
+
+def words_of(text: str) -> list[str]:
+    """The words of a text."""
+    return text.split()
+
+
+ADJECTIVES = words_of("""big small new old blue red green white black yellow good bad young long
+    short wide narrow cheap quiet loud busy empty full early late local public private main
+    second third first last northern southern central famous friendly strange simple modern
+    ancient wooden golden silver broken clean heavy light warm cold dark bright junior
+    senior open closed free royal brown grey pink spare little tiny huge happy sad tired""")
+THINGS = words_of("""lamp table chair car bicycle boat train bus ticket book letter key phone
+    computer printer camera radio clock watch ring coat shoe hat bag box bottle cup plate
+    knife spoon bread cake cheese soup coffee tea beer wine milk garden tree flower house
+    roof wall window door room kitchen office shop store bank hotel school library museum
+    theatre cinema station airport harbour bridge road street park square market church
+    tower hall club team choir band orchestra class course lesson meeting concert play film
+    game match race exhibition party wedding festival project report contract invoice
+    account password budget server network website program file folder database machine
+    engine tool battery cable switch sensor filter pump ladder paint brush hammer nail screw
+    wood paper map song poem story recipe medicine tablet bed sofa mirror carpet curtain
+    oven fridge sink shower towel horse dog cat cow sheep goat hen duck bee fish bird rabbit
+    farm field forest lake river island mountain valley village city country region company
+    factory workshop laboratory hospital clinic university department committee council
+    court police army union newspaper magazine channel studio gallery pool gym stadium camp
+    hut cabin castle statue fountain vase painting picture photo album drawing sign label
+    parcel stamp postcard envelope notebook pen""")
+PEOPLE = words_of("""teacher doctor nurse baker butcher farmer driver pilot captain sailor soldier
+    lawyer judge engineer manager director president secretary student pupil singer dancer
+    actor writer painter poet musician conductor trainer player runner swimmer cook waiter
+    gardener cleaner plumber carpenter tailor barber guard guide librarian editor reporter
+    scientist professor neighbour friend brother sister mother father uncle aunt cousin
+    grandmother boss colleague owner guest visitor customer child boy girl woman man team
+    choir band club committee council class orchestra group family staff crew""")
+ATTRIBUTES = words_of("""price colour weight height width length size age name owner address number
+    code password size depth speed temperature capacity voltage power material title author
+    editor director leader chairman keeper language currency capital mayor population area
+    budget cost fee rent salary deadline date opening closing start end duration distance
+    direction rule reason purpose goal plan result score winner loser prize record rank
+    grade level version format type model brand sort kind class colour-code taste smell
+    sound shape pattern theme topic subject motto slogan nickname birthday anniversary
+    phone-number room entrance exit floor key pin limit minimum maximum average quantity
+    contents ingredient dose effect danger warning cause cure remedy part maker place
+    founder river birthplace work""")
+COLOURS = words_of(
+    "blue red green white black yellow brown grey pink orange purple silver golden violet"
 )
-MATERIALS = "wood steel glass paper copper stone leather cotton silk wool plastic rubber brass clay iron concrete".split()
-UNITS = "euros dollars pounds metres centimetres kilos grams litres minutes days weeks months years degrees volts pages pieces".split()
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = """January February March April May June July August September October November December""".split()
-HOURS = "one two three four five six seven eight nine ten eleven twelve noon midnight".split()
-PARTS_OF_DAY = "morning afternoon evening night".split()
+MATERIALS = words_of(
+    "wood steel glass paper copper stone leather cotton silk wool plastic rubber brass "
+    "clay iron concrete"
+)
+UNITS = words_of(
+    "euros dollars pounds metres centimetres kilos grams litres minutes days weeks months "
+    "years degrees volts pages pieces"
+)
+DAYS = words_of("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+MONTHS = words_of(
+    """January February March April May June July August September October November December"""
+)
+HOURS = words_of("one two three four five six seven eight nine ten eleven twelve noon midnight")
+PARTS_OF_DAY = words_of("morning afternoon evening night")
 # base form, third person, gerund
 VERBS = [
     tuple(one.split("/"))
-    for one in """rehearse/rehearses meet/meets open/opens close/closes work/works sing/sings play/plays train/trains eat/eats
-    sleep/sleeps arrive/arrives leave/leaves start/starts end/ends wait/waits study/studies read/reads write/writes
-    practise/practises perform/performs swim/swims run/runs dance/dances cook/cooks rest/rests travel/travels talk/talks
-    teach/teaches learn/learns shop/shops walk/walks gather/gathers live/lives stay/stays stop/stops return/returns
-    speak/speaks paint/paints fish/fishes pray/prays celebrate/celebrates park/parks land/lands appear/appears""".split()
+    for one in words_of("""rehearse/rehearses meet/meets open/opens close/closes work/works
+    sing/sings play/plays train/trains eat/eats sleep/sleeps arrive/arrives leave/leaves
+    start/starts end/ends wait/waits study/studies read/reads write/writes
+    practise/practises perform/performs swim/swims run/runs dance/dances cook/cooks
+    rest/rests travel/travels talk/talks teach/teaches learn/learns shop/shops walk/walks
+    gather/gathers live/lives stay/stays stop/stops return/returns speak/speaks paint/paints
+    fish/fishes pray/prays celebrate/celebrates park/parks land/lands appear/appears""")
 ]
 DOES = [
     tuple(one.split("/"))
-    for one in """sell/sells buy/buys make/makes repair/repairs collect/collects build/builds clean/cleans carry/carries grow/grows
-    bring/brings keep/keeps use/uses need/needs like/likes want/wants show/shows find/finds paint/paints wash/washes
-    read/reads write/writes send/sends check/checks draw/draws produce/produces feed/feeds watch/watches own/owns""".split()
+    for one in words_of("""sell/sells buy/buys make/makes repair/repairs collect/collects
+    build/builds clean/cleans carry/carries grow/grows bring/brings keep/keeps use/uses
+    need/needs like/likes want/wants show/shows find/finds paint/paints wash/washes
+    read/reads write/writes send/sends check/checks draw/draws produce/produces feed/feeds
+    watch/watches own/owns""")
 ]
-WHERE = "in at near behind beside under above opposite outside inside".split()
-DETERMINERS = "the the the our a this my their your".split()
-LEADS = """please note that|remember:|as you know,|it is said that|we know that|note:|of course|I think|in fact,|this year
-    |usually|as always,|people say that|as a rule|normally|attention:|by the way,|it is true that|they say""".split(
-    "|"
+WHERE = words_of("in at near behind beside under above opposite outside inside")
+DETERMINERS = words_of("the the the our a this my their your")
+# Two of them carry spaces of the page that they were written on; training had them so.
+LEADS = (
+    "please note that",
+    "remember:",
+    "as you know,",
+    "it is said that",
+    "we know that",
+    "note:",
+    "of course",
+    "I think",
+    "in fact,",
+    "this year\n    ",
+    "usually",
+    "as always,",
+    "people say that",
+    "as a rule",
+    "normally",
+    "attention:",
+    "by the way,",
+    "it is true that",
+    "they say",
 )
-SYLLABLES = "Ka Mi Lo Ta Re Si No Pa Ju Ben Tom Ann Eri Oli Lu Mar Fin Wil Han Jo So Em Da".split()
-ENDS = "na ra ta lia ry son sen man ler ka el er is o a i us ton".split()
+SYLLABLES = words_of(
+    "Ka Mi Lo Ta Re Si No Pa Ju Ben Tom Ann Eri Oli Lu Mar Fin Wil Han Jo So Em Da"
+)
+ENDS = words_of("na ra ta lia ry son sen man ler ka el er is o a i us ton")
 
 
 @dataclass(frozen=True)
@@ -165,7 +212,8 @@ def event_note(rng: random.Random, subject: str) -> Note:
     wanted = rng.choice(["time", "place", "object"])
     if wanted == "object":
         base, does = rng.choice(DOES)
-        value = f"{rng.choice(['', 'the ', 'a ', 'old ', 'new '])}{rng.choice(ADJECTIVES)} {rng.choice(THINGS)}"
+        value = rng.choice(["", "the ", "a ", "old ", "new "])
+        value += f"{rng.choice(ADJECTIVES)} {rng.choice(THINGS)}"
         tail = rng.choice(["", f" {time}", f" {place}"])
         begin = f"{doer} {does}"
         others = [f"{one} {does}" for one in doers] + [
@@ -238,10 +286,11 @@ def filler(rng: random.Random) -> str:
 def idle_question(rng: random.Random, name: str) -> str:
     """A question whose answer no document has; `name` is something that documents know."""
     attribute = rng.choice(
-        """price weight height population mayor wife husband age colour size area language religion
-        temperature voltage length speed password phone number owner email king area code music animal
-        favourite dish school teacher doctor eye colour warranty barcode serial number flag anthem dog
-        horse son daughter brother sister mother opinion salary hobby weather climate food""".split()
+        words_of("""price weight height population mayor wife husband age colour size area language
+    religion temperature voltage length speed password phone number owner email king area
+    code music animal favourite dish school teacher doctor eye colour warranty barcode
+    serial number flag anthem dog horse son daughter brother sister mother opinion salary
+    hobby weather climate food""")
     )
     return rng.choice(
         [

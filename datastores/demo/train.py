@@ -164,8 +164,8 @@ def memory_losses(
     Args:
         states: [rows, length, dim].
         batch: As `make_batch` makes it.
-        bank: For each of the two kinds of world, [m, dim], the keys before facts in earlier batches.
-            A datastore has a hundred things that are easily mixed up, a batch has a few.
+        bank: For each of the two kinds of world, [m, dim], the keys before facts in earlier
+            batches. A datastore has a hundred things that are easily mixed up.
 
     Returns:
         [5], the two losses, and shares of what was found; and this batch's keys for the bank.
@@ -253,7 +253,9 @@ def train(options: argparse.Namespace) -> None:
         sums += torch.cat([lm.detach()[None], memory.detach(), tokens.float()[None]])
         if step % options.every == 0:
             names = ("loss", "memory_loss", "question_loss", "memory_right", "found", "silent")
-            row = dict(zip(names, (round(s, 4) for s in (sums / options.every).tolist())))
+            row = dict(
+                zip(names, (round(s, 4) for s in (sums / options.every).tolist()), strict=False)
+            )
             log.append(
                 {
                     "step": step,

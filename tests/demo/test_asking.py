@@ -11,10 +11,22 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "datastores" / "demo"
-MODULES = (
-    "asking asking_chronicle asking_manual demo evaluate free gates grammar keys lessons notes text "
-    "train words"
-).split()
+MODULES = [
+    "asking",
+    "asking_chronicle",
+    "asking_manual",
+    "demo",
+    "evaluate",
+    "free",
+    "gates",
+    "grammar",
+    "keys",
+    "lessons",
+    "notes",
+    "text",
+    "train",
+    "words",
+]
 
 
 @pytest.fixture(scope="module")
