@@ -68,18 +68,21 @@ class Namer:
     """Draws names and numbers, either only kept ones or only others.
 
     With `narrow`, names share their beginnings and numbers most of their digits, so that telling
-    them apart takes every part of them.
+    them apart takes every part of them. With `close`, they share their ends as well.
     """
 
-    def __init__(self, rng: random.Random, kept: bool, narrow: bool = False) -> None:
+    def __init__(
+        self, rng: random.Random, kept: bool, narrow: bool = False, close: bool = False
+    ) -> None:
         self.rng, self.kept = rng, kept
         self.starts = rng.sample(words.STARTS, 5) if narrow else words.STARTS
         self.digits = rng.sample(range(10), 4) if narrow else list(range(10))
         self.letter = "E" if kept else rng.choice("ABCDEFGHKLMNPRST")
         self.part_letter = "K" if kept else rng.choice("ABCDEFGHKLMNPRST")
+        self.ends = {kind: rng.sample(ends, 5) for kind, ends in _ENDS.items()} if close else _ENDS
 
     def name(self, kind: str) -> str:
-        ends = _ENDS[kind]
+        ends = self.ends[kind]
         while True:
             name = self.rng.choice(self.starts) + self.rng.choice(ends)
             if is_kept(name) == self.kept:
@@ -119,9 +122,11 @@ class Namer:
         return self.thing_name(kind) if kind in ("person", "town", "part") else self.name(kind)
 
 
-def make_world(rng: random.Random, kind: str, counts: dict[str, int], kept: bool) -> World:
+def make_world(
+    rng: random.Random, kind: str, counts: dict[str, int], kept: bool, close: bool = False
+) -> World:
     """A world with `counts` things of each kind, all with different names."""
-    namer = Namer(rng, kept, narrow=not kept and rng.random() < 0.5)
+    namer = Namer(rng, kept, narrow=not kept and rng.random() < 0.5, close=close)
     name = namer.name("machine" if kind == "manual" else "country")
     if kind == "manual":
         name += " " + rng.choice(words.MACHINES)
@@ -164,28 +169,6 @@ def make_page(rng: random.Random, world: World, thing: Thing) -> Page:
     rng.shuffle(sentences)
     opening = fill_in(rng.choice(words.OPENINGS[thing.kind]), world, thing)
     return Page(thing, " ".join([opening, *sentences]), patterns)
-
-
-def training_segments(rng: random.Random, kind: str, things: int = 12) -> list[str]:
-    """Pages of an invented world, sentences that state the same facts otherwise, plain text."""
-    first, second = KINDS[kind]
-    count = rng.randint(things // 3, things - things // 3)
-    world = make_world(rng, kind, {first: count, second: things - count}, kept=False)
-    segments = []
-    for thing in world.things:
-        text = make_page(rng, world, thing).text
-        for relation, value in thing.facts.items():
-            documents, questions = words.RELATIONS[thing.kind][relation]
-            again = rng.choice(questions if rng.random() < 0.7 else documents)
-            sentence = f"{fill_in(again, world, thing)} {value}."
-            if rng.random() < 0.85:
-                segments.append(sentence)
-            else:
-                text += " " + sentence
-        segments.append(text)
-    segments += plain_paragraphs(rng, kind, 4)
-    rng.shuffle(segments)
-    return segments
 
 
 def plain_paragraphs(rng: random.Random, kind: str, count: int) -> list[str]:
