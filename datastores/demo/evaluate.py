@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import demo
+import scoring
 import text
 import torch
 from rich.console import Console
@@ -26,7 +27,6 @@ from knn_logits import (
     KNNConfig,
     KNNLogitsProcessor,
     SequenceTrace,
-    explain,
     load_gate,
 )
 
@@ -118,8 +118,8 @@ def count(
         named = [(row, named_source(trace)) for row, trace in hits if trace is not None]
         right += len(named)
         sources += sum(source == row["document"] for row, source in named)
-    if config is not None:
-        result["sources"] = sources / max(right, 1)
+    if config is not None and right:
+        result["sources"] = sources / right
     return {name: round(share, 4) for name, share in result.items()}
 
 
@@ -132,25 +132,11 @@ def perplexity(
     lmbda: float | Gate,
 ) -> dict[str, float]:
     """Of texts, by the model alone and with the datastore."""
-    lm = mixed = 0.0
-    tokens = 0
-    for one in texts:
-        trace = explain(
-            model,
-            tokenizer,
-            store,
-            one,
-            k=config.k,
-            lmbda=lmbda,
-            temperature=config.temperature,
-            max_neighbors=1,
-            check=False,
-        )
-        for token in trace[0].tokens:
-            lm -= math.log(max(token.p_lm or 0.0, 1e-30))
-            mixed -= math.log(max(token.p or 0.0, 1e-30))
-            tokens += 1
-    without, with_store = math.exp(lm / tokens), math.exp(mixed / tokens)
+    found = scoring.score(model, tokenizer, store, [(one, 1) for one in texts], config, lmbda)
+    by_lm, by_knn, share = found.by_lm.double(), found.by_knn.double(), found.lmbda.double()
+    mixture = share * by_knn.exp() + (1.0 - share) * by_lm.exp()
+    without = math.exp(-by_lm.mean().item())
+    with_store = math.exp(-mixture.clamp(min=1e-30).log().mean().item())
     return {
         "without": round(without, 3),
         "with": round(with_store, 3),

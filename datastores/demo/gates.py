@@ -19,23 +19,19 @@ import demo
 import evaluate
 import free
 import lessons
-import numpy as np
+import scoring
 import torch
 from rich.console import Console
-from torch import Tensor
 
 from knn_logits import (
     Datastore,
-    Neighbors,
     fit_distance_gate,
     fit_learned_gate,
-    gate_features,
     save_gate,
 )
 
 TEXTS = 150
 QUESTIONS = 600
-BATCH = 32
 
 
 def texts_to_fit(
@@ -63,47 +59,13 @@ def texts_to_fit(
             yield one, 1
 
 
-def states_and_logits(model: Any, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The keys of a batch of texts, and log p_LM."""
-    states: list[Tensor] = []
-    place = model.model.layers[-1].mlp
-    hook = place.register_forward_pre_hook(lambda _, given: states.append(given[0]))
-    with torch.no_grad():
-        logits = model(input_ids=ids, attention_mask=mask).logits
-    hook.remove()
-    return states[0], logits.float().log_softmax(-1)
-
-
 def arrays_to_fit(
     kind: str, model: Any, tokenizer: Any, store: Datastore, count: int, questions: int
 ) -> tuple[Any, Any, Any]:
-    """Features, log p_LM and log p_kNN of the tokens that count.
-
-    They are those that `explain` would give, for many texts at once: the index is exact.
-    """
-    keys = torch.from_numpy(np.asarray(store.keys(np.arange(len(store))))).float()
-    keys, values = torch.nn.functional.normalize(keys, dim=-1), store.values.long()
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
-    texts = sorted(texts_to_fit(kind, tokenizer, count, questions), key=lambda one: len(one[0]))
-    for start in range(0, len(texts), BATCH):
-        batch = texts[start : start + BATCH]
-        encoded = tokenizer([text for text, _ in batch], padding=True, return_tensors="pt")
-        ids, mask = encoded["input_ids"], encoded["attention_mask"]
-        states, log_p = states_and_logits(model, ids, mask)
-        place = torch.arange(ids.shape[1])
-        first = torch.tensor([first for _, first in batch])
-        # A token is predicted from the place before it.
-        used = ((place >= first[:, None]) & (mask > 0))[:, 1:]
-        states, log_p, target = states[:, :-1][used], log_p[:, :-1][used], ids[:, 1:][used]
-        scores = torch.nn.functional.normalize(states.float(), dim=-1) @ keys.T
-        near, at = scores.topk(min(demo.SETTINGS.k, len(keys)), dim=-1)
-        neighbors = Neighbors(at, near, values[at])
-        weights = (near / demo.SETTINGS.temperature).softmax(-1)
-        by_knn = (weights * (values[at] == target[:, None])).sum(-1).log()
-        by_lm = log_p.gather(-1, target[:, None])[:, 0]
-        found.append((gate_features(neighbors, demo.METRIC, log_p), by_lm, by_knn))
-    features, lm, knn = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
-    return features, lm.astype(np.float64), knn.astype(np.float64)
+    """Features, log p_LM and log p_kNN of the tokens that count."""
+    texts = list(texts_to_fit(kind, tokenizer, count, questions))
+    found = scoring.score(model, tokenizer, store, texts)
+    return found.features.numpy(), found.by_lm.double().numpy(), found.by_knn.double().numpy()
 
 
 def main() -> None:

@@ -86,15 +86,13 @@ def with_filler(rng: random.Random, prompt: str) -> str:
     return prompt
 
 
-def known_questions(
-    rng: random.Random, things: int, kind: int, first: int, close: bool
-) -> list[Segment]:
+def known_questions(rng: random.Random, things: int, kind: int, first: int) -> list[Segment]:
     """Pages of a world with questions about them, and about things that no page is about."""
     name = KINDS[kind]
     one, two = text.KINDS[name]
     count = rng.randint(things // 3, things - things // 3)
-    world = text.make_world(rng, name, {one: count, two: things - count}, kept=False, close=close)
-    absent = set(rng.sample(range(things), things // (3 if close else 5)))
+    world = text.make_world(rng, name, {one: count, two: things - count}, kept=False)
+    absent = set(rng.sample(range(things), things // 5))
     segments: list[Segment] = []
     documents: list[Segment] = []
     for place, thing in enumerate(world.things):
@@ -170,15 +168,11 @@ def note_questions(rng: random.Random, count: int, kind: int, first: int) -> lis
     return segments
 
 
-def lesson(rng: random.Random, things: int, count: int, close: bool = False) -> list[Segment]:
-    """All texts of one step; facts are numbered through.
-
-    With `close`, names differ by little, and more of the questions are about things that no
-    document has.
-    """
+def lesson(rng: random.Random, things: int, count: int) -> list[Segment]:
+    """All texts of one step; facts are numbered through."""
     segments = []
     for kind in range(2):
-        segments += known_questions(rng, things, kind, kind * 1000, close)
+        segments += known_questions(rng, things, kind, kind * 1000)
     segments += note_questions(rng, count, 2, 2000)
     rng.shuffle(segments)
     return segments

@@ -68,21 +68,18 @@ class Namer:
     """Draws names and numbers, either only kept ones or only others.
 
     With `narrow`, names share their beginnings and numbers most of their digits, so that telling
-    them apart takes every part of them. With `close`, they share their ends as well.
+    them apart takes every part of them.
     """
 
-    def __init__(
-        self, rng: random.Random, kept: bool, narrow: bool = False, close: bool = False
-    ) -> None:
+    def __init__(self, rng: random.Random, kept: bool, narrow: bool = False) -> None:
         self.rng, self.kept = rng, kept
         self.starts = rng.sample(words.STARTS, 5) if narrow else words.STARTS
         self.digits = rng.sample(range(10), 4) if narrow else list(range(10))
         self.letter = "E" if kept else rng.choice("ABCDEFGHKLMNPRST")
         self.part_letter = "K" if kept else rng.choice("ABCDEFGHKLMNPRST")
-        self.ends = {kind: rng.sample(ends, 5) for kind, ends in _ENDS.items()} if close else _ENDS
 
     def name(self, kind: str) -> str:
-        ends = self.ends[kind]
+        ends = _ENDS[kind]
         while True:
             name = self.rng.choice(self.starts) + self.rng.choice(ends)
             if is_kept(name) == self.kept:
@@ -122,11 +119,9 @@ class Namer:
         return self.thing_name(kind) if kind in ("person", "town", "part") else self.name(kind)
 
 
-def make_world(
-    rng: random.Random, kind: str, counts: dict[str, int], kept: bool, close: bool = False
-) -> World:
+def make_world(rng: random.Random, kind: str, counts: dict[str, int], kept: bool) -> World:
     """A world with `counts` things of each kind, all with different names."""
-    namer = Namer(rng, kept, narrow=not kept and rng.random() < 0.5, close=close)
+    namer = Namer(rng, kept, narrow=not kept and rng.random() < 0.5)
     name = namer.name("machine" if kind == "manual" else "country")
     if kind == "manual":
         name += " " + rng.choice(words.MACHINES)

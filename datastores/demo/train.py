@@ -32,8 +32,6 @@ PLACES = 32
 # The first steps have larger batches and no bank, since their keys are of no use a few steps later.
 EARLY = 325
 EARLY_THINGS, EARLY_NOTES = 10, 14
-# From here on names are closer to each other, at a rate that starts again from half.
-FIRST_COURSE = 3000
 
 
 def train_tokenizer(seed: int, vocabulary: int) -> PreTrainedTokenizerFast:
@@ -194,15 +192,9 @@ def memory_losses(
 
 
 def rate(step: int, steps: int) -> float:
-    """The share of the learning rate.
-
-    The first course has a warm-up, a plateau, and goes down over its last three tenths. The second
-    goes down from a half.
-    """
-    if step > FIRST_COURSE:
-        return max(0.5 * (steps - step) / (steps - FIRST_COURSE), 0.005)
-    last = 0.3 * FIRST_COURSE
-    return min(step / 100, 1.0, max((FIRST_COURSE - step) / last, 0.01))
+    """The share of the learning rate: a warm-up, a plateau, and down over the last three tenths."""
+    last = 0.3 * steps
+    return min(step / 100, 1.0, max((steps - step) / last, 0.01))
 
 
 def train(options: argparse.Namespace) -> None:
@@ -239,7 +231,7 @@ def train(options: argparse.Namespace) -> None:
         rng = random.Random(f"{options.seed} {step}")
         early = step <= EARLY
         sizes = (EARLY_THINGS, EARLY_NOTES) if early else (options.things, options.notes)
-        batch = make_batch(lessons.lesson(rng, *sizes, close=step > FIRST_COURSE), tokenizer)
+        batch = make_batch(lessons.lesson(rng, *sizes), tokenizer)
         states.clear()
         hidden = model.model(
             input_ids=batch["ids"],
@@ -295,7 +287,7 @@ def save(model: LlamaForCausalLM, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=text.HERE / "model")
-    parser.add_argument("--steps", type=int, default=3700)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--resume", action="store_true", help="go on from training.pt")
     parser.add_argument("--stop", type=int, help="end here, on the schedule of all steps")
     parser.add_argument("--things", type=int, default=7)
