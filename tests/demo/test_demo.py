@@ -75,10 +75,9 @@ def test_the_model_answers_with_the_datastore_and_not_without(scripts, loaded, s
 
 
 @pytest.mark.parametrize("kind", ["manual", "chronicle"])
-@pytest.mark.parametrize("which", ["distance", "learned"])
-def test_a_gate_leaves_other_text_alone(scripts, loaded, stores, kind, which):
+def test_the_gate_leaves_other_text_alone(scripts, loaded, stores, kind):
     demo, evaluate = scripts["demo"], scripts["evaluate"]
-    gate = knn_logits.load_gate(demo.gate_file(kind, which))
+    gate = knn_logits.load_gate(demo.gate_file(kind))
     texts = evaluate.ordinary_texts(kind, 12, seed=5)
     assert len(texts) == 3
     for some in texts.values():
