@@ -131,8 +131,8 @@ def write(model: Any, tokenizer: Any, prompt: str, **extra: Any) -> Any:
 FREELY = {
     "manual": ("How do I fix E529?", "who makes k-5750", "How do I fix E000?"),
     "chronicle": (
-        "Where was Abbot Dalna born?",
-        "year of death of Abbot Dalna",
+        "Where was Abbot Toril born?",
+        "year of death of Abbot Toril",
         "Who founded Paris?",
     ),
 }
