@@ -280,6 +280,8 @@ def save(model: LlamaForCausalLM, out: Path) -> None:
     half = LlamaForCausalLM(model.config).to(torch.float16)
     half.load_state_dict(model.state_dict())
     half.generation_config.max_length = None
+    # Greedy text of a model this small turns in circles; no sentence of it comes twice.
+    half.generation_config.no_repeat_ngram_size = 8
     half.save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
 
