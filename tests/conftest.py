@@ -1,7 +1,10 @@
 """Small models, a tokenizer and datastores that tests share. Nothing here needs a network."""
 
 import copy
+import importlib
 import os
+import sys
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -285,3 +288,15 @@ def run(monkeypatch, capsys):
     before = logger.handlers, logger.propagate
     yield lambda *args: call(monkeypatch, capsys, *args)
     logger.handlers, logger.propagate = before
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """Each of the demo's modules by its name; gone from `sys.modules` afterwards."""
+    demo = Path(__file__).parents[1] / "datastores" / "demo"
+    names = [file.stem for file in demo.glob("*.py")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(demo))
+        yield {name: importlib.import_module(name) for name in names}
+        for name in names:
+            sys.modules.pop(name, None)

@@ -32,6 +32,7 @@ from knn_logits import (
     load_gate,
     read_corpus,
 )
+from knn_logits.tuning.writing import write_settings
 
 HERE = Path(__file__).parent
 MODEL = HERE / "model"
@@ -59,11 +60,13 @@ def load_model(folder: Path = MODEL) -> tuple[Any, Any]:
 def open_store(kind: str, model: Any, tokenizer: Any, stores: Path, console: Console) -> Datastore:
     """The datastore of a corpus, built where it is not there yet.
 
-    The folder's name follows from the model and the corpus, so that a change of either builds anew.
+    The folder's name follows from the model, the corpus and the gate that is stored with it, so
+    that a change of one builds anew.
     """
     corpus = HERE / f"{kind}.jsonl"
     weights = Path(model.config.name_or_path) / "model.safetensors"
-    digest = hashlib.sha256(corpus.read_bytes() + weights.read_bytes()).hexdigest()
+    parts = [corpus, weights, *(one for one in [gate_file(kind)] if one.exists())]
+    digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
     folder = stores / f"{kind}-{digest[:12]}"
     try:
         return Datastore(folder)
@@ -95,6 +98,13 @@ def open_store(kind: str, model: Any, tokenizer: Any, stores: Path, console: Con
         )
         for task in tasks.values():
             bars.update(task, total=1, completed=1)
+    gate = gate_file(kind)
+    if gate.exists():
+        # Whoever names no λ gets the gate: it is what keeps silent about the unknown.
+        write_settings(
+            store, SETTINGS.k, SETTINGS.lmbda, SETTINGS.temperature, gate=load_gate(gate)
+        )
+        store = Datastore(folder)
     return store
 
 
@@ -115,6 +125,17 @@ def write(model: Any, tokenizer: Any, prompt: str, **extra: Any) -> Any:
         pad_token_id=tokenizer.eos_token_id,
         **extra,
     )
+
+
+# Asked as a visitor might; one of each that a document answers, and one that none does.
+FREELY = {
+    "manual": ("How do I fix E529?", "who makes k-5750", "How do I fix E000?"),
+    "chronicle": (
+        "Where was Abbot Toril born?",
+        "year of death of Abbot Toril",
+        "Who founded Paris?",
+    ),
+}
 
 
 def questions_of(kind: str, half: str) -> list[dict[str, str]]:
@@ -176,6 +197,9 @@ def main() -> None:
             words = "in the corpus's words" if wording == "seen" else "in words of its own"
             console.print(f"[bold cyan]A fact asked {words}[/] (right: {row['answer']})")
             ask(model, tokenizer, store, gate, row[wording], console)
+        for question in FREELY[kind][: options.questions]:
+            console.print("[bold cyan]Asked freely[/]")
+            ask(model, tokenizer, store, gate, question, console)
     for title, code in (
         ("Three lines of Python did it:", THREE_LINES),
         ("With your own text and model:", YOUR_OWN),

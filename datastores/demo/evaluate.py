@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import demo
+import scoring
 import text
 import torch
 from rich.console import Console
@@ -26,7 +27,6 @@ from knn_logits import (
     KNNConfig,
     KNNLogitsProcessor,
     SequenceTrace,
-    explain,
     load_gate,
 )
 
@@ -37,9 +37,16 @@ NEW_TOKENS = 14
 
 
 def answers(
-    model: Any, tokenizer: Any, prompts: list[str], knn: KNNLogitsProcessor | None
+    model: Any,
+    tokenizer: Any,
+    prompts: list[str],
+    knn: KNNLogitsProcessor | None,
+    traced: int | None = None,
 ) -> list[tuple[str, SequenceTrace | None]]:
-    """Greedy continuations up to the full stop, each with its trace."""
+    """Greedy continuations up to the full stop, each with its trace.
+
+    A trace takes four times as long as the text; `traced` bounds how many batches have one.
+    """
     found: list[tuple[str, SequenceTrace | None]] = []
     for start in range(0, len(prompts), BATCH):
         inputs = tokenizer(
@@ -55,7 +62,8 @@ def answers(
         )
         length = inputs["input_ids"].shape[1]
         texts = tokenizer.batch_decode(output[:, length:], skip_special_tokens=True)
-        traces = list(knn.trace(output, tokenizer)) if knn else [None] * len(texts)
+        wanted = knn is not None and (traced is None or start < traced * BATCH)
+        traces = list(knn.trace(output, tokenizer)) if knn and wanted else [None] * len(texts)
         found += [
             (one.split(".")[0].split("\n")[0].strip(), trace)
             for one, trace in zip(texts, traces, strict=True)
@@ -81,8 +89,12 @@ def count(
     rows: list[dict[str, str]],
     config: KNNConfig | None,
     lmbda: float | Gate = 0.0,
+    traced: int | None = None,
 ) -> dict[str, float]:
-    """Shares of right answers, and of right answers whose named source holds the fact."""
+    """Shares of right answers, and of right answers whose named source holds the fact.
+
+    Sources are counted in the first `traced` batches of each wording, in all without it.
+    """
     result: dict[str, float] = {}
     right = sources = 0
     for wording in ("seen", "new", "strange"):
@@ -94,7 +106,7 @@ def count(
                 model, store, k=config.k, lmbda=lmbda, temperature=config.temperature
             )
             with knn:
-                found = answers(model, tokenizer, prompts, knn)
+                found = answers(model, tokenizer, prompts, knn, traced)
         hits = [
             (row, trace)
             for row, (answer, trace) in zip(rows, found, strict=True)
@@ -103,12 +115,11 @@ def count(
         result[wording] = len(hits) / len(rows)
         if wording == "strange":
             continue
-        right += len(hits)
-        sources += sum(
-            trace is not None and named_source(trace) == row["document"] for row, trace in hits
-        )
-    if config is not None:
-        result["sources"] = sources / max(right, 1)
+        named = [(row, named_source(trace)) for row, trace in hits if trace is not None]
+        right += len(named)
+        sources += sum(source == row["document"] for row, source in named)
+    if config is not None and right:
+        result["sources"] = sources / right
     return {name: round(share, 4) for name, share in result.items()}
 
 
@@ -121,25 +132,11 @@ def perplexity(
     lmbda: float | Gate,
 ) -> dict[str, float]:
     """Of texts, by the model alone and with the datastore."""
-    lm = mixed = 0.0
-    tokens = 0
-    for one in texts:
-        trace = explain(
-            model,
-            tokenizer,
-            store,
-            one,
-            k=config.k,
-            lmbda=lmbda,
-            temperature=config.temperature,
-            max_neighbors=1,
-            check=False,
-        )
-        for token in trace[0].tokens:
-            lm -= math.log(max(token.p_lm or 0.0, 1e-30))
-            mixed -= math.log(max(token.p or 0.0, 1e-30))
-            tokens += 1
-    without, with_store = math.exp(lm / tokens), math.exp(mixed / tokens)
+    found = scoring.score(model, tokenizer, store, [(one, 1) for one in texts], config, lmbda)
+    by_lm, by_knn, share = found.by_lm.double(), found.by_knn.double(), found.lmbda.double()
+    mixture = share * by_knn.exp() + (1.0 - share) * by_lm.exp()
+    without = math.exp(-by_lm.mean().item())
+    with_store = math.exp(-mixture.clamp(min=1e-30).log().mean().item())
     return {
         "without": round(without, 3),
         "with": round(with_store, 3),
@@ -170,6 +167,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, nargs="*", default=[])
     parser.add_argument("--k", type=int, nargs="*", default=[])
     parser.add_argument("--texts", type=int, default=200)
+    parser.add_argument("--traced", type=int, help="batches of 75 whose sources are counted")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -197,7 +195,7 @@ def main() -> None:
             if isinstance(lmbda, str):
                 gate = load_gate(demo.gate_file(kind, lmbda, options.gates))
             row: dict[str, Any] = common | {"settings": asdict(config) | {"lmbda": lmbda}}
-            row["with"] = count(model, tokenizer, store, rows, config, gate)
+            row["with"] = count(model, tokenizer, store, rows, config, gate, options.traced)
             row["perplexity"] = {
                 name: perplexity(model, tokenizer, store, of, config, gate)
                 for name, of in texts.items()

@@ -1,8 +1,9 @@
 """Fits how much the neighbors' vote counts at each token, on the tuning half.
 
-The text to fit on: the tuning half's questions with their answers, of which the answers' tokens
-count, and ordinary text that the datastore may know nothing about. `evaluate.py` counts with other
-questions and other text.
+The text to fit on: questions with their answers, of which the answers' tokens count, and ordinary
+text that the datastore may know nothing about. The questions are the tuning half's and free ones,
+with productions that training has, and among them are some that no document answers: there the
+model's own silence is right. `evaluate.py` and `free.py` count with other questions and other text.
 
     python datastores/demo/gates.py          # writes gates/, about a minute
 """
@@ -10,70 +11,61 @@ questions and other text.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import demo
 import evaluate
-import numpy as np
+import free
+import lessons
+import scoring
 import torch
 from rich.console import Console
-from torch import Tensor
 
 from knn_logits import (
     Datastore,
-    Neighbors,
-    explain,
     fit_distance_gate,
     fit_learned_gate,
-    gate_features,
     save_gate,
 )
 
 TEXTS = 150
+QUESTIONS = 600
 
 
-class Recorder:
-    """A gate that lets all through alike, and notes what other gates would read."""
-
-    def __init__(self) -> None:
-        self.features: list[Tensor] = []
-
-    def lmbda(self, neighbors: Neighbors, metric: Any, log_p_lm: Tensor) -> Tensor:
-        self.features.append(gate_features(neighbors, metric, log_p_lm))
-        return torch.full((neighbors.rows,), 0.5)
-
-
-def texts_to_fit(kind: str, tokenizer: Any, count: int) -> Iterator[tuple[str, int]]:
+def texts_to_fit(
+    kind: str, tokenizer: Any, count: int, questions: int
+) -> Iterator[tuple[str, int]]:
     """Texts, and from which token on each counts."""
     for row in demo.questions_of(kind, "tuning"):
         for wording in ("seen", "new"):
             prompt = row[wording]
             yield f"{prompt} {row['answer']}.", len(tokenizer(prompt)["input_ids"])
+    seed = free.SEEDS["tuning"]
+    asked = [
+        (row["prompt"], f" {row['answer']}.")
+        for row in free.grammar_questions(kind, questions, seed, held_out=False)
+    ]
+    asked += [
+        (row["prompt"], lessons.SILENCE)
+        for row in free.unanswerable(kind, questions // 2, seed, held_out=False)
+    ]
+    for prompt, answer in asked:
+        prompt = prompt.rstrip()
+        yield prompt + answer, len(tokenizer(prompt)["input_ids"])
     for texts in evaluate.ordinary_texts(kind, count, evaluate.SEEDS["tuning"]).values():
         for one in texts:
             yield one, 1
 
 
 def arrays_to_fit(
-    kind: str, model: Any, tokenizer: Any, store: Datastore, count: int
+    kind: str, model: Any, tokenizer: Any, store: Datastore, count: int, questions: int
 ) -> tuple[Any, Any, Any]:
     """Features, log p_LM and log p_kNN of the tokens that count."""
-    features: list[Any] = []
-    log_p: list[list[float]] = []
-    for text, first in texts_to_fit(kind, tokenizer, count):
-        recorder = Recorder()
-        trace = explain(model, tokenizer, store, text, lmbda=recorder, max_neighbors=1, check=False)
-        # The first token of a text has nothing before it, and no trace.
-        features.append(torch.cat(recorder.features)[first - 1 :].numpy())
-        for token in trace[0].tokens[first - 1 :]:
-            assert token.p_lm is not None
-            assert token.p_knn is not None
-            log_p.append([math.log(p) if p > 0.0 else -math.inf for p in (token.p_lm, token.p_knn)])
-    by_lm, by_knn = np.array(log_p).T
-    return np.concatenate(features), by_lm, by_knn
+    texts = list(texts_to_fit(kind, tokenizer, count, questions))
+    found = scoring.score(model, tokenizer, store, texts)
+    return found.features.numpy(), found.by_lm.double().numpy(), found.by_knn.double().numpy()
 
 
 def main() -> None:
@@ -81,6 +73,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=demo.MODEL)
     parser.add_argument("--stores", type=Path, default=demo.STORES)
     parser.add_argument("--texts", type=int, default=TEXTS, help="ordinary texts of each sort")
+    parser.add_argument("--questions", type=int, default=QUESTIONS, help="free ones")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=demo.GATES)
     options = parser.parse_args()
@@ -89,7 +82,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     for kind in demo.KINDS:
         store = demo.open_store(kind, model, tokenizer, options.stores, Console(stderr=True))
-        features, by_lm, by_knn = arrays_to_fit(kind, model, tokenizer, store, options.texts)
+        features, by_lm, by_knn = arrays_to_fit(
+            kind, model, tokenizer, store, options.texts, options.questions
+        )
         distance = fit_distance_gate(features[:, 0], by_lm, by_knn, demo.METRIC)
         learned = fit_learned_gate(features, by_lm, by_knn, demo.METRIC)
         for gate in (distance, learned):

@@ -166,28 +166,6 @@ def make_page(rng: random.Random, world: World, thing: Thing) -> Page:
     return Page(thing, " ".join([opening, *sentences]), patterns)
 
 
-def training_segments(rng: random.Random, kind: str, things: int = 12) -> list[str]:
-    """Pages of an invented world, sentences that state the same facts otherwise, plain text."""
-    first, second = KINDS[kind]
-    count = rng.randint(things // 3, things - things // 3)
-    world = make_world(rng, kind, {first: count, second: things - count}, kept=False)
-    segments = []
-    for thing in world.things:
-        text = make_page(rng, world, thing).text
-        for relation, value in thing.facts.items():
-            documents, questions = words.RELATIONS[thing.kind][relation]
-            again = rng.choice(questions if rng.random() < 0.7 else documents)
-            sentence = f"{fill_in(again, world, thing)} {value}."
-            if rng.random() < 0.85:
-                segments.append(sentence)
-            else:
-                text += " " + sentence
-        segments.append(text)
-    segments += plain_paragraphs(rng, kind, 4)
-    rng.shuffle(segments)
-    return segments
-
-
 def plain_paragraphs(rng: random.Random, kind: str, count: int) -> list[str]:
     """Paragraphs of ordinary sentences.
 

@@ -1,10 +1,9 @@
 """Trains the demo's language model and its tokenizer on generated text.
 
-Two losses are added. The first is the usual one: predict the next token. The second makes the
-model's states good keys: each token, and each pair of tokens, is predicted from the states of the
-*other* pages in the batch alone, which is the training with in-batch memories of Zhong et al.
-(2022), "Training Language Models with Memory Augmentation". The state is the one that a datastore
-keeps by default, what enters the last feed-forward network.
+Three losses are added. The first is the usual one: predict the next token. The others make the
+model's states good keys (`keys.py`): documents are predicted from other documents, and answers from
+the documents that hold them. The state is the one that a datastore keeps by default, what enters
+the last feed-forward network.
 
     python datastores/demo/train.py --out datastores/demo/model
 """
@@ -13,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import time
 from pathlib import Path
 
+import lessons
 import text
 import torch
+from keys import States, document_loss, question_loss
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -27,17 +27,20 @@ from transformers.utils import logging
 
 END = "<|endoftext|>"
 LENGTH = 256
-KEY_TEMPERATURE = 0.05
+# A fact's number and the place in it share one number.
+PLACES = 32
+# The first steps have larger batches and no bank, since their keys are of no use a few steps later.
+EARLY = 325
+EARLY_THINGS, EARLY_NOTES = 10, 14
 
 
 def train_tokenizer(seed: int, vocabulary: int) -> PreTrainedTokenizerFast:
     """A byte-level BPE, each digit a token."""
     rng = random.Random(seed)
     sample = [
-        part
-        for _ in range(300)
-        for kind in text.KINDS
-        for part in text.training_segments(rng, kind)
+        "".join(piece for piece, _ in segment.pieces)
+        for _ in range(150)
+        for segment in lessons.lesson(rng, 12, 16)
     ]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -59,17 +62,18 @@ def train_tokenizer(seed: int, vocabulary: int) -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(seed: int, vocabulary: int) -> LlamaForCausalLM:
-    """About two million weights."""
-    torch.manual_seed(seed)
+def make_model(options: argparse.Namespace, vocabulary: int) -> LlamaForCausalLM:
+    """About three million weights."""
+    torch.manual_seed(options.seed)
+    heads = options.width // 32
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=vocabulary,
-            hidden_size=192,
-            num_hidden_layers=4,
-            intermediate_size=512,
-            num_attention_heads=6,
-            num_key_value_heads=6,
+            hidden_size=options.width,
+            num_hidden_layers=options.layers,
+            intermediate_size=options.inner,
+            num_attention_heads=heads,
+            num_key_value_heads=heads,
             max_position_embeddings=LENGTH,
             tie_word_embeddings=True,
             bos_token_id=0,
@@ -79,101 +83,126 @@ def make_model(seed: int, vocabulary: int) -> LlamaForCausalLM:
     )
 
 
-def pack(parts: list[list[int]], first_segment: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Puts texts side by side into rows of `LENGTH`; says for each place which text it is of.
+def encode(
+    tokenizer: PreTrainedTokenizerFast, segments: list[lessons.Segment]
+) -> list[list[tuple[int, int, int, int, int]]]:
+    """Each segment's tokens.
 
     Returns:
-        Rows of token ids, and rows of segment numbers, -1 where a row is empty.
+        For each token its id, what the model should say there, its fact and place or -1, whether it
+        begins an answer, and whether it is of a document (1) or of an answer (2) or neither (0).
     """
-    ids: list[list[int]] = []
-    segments: list[list[int]] = []
-    for number, part in enumerate(sorted(parts, key=len, reverse=True)):
-        part = part[:LENGTH]
-        row = next((r for r, have in enumerate(ids) if len(have) + len(part) <= LENGTH), None)
-        if row is None:
-            row = len(ids)
-            ids.append([])
-            segments.append([])
-        ids[row] += part
-        segments[row] += [first_segment + number] * len(part)
-    for have, of in zip(ids, segments, strict=True):
-        have += [0] * (LENGTH - len(have))
-        of += [-1] * (LENGTH - len(of))
-    return ids, segments
+    pieces = [piece for segment in segments for piece, _ in segment.pieces]
+    encoded = iter(tokenizer(pieces, verbose=False)["input_ids"])
+    silence = tokenizer(lessons.SILENCE)["input_ids"]
+    rows = []
+    for segment in segments:
+        row: list[tuple[int, int, int, int, int]] = []
+        for number, (_, fact) in enumerate(segment.pieces):
+            for place, token in enumerate(next(encoded)):
+                label = -1 if fact is None else fact * PLACES + min(place, PLACES - 1)
+                begins = int(segment.asked and number == 1 and place == 0)
+                say = silence[0] if begins else token
+                if segment.asked and number == 0:
+                    say = -100
+                role = 1
+                if segment.asked:
+                    role = 2 if begins or label >= 0 else 0
+                row.append((token, say, label, begins, role))
+        row.append((0, 0, -1, 0, 0))
+        rows.append(row[:LENGTH])
+    return rows
 
 
 def make_batch(
-    rng: random.Random, tokenizer: PreTrainedTokenizerFast, things: int
+    segments: list[lessons.Segment], tokenizer: PreTrainedTokenizerFast
 ) -> dict[str, torch.Tensor]:
-    """One world of each kind, packed; every text sees only itself."""
-    ids, segments, kinds = [], [], []
-    for number, kind in enumerate(text.KINDS):
-        parts = text.training_segments(rng, kind, things)
-        encoded = [[*part, 0] for part in tokenizer(parts, verbose=False)["input_ids"]]
-        rows, of = pack(encoded, number * 10_000)
-        ids += rows
-        segments += of
-        kinds += [number] * len(rows)
-    segment = torch.tensor(segments)
+    """Texts side by side in rows of `LENGTH`; every text sees only itself."""
+    encoded = encode(tokenizer, segments)
+    rows: list[list[tuple[int, ...]]] = []
+    for number in sorted(range(len(encoded)), key=lambda n: -len(encoded[n])):
+        part = [(*token, number, segments[number].kind) for token in encoded[number]]
+        row = next((row for row in rows if len(row) + len(part) <= LENGTH), None)
+        if row is None:
+            row = []
+            rows.append(row)
+        row += part
+    for row in rows:
+        row += [(0, -100, -1, 0, 0, -1, -1)] * (LENGTH - len(row))
+    token, say, fact, begins, role, segment, kind = torch.tensor(rows).unbind(-1)
     place = torch.arange(LENGTH)
     same = (segment[:, :, None] == segment[:, None, :]) & (place[:, None] >= place)
     start = torch.cat([torch.ones_like(segment[:, :1]), segment[:, 1:] != segment[:, :-1]], 1)
     first = torch.where(start.bool(), place, 0).cummax(1).values
-    token = torch.tensor(ids)
-    following = torch.roll(token, -1, 1)
     inside = (segment >= 0) & (segment == torch.roll(segment, -1, 1))
     inside[:, -1] = False
+
+    def following(values: torch.Tensor, empty: int, by: int = 1) -> torch.Tensor:
+        there = inside if by == 1 else inside & torch.roll(inside, -1, 1)
+        return torch.where(there, torch.roll(values, -by, 1), empty)
+
     return {
         "ids": token,
         "positions": place - first,
         "mask": same[:, None],
         "segment": segment,
-        "target": torch.where(inside, following, -100),
-        "after": torch.where(torch.roll(inside, -1, 1) & inside, torch.roll(token, -2, 1), 0),
-        "kind": torch.tensor(kinds),
+        "kind": kind,
+        "target": following(token, 0),
+        "say": following(say, -100),
+        "after": following(token, 0, 2),
+        "fact": following(fact, -1),
+        "begins": following(begins, 0),
+        "role": following(role, 0),
     }
 
 
-def memory_loss(
-    keys: torch.Tensor, target: torch.Tensor, after: torch.Tensor, segment: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Predicts each token from the other texts' states alone.
-
-    Half of the loss asks the neighbors for the next token, half for the next two. The next token
-    alone teaches too little where it is one of few: "founded by" goes on with one of ten titles, so
-    that a wrong town's founder has the right title often enough.
+def memory_losses(
+    states: torch.Tensor, batch: dict[str, torch.Tensor], bank: list[torch.Tensor]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The losses of documents and of questions.
 
     Args:
-        keys: [n, dim], a state for each token to predict.
-        target: [n], the token.
-        after: [n], the token after it; 0 where the text ends, which fits any.
-        segment: [n], the text it is of.
+        states: [rows, length, dim].
+        batch: As `make_batch` makes it.
+        bank: For each of the two kinds of world, [m, dim], the keys before facts in earlier
+            batches. A datastore has a hundred things that are easily mixed up.
 
     Returns:
-        The mean loss over tokens that another text has, and how much of them memory got right.
+        [5], the two losses, and shares of what was found; and this batch's keys for the bank.
     """
-    keys = functional.normalize(keys.float(), dim=-1)
-    scores = keys @ keys.T / KEY_TEMPERATURE
-    scores = scores.masked_fill(segment[:, None] == segment, -torch.inf)
-    total = torch.logsumexp(scores, 1)
-    one = target[:, None] == target
-    two = one & ((after[:, None] == after) | (after[:, None] == 0) | (after == 0))
-    losses, known = [], []
-    for right in (one, two):
-        hit = scores.masked_fill(~right, -torch.inf)
-        known.append((hit > -torch.inf).any(1))
-        losses.append((total[known[-1]] - torch.logsumexp(hit[known[-1]], 1)).mean())
-    best = scores[known[0]].detach().argmax(1)
-    return sum(losses) / 2, (target[best] == target[known[0]]).float().mean()
+    # The end of a text is left out: a datastore has no entry for it.
+    used = (batch["role"] > 0) & (batch["target"] > 0)
+    names = ("target", "after", "segment", "fact")
+    everything = States(states[used], *(batch[name][used] for name in names))
+    kind, role, begins = (batch[name][used] for name in ("kind", "role", "begins"))
+    begins = begins.bool()
+    sums, kept = torch.zeros(5), []
+    for one in range(len(lessons.KINDS)):
+        documents = everything.at((kind == one) & (role == 1))
+        loss, right = document_loss(documents)
+        # The other kinds' questions are for another datastore: only where their answers begin.
+        asked = (role == 2) & ((kind == one) | (begins & (torch.arange(len(kind)) % 4 == 0)))
+        others = bank[one] if one < len(bank) else states.new_zeros(0, states.shape[-1])
+        found, good, left = question_loss(everything.at(asked), documents, begins[asked], others)
+        starts = (documents.fact >= 0) & (documents.fact % PLACES == 0)
+        kept.append(documents.keys[starts].detach())
+        sums = sums + torch.stack([loss, found, right, good, left]) / len(lessons.KINDS)
+    # Two batches of notes may well speak of the same thing.
+    return sums, kept[: len(text.KINDS)]
+
+
+def rate(step: int, steps: int) -> float:
+    """The share of the learning rate: a warm-up, a plateau, and down over the last three tenths."""
+    last = 0.3 * steps
+    return min(step / 100, 1.0, max((steps - step) / last, 0.01))
 
 
 def train(options: argparse.Namespace) -> None:
     """The whole training; the log is written beside the model."""
     torch.set_num_threads(options.threads)
     logging.disable_progress_bar()
-    rng = random.Random(options.seed)
     tokenizer = train_tokenizer(options.seed, options.vocabulary)
-    model = make_model(options.seed, len(tokenizer))
+    model = make_model(options, len(tokenizer))
     options.out.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(options.out)
     weights = sum(weight.numel() for weight in model.parameters())
@@ -186,58 +215,62 @@ def train(options: argparse.Namespace) -> None:
         model.parameters(), lr=options.lr, betas=(0.9, 0.98), weight_decay=0.01
     )
     begin = time.perf_counter()
-    sums = torch.zeros(4)
-    for step in range(1, (options.stop or options.steps) + 1):
-        share = min(step / 100, 0.5 + 0.5 * math.cos(math.pi * step / options.steps) + 0.01)
+    sums = torch.zeros(7)
+    bank: list[torch.Tensor] = []
+    done, kept = 0, options.out.parent / "training.pt"
+    if options.resume:
+        found = torch.load(kept, weights_only=True)
+        model.load_state_dict(found["model"])
+        optimizer.load_state_dict(found["optimizer"])
+        done, log, bank = found["step"], [log[0], *found["log"][1:]], found.get("bank", [])
+    seconds = (log[-1].get("seconds", 0.0), log[-1].get("cpu_seconds", 0.0))
+    for step in range(done + 1, (options.stop or options.steps) + 1):
         for group in optimizer.param_groups:
-            group["lr"] = options.lr * min(share, 1.0)
-        batch = make_batch(rng, tokenizer, options.things)
+            group["lr"] = options.lr * rate(step, options.steps)
+        # A batch depends on its step alone, so that a training that goes on has the same ones.
+        rng = random.Random(f"{options.seed} {step}")
+        early = step <= EARLY
+        sizes = (EARLY_THINGS, EARLY_NOTES) if early else (options.things, options.notes)
+        batch = make_batch(lessons.lesson(rng, *sizes), tokenizer)
         states.clear()
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = model(
-                input_ids=batch["ids"],
-                attention_mask=batch["mask"],
-                position_ids=batch["positions"],
-                use_cache=False,
-            ).logits
-        target = batch["target"]
-        lm = functional.cross_entropy(logits.float().flatten(0, 1), target.flatten())
-        memory = [torch.zeros(()), torch.zeros(())]
-        for kind in range(len(text.KINDS)):
-            rows = batch["kind"] == kind
-            # The end of a text is left out: a datastore has no entry for it.
-            wanted = target[rows] > 0
-            part = memory_loss(
-                states[0][rows][wanted],
-                target[rows][wanted],
-                batch["after"][rows][wanted],
-                batch["segment"][rows][wanted],
-            )
-            memory = [
-                total + one / len(text.KINDS) for total, one in zip(memory, part, strict=True)
-            ]
+        hidden = model.model(
+            input_ids=batch["ids"],
+            attention_mask=batch["mask"],
+            position_ids=batch["positions"],
+            use_cache=False,
+        ).last_hidden_state
+        said = batch["say"] >= 0
+        lm = functional.cross_entropy(model.lm_head(hidden[said]), batch["say"][said])
+        memory, keys = memory_losses(states[0], batch, bank)
+        if not early:
+            earlier = bank or [one[:0] for one in keys]
+            bank = [torch.cat([e, k])[-options.bank :] for e, k in zip(earlier, keys, strict=True)]
         optimizer.zero_grad(set_to_none=True)
-        (lm + options.memory_weight * memory[0]).backward()
+        (lm + options.memory_weight * (memory[0] + memory[1])).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         tokens = (batch["segment"] >= 0).sum()
-        sums += torch.stack([lm.detach(), memory[0].detach(), memory[1], tokens.float()])
+        sums += torch.cat([lm.detach()[None], memory.detach(), tokens.float()[None]])
         if step % options.every == 0:
-            lm_mean, memory_mean, right, count = (sums / options.every).tolist()
+            names = ("loss", "memory_loss", "question_loss", "memory_right", "found", "silent")
+            row = dict(
+                zip(names, (round(s, 4) for s in (sums / options.every).tolist()), strict=False)
+            )
             log.append(
                 {
                     "step": step,
-                    "loss": round(lm_mean, 4),
-                    "memory_loss": round(memory_mean, 4),
-                    "memory_right": round(right, 4),
-                    "tokens_a_step": round(count),
-                    "seconds": round(time.perf_counter() - begin, 1),
-                    "cpu_seconds": round(time.process_time(), 1),
+                    **row,
+                    "tokens_a_step": round((sums[-1] / options.every).item()),
+                    "seconds": round(seconds[0] + time.perf_counter() - begin, 1),
+                    "cpu_seconds": round(seconds[1] + time.process_time(), 1),
                 }
             )
             print(log[-1], flush=True)
             sums.zero_()
             save(model, options.out)
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(state | {"step": step, "log": log, "bank": bank}, kept.with_suffix(".new"))
+            kept.with_suffix(".new").replace(kept)
             lines = "".join(json.dumps(row) + "\n" for row in log)
             (options.out.parent / "training.jsonl").write_text(lines, encoding="utf-8")
 
@@ -247,6 +280,8 @@ def save(model: LlamaForCausalLM, out: Path) -> None:
     half = LlamaForCausalLM(model.config).to(torch.float16)
     half.load_state_dict(model.state_dict())
     half.generation_config.max_length = None
+    # Greedy text of a model this small turns in circles; no sentence of it comes twice.
+    half.generation_config.no_repeat_ngram_size = 8
     half.save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
 
@@ -254,12 +289,18 @@ def save(model: LlamaForCausalLM, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=text.HERE / "model")
-    parser.add_argument("--steps", type=int, default=1400)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--resume", action="store_true", help="go on from training.pt")
     parser.add_argument("--stop", type=int, help="end here, on the schedule of all steps")
-    parser.add_argument("--things", type=int, default=14)
-    parser.add_argument("--vocabulary", type=int, default=2048)
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--things", type=int, default=7)
+    parser.add_argument("--notes", type=int, default=10)
+    parser.add_argument("--vocabulary", type=int, default=2560)
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--inner", type=int, default=512)
+    parser.add_argument("--lr", type=float, default=2.5e-3)
     parser.add_argument("--memory-weight", type=float, default=1.0)
+    parser.add_argument("--bank", type=int, default=600, help="keys of earlier batches")
     parser.add_argument("--every", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)

@@ -69,7 +69,9 @@ def test_the_answer_and_its_shares_are_the_librarys(session, library, monkeypatc
     # The live view, which knows no neighbors, colours as the trace does.
     for (_, live), token in zip(found.words, tokens, strict=True):
         assert live == pytest.approx(token.influence, abs=2e-3)
-    assert {one.store for token in found.trace[0].tokens for one in token.neighbors} == {"manual"}
+    named = {one.store for token in found.trace[0].tokens for one in token.neighbors}
+    # A gate that searches only where the model is in doubt may search for none of these words.
+    assert named == {"manual"} or (gated == "skips" and not named)
 
 
 def test_candidates_hold_both_probabilities_of_the_chosen_token(session):
