@@ -217,17 +217,10 @@ def train(options: argparse.Namespace) -> None:
     begin = time.perf_counter()
     sums = torch.zeros(7)
     bank: list[torch.Tensor] = []
-    done, kept = 0, options.out.parent / "training.pt"
-    if options.resume:
-        found = torch.load(kept, weights_only=True)
-        model.load_state_dict(found["model"])
-        optimizer.load_state_dict(found["optimizer"])
-        done, log, bank = found["step"], [log[0], *found["log"][1:]], found.get("bank", [])
-    seconds = (log[-1].get("seconds", 0.0), log[-1].get("cpu_seconds", 0.0))
-    for step in range(done + 1, (options.stop or options.steps) + 1):
+    for step in range(1, (options.stop or options.steps) + 1):
         for group in optimizer.param_groups:
             group["lr"] = options.lr * rate(step, options.steps)
-        # A batch depends on its step alone, so that a training that goes on has the same ones.
+        # A batch depends on the seed and its step alone.
         rng = random.Random(f"{options.seed} {step}")
         early = step <= EARLY
         sizes = (EARLY_THINGS, EARLY_NOTES) if early else (options.things, options.notes)
@@ -261,16 +254,13 @@ def train(options: argparse.Namespace) -> None:
                     "step": step,
                     **row,
                     "tokens_a_step": round((sums[-1] / options.every).item()),
-                    "seconds": round(seconds[0] + time.perf_counter() - begin, 1),
-                    "cpu_seconds": round(seconds[1] + time.process_time(), 1),
+                    "seconds": round(time.perf_counter() - begin, 1),
+                    "cpu_seconds": round(time.process_time(), 1),
                 }
             )
             print(log[-1], flush=True)
             sums.zero_()
             save(model, options.out)
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(state | {"step": step, "log": log, "bank": bank}, kept.with_suffix(".new"))
-            kept.with_suffix(".new").replace(kept)
             lines = "".join(json.dumps(row) + "\n" for row in log)
             (options.out.parent / "training.jsonl").write_text(lines, encoding="utf-8")
 
@@ -290,7 +280,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=text.HERE / "model")
     parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--resume", action="store_true", help="go on from training.pt")
     parser.add_argument("--stop", type=int, help="end here, on the schedule of all steps")
     parser.add_argument("--things", type=int, default=7)
     parser.add_argument("--notes", type=int, default=10)
