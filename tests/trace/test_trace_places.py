@@ -27,10 +27,10 @@ PAGES = [
 LINES = "".join(f"The keeper writes note number {n} into his book.\n" for n in range(1, 61))
 
 
-def paged(id="handbook.pdf", **fields):
+def paged(id="handbook.pdf", more="", **fields):
     starts = [sum(len(one) for one in PAGES[:number]) for number in range(len(PAGES))]
     places = [Place(start, f"page {n}", f"page={n}") for n, start in enumerate(starts, start=1)]
-    return Document("".join(PAGES), id, uri=id, places=places, **fields)
+    return Document("".join(PAGES) + more, id, uri=id, places=places, **fields)
 
 
 def build(model, tokenizer, documents, folder):
@@ -110,7 +110,8 @@ def test_what_is_shown_names_the_page(model, tokenizer, store, capsys):
 def test_places_survive_adding_removing_and_compacting(model, tokenizer, tmp_path):
     store = build(model, tokenizer, [Document("A text to go.", "gone"), paged()], tmp_path / "s")
     before = store.documents[1].metadata
-    add_documents(model, tokenizer, store, [paged("second.pdf")])
+    # The same content twice would not be added.
+    add_documents(model, tokenizer, store, [paged("second.pdf", more=" Then close it.")])
     remove_documents(tmp_path / "s", ["gone"])
     small = compact(tmp_path / "s")
     assert [small.documents[n].id for n in range(2)] == ["handbook.pdf", "second.pdf"]
