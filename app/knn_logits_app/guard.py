@@ -6,7 +6,6 @@ it. Everything that is answered carries headers that keep a page from calling an
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -16,11 +15,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from knn_logits_app.body import Message, Receive, again, read_body
 from knn_logits_app.quotas import Quotas, address_of
 from knn_logits_app.uploads import handles, with_paths
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 JSON_BYTES = 600_000
@@ -28,7 +26,6 @@ JSON_BYTES = 600_000
 FORM_BYTES = 40_000
 # The time after which gradio deletes what was uploaded.
 UPLOADED_SECONDS = 1800.0
-_BODY_SECONDS = 30.0
 _MOST_VALUES, _DEEPEST = 32, 8
 _CALL = re.compile(r"/gradio_api/call/(v2/)?(?P<name>[^/]*)")
 _HEARTBEAT = re.compile(r"/gradio_api/heartbeat/(?P<session>[^/]+)")
@@ -152,12 +149,12 @@ class Guard:
             await self._app(scope, receive, answer)
             return
         if path.rstrip("/").endswith("/upload"):
-            body = await _read(scope, receive, house.upload_bytes + FORM_BYTES)
+            body = await read_body(scope, receive, house.upload_bytes + FORM_BYTES, Refused)
             self._count(len(body), address)
             answer.change = lambda body: handles(body, house.uploads)
-            await self._app(scope, _again(body, receive), answer)
+            await self._app(scope, again(body, receive), answer)
             return
-        body = await _read(scope, receive, JSON_BYTES)
+        body = await read_body(scope, receive, JSON_BYTES, Refused)
         if path.startswith(_JOIN):
             check_body(body, house.names[called["name"]] if called and not called[1] else None)
         if path.startswith(_MCP):
@@ -165,7 +162,7 @@ class Guard:
             headers = [one for one in scope["headers"] if one[0] != b"x-forwarded-for"]
             scope["headers"] = [*headers, (b"x-forwarded-for", address.partition("/")[0].encode())]
         body = _with_paths(body, house.uploads)
-        receive = _again(body, receive)
+        receive = again(body, receive)
         scope["headers"] = [
             (name, str(len(body)).encode() if name == b"content-length" else value)
             for name, value in scope["headers"]
@@ -280,45 +277,6 @@ def _one_line(body: bytes) -> bytes:
     if " at 0x" in line or "<gradio" in line:
         line = "this request makes no sense here"
     return json.dumps({**content, "detail": line}).encode()
-
-
-async def _read(scope: MutableMapping[str, Any], receive: Receive, most: int) -> bytes:
-    """A request's body, within bounds of size and time."""
-    too_large = Refused(413, f"the request is larger than the {most:,} bytes that are allowed")
-    for name, value in scope["headers"]:
-        if name == b"content-length" and (not value.isdigit() or int(value) > most):
-            raise too_large
-    parts: list[bytes] = []
-    size, deadline = 0, time.monotonic() + _BODY_SECONDS
-    while True:
-        try:
-            left = deadline - time.monotonic()
-            message = await asyncio.wait_for(receive(), max(0.01, left))
-        except asyncio.TimeoutError:
-            raise Refused(408, "the request took too long to arrive") from None
-        if message["type"] == "http.disconnect":
-            raise Refused(400, "the request ended early")
-        part = message.get("body", b"")
-        size += len(part)
-        if size > most:
-            raise too_large
-        parts.append(part)
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives a body that was read already, and then what follows it."""
-    given = False
-
-    async def again() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again
 
 
 def check_body(body: bytes, names: Sequence[str] | None = None) -> None:

@@ -10,20 +10,18 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from knn_logits_app.body import Message, Receive, again, read_body
 from knn_logits_app.door import Names
 from knn_logits_serve.refusals import Refusal, refusal_of
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 logger = logging.getLogger("knn_logits.serve")
 # A page may be told that the server lives, and no more.
 _OPEN = ("/health",)
-_BODY_SECONDS = 30.0
 # What is refused unread is taken in and thrown away, as far as that goes: a client that is still
 # sending when the connection closes never reads the answer.
 _DRAINED_BYTES, _DRAINED_SECONDS, _PAUSE_SECONDS = 64_000_000, 10.0, 0.3
@@ -76,7 +74,8 @@ class Guard:
                 return
             self._check_key(scope)
             if scope["method"] == "POST":
-                receive = _again(await _read(scope, receive, self._body_bytes), receive)
+                body = await read_body(scope, receive, self._body_bytes, _refused)
+                receive = again(body, receive)
             is_read = True
             await self._app(scope, receive, sending)
         except Exception as error:
@@ -156,6 +155,10 @@ def _values(scope: Message, name: bytes) -> list[str]:
     return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
+def _refused(status: int, line: str) -> Refusal:
+    return Refusal(line, status)
+
+
 async def _drain(receive: Receive) -> None:
     """Reads the rest of a body, until it ends or its sender waits."""
     size, end = 0, time.monotonic() + _DRAINED_SECONDS
@@ -167,40 +170,3 @@ async def _drain(receive: Receive) -> None:
         size += len(message.get("body", b""))
         if message["type"] != "http.request" or not message.get("more_body"):
             return
-
-
-async def _read(scope: Message, receive: Receive, most: int) -> bytes:
-    """A request's body, within bounds of size and time."""
-    too_large = Refusal(f"the request is larger than the {most:,} bytes that are allowed", 413)
-    for value in _values(scope, b"content-length"):
-        if not value.isdigit() or len(value) > 15 or int(value) > most:
-            raise too_large
-    parts: list[bytes] = []
-    size, end = 0, time.monotonic() + _BODY_SECONDS
-    while True:
-        try:
-            message = await asyncio.wait_for(receive(), max(0.01, end - time.monotonic()))
-        except asyncio.TimeoutError:
-            raise Refusal("the request took too long to arrive", 408) from None
-        if message["type"] == "http.disconnect":
-            raise Refusal("the request ended early", 400)
-        size += len(message.get("body", b""))
-        if size > most:
-            raise too_large
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives a body that was read already, and then what follows it."""
-    given = False
-
-    async def again() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again
