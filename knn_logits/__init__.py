@@ -43,6 +43,7 @@ _HOME = {
     "WindowConfig": "knn_logits.config",
     "Neighbors": "knn_logits.neighbors",
     "Retriever": "knn_logits.retrieval",
+    "Pieces": "knn_logits.text.pieces",
     "Memory": "knn_logits.memory",
     "Vote": "knn_logits.vote",
     "generation_settings": "knn_logits.settings",
@@ -128,6 +129,7 @@ __all__ = [  # noqa: RUF022
     "WindowConfig",
     "Neighbors",
     "Retriever",
+    "Pieces",
     "Limits",
     "Deadline",
     "Gate",
@@ -231,6 +233,7 @@ if TYPE_CHECKING:
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
     from knn_logits.settings import generation_settings
+    from knn_logits.text.pieces import Pieces
     from knn_logits.trace.sources import Source, contradiction, main_sources, word_sources
     from knn_logits.trace.trace import (
         Candidate,

@@ -22,6 +22,7 @@ from knn_logits import (
     KNNLogitsProcessor,
     LimitError,
     Limits,
+    Pieces,
     Trace,
     explain,
 )
@@ -29,7 +30,7 @@ from knn_logits_app.library import Library
 from knn_logits_app.reading import Given
 from knn_logits_app.requests import Lookup, RequestError, Writing
 from knn_logits_app.sampling import samplers
-from knn_logits_app.streaming import Pieces, SentenceEnd, TokenStream
+from knn_logits_app.streaming import SentenceEnd, TokenStream
 from knn_logits_app.traced import named, words_only
 
 # Passages shown for a token.
@@ -269,7 +270,7 @@ class Session:
             # The words are there; the passages take a moment more.
             tell(answer)
             trace = knn.trace(output, tokenizer, max_neighbors=PASSAGES)
-            trace = named(trace, stores, wanted.lookup)
+            trace = _named(trace, stores, wanted.lookup)
             tell(_done(answer, words_only(trace, reading.silent)))
 
     def explain(
@@ -304,7 +305,7 @@ class Session:
             candidates=CANDIDATES,
             **settings,
         )
-        trace = named(trace, stores, lookup)
+        trace = _named(trace, stores, lookup)
         trace = words_only(trace, reading.silent)
         words: list[tuple[str, float]] = []
         for token in trace[0].tokens:
@@ -319,6 +320,12 @@ class Session:
             tokens=len(words),
             seconds=time.monotonic() - started,
         )
+
+
+def _named(trace: Trace, stores: list[Datastore], lookup: Lookup) -> Trace:
+    """The trace with the datastores' names on the page."""
+    names = {store.name: name for store, name in zip(stores, lookup.stores, strict=True)}
+    return Trace([named(trace[0], names)])
 
 
 def _done(answer: Answer, trace: Trace | None = None) -> Answer:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from knn_logits import Candidate, Datastore, DocumentShare, NeighborTrace, Trace
-from knn_logits_app.requests import Lookup
+from knn_logits import Candidate, DocumentShare, NeighborTrace, SequenceTrace, Trace
 
 Shown = TypeVar("Shown", NeighborTrace, DocumentShare)
 # What stands for a token that ends a text.
 END = "(the end)"
 
 
-def named(trace: Trace, stores: Sequence[Datastore], lookup: Lookup) -> Trace:
-    """The trace with the datastores' names on the page in place of their folders'."""
-    names = {store.name: name for store, name in zip(stores, lookup.stores, strict=True)}
+def named(sequence: SequenceTrace, names: Mapping[str, str]) -> SequenceTrace:
+    """A traced text with the names that people know the datastores by.
+
+    Args:
+        sequence: The text.
+        names: By the datastores' own names.
+    """
 
     def of(one: Shown) -> Shown:
         return replace(one, store=names.get(one.store, one.store))
 
-    sequence = trace[0]
     tokens = []
     for token in sequence.tokens:
         rival = token.by_memory
@@ -35,7 +37,7 @@ def named(trace: Trace, stores: Sequence[Datastore], lookup: Lookup) -> Trace:
                 by_memory=rival,
             )
         )
-    return Trace([replace(sequence, tokens=tokens)])
+    return replace(sequence, tokens=tokens)
 
 
 def words_only(trace: Trace, silent: Collection[int]) -> Trace:

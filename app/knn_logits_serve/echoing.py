@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from knn_logits import LimitError, Memory, explain
-from knn_logits_app.streaming import Pieces
+from knn_logits import LimitError, Memory, Pieces, explain
 from knn_logits_serve.asked import Asked, Prompt
 from knn_logits_serve.decoding import finite
 from knn_logits_serve.refusals import Refusal

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
-from knn_logits import (
-    Deadline,
-    DocumentShare,
-    KNNLogitsProcessor,
-    NeighborTrace,
-    SequenceTrace,
-)
-from knn_logits_app.streaming import Pieces, TokenStream
+from knn_logits import Deadline, KNNLogitsProcessor, Pieces
+from knn_logits_app.streaming import TokenStream
+from knn_logits_app.traced import named
 from knn_logits_serve.asked import Asked, Prompt
 from knn_logits_serve.decoding import Overheard, processors
 from knn_logits_serve.echoing import echo_of, scored
@@ -22,7 +17,6 @@ from knn_logits_serve.served import Served
 from knn_logits_serve.told import End, Ending, Piece, Token
 
 Tell: TypeAlias = Callable[[Piece | End], None]
-Shown = TypeVar("Shown", NeighborTrace, DocumentShare)
 
 # Passages kept for a token, and what else might have stood in its place.
 PASSAGES = 3
@@ -120,7 +114,8 @@ def _write_one(
     if knn is not None and not deadline.cancelled:
         trace = knn.trace(output, tokenizer, max_neighbors=PASSAGES)[0]
         names = {served.stores[one].name: one for one in asked.stores}
-        trace = _as_shown(trace, served.silent, names)
+        words = [one for one in trace.tokens if one.token_id not in served.silent]
+        trace = named(replace(trace, tokens=words), names)
     text = "".join(said)
     cut = min((at for one in asked.stops if (at := text.find(one)) >= 0), default=len(text))
     offset = len(prompt.text) if asked.echo else 0
@@ -130,27 +125,3 @@ def _write_one(
 def _tell(tell: Tell, choice: int, text: str, tokens: tuple[Token, ...]) -> None:
     if text or tokens:
         tell(Piece(choice, text, tokens))
-
-
-def _as_shown(trace: SequenceTrace, silent: set[int], names: Mapping[str, str]) -> SequenceTrace:
-    """A trace without the tokens that are no words, with the names that clients know."""
-
-    def named(one: Shown) -> Shown:
-        return replace(one, store=names.get(one.store, one.store))
-
-    words = []
-    for token in trace.tokens:
-        if token.token_id in silent:
-            continue
-        rival = token.by_memory
-        if rival is not None and rival.document is not None:
-            rival = replace(rival, document=named(rival.document))
-        words.append(
-            replace(
-                token,
-                neighbors=[named(one) for one in token.neighbors],
-                documents=[named(one) for one in token.documents],
-                by_memory=rival,
-            )
-        )
-    return SequenceTrace(trace.prompt, words)

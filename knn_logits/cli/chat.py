@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import load_model, open_datastore, prepare, say, set_seed, tell
+from knn_logits.cli.common import (
+    keep_trace,
+    load_model,
+    open_datastore,
+    prepare,
+    say,
+    set_seed,
+    tell,
+)
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import one_line
 
@@ -144,12 +152,11 @@ class Chat:
         """Shows the sources of the latest answer, or of one of its words."""
         from knn_logits.trace.render import show, show_word
 
-        if self.trace is None:
-            raise ConfigError("no answer with the memory is there yet: write one first")
+        trace = self._latest()
         if not words:
-            show(self.trace, 12, self.console)
+            show(trace, 12, self.console)
             return
-        show_word(_chosen(self.trace[0], " ".join(words)), self.console)
+        show_word(_chosen(trace[0], " ".join(words)), self.console)
 
     def on_knn(self, state: str = "") -> None:
         """Switches the memory on or off."""
@@ -204,22 +211,21 @@ class Chat:
 
     def on_save(self, file: str) -> None:
         """Keeps the latest trace as JSON."""
-        self._write(file, lambda trace: trace.save(file))
+        keep_trace(self._latest(), file, None)
 
     def on_html(self, file: str) -> None:
         """Keeps the latest trace as a page."""
-        self._write(file, lambda trace: trace.save_html(file))
+        keep_trace(self._latest(), None, file)
 
     def on_new(self) -> None:
         """Forgets the conversation."""
         self.messages.clear()
         self.trace = None
 
-    def _write(self, file: str, write: Any) -> None:
+    def _latest(self) -> Trace:
         if self.trace is None:
             raise ConfigError("no answer with the memory is there yet: write one first")
-        write(self.trace)
-        self.console.print(f"written: {file}", style="dim", markup=False)
+        return self.trace
 
 
 def _words(line: str) -> list[str]:

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 from transformers.generation.streamers import BaseStreamer
 
 from knn_logits.printable import Encoded, printable
-from knn_logits.trace.assemble import token_texts
+from knn_logits.text.pieces import Pieces
 from knn_logits.trace.render import level_style
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from knn_logits.processor import KNNLogitsProcessor
-
-_CONTEXT = 8
 
 
 class Printed(BaseStreamer):
@@ -31,34 +29,25 @@ class Printed(BaseStreamer):
     def __init__(self, console: Console, tokenizer: Any, knn: KNNLogitsProcessor | None) -> None:
         self._console, self._tokenizer, self._knn = console, tokenizer, knn
         self._special = set(getattr(tokenizer, "all_special_ids", ()))
-        self._ids: list[int] | None = None
-        self._held = 0
+        self._pieces: Pieces | None = None
 
     def put(self, value: Any) -> None:
         """Takes the prompt's ids first, then each token."""
         ids = value.flatten().tolist()
-        if self._ids is None:
-            self._ids = ids
+        if self._pieces is None:
+            self._pieces = Pieces(self._tokenizer, ids)
             return
         for token in ids:
             if token not in self._special:
-                self._ids.append(token)
-                self._print(token)
+                self._print(self._pieces.add(token), token)
 
     def end(self) -> None:
         """Ends the line."""
         self._console.print()
 
-    def _print(self, token: int) -> None:
+    def _print(self, text: str, token: int) -> None:
         from rich.text import Text
 
-        assert self._ids is not None
-        self._held += 1
-        pieces = token_texts(self._tokenizer, self._ids[-_CONTEXT - self._held :])
-        text = "".join(pieces[-self._held :])
-        if text.endswith("\ufffd"):  # a character of several tokens is printed with its last
-            return
-        self._held = 0
         vote = self._knn.vote if self._knn is not None else None
         style = level_style(vote.influence(0, token)) if vote is not None else ""
         self._console.print(Text(printable(text), style=style), end="", soft_wrap=True)

@@ -15,6 +15,7 @@ from knn_logits import (
     KNNLogitsProcessor,
     LimitError,
     Limits,
+    Pieces,
     SequenceTrace,
     TokenTrace,
     Trace,
@@ -25,7 +26,6 @@ from knn_logits_app.measuring import measure
 from knn_logits_app.requests import Lookup, RequestError, lookup_of, writing_of
 from knn_logits_app.sampling import GumbelSampler, samplers
 from knn_logits_app.session import Session, friendly
-from knn_logits_app.streaming import Pieces
 from knn_logits_app.traced import END, words_only
 
 MANUAL = Lookup(("manual",))
