@@ -169,7 +169,7 @@ def _traced(
                     around=(all_ids[: first + place], all_ids[first + place + 1 :]),
                     likeliest=(likeliest[place], best[place]),
                     candidates=found[row] if found is not None else (),
-                    near=None if vote.near is None else bool(vote.near[row]),
+                    near_within=memory.near_within,
                 )
             )
     return tokens

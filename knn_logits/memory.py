@@ -7,6 +7,7 @@ the page. Each asks under settings of its own; the indexes stay open between the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,11 +17,11 @@ from typing_extensions import Unpack
 from knn_logits.capture.forward import input_device
 from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, locate_key
-from knn_logits.config import KNNConfig, SearchSettings, check_threads
+from knn_logits.config import KNNConfig, Metric, SearchSettings, check_threads
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import drop_impossible
 from knn_logits.errors import ConfigError
-from knn_logits.gating.gate import Gate, nearest_distance, rows_to_search, weigh_rows
+from knn_logits.gating.gate import Gate, rows_to_search, weigh_rows
 from knn_logits.neighbors import NEAREST, Neighbors, hits
 from knn_logits.opening import Indexes
 from knn_logits.settings import scoring_settings, writing_settings
@@ -187,11 +188,6 @@ class Memory:
             self.stores, self.config, weights=settings.get("weights"), indexes=self._indexes
         )
 
-    @property
-    def dim(self) -> int:
-        """Length of a key."""
-        return self.stores[0].manifest.dim
-
     def neighbors(self, states: Tensor, ids: Tensor, log_p_lm: Tensor | None = None) -> Neighbors:
         """The neighbors of one step, or of several in a row, of a batch of texts.
 
@@ -227,8 +223,22 @@ class Memory:
             )
         votes = drop_impossible(weights, neighbors.values, log_p_lm)
         every_row = neighbors.every_row and votes is weights
-        near = self._near(neighbors)
-        return Vote(neighbors, votes, lmbda, log_p_lm, every_row=every_row, near=near)
+        return Vote(
+            neighbors, votes, lmbda, log_p_lm, every_row=every_row, near_within=self.near_within
+        )
+
+    @cached_property
+    def near_within(self) -> tuple[Metric, float] | None:
+        """The metric, and the distance within which a neighbor is as near as the datastores' own.
+
+        None where a datastore does not say what is near.
+        """
+        records = [store.manifest.near for store in self.stores]
+        known = [one.distance for one in records if one is not None]
+        if len(known) < len(records):
+            return None
+        metric = self.retriever.metric
+        return metric, max(known) if metric == "l2" else min(known)
 
     @property
     def expected_hits(self) -> float | None:
@@ -248,16 +258,6 @@ class Memory:
         """
         plain = self.asked(scoring=self.scoring, k=NEAREST, retomaton=False, refine=False)
         return hits(plain.retriever.search(states), tokens, self.retriever.metric).cpu()
-
-    def _near(self, neighbors: Neighbors) -> Tensor | None:
-        """bool [rows], whether a neighbor is as near as those of the datastores' own text are."""
-        records = [store.manifest.near for store in self.stores]
-        known = [one.distance for one in records if one is not None]
-        if len(known) < len(records):
-            return None
-        metric = self.retriever.metric
-        nearest = nearest_distance(neighbors, metric)
-        return nearest <= max(known) if metric == "l2" else nearest >= min(known)
 
 
 def _resolved(

@@ -20,31 +20,6 @@ def padding_distance(metric: Metric) -> float:
     return math.inf if metric == "l2" else -math.inf
 
 
-# So many of the nearest entries say whether a datastore knows what follows.
-NEAREST = 64
-
-
-def hits(neighbors: Neighbors, tokens: Tensor, metric: Metric) -> Tensor:
-    """Whether one of the nearest entries of each query has the token that follows.
-
-    Text like a datastore's has many hits in it, and other text has few, however much stands before
-    it: that tells them apart better than distances do (LOG.md).
-
-    Args:
-        neighbors: Of `rows` queries.
-        tokens: int64 [rows], the tokens that follow.
-        metric: Of the distances.
-
-    Returns:
-        bool [rows].
-    """
-    same = (neighbors.values == tokens.to(neighbors.values.device).unsqueeze(-1)) & neighbors.mask
-    if neighbors.k > NEAREST:
-        order = neighbors.distances.topk(NEAREST, dim=-1, largest=metric != "l2").indices
-        same = same.gather(-1, order)
-    return same.any(dim=-1)
-
-
 @dataclass(frozen=True)
 class Neighbors:
     """The nearest entries of a batch of queries.
@@ -151,3 +126,48 @@ class Neighbors:
             torch.empty(rows, 0, dtype=torch.float32, device=device),
             torch.empty(rows, 0, dtype=torch.int64, device=device),
         )
+
+
+def nearest_distance(neighbors: Neighbors, metric: Metric) -> Tensor:
+    """Of each row's nearest neighbor.
+
+    Returns:
+        [rows]: the smallest squared distance ("l2") or the largest similarity ("ip", "cosine");
+        infinitely far where a row has no neighbor.
+    """
+    distances = neighbors.distances
+    if distances.shape[-1] == 0:
+        far = torch.inf if metric == "l2" else -torch.inf
+        return distances.new_full((neighbors.rows,), far)
+    return distances.amin(-1) if metric == "l2" else distances.amax(-1)
+
+
+def are_near(neighbors: Neighbors, metric: Metric, limit: float) -> Tensor:
+    """bool [rows], whether the nearest neighbor is within a distance, or a similarity."""
+    nearest = nearest_distance(neighbors, metric)
+    return nearest <= limit if metric == "l2" else nearest >= limit
+
+
+# So many of the nearest entries say whether a datastore knows what follows.
+NEAREST = 64
+
+
+def hits(neighbors: Neighbors, tokens: Tensor, metric: Metric) -> Tensor:
+    """Whether one of the nearest entries of each query has the token that follows.
+
+    Text like a datastore's has many hits in it, and other text has few, however much stands before
+    it: that tells them apart better than distances do (LOG.md).
+
+    Args:
+        neighbors: Of `rows` queries.
+        tokens: int64 [rows], the tokens that follow.
+        metric: Of the distances.
+
+    Returns:
+        bool [rows].
+    """
+    same = (neighbors.values == tokens.to(neighbors.values.device).unsqueeze(-1)) & neighbors.mask
+    if neighbors.k > NEAREST:
+        order = neighbors.distances.topk(NEAREST, dim=-1, largest=metric != "l2").indices
+        same = same.gather(-1, order)
+    return same.any(dim=-1)

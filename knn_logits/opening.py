@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,8 +25,9 @@ logger = logging.getLogger(__name__)
 
 _KEYS_AT_ONCE = 65_536
 _PROBE_FOUND = 0.75
-# Indexes kept open of one datastore: the whole one, and some that leave documents out.
-_KEPT_OPEN = 3
+# Of one datastore: its whole index, some that leave documents out, and the pointers for each.
+_KEPT = 6
+_T = TypeVar("_T")
 
 
 class Indexes:
@@ -50,8 +53,8 @@ class Indexes:
         self.threads = threads
         self.native = native
         self._lock = threading.Lock()
-        # An index is closed with its datastore, which this does not keep alive.
-        self._open: WeakKeyDictionary[Datastore, OrderedDict[object, Index]] = WeakKeyDictionary()
+        # What is open is closed with its datastore, which this does not keep alive.
+        self._made: WeakKeyDictionary[Datastore, OrderedDict[object, Any]] = WeakKeyDictionary()
 
     def open(self, store: Datastore, config: KNNConfig) -> Index:
         """The index of a datastore, as `exclude` and `nprobe` of the settings want it.
@@ -60,21 +63,35 @@ class Indexes:
             DamagedError: when the index's arrays do not belong to it.
             DatastoreError: when there is neither an index file nor keys.
         """
-        wanted = (config.exclude, config.nprobe)
+        return self.once(
+            store,
+            ("index", config.exclude, config.nprobe),
+            lambda: open_index(
+                store,
+                device=self.device,
+                threads=self.threads,
+                native=self.native,
+                without=store.entries_of(config.exclude) if config.exclude else None,
+            ),
+        )
+
+    def once(self, store: Datastore, what: object, make: Callable[[], _T]) -> _T:
+        """What is made of a datastore and serves all who search it, made for the first of them.
+
+        Args:
+            store: The datastore.
+            what: Its name, and the settings that it depends on.
+            make: Makes it; it must not keep the datastore alive.
+        """
         with self._lock:
-            known = self._open.setdefault(store, OrderedDict())
-            if wanted not in known:
-                known[wanted] = open_index(
-                    store,
-                    device=self.device,
-                    threads=self.threads,
-                    native=self.native,
-                    without=store.entries_of(config.exclude) if config.exclude else None,
-                )
-                if len(known) > _KEPT_OPEN:
+            known = self._made.setdefault(store, OrderedDict())
+            if what not in known:
+                known[what] = make()
+                if len(known) > _KEPT:
                     known.popitem(last=False)
-            known.move_to_end(wanted)
-            return known[wanted]
+            known.move_to_end(what)
+            found: _T = known[what]
+            return found
 
 
 def training_sample(store: Datastore, size: int, seed: int) -> Array:

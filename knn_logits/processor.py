@@ -311,7 +311,6 @@ class KNNLogitsProcessor(LogitsProcessor):
                 going_on=going_on,
                 likeliest=(best, token),
                 candidates=vote.candidates(self._candidates) if self._candidates else None,
-                near=vote.near,
             )
         )
 
@@ -381,6 +380,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                     self.memory.retriever.locate,
                     max_neighbors=max_neighbors,
                     pad=pad_token_id,
+                    near_within=self.memory.near_within,
                     familiarity=partial(self._familiarity, recording),
                 )
         raise TraceError(

@@ -148,7 +148,11 @@ class RetomatonRetriever(Retriever):
                 f"{store.folder} has no keys to compare pointers with; take the index's with "
                 "--pointer-distances index, or leave out --retomaton"
             )
-        self._pointers = Pointers(store, config.max_knns, self.without)
+        self._pointers = self.indexes.once(
+            store,
+            ("pointers", config.exclude, config.max_knns),
+            lambda: Pointers(store, config.max_knns, self.without),
+        )
         self._thread = threading.local()
 
     @property

@@ -49,7 +49,8 @@ class Retriever:
         self.config = config
         self.metric: Metric = store.manifest.metric
         self.without = store.entries_of(config.exclude) if config.exclude else None
-        self.index = (indexes or Indexes()).open(store, config) if index is None else index
+        self.indexes = indexes or Indexes()
+        self.index = self.indexes.open(store, config) if index is None else index
         if config.nprobe is not None and getattr(self.index, "nprobe", None) is not None:
             self.index.nprobe = config.nprobe  # type: ignore[attr-defined]
         self._values = store.values

@@ -11,8 +11,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from knn_logits.config import Metric
 from knn_logits.distribution import log_p_knn_of, mix
-from knn_logits.neighbors import Neighbors
+from knn_logits.neighbors import Neighbors, are_near
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Vote:
         lmbda: The weight of the neighbors where there are any: a number, or one a row, [rows].
         log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
         every_row: Whether every row is known to have a vote, which spares several steps.
-        near: bool [rows], whether a neighbor is near; None where nobody knows what is.
+        near_within: The metric of the distances, and that within which a neighbor is near; None
+            where nobody knows what is.
     """
 
     neighbors: Neighbors
@@ -58,7 +60,12 @@ class Vote:
     lmbda: float | Tensor
     log_p_lm: Tensor
     every_row: bool = False
-    near: Tensor | None = None
+    near_within: tuple[Metric, float] | None = None
+
+    @cached_property
+    def near(self) -> Tensor | None:
+        """bool [rows], whether a neighbor is near; None where nobody knows what is."""
+        return are_near(self.neighbors, *self.near_within) if self.near_within else None
 
     @cached_property
     def log_p(self) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from conftest import TEXTS, make_gpt2
 
 import knn_logits
-from knn_logits import ConfigError, KNNLogitsProcessor, Memory, explain, opening
+from knn_logits import ConfigError, KNNLogitsProcessor, Memory, explain, opening, retomaton
 from knn_logits.config import KNNConfig
 from knn_logits.distribution import log_p_knn_of
 from knn_logits.opening import Indexes
@@ -122,3 +122,19 @@ def test_the_vote_of_the_latest_step(model, tokenizer, store):
         assert one.p == pytest.approx(float(vote.log_p[0, one.token_id].exp()), abs=1e-6)
         assert one.p_lm == pytest.approx(float(vote.log_p_lm[0, one.token_id].exp()), abs=1e-6)
         assert one.p_knn == pytest.approx(float(by_neighbors[one.token_id].exp()), abs=1e-6)
+
+
+def test_pointers_are_made_once_for_all_who_follow_them(model, tokenizer, store, monkeypatch):
+    made, real = [], retomaton.Pointers
+
+    def counted(*args):
+        made.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(retomaton, "Pointers", counted)
+    memory = Memory(model, store, k=8, lmbda=0.7, temperature=2.0, retomaton=True)
+    expected = written(model, tokenizer, memory)
+    for _ in range(3):
+        assert written(model, tokenizer, memory.over(store)) == expected
+    written(model, tokenizer, memory, exclude=["1"])
+    assert len(made) == 2

@@ -18,8 +18,7 @@ from torch import Tensor
 from knn_logits.config import Metric, check_metric
 from knn_logits.datastore.layout import LARGEST_IN_GATE
 from knn_logits.errors import ConfigError
-from knn_logits.gating.gate import nearest_distance
-from knn_logits.neighbors import Array, Neighbors
+from knn_logits.neighbors import Array, Neighbors, nearest_distance
 
 
 class DistanceGate:

@@ -169,17 +169,3 @@ def weigh_rows(
             f"{tuple(log_weights.shape)}, not {what}"
         )
     return _checked(share, f"{type(gate).__name__}.weigh", neighbors, log_p_lm), weights
-
-
-def nearest_distance(neighbors: Neighbors, metric: Metric) -> Tensor:
-    """Of each row's nearest neighbor.
-
-    Returns:
-        [rows]: the smallest squared distance ("l2") or the largest similarity ("ip", "cosine");
-        infinitely far where a row has no neighbor.
-    """
-    distances = neighbors.distances
-    if distances.shape[-1] == 0:
-        far = torch.inf if metric == "l2" else -torch.inf
-        return distances.new_full((neighbors.rows,), far)
-    return distances.amin(-1) if metric == "l2" else distances.amax(-1)

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from knn_logits.config import Metric, check_metric
 from knn_logits.errors import ConfigError
-from knn_logits.gating.gate import MOST_BY_NETWORK, nearest_distance
+from knn_logits.gating.gate import MOST_BY_NETWORK
 from knn_logits.gating.learned import FEATURES, gate_features
 from knn_logits.gating.network import Network
-from knn_logits.neighbors import Array, Neighbors
+from knn_logits.neighbors import Array, Neighbors, nearest_distance
 
 _LARGEST_KS = 64
 

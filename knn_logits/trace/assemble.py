@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from knn_logits.config import Metric
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import influences, log_p_knn_of, mix_one
-from knn_logits.neighbors import Neighbors
+from knn_logits.neighbors import Neighbors, are_near
 from knn_logits.trace.places import where
 from knn_logits.trace.recording import Recording, Step
 from knn_logits.trace.shares import Locate, passages_of, votes_by_document
@@ -40,6 +41,7 @@ def trace_recording(
     *,
     max_neighbors: int = MAX_NEIGHBORS,
     pad: int | None = None,
+    near_within: tuple[Metric, float] | None = None,
     familiarity: Callable[[int, int], Familiarity | None] = lambda row, places: None,
 ) -> Trace:
     """Traces what a `generate()` chose.
@@ -52,6 +54,7 @@ def trace_recording(
         locate: The datastore of an entry found, and its number there.
         max_neighbors: Passages kept a token.
         pad: Fills up the rows of a batch before they begin and after they have ended.
+        near_within: The metric, and the distance within which a neighbor is near.
         familiarity: Of a row of the recording, looking at so many places at the prompt's end.
     """
     first = recording.prompt.shape[1]
@@ -78,7 +81,9 @@ def trace_recording(
             log_p_lm = next((one for one in said if one is not None), None)
             chosen.append((ids[position], step, row, log_p_lm))
         start = next((place for place, one in enumerate(ids[:first]) if one != pad), 0)
-        one = _sequence(ids[start:], first - start, chosen, tokenizer, locate, max_neighbors)
+        one = _sequence(
+            ids[start:], first - start, chosen, tokenizer, locate, max_neighbors, near_within
+        )
         row = int((recording.prompt == sequences[number, :first]).all(dim=-1).nonzero()[0, 0])
         # A row's first token has nothing before it, and padding is none of its prompt.
         traced.append(replace(one, familiarity=familiarity(row, first - start - 2)))
@@ -100,6 +105,7 @@ def _sequence(
     tokenizer: Any,
     locate: Locate,
     max_neighbors: int,
+    near_within: tuple[Metric, float] | None,
 ) -> SequenceTrace:
     words = token_texts(tokenizer, ids[: first + len(chosen)])
     tokens = []
@@ -119,7 +125,7 @@ def _sequence(
                 around=(ids[: first + place], ids[first + place + 1 : first + len(chosen)]),
                 likeliest=step.likeliest_of(row),
                 candidates=step.candidates[row] if step.candidates is not None else (),
-                near=None if step.near is None else bool(step.near[row]),
+                near_within=near_within,
             )
         )
     return SequenceTrace(prompt_text(tokenizer, ids[:first], words[:first]), tokens)
@@ -145,7 +151,7 @@ def trace_token(
     around: tuple[Sequence[int], Sequence[int]] = ((), ()),
     likeliest: tuple[int, float] | None = None,
     candidates: Sequence[tuple[int, float, float, float]] = (),
-    near: bool | None = None,
+    near_within: tuple[Metric, float] | None = None,
 ) -> TokenTrace:
     """One token's shares and its main neighbors.
 
@@ -162,7 +168,8 @@ def trace_token(
         around: The tokens of the text before it, and those after it.
         likeliest: The model's likeliest token and its log p_LM; None when they are not known.
         candidates: Tokens that might have stood there, each with its p, p_LM and p_kNN.
-        near: Whether a neighbor is near; None where nobody knows what is.
+        near_within: The metric, and the distance within which a neighbor is near; None where
+            nobody knows.
     """
     if not bool((weights > float("-inf")).any()):
         lmbda = 0.0
@@ -200,7 +207,7 @@ def trace_token(
             Candidate(_text_after(tokenizer, before, one), one, p, p_lm, p_knn)
             for one, p, p_lm, p_knn in candidates
         ],
-        near=near,
+        near=bool(are_near(neighbors, *near_within)[0]) if near_within else None,
     )
 
 

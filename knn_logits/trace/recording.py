@@ -35,7 +35,6 @@ class Step:
         going_on: int64 [rows], 0 for rows that had ended and only get padding; None when unknown.
         likeliest: The model's own choice: its log p_LM, [rows], and the token, int64 [rows].
         candidates: The likeliest tokens, where they are wanted.
-        near: bool [rows], whether a neighbor is near; None where nobody knows what is.
     """
 
     length: int
@@ -51,7 +50,6 @@ class Step:
     going_on: Tensor | None = None
     likeliest: tuple[Tensor, Tensor] | None = None
     candidates: Candidates | None = None
-    near: Tensor | None = None
 
     def settle(self, input_ids: Tensor, inputs: Tensor) -> bool:
         """Notes which tokens were chosen, and lets go of the rest of the distribution.

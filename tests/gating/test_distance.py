@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from knn_logits import ConfigError, DamagedError, DistanceGate, fit_distance_gate
-from knn_logits.gating.gate import lmbda_of_rows, nearest_distance, split_lmbda
+from knn_logits.gating.gate import lmbda_of_rows, split_lmbda
 from knn_logits.gating.stored import gate_arrays, gate_from_arrays, load_gate, save_gate
-from knn_logits.neighbors import Neighbors
+from knn_logits.neighbors import Neighbors, nearest_distance
 
 FAR = {"l2": math.inf, "ip": -math.inf, "cosine": -math.inf}
 LM = torch.log_softmax(torch.zeros(3, 5), -1)
