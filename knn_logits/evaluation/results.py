@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from knn_logits.evaluation.overlap import Overlap
+from knn_logits.evaluation.resampling import resampled
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _LM, _KNN, _MIXED, _ORACLE, _TOKENS, _REACHED, _REACHED_LM, _REACHED_KNN = range(8)
 _LARGEST_EXPONENT = 700.0
-_RESAMPLED_AT_ONCE = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -218,13 +218,7 @@ class Tally:
         columns = columns[columns[:, 3] > 0]
         if len(columns) < 2 or samples < 2:
             return None
-        random = np.random.default_rng(seed)
-        drawn = np.empty((samples, 4))
-        at_once = max(1, _RESAMPLED_AT_ONCE // len(columns))
-        for first in range(0, samples, at_once):
-            rows = min(at_once, samples - first)
-            chosen = random.integers(0, len(columns), (rows, len(columns)))
-            drawn[first : first + rows] = columns[chosen].sum(axis=1)
+        drawn = resampled(columns, samples, seed)
         nats = -drawn[:, :3] / drawn[:, 3:]
         found = {"lm": _middle(nats[:, 0])}
         if with_knn:

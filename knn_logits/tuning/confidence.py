@@ -17,6 +17,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from knn_logits.config import Metric
+from knn_logits.evaluation.resampling import resampled
 from knn_logits.neighbors import Neighbors
 from knn_logits.scoring.likelihood import Grid, GridLikelihood
 from knn_logits.scoring.text_pass import TokenScores
@@ -122,9 +123,8 @@ def compared(
     mean = float(gains.sum()) / total
     interval = None
     if len(gains) > 1 and samples > 1:
-        drawn = np.random.default_rng(seed).integers(0, len(gains), (samples, len(gains)))
-        means = gains[drawn].sum(axis=1) / tokens[drawn].sum(axis=1)
-        low, high = np.exp(-np.quantile(means, [_HIGH, _LOW]))
+        sums, sizes = resampled(np.stack([gains, tokens], axis=-1), samples, seed).T
+        low, high = np.exp(-np.quantile(sums / sizes, [_HIGH, _LOW]))
         interval = (float(low), float(high))
     found = Verdict(math.exp(-mean), interval, units, len(gains), total, None)
     if found.better or mean <= 0.0:

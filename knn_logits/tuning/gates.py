@@ -16,6 +16,7 @@ from torch import Tensor
 
 from knn_logits.config import Metric
 from knn_logits.errors import ConfigError
+from knn_logits.evaluation.resampling import resampled
 from knn_logits.gating.distance import DistanceGate
 from knn_logits.gating.fitting import (
     best_lmbda,
@@ -336,8 +337,7 @@ def _interval(
     count = int(numbers.max()) + 1
     if count < 2 or samples < 2:
         return None
-    sums, sizes = np.bincount(numbers, differences), np.bincount(numbers)
-    drawn = np.random.default_rng(seed).integers(0, count, (samples, count))
-    means = sums[drawn].sum(1) / sizes[drawn].sum(1)
-    low, high = np.exp(np.quantile(means, [0.025, 0.975]))
+    units = np.stack([np.bincount(numbers, differences), np.bincount(numbers)], axis=-1, dtype=float)
+    sums, sizes = resampled(units, samples, seed).T
+    low, high = np.exp(np.quantile(sums / sizes, [0.025, 0.975]))
     return float(low), float(high)
