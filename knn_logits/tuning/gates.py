@@ -337,7 +337,9 @@ def _interval(
     count = int(numbers.max()) + 1
     if count < 2 or samples < 2:
         return None
-    units = np.stack([np.bincount(numbers, differences), np.bincount(numbers)], axis=-1, dtype=float)
+    units = np.stack(
+        [np.bincount(numbers, differences), np.bincount(numbers)], axis=-1, dtype=float
+    )
     sums, sizes = resampled(units, samples, seed).T
     low, high = np.exp(np.quantile(sums / sizes, [0.025, 0.975]))
     return float(low), float(high)
