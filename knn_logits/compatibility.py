@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from knn_logits.arrays import Array
 from knn_logits.capture.forward import evaluating, input_device, key_states
 from knn_logits.capture.location import KeyLocation, find_key, is_encoder_decoder
 from knn_logits.datastore import layout
 from knn_logits.datastore.manifest import KeyRecord, Manifest, ModelRecord, TokenizerRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import MismatchError, ModelError
-from knn_logits.neighbors import Array
 from knn_logits.text.pairs import PairTokenizer
 
 logger = logging.getLogger(__name__)

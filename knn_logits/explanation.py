@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from knn_logits.arrays import Array
 from knn_logits.capture.forward import (
     evaluating,
     input_device,
@@ -22,7 +23,7 @@ from knn_logits.config import whole_number
 from knn_logits.corpus.documents import checked_text
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.memory import Memory, MemorySettings
-from knn_logits.neighbors import Array, hits
+from knn_logits.neighbors import hits
 from knn_logits.text.pairs import PairTokenizer
 from knn_logits.trace.assemble import MAX_NEIGHBORS, token_texts, trace_token
 from knn_logits.trace.trace import Familiarity, SequenceTrace, TokenTrace, Trace

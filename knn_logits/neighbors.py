@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from knn_logits.config import Metric
-
-Array = npt.NDArray[Any]
 
 
 def padding_distance(metric: Metric) -> float:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from knn_logits.arrays import Array
 from knn_logits.config import IndexConfig, KNNConfig, Metric
 from knn_logits.datastore.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
 from knn_logits.datastore.store import Datastore
@@ -19,7 +20,6 @@ from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.demand import check_building
 from knn_logits.index.exact import ExactIndex
-from knn_logits.neighbors import Array
 
 logger = logging.getLogger(__name__)
 

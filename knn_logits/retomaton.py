@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.config import KNNConfig
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import full_precision, normalised
-from knn_logits.neighbors import Array, Neighbors, padding_distance
+from knn_logits.neighbors import Neighbors, padding_distance
 from knn_logits.opening import hidden_entries
 from knn_logits.retrieval import Retriever
 

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.config import KNNConfig, Metric
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights
 from knn_logits.errors import DatastoreError, MismatchError
 from knn_logits.index.base import Index, pairwise
-from knn_logits.neighbors import Array, Neighbors, padding_distance
+from knn_logits.neighbors import Neighbors, padding_distance
 from knn_logits.opening import Indexes
 
 # Keys gathered at once to refine: 256 MB of float32.

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from knn_logits.arrays import Array
 from knn_logits.config import WindowConfig
 from knn_logits.errors import ConfigError
 
 _LARGEST_DEFAULT = 1024
-
-Ints = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -28,10 +25,10 @@ class Piece:
         source: int32 [source tokens], what an encoder reads beside it; None for a causal model.
     """
 
-    tokens: Ints
+    tokens: Array
     skip: int
     first: int
-    source: Ints | None = None
+    source: Array | None = None
 
     @property
     def size(self) -> int:
@@ -58,7 +55,7 @@ class TextWindow:
     skip: int
     first_entry: int
     context: int = field(default=0, compare=False)
-    source: Ints | None = field(default=None, compare=False, repr=False)
+    source: Array | None = field(default=None, compare=False, repr=False)
 
     @property
     def entries(self) -> int:
@@ -124,7 +121,7 @@ def plan(
             offset += stride
 
 
-def stream(blocks: Iterable[Ints], window: int, stride: int, first: int = 0) -> Iterator[Piece]:
+def stream(blocks: Iterable[Array], window: int, stride: int, first: int = 0) -> Iterator[Piece]:
     """The windows that `plan` gives one context, while its tokens come in block by block.
 
     Args:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from knn_logits.arrays import Array
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import KeyLocation
 from knn_logits.compatibility import vocabulary_size
@@ -21,7 +22,7 @@ from knn_logits.config import DEFAULT_K, FEWEST_CALIBRATED, KNNConfig
 from knn_logits.datastore.manifest import SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.index.base import Index
-from knn_logits.neighbors import Array, Neighbors, padding_distance
+from knn_logits.neighbors import Neighbors, padding_distance
 from knn_logits.progress import Progress, no_progress
 from knn_logits.retrieval import Retriever
 from knn_logits.scoring.likelihood import (

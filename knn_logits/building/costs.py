@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from knn_logits.arrays import Array
 from knn_logits.building.calibration import OVER_ASK, wanted_tokens
 from knn_logits.building.keys import grouped
 from knn_logits.capture.forward import evaluating, input_device, key_states, windows_batch
@@ -23,7 +24,7 @@ from knn_logits.capture.location import KeyLocation
 from knn_logits.config import DEFAULT_K, FEWEST_CALIBRATED, IndexConfig, Metric
 from knn_logits.index.choice import choose_factory, choose_train_size
 from knn_logits.index.exact import ExactIndex
-from knn_logits.neighbors import Array, Neighbors
+from knn_logits.neighbors import Neighbors
 from knn_logits.scoring.likelihood import (
     LMBDAS,
     Grid,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from knn_logits.arrays import Array
 from knn_logits.building.costs import (
     calibration_seconds,
     head_factor,
@@ -32,7 +33,6 @@ from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.datastore.documents import Contexts, DocumentRecord, write_documents
 from knn_logits.datastore.writer import SHARD_BYTES
 from knn_logits.errors import CorpusError
-from knn_logits.neighbors import Array
 from knn_logits.progress import Progress, no_progress
 from knn_logits.text.tokens import tokenize_pairs, tokenize_with_places
 from knn_logits.windows import TextWindow, plan

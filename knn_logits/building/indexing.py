@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from knn_logits.arrays import Array
 from knn_logits.building.costs import index_seconds
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import measured
@@ -26,7 +27,6 @@ from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.demand import check_building, fewest_keys
-from knn_logits.neighbors import Array
 from knn_logits.opening import index_from_keys, training_sample
 from knn_logits.progress import Progress, no_progress, while_running
 

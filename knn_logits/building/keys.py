@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from knn_logits.arrays import Array
 from knn_logits.capture.forward import input_device, key_states, windows_batch
 from knn_logits.capture.location import KeyLocation
 from knn_logits.errors import ModelError
-from knn_logits.neighbors import Array
 from knn_logits.windows import TextWindow, batches
 
 # On a CPU the activations of a larger batch no longer fit the cache.

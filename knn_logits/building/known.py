@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.building.steps import Cut
 from knn_logits.corpus.documents import unique_id
 from knn_logits.datastore.store import Datastore
-from knn_logits.neighbors import Array
 
 # Two documents of one digest by chance: 2^-64 for four billion documents.
 _DIGEST_BYTES = 16

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from knn_logits.arrays import Array
 from knn_logits.building.costs import recall_seconds
 from knn_logits.datastore.manifest import IndexRecord, RecallRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.index.base import Index
 from knn_logits.index.exact import ExactIndex
-from knn_logits.neighbors import Array
 from knn_logits.progress import Progress, no_progress, while_running
 
 RECALL_AT = 64

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.building.indexing import make_index, write_index
 from knn_logits.building.recall import measured
 from knn_logits.config import IndexConfig
@@ -22,7 +23,6 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter
 from knn_logits.errors import CorpusError, DatastoreError, StorageError
 from knn_logits.index.base import Index
-from knn_logits.neighbors import Array
 from knn_logits.opening import check_factory
 from knn_logits.progress import Progress, no_progress
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from knn_logits.arrays import Array
 from knn_logits.building.keys import Sources, compute_keys
 from knn_logits.capture.location import KeyLocation
 from knn_logits.compatibility import (
@@ -33,7 +34,6 @@ from knn_logits.datastore.places import PLACES, places_value
 from knn_logits.datastore.reading import map_array, read_arrays
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter, TokenWriter
 from knn_logits.errors import CorpusError, MismatchError
-from knn_logits.neighbors import Array
 from knn_logits.progress import Progress
 from knn_logits.text.pairs import PairTokenizer
 from knn_logits.text.tokens import tokenize_pairs, tokenize_with_places

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from knn_logits.arrays import Array
 from knn_logits.capture.compiled import uncompiled
 from knn_logits.capture.location import KeyLocation, first_tensor
 from knn_logits.errors import ModelError
-from knn_logits.neighbors import Array
 from knn_logits.windows import TextWindow
 
 

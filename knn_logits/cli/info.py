@@ -37,10 +37,7 @@ def info(
     datastore = open_datastore(store)
     manifest = datastore.manifest
     size = sum(record.bytes for record in manifest.files)
-    from knn_logits.gating.stored import stored_gate
-
-    stored = stored_gate(datastore)
-    gate = stored.kind if stored is not None else None
+    gate = _kind_of_gate(datastore)
     listed = listing(datastore, search) if documents or search is not None else None
     if listed is not None and not json:
         _say_documents(listed, limit, datastore, search)
@@ -119,6 +116,16 @@ def listing(datastore: Datastore, search: str | None = None) -> list[dict[str, A
         )
         row["tokens"] += one.length
     return list(found.values())
+
+
+def _kind_of_gate(datastore: Datastore) -> str | None:
+    # Gates load torch, which takes longer than all the rest of this command.
+    if datastore.gate_arrays() is None:
+        return None
+    from knn_logits.gating.stored import stored_gate
+
+    stored = stored_gate(datastore)
+    return stored.kind if stored is not None else None
 
 
 def _say_documents(

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.datastore.reading import open_file
 from knn_logits.errors import DamagedError
-from knn_logits.neighbors import Array
 
 _MOST_STEPS = 10_000
 # Bytes from which on content is a view of the file; names and numbers are shorter.

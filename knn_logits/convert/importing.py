@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from knn_logits._version import __version__
+from knn_logits.arrays import Array
 from knn_logits.building.indexing import make_index, write_index
 from knn_logits.building.recall import measured
 from knn_logits.building.steps import KeyPlan, write_canary
@@ -51,7 +52,6 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter, TokenWriter
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.index.faiss_file import FaissFile, read_faiss_file
-from knn_logits.neighbors import Array
 from knn_logits.progress import Progress, no_progress
 from knn_logits.text.pairs import context_length
 from knn_logits.windows import resolve

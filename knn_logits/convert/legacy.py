@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.datastore.reading import array_facts, open_file
 from knn_logits.errors import CorpusError, DamagedError, MismatchError
-from knn_logits.neighbors import Array
 
 _TRANSFORMERS = re.compile(r"dstore_(?P<type>.+)_(?P<size>\d+)_(?P<dim>\d+)_vals\.npy")
 _VALUES = re.compile(r"(?P<stem>.*)(?P<word>vals|values)\.npy")

@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from knn_logits.arrays import Ints
 from knn_logits.datastore.files import replacing
 from knn_logits.datastore.footer import PACKINGS, Footer, read_footer
 from knn_logits.errors import CorpusError, DamagedError
-
-Ints = npt.NDArray[np.int64]
 
 _SCHEMA = pa.schema(
     [

@@ -18,9 +18,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.datastore.layout import partial_name
 from knn_logits.errors import StorageError
-from knn_logits.neighbors import Array
 
 _HEADER_BYTES = 128
 

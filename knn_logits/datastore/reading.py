@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError
-from knn_logits.neighbors import Array
 
 HASH_CHUNK = 1 << 22
 _MAGIC = b"\x93NUMPY\x01\x00"

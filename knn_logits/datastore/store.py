@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import torch
-from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.datastore import layout, verification
 from knn_logits.datastore.documents import (
     Contexts,
@@ -26,8 +25,10 @@ from knn_logits.datastore.manifest import FileRecord, Manifest, read_manifest
 from knn_logits.datastore.reading import OpenArrays, hub_repo_of, map_array, read_arrays
 from knn_logits.datastore.remote import Remote, needed
 from knn_logits.errors import DamagedError, DatastoreError
-from knn_logits.neighbors import Array
 from knn_logits.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # How often the files of a datastore may change while it is opened.
 _TRIES = 3
@@ -234,6 +235,9 @@ class Datastore:
     @cached_property
     def values(self) -> Tensor:
         """int32 [entries]: the token of each entry."""
+        # What only reads a datastore's files is spared the two seconds that torch takes to load.
+        import torch
+
         first, tokens = self.contexts.first, np.asarray(self.tokens)
         entries = np.ones(len(tokens), dtype=bool)
         entries[first] = False

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.datastore import layout, stamps
 from knn_logits.datastore.documents import Contexts, read_documents
 from knn_logits.datastore.manifest import FileRecord, Manifest
@@ -28,7 +29,6 @@ from knn_logits.datastore.reading import (
     regular_file,
 )
 from knn_logits.errors import DamagedError
-from knn_logits.neighbors import Array
 from knn_logits.progress import Progress, no_progress
 
 # A power of two and a multiple of every dtype's size.

@@ -10,13 +10,13 @@ from types import TracebackType
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.datastore.documents import Contexts, DocumentRecord, Documents, write_documents
 from knn_logits.datastore.files import array_header, discard, put_in_place, staging, write_array
 from knn_logits.datastore.job import Job
 from knn_logits.datastore.layout import partial_name
 from knn_logits.datastore.reading import HASH_CHUNK
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.neighbors import Array
 
 SHARD_BYTES = 256 << 20
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from knn_logits.arrays import Array
 from knn_logits.datastore.store import Datastore
-from knn_logits.neighbors import Array
 
 RUN = 13
 # Tokens of a text kept until they are looked for: some 30 bytes each while they are.

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from knn_logits.arrays import Array, Ints
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores
 from knn_logits.compatibility import model_record
@@ -32,9 +33,9 @@ from knn_logits.evaluation.results import Evaluation, Tally, TextResult, join
 from knn_logits.evaluation.texts import Text, Texts, named
 from knn_logits.gating.gate import gate_name, rows_to_search, weigh_rows
 from knn_logits.memory import Memory
-from knn_logits.neighbors import Array, Neighbors
+from knn_logits.neighbors import Neighbors
 from knn_logits.progress import Progress, no_progress
-from knn_logits.scoring.text_pass import Ints, TokenScores, score_pieces
+from knn_logits.scoring.text_pass import TokenScores, score_pieces
 from knn_logits.windows import Piece
 
 logger = logging.getLogger(__name__)

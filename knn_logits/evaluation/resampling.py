@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from knn_logits.arrays import Floats
 
 # Units drawn at once: 32 MB of numbers a column.
 _AT_ONCE = 4 << 20

@@ -7,13 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from knn_logits.arrays import Floats, Ints
 from knn_logits.evaluation.overlap import Overlap
 from knn_logits.evaluation.resampling import resampled
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _LM, _KNN, _MIXED, _ORACLE, _TOKENS, _REACHED, _REACHED_LM, _REACHED_KNN = range(8)
 _LARGEST_EXPONENT = 700.0

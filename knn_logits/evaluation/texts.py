@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from knn_logits.arrays import Array, Ints
 from knn_logits.corpus.documents import Document, as_documents
-from knn_logits.neighbors import Array
 from knn_logits.text.pairs import PairTokenizer
 from knn_logits.text.tokens import special_tokens, token_blocks, tokenize_pairs
-from knn_logits.windows import Ints, Piece, stream
+from knn_logits.windows import Piece, stream
 
 Texts = Mapping[str, Iterable[Document | str]]
 

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.config import Metric, check_metric
 from knn_logits.datastore.layout import LARGEST_IN_GATE
 from knn_logits.errors import ConfigError
-from knn_logits.neighbors import Array, Neighbors, nearest_distance
+from knn_logits.neighbors import Neighbors, nearest_distance
 
 
 class DistanceGate:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from knn_logits.arrays import Array
 from knn_logits.config import Metric
 from knn_logits.errors import ConfigError
 from knn_logits.gating.distance import DistanceGate
@@ -22,7 +23,6 @@ from knn_logits.gating.learned import FEATURES, LearnedGate
 from knn_logits.gating.meta_k import MetaKGate
 from knn_logits.gating.network import trained
 from knn_logits.gating.skipping import SKIP_FEATURES, ConfidenceSkip, LearnedSkip
-from knn_logits.neighbors import Array
 
 # Fewer tokens than this do not get a bin of their own.
 _TOKENS_A_BIN = 25

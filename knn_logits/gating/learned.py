@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.config import Metric, check_metric
 from knn_logits.errors import ConfigError
 from knn_logits.gating.gate import MOST_BY_NETWORK
 from knn_logits.gating.network import Network
 from knn_logits.gating.skipping import entropy_of
-from knn_logits.neighbors import Array, Neighbors, nearest_distance
+from knn_logits.neighbors import Neighbors, nearest_distance
 
 FEATURES = (
     "distance of the nearest",

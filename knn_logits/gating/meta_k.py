@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.config import Metric, check_metric
 from knn_logits.errors import ConfigError
 from knn_logits.gating.gate import MOST_BY_NETWORK
 from knn_logits.gating.learned import FEATURES, gate_features
 from knn_logits.gating.network import Network
-from knn_logits.neighbors import Array, Neighbors, nearest_distance
+from knn_logits.neighbors import Neighbors, nearest_distance
 
 _LARGEST_KS = 64
 

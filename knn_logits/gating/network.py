@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.datastore.layout import LARGEST_IN_GATE
 from knn_logits.errors import ConfigError
-from knn_logits.neighbors import Array
 
 ARRAYS = ("mean", "scale", "hidden", "hidden_bias", "out", "out_bias")
 _BATCH = 4096

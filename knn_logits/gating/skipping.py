@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.config import KNNConfig, Metric
 from knn_logits.errors import ConfigError
 from knn_logits.gating.gate import Gate, gate_name
 from knn_logits.gating.network import Network
-from knn_logits.neighbors import Array, Neighbors
+from knn_logits.neighbors import Neighbors
 
 SKIP_FEATURES = (
     "log p_LM of the likeliest token",

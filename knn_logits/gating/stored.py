@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.config import check_metric
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.reading import read_arrays
@@ -22,7 +23,6 @@ from knn_logits.gating.gate import Gate, split_lmbda
 from knn_logits.gating.learned import LearnedGate
 from knn_logits.gating.meta_k import MetaKGate
 from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip
-from knn_logits.neighbors import Array
 
 _VERSION = "1"
 _SKIP = "skip."

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.config import Metric
-from knn_logits.neighbors import Array
 
 
 class Index(Protocol):

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.config import Metric
 from knn_logits.errors import SearchError
 from knn_logits.index.base import full_precision, normalised
-from knn_logits.neighbors import Array, padding_distance
+from knn_logits.neighbors import padding_distance
 
 # Distances computed at once: 64 million float32 are 256 MB.
 _BLOCK = 64 << 20

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.config import Metric, check_threads
 from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
 from knn_logits.index.base import normalised
-from knn_logits.neighbors import Array, padding_distance
+from knn_logits.neighbors import padding_distance
 
 logger = logging.getLogger(__name__)
 

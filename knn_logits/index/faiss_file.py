@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.config import Metric
 from knn_logits.errors import DamagedError
-from knn_logits.neighbors import Array
 
 _MOST_LISTS = 1 << 24
 _MOST_DIM = 1 << 20

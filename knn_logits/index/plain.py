@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.config import Metric
 from knn_logits.errors import DamagedError
 from knn_logits.index.demand import check_demand
 from knn_logits.index.faiss_backend import FaissIndex, faiss_module, faiss_reason, make_empty
-from knn_logits.neighbors import Array
 
 # Arrays that grow with the keys; the others are what an index learnt from them.
 _OF_KEYS = ("codes", "ids", "sizes")

@@ -9,15 +9,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from knn_logits.arrays import Ints
 from knn_logits.capture.forward import input_device, key_states_and_logits, windows_batch
 from knn_logits.capture.location import KeyLocation
 from knn_logits.windows import Piece, TextWindow, batches
-
-Ints = npt.NDArray[np.int64]
 
 # Windows of like size share a batch; they are sorted within groups of so many batches.
 _BATCHES_A_GROUP = 16

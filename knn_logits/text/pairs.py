@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from knn_logits.arrays import Array
 from knn_logits.capture.forward import padded
 from knn_logits.errors import ConfigError, CorpusError, ModelError
-from knn_logits.neighbors import Array
 
 logger = logging.getLogger(__name__)
 

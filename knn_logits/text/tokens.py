@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.corpus.documents import Document
 from knn_logits.errors import CorpusError
-from knn_logits.neighbors import Array
 from knn_logits.text.pairs import PairTokenizer
 
 # A tokenizer holds several times a text's size in memory, so a huge text goes in parts.

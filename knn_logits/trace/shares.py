@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.datastore.store import Datastore
-from knn_logits.neighbors import Array
 
 Locate: TypeAlias = Callable[[int], tuple[Datastore, int]]
 

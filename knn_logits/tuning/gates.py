@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Bools, Floats, Ints
 from knn_logits.config import Metric
 from knn_logits.errors import ConfigError
 from knn_logits.evaluation.resampling import resampled
@@ -32,15 +33,13 @@ from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip, skip_feature
 from knn_logits.gating.stored import StoredGate, WeightGate
 from knn_logits.neighbors import Neighbors
 from knn_logits.scoring.likelihood import Choice
-from knn_logits.scoring.text_pass import Ints, TokenScores
+from knn_logits.scoring.text_pass import TokenScores
 from knn_logits.tuning.confidence import Verdict, compared_by_token
 
 GateKind = Literal["constant", "distance", "learned", "meta-k"]
 # Asks for none, and for the one that is stored to be taken out.
 NO_GATE = "none"
 SkipKind = Literal["learned", "confidence"]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,12 @@ from collections.abc import Iterable
 from itertools import chain, islice
 
 import numpy as np
-import numpy.typing as npt
 
+from knn_logits.arrays import Bools, Ints
 from knn_logits.corpus.documents import Document
 from knn_logits.evaluation.bench import Bench
 from knn_logits.evaluation.texts import Text, Texts, named
 from knn_logits.text.tokens import special_tokens, token_blocks
-
-Bools = npt.NDArray[np.bool_]
 
 
 def whole_or_middle(bench: Bench, texts: Texts) -> tuple[Iterable[Document], int | None]:
@@ -36,7 +34,7 @@ class Halves:
         self._seconds: list[bool] = []
         self._sizes = [0, 0]
 
-    def second(self, places: npt.NDArray[np.int64]) -> Bools:
+    def second(self, places: Ints) -> Bools:
         """bool [rows], whether each token is in the half that is held out."""
         if self._middle is not None:
             return np.asarray(places > self._middle)

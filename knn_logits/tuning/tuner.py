@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
+from knn_logits.arrays import Bools
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores, open_stores
 from knn_logits.config import DEFAULT_K, MOST_SEED, whole_number
@@ -45,7 +46,7 @@ from knn_logits.scoring.likelihood import (
 from knn_logits.scoring.text_pass import TokenScores
 from knn_logits.tuning.confidence import HeldOut
 from knn_logits.tuning.gates import GateKind, Gathered, SkipKind, Wanted, fit
-from knn_logits.tuning.parts import Bools, Halves, whole_or_middle
+from knn_logits.tuning.parts import Halves, whole_or_middle
 from knn_logits.tuning.result import Part, Tuning
 from knn_logits.tuning.translating import choose_by_bleu
 from knn_logits.tuning.writing import refusal, write_settings

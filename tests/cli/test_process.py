@@ -20,6 +20,17 @@ def test_the_installed_command_prints_one_line(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_what_reads_files_only_starts_without_torch(store):
+    script = (
+        "import sys; from knn_logits.cli.app import app; "
+        "app(['info', sys.argv[1]], standalone_mode=False); "
+        "print([one for one in ('torch', 'transformers', 'faiss') if one in sys.modules])"
+    )
+    command = [sys.executable, "-c", script, str(store.folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 @pytest.fixture
 def _heard():
     """Lets a child hear Ctrl-C; a shell's background job ignores it, and so do its children."""
