@@ -224,6 +224,19 @@ def demo_folder(tmp_path_factory):
 
 
 @pytest.fixture
+def short_training(monkeypatch):
+    """Trains gates for a tenth of the steps: for tests of what is done with a gate."""
+    from knn_logits.gating import fitting
+
+    whole = fitting.trained
+    monkeypatch.setattr(
+        fitting,
+        "trained",
+        lambda *given, steps, **settings: whole(*given, steps=steps // 10, **settings),
+    )
+
+
+@pytest.fixture
 def mine(model):
     """A model of the test's own, with the weights that the datastore knows."""
     return copy.deepcopy(model)

@@ -9,6 +9,8 @@ from conftest import PAIRS, TEXTS, pair_documents
 import knn_logits
 from knn_logits import KNNLogitsProcessor, WindowConfig
 
+pytestmark = pytest.mark.usefixtures("short_training")
+
 DOCUMENTS = [f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." for n in range(8)]
 
 

@@ -29,6 +29,8 @@ from knn_logits.tuning import tuner
 from knn_logits.tuning.gates import _interval
 from knn_logits.tuning.writing import write_settings
 
+pytestmark = pytest.mark.usefixtures("short_training")
+
 DOCUMENTS = [
     f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." * (1 + n % 3) for n in range(9)
 ]
