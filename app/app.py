@@ -85,6 +85,19 @@ def demo_library(stores: Path | None = None) -> Library:
     )
 
 
+def library() -> Library:
+    """What the page shows: the demo, or what the variables of a duplicated Space name.
+
+    MODEL is a model on the Hub, and DATASTORES are names of datastores with blanks between them.
+    """
+    model, datastores = os.environ.get("MODEL"), os.environ.get("DATASTORES", "").split()
+    if not model and not datastores:
+        return demo_library()
+    if not model or not datastores:
+        raise SystemExit("MODEL and DATASTORES belong together: set both, or none for the demo")
+    return Library.open(model, datastores)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--host", help="where to listen; this machine only unless given")
@@ -96,7 +109,7 @@ def main() -> None:
         help="a name under which visitors reach it, such as knn.example.org; may be repeated",
     )
     options = parser.parse_args()
-    launch([demo_library()], host=options.host, port=options.port, names=options.name)
+    launch([library()], host=options.host, port=options.port, names=options.name)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,34 @@ class Library:
         )
         return cls(name, model, tokenizer, opened, examples=examples)
 
+    @classmethod
+    def open(cls, model: str, datastores: Iterable[str]) -> Library:
+        """A library of what is named: names on the Hub, or folders.
+
+        Args:
+            model: Of a causal or encoder-decoder model of transformers.
+            datastores: Of datastores that it built.
+
+        Raises:
+            KNNLogitsError: when a datastore cannot be opened, or belongs to another model.
+            OSError: when there is no such model.
+        """
+        import torch
+        from transformers import (
+            AutoConfig,
+            AutoModelForCausalLM,
+            AutoModelForSeq2SeqLM,
+            AutoTokenizer,
+        )
+
+        opened = [Datastore.from_pretrained(one) for one in datastores]
+        pairs = AutoConfig.from_pretrained(model).is_encoder_decoder
+        family: Any = AutoModelForSeq2SeqLM if pairs else AutoModelForCausalLM
+        loaded = family.from_pretrained(model, dtype="auto").eval()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        return cls.of(model.rstrip("/").split("/")[-1], loaded.to(device), tokenizer, opened)
+
     @cached_property
     def memory(self) -> Memory:
         """The model with all its datastores, which were checked before. Searches in one thread."""

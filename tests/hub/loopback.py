@@ -1,4 +1,6 @@
-"""A Hub on the loopback: the routes that pulling and pushing a dataset repository need.
+"""A Hub on the loopback: the routes that pulling and pushing repositories need.
+
+Datasets have their names; models and Spaces have theirs behind "models/" and "spaces/".
 
 Content and faults are set from the test; what was asked, and how many bytes were sent, is kept in
 `requests`. Run as a program, it serves until it is killed: `python loopback.py PORT_FILE`.
@@ -60,6 +62,13 @@ class Repo:
     def resolve(self, revision):
         revision = self.branches.get(revision, revision)
         return revision if revision in self.commits else None
+
+
+def _page(url, name):
+    """Where a repository is to be seen."""
+    if name.startswith("models/"):
+        return f"{url}/{name.removeprefix('models/')}"
+    return f"{url}/{name}" if name.startswith("spaces/") else f"{url}/datasets/{name}"
 
 
 class Hub:
@@ -147,6 +156,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self, path, body):
         if path[:1] == ["datasets"] and path[3:4] == ["resolve"]:
             return self._file("/".join(path[1:3]), path[4], "/".join(path[5:]))
+        if path[:1] == ["spaces"] and path[3:4] == ["resolve"]:
+            return self._file("/".join(path[:3]), path[4], "/".join(path[5:]))
+        if path[2:3] == ["resolve"]:
+            return self._file("/".join(["models", *path[:2]]), path[3], "/".join(path[4:]))
         if path[:1] != ["api"]:
             return self._error(404, "NotFound")
         if path[1:] == ["repos", "create"]:
@@ -156,6 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path[1] == "datasets" and len(path) >= 4:
             name, rest = "/".join(path[2:4]), path[4:]
             return self._dataset(name, rest, body)
+        if path[1] in ("models", "spaces") and len(path) >= 4:
+            return self._dataset("/".join(path[1:4]), path[4:], body)
         return self._error(404, "NotFound")
 
     def _allowed(self, name, write=False):
@@ -175,12 +190,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self.note["token"] != PRIVATE_TOKEN:
             return self._error(401 if not self.note["token"] else 403, "Forbidden")
         name = f"{wanted['organization']}/{wanted['name']}"
+        kind = wanted.get("type", "model")
+        name = name if kind == "dataset" else f"{kind}s/{name}"
         if name in self.hub.repos:
-            return self._json({"error": "exists", "url": f"{self.hub.url}/datasets/{name}"}, 409)
+            return self._json({"error": "exists", "url": _page(self.hub.url, name)}, 409)
         repo = self.hub.repo(name)
         repo.private = bool(wanted.get("private")) or wanted.get("visibility") == "private"
         repo.commit({".gitattributes": b""})
-        return self._json({"url": f"{self.hub.url}/datasets/{name}", "name": name})
+        return self._json({"url": _page(self.hub.url, name), "name": name})
 
     def _dataset(self, name, rest, body):
         write = rest[:1] in (["commit"], ["preupload"], ["branch"])
@@ -257,7 +274,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif one["key"] == "deletedFile":
                 del files[value["path"]]
         sha = repo.commit(files, branch)
-        url = f"{self.hub.url}/datasets/{name}/commit/{sha}"
+        url = f"{_page(self.hub.url, name)}/commit/{sha}"
         return self._json({"success": True, "commitUrl": url, "commitOid": sha})
 
     def _file(self, name, revision, path):
