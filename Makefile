@@ -25,7 +25,7 @@ QUICK := building/test_given_documents.py capture/test_location.py convert/test_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check test soak lint quick format demo app clean
+.PHONY: help setup check test soak bench lint quick format demo app clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test: lint ## Set up, lint, check types and import layers, run the tests
 
 soak: setup ## Run the long tests of faults, attacks and threads, which `make test` runs a part of
 	$(PYTEST) -m soak --durations=20 $(PYTEST_ARGS)
+
+bench: setup ## All ratios that matter in a few minutes: one table, and JSON in benchmarks/results
+	$(BIN)/python benchmarks/short.py
 
 quick: setup
 	$(BIN)/python -m pytest -q $(addprefix tests/,$(QUICK)) $(PYTEST_ARGS)
