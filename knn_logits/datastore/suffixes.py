@@ -114,4 +114,5 @@ def is_suffix_order(tokens: Array, first: Array, order: Array) -> bool:
 def _depths(tokens: int, first: Array) -> Array:
     """int64 [tokens], how many tokens of its document stand before each."""
     lengths = np.diff(np.append(first, tokens))
-    return np.arange(tokens, dtype=np.int64) - np.repeat(first, lengths)
+    found: Array = np.arange(tokens, dtype=np.int64) - np.repeat(first, lengths)
+    return found

@@ -57,7 +57,7 @@ def test_it_goes_with_documents_that_come_and_go(model, tokenizer, folder):
 
 def test_none_stays_none(model, tokenizer, folder):
     assert knn_logits.add_documents(model, tokenizer, folder, ["More text."]).suffixes is None
-    with pytest.raises(knn_logits.DatastoreError, match="knn-logits index .* --suffixes"):
+    with pytest.raises(knn_logits.DatastoreError, match=r"knn-logits index .* --suffixes"):
         knn_logits.Memory(model, folder, infini_gram="auto")
 
 

@@ -63,7 +63,7 @@ def test_long_repetitions_and_parts(monkeypatch):
     monkeypatch.setattr(suffixes, "_AT_ONCE", 7)
     random = np.random.default_rng(0)
     page = random.integers(0, 50, 300).tolist()
-    documents = [page, page, [7] * 200, page[:100] + [3] + page[:100]]
+    documents = [page, page, [7] * 200, [*page[:100], 3, *page[:100]]]
     tokens, first = laid_out(documents)
     told = []
     order = suffix_order(tokens, first, lambda *one: told.append(one))
