@@ -19,11 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.config import KNNConfig
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_p_knn_of
 from knn_logits.errors import DatastoreError
-from knn_logits.occurrences import Array, Occurrences, Prefixes, join
+from knn_logits.occurrences import Occurrences, Prefixes, join
 from knn_logits.opening import Indexes, hidden_entries
 
 # What an end of so many tokens or more counts where nobody has fitted it: between what is best for

@@ -6,14 +6,12 @@ Tensors and arrays only: nothing here knows of models or files.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-Array = npt.NDArray[Any]
+from knn_logits.arrays import Array
 
 _NOTHING = float("-inf")
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from knn_logits.arrays import Array
 from knn_logits.building.builder import build_datastore
 from knn_logits.capture.forward import evaluating
 from knn_logits.capture.location import DEFAULT_KEY, find_key
@@ -28,7 +29,7 @@ from knn_logits.evaluation.bench import open_bench
 from knn_logits.evaluation.texts import Text
 from knn_logits.index.base import Index
 from knn_logits.index.exact import ExactIndex
-from knn_logits.neighbors import Array, Neighbors
+from knn_logits.neighbors import Neighbors
 from knn_logits.progress import Progress
 from knn_logits.scoring.text_pass import score_pieces
 from knn_logits.tuning.parts import Halves, whole_or_middle

@@ -6,18 +6,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from knn_logits.ablation.bench import Studied
 from knn_logits.ablation.finding import Finding, Plot
 from knn_logits.ablation.measuring import base_search, log_p_knn, measure_base
+from knn_logits.arrays import Bools, Floats, Ints
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.reading import read_arrays
 from knn_logits.printable import one_line
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 _FREQUENCIES = (0, 1, 10, 100, 1000, 10_000)
 _POSITIONS = (1, 8, 32, 128, 512)
@@ -36,7 +33,7 @@ class _Tokens:
         lmbda: λ of the base.
     """
 
-    rows: npt.NDArray[np.int64]
+    rows: Ints
     lm: Floats
     knn: Floats
     mixed: Floats

@@ -6,11 +6,11 @@ import os
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.datastore.files import write_array
 from knn_logits.datastore.job import Job, begin
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.suffixes import suffix_order
-from knn_logits.neighbors import Array
 from knn_logits.progress import Progress, no_progress
 
 

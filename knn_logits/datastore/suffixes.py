@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.errors import DatastoreError
-from knn_logits.neighbors import Array
 from knn_logits.progress import Progress, no_progress
 
 # Places are kept as uint32.

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 from typing_extensions import Unpack
 
+from knn_logits.arrays import Bools, Floats, Ints
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores
 from knn_logits.corpus.documents import Document
@@ -34,9 +34,6 @@ from knn_logits.tuning.confidence import Verdict, compared_by_token
 from knn_logits.tuning.parts import Halves, whole_or_middle
 
 logger = logging.getLogger(__name__)
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _SHARES = np.array([0.0, 0.005, 0.01, 0.02, 0.03, *np.arange(1, 20) / 20, 0.97, 0.99])
 # A length of fewer tokens is taken together with the one before it.
@@ -100,7 +97,7 @@ class _Tokens:
     lengths: Ints
     documents: Ints
 
-    def __getitem__(self, rows: npt.NDArray[np.bool_]) -> _Tokens:
+    def __getitem__(self, rows: Bools) -> _Tokens:
         return _Tokens(*(one[rows] for one in vars(self).values()))
 
 
