@@ -297,6 +297,8 @@ def shares_by_length(
 ) -> tuple[Tensor, Tensor]:
     """Lengths ascending, int64 [n]; and the shares below the first and from each, [n + 1]."""
     record = store.manifest.infini_gram
+    lengths: tuple[int, ...]
+    shares: tuple[float, ...]
     if given != "auto":
         lengths, shares = (1,), (float(given or 0.0),)
     elif record is not None:

@@ -33,10 +33,10 @@ def study_approximation(studied: Studied) -> Finding:
         for distances, other in (("exact", exact), ("approximate", rough)):
             kinds[neighbors, distances] = _search(studied, one, other)
     found: dict[tuple[str, str], Measured] = {}
-    for (neighbors, distances), one in kinds.items():
+    for (neighbors, distances), finds in kinds.items():
         phase = f"{neighbors} neighbors, {distances} distances"
         found[neighbors, distances] = measure(
-            studied.queries(), one, "l2", studied.largest_k, studied.progress, phase
+            studied.queries(), finds, "l2", studied.largest_k, studied.progress, phase
         )
     both, rougher = found["exact", "exact"], found["approximate", "approximate"]
     change = rougher.perplexity / both.perplexity - 1.0

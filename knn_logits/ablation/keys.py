@@ -47,11 +47,11 @@ def study_metric(studied: Studied) -> Finding:
     """How keys are compared."""
     found = {"l2": measure_base(studied)}
     for metric in ("ip", "cosine"):
-        index = studied.exact(metric=metric, rounded=half)  # type: ignore[arg-type]
+        index = studied.exact(metric=metric, rounded=half)
         found[metric] = measure(
             studied.queries(),
             searching(studied, index, DEFAULT_KEY),
-            metric,  # type: ignore[arg-type]
+            metric,
             studied.largest_k,
             studied.progress,
             f"metric: {metric}",

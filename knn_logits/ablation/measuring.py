@@ -136,9 +136,8 @@ def log_p_knn(
         rows = torch.arange(first, min(first + _ROWS_AT_ONCE, len(queries)))
         near = search(rows)
         order = near.distances.topk(min(k, near.k), dim=-1, largest=metric != "l2").indices
-        near = Neighbors(
-            *(one.gather(-1, order) for one in (near.ids, near.distances, near.values))
-        )
+        own = (one.gather(-1, order) for one in (near.ids, near.distances, near.values))
+        near = Neighbors(*own)  # type: ignore[arg-type]
         weights = log_weights(near, metric, temperature)
         found.append(log_p_knn_of(weights, near.values, queries.targets[rows]))
     return torch.cat(found)
