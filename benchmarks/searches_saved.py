@@ -160,9 +160,9 @@ def plot(results, path):
     figure.savefig(path)
 
 
-def others(settings):
+def others(settings, name="searches_saved"):
     """What earlier runs with the same settings found on other texts."""
-    path = RESULTS / "searches_saved.json"
+    path = RESULTS / f"{name}.json"
     content = json.loads(path.read_text()) if path.exists() else {"settings": None}
     same = content["settings"] == {**settings, "model": Path(settings["model"]).name}
     return content["result"] if same else {}

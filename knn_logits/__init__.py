@@ -15,6 +15,7 @@ _HOME = {
     "Datastore": "knn_logits.datastore.store",
     "build_datastore": "knn_logits.building.builder",
     "build_index": "knn_logits.building.indexing",
+    "build_suffixes": "knn_logits.building.suffixes",
     "add_documents": "knn_logits.building.adding",
     "sync_documents": "knn_logits.building.syncing",
     "Sync": "knn_logits.building.syncing",
@@ -33,6 +34,8 @@ _HOME = {
     "Translations": "knn_logits.evaluation.translation",
     "tune": "knn_logits.tuning.tuner",
     "Tuning": "knn_logits.tuning.result",
+    "fit_infini_gram": "knn_logits.tuning.infini_gram",
+    "InfiniGramFit": "knn_logits.tuning.infini_gram",
     "Document": "knn_logits.corpus.documents",
     "Place": "knn_logits.corpus.rows",
     "read_corpus": "knn_logits.corpus.reading",
@@ -100,6 +103,7 @@ __all__ = [  # noqa: RUF022
     "Datastore",
     "build_datastore",
     "build_index",
+    "build_suffixes",
     "add_documents",
     "sync_documents",
     "Sync",
@@ -118,6 +122,8 @@ __all__ = [  # noqa: RUF022
     "Translations",
     "tune",
     "Tuning",
+    "fit_infini_gram",
+    "InfiniGramFit",
     "Document",
     "Place",
     "read_corpus",
@@ -183,6 +189,7 @@ if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate, estimate_build
     from knn_logits.building.indexing import build_index
     from knn_logits.building.removing import compact, remove_documents
+    from knn_logits.building.suffixes import build_suffixes
     from knn_logits.building.syncing import Sync, sync_documents
     from knn_logits.compatibility import pair_tokenizer
     from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
@@ -244,6 +251,7 @@ if TYPE_CHECKING:
         TokenTrace,
         Trace,
     )
+    from knn_logits.tuning.infini_gram import InfiniGramFit, fit_infini_gram
     from knn_logits.tuning.result import Tuning
     from knn_logits.tuning.tuner import tune
     from knn_logits.vote import Vote

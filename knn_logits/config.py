@@ -111,6 +111,10 @@ class KNNConfig:
         pointer_distances: Compare pointers by the stored "keys", or by the vectors that the
             "index" keeps of them, which needs no keys and is as approximate as a search.
         exclude: Ids of documents that are left out, as if they had never been added.
+        infini_gram: Share of the ∞-gram in the mixture, in [0, 1], wherever the end of the text
+            stands in the corpus; "auto" takes shares by the length of that end, those that were
+            fitted to the datastore where there are any. None leaves the ∞-gram out. Liu et al.
+            (2024), "Infini-gram".
 
     Raises:
         ConfigError: when a value is out of its range.
@@ -126,6 +130,7 @@ class KNNConfig:
     max_knns: int = 1024
     pointer_distances: str = "keys"
     exclude: tuple[str, ...] = ()
+    infini_gram: float | Literal["auto"] | None = None
 
     def __post_init__(self) -> None:
         for name in ("k", "min_knns", "max_knns"):
@@ -145,6 +150,12 @@ class KNNConfig:
         if self.nprobe is not None:
             _set(self, "nprobe", whole_number("nprobe", self.nprobe, 1))
         _set(self, "exclude", _ids("exclude", self.exclude))
+        if self.infini_gram not in (None, "auto"):
+            _set(self, "infini_gram", _real_number("infini_gram", self.infini_gram))
+            if not 0.0 <= float(self.infini_gram) <= 1.0:
+                raise ConfigError(
+                    f"infini_gram must lie between 0 and 1, or be 'auto', not {self.infini_gram!r}"
+                )
 
     def with_given(self, **given: Any) -> KNNConfig:
         """These settings with those that are given; None leaves one as it is.
@@ -166,6 +177,7 @@ class SearchSettings(TypedDict, total=False):
         max_knns: Pointers and members of their clusters that vote, at most.
         pointer_distances: "keys" or "index".
         exclude: Ids of documents that are left out.
+        infini_gram: Share of the ∞-gram in the mixture, or "auto".
     """
 
     refine: bool
@@ -175,6 +187,7 @@ class SearchSettings(TypedDict, total=False):
     max_knns: int | None
     pointer_distances: str | None
     exclude: Sequence[str] | None
+    infini_gram: float | Literal["auto"] | None
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,61 @@ def shared_weights(parts: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
     )
 
 
+def second_vote(
+    weights: Tensor, lmbda: float | Tensor, more: Tensor, shares: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Two votes as one: p = s p_2 + (1 - s) (λ p_1 + (1 - λ) p_LM).
+
+    Args:
+        weights: log w_i of the first vote, [rows, k], each row summing to 1 or empty.
+        lmbda: λ, a number or one a row, [rows].
+        more: log w_i of the second, [rows, n], likewise.
+        shares: s, [rows].
+
+    Returns:
+        log w_i of all, [rows, k + n], and the weight of both together, [rows]. A vote without any
+        weight has no share.
+    """
+    there = torch.as_tensor(lmbda, dtype=weights.dtype, device=weights.device)
+    first = there.expand(len(weights)) * _votes(weights).to(weights)
+    second = shares.to(weights) * _votes(more).to(weights)
+    first = (1.0 - second) * first
+    total = first + second
+    parts = [
+        part + (share / total).log().nan_to_num(nan=_NOTHING, neginf=_NOTHING).unsqueeze(-1)
+        for part, share in ((weights, first), (more, second))
+    ]
+    return torch.cat(parts, dim=-1), total
+
+
+def second_vote_of(
+    log_p_knn: Tensor, lmbda: Tensor, more: Tensor, shares: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`second_vote` for one token a row, when only that token's probabilities are at hand.
+
+    Args:
+        log_p_knn: By the first vote, [rows].
+        lmbda: λ, [rows], 0 where there is no such vote.
+        more: log p by the second vote, [rows].
+        shares: s, [rows], 0 where there is none.
+
+    Returns:
+        log p of both votes together, [rows], and their weight in the mixture, [rows].
+    """
+    first = (1.0 - shares) * lmbda
+    total = first + shares
+    parts = [
+        part + (share / total).log().nan_to_num(nan=_NOTHING, neginf=_NOTHING)
+        for part, share in ((log_p_knn, first), (more, shares))
+    ]
+    return torch.logaddexp(*parts), total
+
+
+def _votes(weights: Tensor) -> Tensor:
+    """bool [rows], whether anything has a weight."""
+    return (weights > _NOTHING).any(dim=-1)
+
+
 def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor:
     """Takes the vote from neighbors whose token the model was forbidden to choose.
 

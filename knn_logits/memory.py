@@ -7,6 +7,7 @@ the page. Each asks under settings of its own; the indexes stay open between the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -19,10 +20,12 @@ from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, locate_key
 from knn_logits.config import KNNConfig, Metric, SearchSettings, check_threads
 from knn_logits.datastore.store import Datastore
-from knn_logits.distribution import drop_impossible
+from knn_logits.distribution import drop_impossible, second_vote
 from knn_logits.errors import ConfigError
 from knn_logits.gating.gate import Gate, rows_to_search, weigh_rows
-from knn_logits.neighbors import NEAREST, Neighbors, hits
+from knn_logits.infini_gram import InfiniGram, without_padding
+from knn_logits.neighbors import NEAREST, Neighbors, hits, with_occurrences
+from knn_logits.occurrences import Prefixes
 from knn_logits.opening import Indexes
 from knn_logits.settings import scoring_settings, writing_settings
 from knn_logits.vote import Vote
@@ -78,7 +81,7 @@ class Memory:
             None takes the datastore's gate if it has one; text is written with its number.
         temperature: Of the softmax over the neighbors, above 0.
         settings: `refine`, `nprobe`, `retomaton`, `min_knns`, `max_knns`, `pointer_distances`,
-            `exclude`: how neighbors are found; see `KNNConfig`.
+            `exclude`, `infini_gram`: how neighbors are found; see `KNNConfig`.
 
     Attributes:
         model: The model.
@@ -88,6 +91,7 @@ class Memory:
         config: The numbers among its settings.
         gate: What decides on λ in place of their number; None for the number.
         retriever: Searches the datastores.
+        infini_gram: Finds the end of a text in them word for word; None where it takes no part.
 
     Raises:
         ConfigError: when a setting is out of its range, or a gate was fitted for another metric.
@@ -187,6 +191,9 @@ class Memory:
         self.retriever = open_retriever(
             self.stores, self.config, weights=settings.get("weights"), indexes=self._indexes
         )
+        self.infini_gram: InfiniGram | None = None
+        if self.config.infini_gram is not None:
+            self.infini_gram = InfiniGram(self.stores, self.config, self._indexes)
 
     def neighbors(self, states: Tensor, ids: Tensor, log_p_lm: Tensor | None = None) -> Neighbors:
         """The neighbors of one step, or of several in a row, of a batch of texts.
@@ -203,7 +210,12 @@ class Memory:
         wanted = None if log_p_lm is None else rows_to_search(self.gate, log_p_lm)
         if wanted is not None:
             wanted = wanted.reshape(states.shape[1], states.shape[0]).T
-        return self.retriever.search_steps(states, ids, wanted)
+        found = self.retriever.search_steps(states, ids, wanted)
+        if self.infini_gram is None:
+            return found
+        texts = without_padding(ids, getattr(self.model, "generation_config", None))
+        more = self.infini_gram.find(Prefixes.of_steps(texts, states.shape[1]))
+        return replace(found, occurrences=more.to(found.ids.device))
 
     def vote(self, neighbors: Neighbors, log_p_lm: Tensor) -> Vote:
         """What neighbors say about the next token.
@@ -223,6 +235,11 @@ class Memory:
             )
         votes = drop_impossible(weights, neighbors.values, log_p_lm)
         every_row = neighbors.every_row and votes is weights
+        more = neighbors.occurrences
+        if more is not None:
+            others = drop_impossible(more.log_weights, more.values, log_p_lm)
+            votes, lmbda = second_vote(votes, lmbda, others, more.shares)
+            neighbors, every_row = with_occurrences(neighbors, self.retriever.metric), False
         return Vote(
             neighbors, votes, lmbda, log_p_lm, every_row=every_row, near_within=self.near_within
         )
@@ -256,7 +273,9 @@ class Memory:
         Returns:
             bool [rows], on the CPU.
         """
-        plain = self.asked(scoring=self.scoring, k=NEAREST, retomaton=False, refine=False)
+        plain = self.asked(
+            scoring=self.scoring, k=NEAREST, retomaton=False, refine=False, infini_gram=0.0
+        )
         return hits(plain.retriever.search(states), tokens, self.retriever.metric).cpu()
 
 

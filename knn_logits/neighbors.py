@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.config import Metric
+from knn_logits.occurrences import Occurrences
 
 
 def padding_distance(metric: Metric) -> float:
@@ -31,6 +32,11 @@ class Neighbors:
         values: int64 [rows, k], the token that followed the key; any token for padding.
         every_row: Whether every row is known to have a neighbor, which spares several steps.
         searched: bool [rows], whether the index was searched for a row; None means for all.
+        occurrences: Where the end of each row's text stands word for word; None where nobody
+            looked.
+        matched: int64 [rows, k], for an entry that is such an occurrence how many tokens before it
+            are the text's, and 0 for one that a search found; None where all were. An occurrence
+            is infinitely far: nobody compared its key.
     """
 
     ids: Tensor
@@ -38,6 +44,8 @@ class Neighbors:
     values: Tensor
     every_row: bool = False
     searched: Tensor | None = None
+    occurrences: Occurrences | None = None
+    matched: Tensor | None = None
 
     @property
     def mask(self) -> Tensor:
@@ -63,6 +71,8 @@ class Neighbors:
             distances=self.distances[rows],
             values=self.values[rows],
             searched=searched,
+            occurrences=None if self.occurrences is None else self.occurrences[rows],
+            matched=None if self.matched is None else self.matched[rows],
         )
 
     def padded(self, k: int, metric: Metric) -> Neighbors:
@@ -112,6 +122,8 @@ class Neighbors:
             ids=self.ids.to(device),
             distances=self.distances.to(device),
             values=self.values.to(device),
+            occurrences=None if self.occurrences is None else self.occurrences.to(device),
+            matched=None if self.matched is None else self.matched.to(device),
         )
 
     @classmethod
@@ -122,6 +134,29 @@ class Neighbors:
             torch.empty(rows, 0, dtype=torch.float32, device=device),
             torch.empty(rows, 0, dtype=torch.int64, device=device),
         )
+
+
+def with_occurrences(neighbors: Neighbors, metric: Metric) -> Neighbors:
+    """The neighbors and the occurrences beside them as entries of one kind.
+
+    Args:
+        neighbors: With occurrences.
+        metric: Of the distances.
+
+    Returns:
+        Neighbors of `k` and more columns; `matched` tells them apart.
+    """
+    more = neighbors.occurrences
+    assert more is not None
+    far = torch.full_like(more.log_weights, padding_distance(metric))
+    lengths = more.lengths.unsqueeze(-1).expand_as(more.ids)
+    return Neighbors(
+        torch.cat([neighbors.ids, more.ids], dim=-1),
+        torch.cat([neighbors.distances, far], dim=-1),
+        torch.cat([neighbors.values, more.values], dim=-1),
+        searched=neighbors.searched,
+        matched=torch.cat([torch.zeros_like(neighbors.ids), lengths], dim=-1),
+    )
 
 
 def nearest_distance(neighbors: Neighbors, metric: Metric) -> Tensor:

@@ -45,6 +45,9 @@ class Candidates:
 class Vote:
     """What the neighbors of some queries say about the next token, beside what the model says.
 
+    With the ∞-gram its occurrences are among the neighbors, and λ is the weight of both together;
+    `neighbors.matched` tells them apart.
+
     Attributes:
         neighbors: Of `rows` queries, on the device of `log_p_lm`.
         log_weights: log w_i of the votes that count, float32 [rows, k]; -inf for no vote.

@@ -106,13 +106,15 @@ def _source(source: Source, metric: str) -> str:
         return f'{head}<div class="kl-nums">{part}</div></li>'
     marked = source.words
     space = marked[: len(marked) - len(marked.lstrip())]
-    name = "distance" if metric == "l2" else "similarity"
+    near = f"{'distance' if metric == 'l2' else 'similarity'} {number(neighbor.distance or 0.0)}"
+    if neighbor.matched:
+        near = f"{neighbor.matched} tokens before it are the same"
     return (
         f'{head}<blockquote dir="auto">{text(_from_a_word(neighbor.before) + space)}'
         f"<mark>{text(marked.lstrip())}</mark>{text(_to_a_word(source.after))}</blockquote>"
         f'{_read(neighbor.source)}<div class="kl-nums">{part}'
         f"<span>weight {percent(neighbor.weight)} of the vote</span>"
-        f"<span>{name} {number(neighbor.distance)}</span></div></li>"
+        f"<span>{near}</span></div></li>"
     )
 
 

@@ -17,6 +17,7 @@ from knn_logits.building.known import Additions
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import RECALL_WANTED, measured
 from knn_logits.building.steps import Cut, KeyPlan, cut_documents, write_cut, write_keys
+from knn_logits.building.suffixes import write_suffixes
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import is_encoder_decoder
 from knn_logits.compatibility import (
@@ -275,7 +276,7 @@ def grow(
     manifest = job.manifest(
         base,
         # Clusters are of the old entries only.
-        without=("index", "native", "clusters"),
+        without=("index", "native", "clusters", "suffixes"),
         entries=contexts.entries,
         documents=text.documents,
         tokens=text.tokens,
@@ -283,6 +284,8 @@ def grow(
         **changed,
     )
     grown = Datastore.unfinished(folder, manifest)
+    if store.suffixes is not None:
+        write_suffixes(job, grown.tokens, grown.documents.first, progress)
     index, record = _extended(store, grown, threads, progress)
     write_index(job, grown, index, record, store.checks)
     near = near_record(grown, nearness_of(grown, index, record.seed))

@@ -11,6 +11,7 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.building.indexing import make_index, write_index
 from knn_logits.building.recall import measured
+from knn_logits.building.suffixes import write_suffixes
 from knn_logits.config import IndexConfig
 from knn_logits.corpus.documents import several
 from knn_logits.datastore import layout
@@ -145,6 +146,8 @@ def compact(
             removed=(),
         )
         small = Datastore.unfinished(folder, manifest)
+        if store.suffixes is not None:
+            write_suffixes(job, small.tokens, small.documents.first, progress)
         index, record = _compacted(store, small, entries, threads, progress)
         write_index(job, small, index, record, store.checks)
         job.commit(manifest, index=record)

@@ -6,6 +6,7 @@ import typer
 
 from knn_logits._version import __version__
 from knn_logits.cli import (
+    ablate,
     add,
     app_command,
     build,
@@ -50,6 +51,7 @@ app.command("chat")(chat.chat)
 app.command("explain")(explain.explain)
 app.command("eval")(evaluate.evaluate)
 app.command("tune")(tune.tune)
+app.command("ablate")(ablate.ablate)
 app.command("info")(info.info)
 app.command("app")(app_command.serve)
 app.command("serve")(serve.serve)

@@ -268,6 +268,7 @@ def chat(
     temperature: options.Temperature = None,
     nprobe: options.Nprobe = None,
     retomaton: options.RetomatonOrNot = None,
+    infini_gram: options.InfiniGram = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
     sample: Annotated[
@@ -280,6 +281,7 @@ def chat(
 ) -> None:
     """Write prompt after prompt, with the sources of every word; /help lists what else there is."""
     shares = options.parse_weights(weights)
+    expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
     datastores = [open_datastore(store) for store in stores]
     prepare(threads, seed)
@@ -303,6 +305,7 @@ def chat(
         temperature=temperature,
         nprobe=nprobe,
         retomaton=retomaton,
+        infini_gram=expert,
         weights=shares,
         native_index=native_index,
         threads=threads,

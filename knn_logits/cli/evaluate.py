@@ -111,6 +111,7 @@ def evaluate(
     min_knns: options.MinKnns = None,
     max_knns: options.MaxKnns = None,
     pointer_distances: options.PointerDistances = None,
+    infini_gram: options.InfiniGram = None,
     without: options.Without = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
@@ -158,6 +159,7 @@ def evaluate(
     windows = WindowConfig(window, stride)
     stores, names = stores_and_texts(paths)
     shares = options.parse_weights(weights)
+    expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
     datastores = [open_datastore(store) for store in stores]
     pairs = reads_pairs(model)
@@ -191,6 +193,7 @@ def evaluate(
         "min_knns": min_knns,
         "max_knns": max_knns,
         "pointer_distances": pointer_distances,
+        "infini_gram": expert,
         "exclude": without,
         "weights": shares,
         "native_index": native_index,

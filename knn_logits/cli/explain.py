@@ -42,6 +42,7 @@ def explain(
     min_knns: options.MinKnns = None,
     max_knns: options.MaxKnns = None,
     pointer_distances: options.PointerDistances = None,
+    infini_gram: options.InfiniGram = None,
     without: options.Without = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
@@ -57,6 +58,7 @@ def explain(
     from knn_logits.trace.trace import token_dict
 
     shares = options.parse_weights(weights)
+    expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
     datastores = [open_datastore(store, keys=refine or retomaton) for store in stores]
     prepare(threads)
@@ -79,6 +81,7 @@ def explain(
             min_knns=min_knns,
             max_knns=max_knns,
             pointer_distances=pointer_distances,
+            infini_gram=expert,
             exclude=without,
             weights=shares,
             native_index=native_index,

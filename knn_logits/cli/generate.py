@@ -21,7 +21,7 @@ from knn_logits.cli.common import (
 from knn_logits.errors import ConfigError
 
 # Of the settings, those that the JSON names.
-_SHOWN = ("k", "lmbda", "temperature", "retomaton")
+_SHOWN = ("k", "lmbda", "temperature", "retomaton", "infini_gram")
 
 
 def decoding_settings(
@@ -92,6 +92,7 @@ def generate(
     min_knns: options.MinKnns = None,
     max_knns: options.MaxKnns = None,
     pointer_distances: options.PointerDistances = None,
+    infini_gram: options.InfiniGram = None,
     without: options.Without = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
@@ -151,6 +152,7 @@ def generate(
     from knn_logits.trace.trace import token_dict
 
     shares = options.parse_weights(weights)
+    expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
     datastores = [open_datastore(store, keys=refine or bool(retomaton)) for store in stores]
     settings = generation_settings(datastores[0]) | settings
@@ -208,6 +210,7 @@ def generate(
             min_knns=min_knns,
             max_knns=max_knns,
             pointer_distances=pointer_distances,
+            infini_gram=expert,
             exclude=without,
             weights=shares,
             native_index=native_index,

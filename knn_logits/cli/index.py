@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from knn_logits.cli import options
 from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, print_json, say
 from knn_logits.config import IndexConfig, check_metric
+from knn_logits.errors import ConfigError
 
 
 def index(
@@ -17,10 +21,23 @@ def index(
     nprobe: options.Nprobe = None,
     threads: options.Threads = None,
     native_index: options.NativeIndex = False,
+    suffixes: Annotated[
+        bool,
+        typer.Option(
+            "--suffixes",
+            help="Make the suffix index of the text, for --infini-gram, and leave the other as it "
+            "is.",
+        ),
+    ] = False,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Build the index of a datastore anew, of another kind or metric."""
+    """Build the index of a datastore anew, of another kind or metric; or its suffix index."""
+    if suffixes:
+        if index != "auto" or metric is not None or nprobe is not None or native_index:
+            raise ConfigError("--suffixes makes the index of the text alone: leave the others out")
+        _suffixes(store, json)
+        return
     config = IndexConfig(
         index,
         check_metric(metric) if metric is not None else None,
@@ -52,3 +69,27 @@ def index(
         return
     found = f", recall@{record.recall.at} {record.recall.value:.3f}" if record.recall else ""
     say(f"{done.folder}: index {record.factory}{found} in {seconds:.0f} s")
+
+
+def _suffixes(store: str, json: bool) -> None:
+    from knn_logits.building.suffixes import build_suffixes
+
+    started = time.monotonic()
+    datastore = open_datastore(store)
+    with Bars() as bars, interruptible("the datastore is as it was"):
+        done = build_suffixes(datastore, progress=bars)
+    record = done.manifest.file("suffixes")
+    assert record is not None
+    seconds = time.monotonic() - started
+    tokens = done.manifest.tokens
+    if json:
+        print_json(
+            {
+                "suffixes": True,
+                "tokens": tokens,
+                "bytes": record.bytes,
+                "seconds": round(seconds, 3),
+            }
+        )
+        return
+    say(f"{done.folder}: suffix index of {tokens:,} tokens in {seconds:.0f} s")

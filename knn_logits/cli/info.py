@@ -11,7 +11,7 @@ from knn_logits.cli.common import open_datastore, print_json, say
 from knn_logits.printable import one_line
 
 if TYPE_CHECKING:
-    from knn_logits.datastore.manifest import SettingsRecord, WritingRecord
+    from knn_logits.datastore.manifest import Manifest, SettingsRecord, WritingRecord
     from knn_logits.datastore.store import Datastore
 
 
@@ -83,6 +83,7 @@ def info(
         ("windows", f"{windows.window} tokens, stride {windows.stride}{joined}"),
         ("pairs", manifest.pairs),
         ("index", f"{manifest.index.factory}{probes}{found}"),
+        ("suffixes", _suffixes(manifest)),
         (
             "settings",
             f"k {settings.k}, lmbda {settings.lmbda:g}, temperature {settings.temperature:g}"
@@ -149,6 +150,13 @@ def _state(settings: SettingsRecord) -> str:
         return " (not calibrated)"
     fitted = "tuned on text given for it" if settings.tuned else "calibrated"
     return f" ({fitted}, before the datastore changed)" if settings.stale else f" ({fitted})"
+
+
+def _suffixes(manifest: Manifest) -> str | None:
+    if manifest.file("suffixes") is None:
+        return None
+    fitted = " (shares fitted to text)" if manifest.infini_gram is not None else ""
+    return f"of {manifest.tokens:,} tokens, for --infini-gram{fitted}"
 
 
 def _writing(writing: WritingRecord | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -106,6 +106,15 @@ PointerDistances = Annotated[
     str | None,
     typer.Option("--pointer-distances", help="Compare pointers by the stored keys, or the index."),
 ]
+InfiniGram = Annotated[
+    str | None,
+    typer.Option(
+        "--infini-gram",
+        metavar="SHARE|auto",
+        help="Let what follows the end of the text in the corpus, word for word, have this share, "
+        "or one by its length.",
+    ),
+]
 Without = Annotated[
     list[str] | None,
     typer.Option(
@@ -176,6 +185,24 @@ def weight_of(lmbda: float | None, gate: str | None) -> float | StoredGate | Non
     from knn_logits.gating.stored import load_gate
 
     return load_gate(gate)
+
+
+def parse_infini_gram(text: str | None) -> float | Literal["auto"] | None:
+    """The share that --infini-gram gives.
+
+    Raises:
+        ConfigError: when it is neither a number from 0 to 1 nor "auto".
+    """
+    if text is None or text == "auto":
+        return text  # type: ignore[return-value]
+    try:
+        share = float(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--infini-gram takes a number from 0 to 1 or auto, not {text!r}"
+        ) from error
+    KNNConfig(infini_gram=share)
+    return share
 
 
 def parse_weights(text: str | None) -> list[float] | None:

@@ -22,6 +22,7 @@ from knn_logits.config import KNNConfig, WindowConfig
 from knn_logits.errors import ConfigError
 
 if TYPE_CHECKING:
+    from knn_logits.tuning.infini_gram import InfiniGramFit
     from knn_logits.tuning.result import Tuning
 
 
@@ -52,6 +53,13 @@ def tune(
     skip_by: Annotated[
         str, typer.Option("--skip-by", help="Which ones: a learned rule, or the confidence.")
     ] = "learned",
+    infini_gram: Annotated[
+        bool,
+        typer.Option(
+            "--infini-gram",
+            help="Fit the shares of the ∞-gram in place of the rest, at the settings stored.",
+        ),
+    ] = False,
     bleu: Annotated[
         int | None,
         typer.Option(
@@ -92,6 +100,11 @@ def tune(
     # Refused before the model is loaded.
     KNNConfig().with_given(k=k, nprobe=nprobe)
     Wanted.of(gate, skip, skip_by)
+    if infini_gram and (k, gate, skip, bleu, plots) != (None,) * 5:
+        raise ConfigError(
+            "--infini-gram fits shares at the settings stored: leave out --k, --gate, --skip, "
+            "--bleu and --plots"
+        )
     windows = WindowConfig(window, stride)
     stores, names = stores_and_texts(paths)
     if write and len(stores) > 1:
@@ -111,6 +124,36 @@ def tune(
         check_writable(plots)
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
+    if infini_gram:
+        from knn_logits.tuning.infini_gram import fit_infini_gram
+
+        with Bars() as bars, interruptible("the datastore keeps its settings"):
+            found = fit_infini_gram(
+                loaded,
+                tokenizer,
+                datastores,
+                texts,
+                nprobe=nprobe,
+                refine=refine,
+                native_index=native_index,
+                window=windows,
+                concatenate=concatenate,
+                batch_tokens=batch_tokens,
+                device=str(loaded.device),
+                threads=threads,
+                seed=seed,
+                write=write,
+                force=force,
+                allow_overlap=allow_overlap,
+                progress=bars,
+            )
+        if json:
+            print_json(found.to_dict())
+        else:
+            _say_shares(found, stores[0], written=write and found.refused is None)
+        if found.refused is not None:
+            raise typer.Exit(1)
+        return
     from knn_logits.tuning.tuner import tune as tune_settings
 
     with Bars() as bars, interruptible("the datastore keeps its settings"):
@@ -191,6 +234,24 @@ def _say(result: Tuning, store: str, skips: bool) -> None:
         say(f"{store}: settings written")
     elif result.refused is None:
         say(_advice(result))
+
+
+def _say_shares(found: InfiniGramFit, store: str, *, written: bool) -> None:
+    shares = ", ".join(
+        f"{share:g} from {length}"
+        for length, share in zip(found.record.lengths, found.record.shares, strict=True)
+    )
+    say(f"share of the ∞-gram by the tokens that match: {shares}; from {found.tokens:,} tokens")
+    p = found.perplexity
+    say(
+        f"perplexity on {found.held_out:,} other tokens: {p['with']:.2f}; without the ∞-gram "
+        f"{p['without']:.2f}, without the neighbors {p['without_knn']:.2f}, without both "
+        f"{p['lm']:.2f}"
+    )
+    if written:
+        say(f"{store}: shares written; --infini-gram auto takes them")
+    elif found.refused is None:
+        say("add --write to store them in the datastore, for --infini-gram auto")
 
 
 def _advice(result: Tuning) -> str:

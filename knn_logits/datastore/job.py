@@ -24,7 +24,7 @@ from knn_logits.errors import DamagedError, DatastoreError, MismatchError, Stora
 
 logger = logging.getLogger(__name__)
 
-JobKind = Literal["build", "add", "sync", "compact", "index", "cluster", "tune"]
+JobKind = Literal["build", "add", "sync", "compact", "index", "cluster", "suffixes", "tune"]
 
 
 class Journal(Record):

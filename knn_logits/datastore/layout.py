@@ -10,7 +10,9 @@ import re
 from collections.abc import Set
 from typing import Literal, get_args
 
-Kind = Literal["tokens", "documents", "keys", "index", "native", "clusters", "gate", "checks"]
+Kind = Literal[
+    "tokens", "documents", "keys", "index", "native", "clusters", "suffixes", "gate", "checks"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # Arrays in the file of checks: the keys of a fixed text, and queries with what they find.
@@ -36,6 +38,7 @@ _PARTS: dict[Kind, tuple[str, str]] = {
     "index": ("index", "safetensors"),
     "native": ("index", "faiss"),
     "clusters": ("clusters", "npy"),
+    "suffixes": ("suffixes", "npy"),
     "gate": ("gate", "safetensors"),
     "checks": ("checks", "safetensors"),
 }

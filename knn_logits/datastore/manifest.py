@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -188,6 +188,25 @@ class NearRecord(Record):
     hits: float = Field(ge=0, le=1)
 
 
+class InfiniGramRecord(Record):
+    """How much the ∞-gram counts, by the length of the text's end that stands in the corpus.
+
+    Attributes:
+        lengths: Tokens of the end, ascending from 1; each share holds up to the next length.
+        shares: Its weight in the mixture at each of them.
+    """
+
+    lengths: tuple[int, ...] = Field(min_length=1, max_length=64, strict=False)
+    shares: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(strict=False)
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> InfiniGramRecord:
+        ascending = self.lengths == tuple(sorted({1, *self.lengths}))
+        if not ascending or len(self.lengths) != len(self.shares) or self.lengths[-1] > 1 << 62:
+            raise ValueError("the ∞-gram needs a share for each of some lengths from 1")
+        return self
+
+
 class FileRecord(Record):
     """A file of the folder: a bare name, what it holds, its length in bytes and its hash."""
 
@@ -215,6 +234,7 @@ class Manifest(Record):
         settings: Settings for scoring.
         writing: Settings for writing; None where those for scoring serve as well.
         near: What text like the datastore's finds in it; None where it is not known.
+        infini_gram: Shares of the ∞-gram that were fitted to text; None where none were.
         license: Licence of the text, as given by its publisher.
         source: Where the text comes from, as given by its publisher.
     """
@@ -240,6 +260,7 @@ class Manifest(Record):
     settings: SettingsRecord
     writing: WritingRecord | None = None
     near: NearRecord | None = None
+    infini_gram: InfiniGramRecord | None = None
     license: str | None = None
     source: str | None = None
     files: tuple[FileRecord, ...] = Field(strict=False)
@@ -247,7 +268,7 @@ class Manifest(Record):
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = handler(self)
-        for name in ("writing", "near"):
+        for name in ("writing", "near", "infini_gram"):
             if content[name] is None:  # as in manifests from before there was such a thing
                 del content[name]
         return content

@@ -115,6 +115,10 @@ class Datastore:
         self._clusters = (
             map_array(self._path("clusters"), "int32", (manifest.entries,)) if clusters else None
         )
+        suffixes = manifest.file("suffixes")
+        self._suffixes = (
+            map_array(self._path("suffixes"), "uint32", suffixes.shape or ()) if suffixes else None
+        )
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
         self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
@@ -272,6 +276,11 @@ class Datastore:
     def clusters(self) -> Array | None:
         """int32 [entries], the cluster of each entry; None when none were made."""
         return self._clusters
+
+    @property
+    def suffixes(self) -> Array | None:
+        """uint32 [tokens - documents], from `suffix_order`; None when it was not made."""
+        return self._suffixes
 
     @property
     def has_keys(self) -> bool:

@@ -24,10 +24,12 @@ from knn_logits.datastore.reading import (
     HASH_CHUNK,
     array_facts,
     hub_repo_of,
+    map_array,
     open_file,
     read_arrays,
     regular_file,
 )
+from knn_logits.datastore.suffixes import is_suffix_order
 from knn_logits.errors import DamagedError
 from knn_logits.progress import Progress, no_progress
 
@@ -157,8 +159,8 @@ def _content_problem(
     path: Path, record: FileRecord, manifest: Manifest, on_bytes: Callable[[int], None]
 ) -> str | None:
     kind, offset, look = layout.kind_of(record.name), 0, None
-    if kind in ("tokens", "keys", "clusters"):
-        expected = manifest.dtype if kind == "keys" else "int32"
+    if kind in ("tokens", "keys", "clusters", "suffixes"):
+        expected = {"keys": manifest.dtype, "suffixes": "uint32"}.get(kind, "int32")
         try:
             dtype, shape, offset = array_facts(path)
         except ValueError as error:
@@ -170,7 +172,9 @@ def _content_problem(
             )
         limit = manifest.model.vocabulary or 1 << 31
         limit = manifest.entries if kind == "clusters" else limit
-        look = _finite(dtype) if kind == "keys" else _below(limit)
+        # Each number of a suffix index is looked at with the tokens.
+        look = None if kind == "suffixes" else _below(limit)
+        look = _finite(dtype) if kind == "keys" else look
     return _stream(path, record, offset, look, on_bytes)
 
 
@@ -247,6 +251,15 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
     clusters = manifest.file("clusters")
     if clusters is not None and clusters.shape != (manifest.entries,):
         raise DamagedError(f"{folder / clusters.name} holds {clusters.shape}, not one an entry")
+    suffixes, text = manifest.file("suffixes"), manifest.file("tokens")
+    if suffixes is not None and text is not None:
+        tokens = map_array(folder / text.name, "int32", (manifest.tokens,))
+        order = map_array(folder / suffixes.name, "uint32", suffixes.shape or ())
+        if not is_suffix_order(tokens, documents.first, order):
+            raise DamagedError(
+                f"{folder / suffixes.name} is not the suffix index of the text; make it again with "
+                f"`knn-logits index {folder} --suffixes`"
+            )
     for one in manifest.key_shards:
         if one.shape is None or len(one.shape) != 2 or one.shape[1] != manifest.dim:
             raise DamagedError(f"{folder / one.name} holds {one.shape}, not rows of {manifest.dim}")

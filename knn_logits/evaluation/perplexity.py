@@ -24,7 +24,7 @@ from knn_logits.combined import Stores
 from knn_logits.compatibility import model_record
 from knn_logits.config import MOST_SEED, whole_number
 from knn_logits.corpus.documents import Document
-from knn_logits.distribution import log_p_knn_of, mix_one
+from knn_logits.distribution import log_p_knn_of, mix_one, second_vote_of
 from knn_logits.errors import CorpusError
 from knn_logits.evaluation.bench import Bench, BenchSettings, open_bench
 from knn_logits.evaluation.following import followed
@@ -51,9 +51,13 @@ class TokenLikelihoods:
     Attributes:
         places: int64 [rows], where each token stands in the text.
         lm: float32 [rows], log p_LM.
-        knn: float32 [rows], log p_kNN; -inf where no neighbor votes for the token.
+        knn: float32 [rows], log p_kNN; -inf where no neighbor votes for the token. With the ∞-gram
+            it is the vote of both.
         mixed: float32 [rows], log p of the mixture.
         searches: How many of them were searched for.
+        without_expert: float32 [rows], log p of the mixture without the ∞-gram.
+        expert: log p by the ∞-gram, float32 [rows], and tokens of the end that occurs, int64
+            [rows]; None where it takes no part.
     """
 
     places: Ints
@@ -61,6 +65,8 @@ class TokenLikelihoods:
     knn: Tensor
     mixed: Tensor
     searches: int
+    without_expert: Tensor
+    expert: tuple[Tensor, Tensor] | None = None
 
 
 def evaluate(
@@ -159,14 +165,23 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
     for scored, neighbors in searched(bench, pieces):
         if neighbors is None or bench.memory is None:
             nothing = torch.full_like(scored.log_p_lm, float("-inf"))
-            yield TokenLikelihoods(scored.places, scored.log_p_lm, nothing, scored.log_p_lm, 0)
+            own = scored.log_p_lm
+            yield TokenLikelihoods(scored.places, own, nothing, own, 0, own)
             continue
         lmbdas, weights = _weighed(bench.memory, scored, neighbors)
         targets = scored.targets.to(weights.device)
         knn = log_p_knn_of(weights, neighbors.values, targets).cpu()
-        mixed = mix_one(scored.log_p_lm, knn, lmbdas)
+        mixed = without = mix_one(scored.log_p_lm, knn, lmbdas)
+        expert = None
+        if bench.memory.infini_gram is not None:
+            expert = bench.memory.infini_gram.score(scored.prefixes, scored.targets)
+            shares = bench.memory.infini_gram.shares(expert[1])
+            knn, lmbdas = second_vote_of(knn, lmbdas, expert[0], shares)
+            mixed = mix_one(scored.log_p_lm, knn, lmbdas)
         searches = len(mixed) if neighbors.searched is None else int(neighbors.searched.sum())
-        yield TokenLikelihoods(scored.places, scored.log_p_lm, knn, mixed, searches)
+        yield TokenLikelihoods(
+            scored.places, scored.log_p_lm, knn, mixed, searches, without, expert
+        )
 
 
 def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
@@ -281,6 +296,8 @@ def describe(bench: Bench) -> dict[str, Any]:
         if config.retomaton:
             for name in ("min_knns", "max_knns", "pointer_distances"):
                 settings[name] = getattr(config, name)
+        if config.infini_gram is not None:
+            settings["infini_gram"] = config.infini_gram
         shares = getattr(memory.retriever, "weights", None)
         if shares is not None:
             settings["weights"] = ", ".join(f"{share:g}" for share in shares)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from knn_logits.arrays import Ints
 from knn_logits.capture.forward import input_device, key_states_and_logits, windows_batch
 from knn_logits.capture.location import KeyLocation
+from knn_logits.occurrences import Prefixes
 from knn_logits.windows import Piece, TextWindow, batches
 
 # Windows of like size share a batch; they are sorted within groups of so many batches.
@@ -70,6 +71,7 @@ class TokenScores:
         log_p_lm: float32 [rows], log p_LM of each token.
         places: int64 [rows], where each token stands in the text.
         distributions: What the model said at each of them.
+        prefixes: The text that it read before each of them.
         lengths: How many of the tokens each window of the pass predicts, one after another.
     """
 
@@ -78,6 +80,7 @@ class TokenScores:
     log_p_lm: Tensor
     places: Ints
     distributions: Distributions
+    prefixes: Prefixes
     lengths: tuple[int, ...] = ()
 
     def __getitem__(self, rows: Tensor | slice) -> TokenScores:
@@ -90,6 +93,7 @@ class TokenScores:
             self.log_p_lm[rows],
             self.places[own],
             self.distributions[rows],
+            self.prefixes[rows],
         )
 
 
@@ -162,6 +166,11 @@ def _score_group(
                         flat,
                         torch.arange(window.skip, window.size, device=flat.device) + row * length,
                     ),
+                    Prefixes(
+                        tokens,
+                        np.full(len(targets), window.start, np.int64),
+                        window.start + window.skip + 1 + np.arange(len(targets), dtype=np.int64),
+                    ),
                 )
             )
         yield TokenScores(
@@ -170,6 +179,11 @@ def _score_group(
             torch.cat([part.log_p_lm for part in parts]).cpu(),
             np.concatenate([part.places for part in parts]),
             Distributions(flat, torch.cat([part.distributions.rows for part in parts])),
+            Prefixes(
+                tokens,
+                np.concatenate([part.prefixes.first for part in parts]),
+                np.concatenate([part.prefixes.end for part in parts]),
+            ),
             tuple(len(part.targets) for part in parts),
         )
 

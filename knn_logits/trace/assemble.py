@@ -257,7 +257,10 @@ def _retrieval(neighbors: Neighbors) -> str:
     """How the neighbors of a step were found; one row."""
     if neighbors.searched is None or bool(neighbors.searched[0]):
         return "search"
-    return "pointers" if bool(neighbors.mask.any()) else "skipped"
+    found = (
+        neighbors.mask if neighbors.matched is None else neighbors.mask & (neighbors.matched < 1)
+    )
+    return "pointers" if bool(found.any()) else "skipped"
 
 
 def _neighbor(
@@ -277,6 +280,7 @@ def _neighbor(
     words = token_texts(tokenizer, [*before, passage.token, *after])
     here = len(before)
     title, uri = where(store, entry, tokenizer)
+    matched = 0 if neighbors.matched is None else int(neighbors.matched[0, column])
     return NeighborTrace(
         # A character may be cut where the passage begins or ends.
         before="".join(words[:here]).lstrip("\ufffd"),
@@ -288,9 +292,10 @@ def _neighbor(
         store=store.name,
         entry=entry,
         weight=math.exp(float(weights[0, column])),
-        distance=float(neighbors.distances[0, column]),
+        distance=None if matched else float(neighbors.distances[0, column]),
         influence=influence,
         source=passage.document.source,
+        matched=matched or None,
     )
 
 

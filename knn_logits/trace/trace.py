@@ -37,9 +37,12 @@ class NeighborTrace:
         store: The datastore's name.
         entry: The entry's number in the datastore.
         weight: w_i, its share of p_kNN, in [0, 1].
-        distance: Squared distance for "l2", a similarity for "ip" and "cosine".
+        distance: Squared distance for "l2", a similarity for "ip" and "cosine"; None for an
+            occurrence of the text's end, which nobody compared.
         influence: lmbda * w_i / p, its share of the token's probability.
         source: Of an encoder-decoder model, the source that the passage is a target of.
+        matched: Tokens before the word that are the text's own, for an occurrence that the ∞-gram
+            found; None for a neighbor.
     """
 
     before: str
@@ -51,9 +54,10 @@ class NeighborTrace:
     store: str
     entry: int
     weight: float
-    distance: float
+    distance: float | None
     influence: float
     source: str | None = None
+    matched: int | None = None
 
     @property
     def snippet(self) -> str:

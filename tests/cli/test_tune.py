@@ -128,3 +128,42 @@ def test_build_calibrates_unless_told_otherwise(run, model_folder, tmp_path):
     assert (found.json["calibrated"], found.json["lmbda"]) == (True, 0.1)
     assert run("info", tmp_path / "c", "--json").json["settings"]["tuned"] is False
     assert "(calibrated)" in run("info", tmp_path / "c").out
+
+
+def test_shares_of_the_infini_gram(run, model_folder, copy, text):
+    refused = run("tune", model_folder, copy, text, "--infini-gram")
+    assert refused.code == 1
+    assert "knn-logits index" in refused.err
+    made = run("index", copy, "--suffixes", "--json")
+    assert made.code == 0, made.err
+    assert made.json["bytes"] <= 4 * made.json["tokens"] + 128
+    found = run("tune", model_folder, copy, text, "--infini-gram", "--json", "--allow-overlap")
+    assert found.code == 0, found.err
+    assert set(found.json["perplexity"]) == {"lm", "without", "without_knn", "with"}
+    written = run(
+        "tune", model_folder, copy, text, "--infini-gram", "--write", "--force", "--allow-overlap"
+    )
+    assert written.code == 0, written.err
+    assert "shares written" in written.out
+    both = run("tune", model_folder, copy, text, "--infini-gram", "--gate", "learned")
+    assert both.code == 1
+    assert "leave out" in both.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("eval",), ("explain",), ("generate", "--prompt")],
+)
+def test_the_infini_gram_is_asked_for(run, model_folder, copy, text, command):
+    name, *option = command
+    words = [*option, TEXTS[1]] if name != "eval" else [text]
+    assert run("index", copy, "--suffixes").code == 0
+    plain = run(name, model_folder, copy, *words, "--json")
+    with_it = run(name, model_folder, copy, *words, "--infini-gram", "0.4", "--json")
+    assert with_it.code == 0, with_it.err
+    part = "perplexity" if name == "eval" else "tokens"
+    assert with_it.json[part] != plain.json[part]
+    for wrong in ("much", "1.5"):
+        refused = run(name, model_folder, copy, *words, "--infini-gram", wrong)
+        assert refused.code == 1
+        assert "from 0 to 1" in refused.err or "between 0 and 1" in refused.err

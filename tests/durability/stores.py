@@ -22,6 +22,7 @@ from knn_logits import Datastore, Document, IndexConfig, WindowConfig, build_dat
 from knn_logits.building.adding import add_documents
 from knn_logits.building.clustering import cluster
 from knn_logits.building.removing import compact, remove_documents
+from knn_logits.building.suffixes import build_suffixes
 from knn_logits.building.syncing import sync_documents
 from knn_logits.convert.importing import import_datastore
 from knn_logits.datastore import layout
@@ -72,7 +73,7 @@ class Jobs:
         index: The index that is built.
     """
 
-    KINDS = ("build", "add", "sync", "compact", "index")
+    KINDS = ("build", "add", "sync", "compact", "index", "suffixes")
 
     def __init__(self, documents=24, shard_bytes=4096, index="IVF8,SQ8"):
         self._documents = DOCUMENTS[:documents]
@@ -121,6 +122,9 @@ class Jobs:
     def index(self, folder):
         return build_index(Datastore(folder), IndexConfig("IVF4,Flat", "cosine"))
 
+    def suffixes(self, folder):
+        return build_suffixes(folder)
+
     def cluster(self, folder):
         return cluster(folder, 6)
 
@@ -143,9 +147,12 @@ class Jobs:
         """What is there before a job: nothing, some documents, or all with two removed."""
         if kind == "compact":
             self.build(folder)
+            build_suffixes(folder)
             remove_documents(folder, ["0-0", "0-3"])
         elif kind != "build":
             self.build(folder, self._first)
+        if kind == "add":
+            build_suffixes(folder)
 
     def place(self, kind, folder):
         """Where the datastore is of which a job is given the folder."""

@@ -1,0 +1,169 @@
+"""The ∞-gram beside kNN: perplexity, time and size, and its counts against plain ones.
+
+python benchmarks/infini_gram.py MODEL --set NAME STORE TEXT [--set NAME STORE TEXT]
+
+The texts are cut into documents of so many tokens. k, λ and temperature, and the shares of the
+∞-gram, are chosen on half of them; every perplexity is of the other half. The datastores are copied
+first. Each result joins those of earlier runs with the same settings.
+"""
+
+import argparse
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import alternate, load, record, summary
+from searches_saved import documents_of, others
+
+import knn_logits
+from knn_logits.infini_gram import SuffixIndex
+from knn_logits.occurrences import Prefixes
+
+CONTEXTS = 10_000
+PROMPT_TOKENS, NEW_TOKENS = 32, 48
+
+
+def counted(tokens, inside, places_of, text):
+    """Occurrences of the longest end of a text, token by token over the whole corpus."""
+    places = places_of.get(text[-1], np.empty(0, np.int64))
+    # A place counts if a token follows in its document.
+    length, found = 0, np.empty(0, np.int64)
+    places = places[inside[np.minimum(places + 1, len(tokens) - 1)] > 0]
+    places = places[places + 1 < len(tokens)]
+    while len(places):
+        length, found = length + 1, places
+        if length == len(text):
+            break
+        places = places[inside[places] >= length]
+        places = places[tokens[places - length] == text[-1 - length]]
+    return length, np.sort(tokens[found + 1])
+
+
+def equality(store, tokenizer, documents, seed):
+    """How many of 10,000 contexts have another length or other tokens than by a plain count."""
+    tokens = np.array(store.tokens)
+    first = store.documents.first
+    lengths = np.diff(np.append(first, len(tokens)))
+    inside = np.arange(len(tokens)) - np.repeat(first, lengths)
+    order = np.argsort(tokens, kind="stable")
+    starts = np.flatnonzero(np.diff(tokens[order], prepend=-1))
+    places_of = dict(zip(tokens[order][starts].tolist(), np.split(order, starts[1:]), strict=True))
+    random = np.random.default_rng(seed)
+    texts = [tokenizer(one, verbose=False)["input_ids"] for one in documents]
+    chosen = []
+    for _ in range(CONTEXTS):
+        text = texts[random.integers(len(texts))]
+        end = int(random.integers(1, len(text)))
+        chosen.append(text[max(0, end - 64) : end])
+    ends = np.cumsum([len(one) for one in chosen])
+    prefixes = Prefixes(np.concatenate(chosen), ends - [len(one) for one in chosen], ends)
+    index = SuffixIndex(store)
+    started = time.perf_counter()
+    low, high, matched = index.ranges(prefixes)
+    seconds = time.perf_counter() - started
+    wrong = 0
+    for row, text in enumerate(chosen):
+        length, following = counted(tokens, inside, places_of, text)
+        found = np.sort(tokens[store.suffixes[low[row] : high[row]]])
+        wrong += length != matched[row] or not np.array_equal(found, following)
+    return {
+        "contexts": CONTEXTS,
+        "different": wrong,
+        "microseconds_a_context_in_a_batch": 1e6 * seconds / CONTEXTS,
+        "mean_length": float(matched.mean()),
+    }
+
+
+def steps(model, tokenizer, memory, text, rounds):
+    """Milliseconds of a step of generate() with kNN alone, and with the ∞-gram as well."""
+    ids = torch.tensor([tokenizer(text, verbose=False)["input_ids"][:PROMPT_TOKENS]])
+
+    def write(share):
+        with knn_logits.KNNLogitsProcessor(model, memory, infini_gram=share) as knn:
+            model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=NEW_TOKENS,
+                min_new_tokens=NEW_TOKENS,
+                do_sample=False,
+                pad_token_id=0,
+                logits_processor=[knn],
+            )
+
+    seconds = alternate(lambda: write(None), lambda: write("auto"), rounds)
+    return {
+        name: {key: 1e3 * value / NEW_TOKENS if key != "rounds" else value
+               for key, value in summary(one).items()}
+        for name, one in zip(("knn", "knn_and_infini_gram"), seconds, strict=True)
+    }  # fmt: skip
+
+
+def measure(model, tokenizer, folder, documents, args):
+    window = knn_logits.WindowConfig(args.window, args.stride)
+    with tempfile.TemporaryDirectory() as place:
+        copy = shutil.copytree(folder, Path(place) / "store")
+        knn_logits.Datastore(copy)
+        started = time.perf_counter()
+        store = knn_logits.build_suffixes(copy)
+        seconds = time.perf_counter() - started
+        common = {"window": window, "check": False, "allow_overlap": True}
+        tuned = knn_logits.tune(model, tokenizer, store, documents, **common)
+        chosen = {"k": tuned.k, "temperature": tuned.temperature, "lmbda": tuned.lmbda}
+        found = knn_logits.fit_infini_gram(
+            model, tokenizer, store, documents, write=True, force=True, **chosen, **common
+        )
+        held_out = [documents[number] for number in found.held_out_documents]
+        store = knn_logits.Datastore(copy)
+        preset = store.manifest.model_copy(update={"infini_gram": None})
+        untuned, untuned.manifest = knn_logits.Datastore(copy), preset
+        given = knn_logits.evaluate(
+            model, tokenizer, untuned, held_out, infini_gram="auto", samples=0, **chosen, **common
+        )
+        memory = knn_logits.Memory(model, store, check=False, **chosen)
+        return {
+            "tokens_of_the_corpus": store.manifest.tokens,
+            "index_bytes_a_token": store.manifest.file("suffixes").bytes / store.manifest.tokens,
+            "index_seconds": seconds,
+            "tokens_held_out": found.held_out,
+            "knn": chosen,
+            "perplexity": {
+                "model": found.perplexity["lm"],
+                "model_and_infini_gram": found.perplexity["without_knn"],
+                "model_and_knn": found.perplexity["without"],
+                "all_three": found.perplexity["with"],
+                "all_three_with_shares_not_fitted": given.total.perplexity.interpolated,
+            },
+            "shares": found.to_dict()["infini_gram"],
+            "all_three_against_model_and_knn": found.verdict.to_dict(),
+            "plain_count": equality(store, tokenizer, documents, args.seed),
+            "milliseconds_a_step": steps(model, tokenizer, memory, held_out[0], args.rounds),
+        }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--set", nargs=3, action="append", dest="sets", required=True)
+    parser.add_argument("--documents", type=int, default=48)
+    parser.add_argument("--tokens", type=int, default=1000, help="of each document, at most")
+    parser.add_argument("--window", type=int, default=512)
+    parser.add_argument("--stride", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    model, tokenizer = load(args.model)
+    settings = {key: value for key, value in vars(args).items() if key != "sets"}
+    for name, store, text in args.sets:
+        documents = documents_of(text, tokenizer, args.documents, args.tokens)
+        found = measure(model, tokenizer, store, documents, args)
+        results = others(settings, "infini_gram") | {name: found}
+        record("infini_gram", settings, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Exact and approximate neighbors crossed with exact and approximate distances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from knn_logits.ablation.bench import Studied, search
+from knn_logits.ablation.finding import Finding, Plot
+from knn_logits.ablation.keys import product, quantised
+from knn_logits.ablation.measuring import Measured, Search, measure
+from knn_logits.ablation.sweeps import SAME
+from knn_logits.index.base import Index, pairwise
+from knn_logits.neighbors import Neighbors
+
+# Keys gathered at once.
+_NUMBERS = 16 << 20
+_PROBES = 8
+
+
+def study_approximation(studied: Studied) -> Finding:
+    """Which neighbors are found, and at which distances: the mask and the score of the paper."""
+    store = studied.store()
+    lists = max(2, min(256, len(store) // 100))
+    factory = f"IVF{lists},{product(store.manifest.dim, len(store))}"
+    rough = quantised(studied, factory)
+    rough.nprobe = min(_PROBES, lists)  # type: ignore[attr-defined]
+    exact = studied.exact()
+    kinds: dict[tuple[str, str], Search] = {}
+    for neighbors, one in (("exact", exact), ("approximate", rough)):
+        for distances, other in (("exact", exact), ("approximate", rough)):
+            kinds[neighbors, distances] = _search(studied, one, other)
+    found: dict[tuple[str, str], Measured] = {}
+    for (neighbors, distances), finds in kinds.items():
+        phase = f"{neighbors} neighbors, {distances} distances"
+        found[neighbors, distances] = measure(
+            studied.queries(), finds, "l2", studied.largest_k, studied.progress, phase
+        )
+    both, rougher = found["exact", "exact"], found["approximate", "approximate"]
+    change = rougher.perplexity / both.perplexity - 1.0
+    return Finding(
+        "Exact and approximate neighbors, exact and approximate distances",
+        "Xu et al. (2023) find that approximate neighbors and distances serve better than exact "
+        "ones.",
+        f"With {factory}, approximate neighbors at approximate distances give "
+        f"{rougher.perplexity:.1f}, exact ones {both.perplexity:.1f} ({change:+.1%}).",
+        change < -SAME,
+        ("neighbors", "distances", "k", "λ", "τ", "perplexity"),
+        [
+            (*name, one.best.k, one.best.lmbda, one.best.temperature, one.perplexity)
+            for name, one in found.items()
+        ],
+        Plot(
+            "bars",
+            ["exact neighbors", "approximate neighbors"],
+            {
+                f"{distances} distances": [
+                    found[neighbors, distances].perplexity for neighbors in ("exact", "approximate")
+                ]
+                for distances in ("exact", "approximate")
+            },
+            "",
+        ),
+    )
+
+
+def _search(studied: Studied, index: Index, distances: Index) -> Search:
+    """Finds neighbors by one index, at the distances of the vectors that another keeps."""
+    queries, values = studied.queries().states, studied.store().values.long()
+
+    def plain(rows: Tensor) -> Neighbors:
+        return search(index, values, queries[rows], studied.largest_k)
+
+    if index is distances:
+        return plain
+    return _again(plain, distances, queries)
+
+
+def _again(plain: Callable[[Tensor], Neighbors], kept: Index, queries: Tensor) -> Search:
+    def refined(rows: Tensor) -> Neighbors:
+        found = plain(rows)
+        at_once = max(1, _NUMBERS // max(1, found.k * kept.dim))
+        parts = []
+        for some, ids in zip(
+            queries[rows].split(at_once), found.ids.clamp(min=0).split(at_once), strict=True
+        ):
+            vectors = kept.reconstruct(ids.reshape(-1).numpy()).reshape(*ids.shape, kept.dim)
+            parts.append(pairwise(some, vectors, "l2"))
+        far = torch.cat(parts).masked_fill(~found.mask, torch.inf)
+        return Neighbors(found.ids, far, found.values)
+
+    return refined

@@ -1,0 +1,191 @@
+"""What all studies share: datastores of the corpus, and what the model makes of the other text.
+
+A datastore and the queries of a text are files of the work folder. Each is made when the first
+study asks for it, and taken from there when the work goes on after an interruption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from knn_logits.arrays import Array
+from knn_logits.building.builder import build_datastore
+from knn_logits.capture.forward import evaluating
+from knn_logits.capture.location import DEFAULT_KEY, find_key
+from knn_logits.config import IndexConfig, Metric, WindowConfig
+from knn_logits.corpus.documents import Document
+from knn_logits.datastore.files import write_arrays
+from knn_logits.datastore.reading import read_arrays
+from knn_logits.datastore.store import Datastore
+from knn_logits.errors import CorpusError
+from knn_logits.evaluation.bench import open_bench
+from knn_logits.evaluation.texts import Text
+from knn_logits.index.base import Index
+from knn_logits.index.exact import ExactIndex
+from knn_logits.neighbors import Neighbors
+from knn_logits.progress import Progress
+from knn_logits.scoring.text_pass import score_pieces
+from knn_logits.tuning.parts import Halves, whole_or_middle
+
+_KEYS_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True)
+class Queries:
+    """What a model makes of a text, one row a token.
+
+    Attributes:
+        states: float32 [tokens, dim], the state before each token, at one place of the model.
+        targets: int64 [tokens].
+        log_p_lm: float32 [tokens].
+        places: int64 [tokens], where each stands in the text.
+        documents: int64 [tokens], its document.
+        inside: int64 [tokens], its place in the document.
+        second: bool [tokens], whether it is held out.
+    """
+
+    states: Tensor
+    targets: Tensor
+    log_p_lm: Tensor
+    places: Tensor
+    documents: Tensor
+    inside: Tensor
+    second: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclass
+class Studied:
+    """A model, a corpus and another text, ready to be studied.
+
+    Attributes:
+        model: A causal model.
+        tokenizer: Its tokenizer.
+        corpus: Documents of the datastores.
+        texts: Documents to be predicted.
+        work: A folder for datastores and queries.
+        largest_k: Neighbors a query.
+        seed: Of every random choice.
+        progress: Told how far the work is.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    corpus: Sequence[Document]
+    texts: Sequence[Document]
+    work: Path
+    largest_k: int
+    seed: int
+    progress: Progress
+    _stores: dict[str, Datastore] = field(default_factory=dict)
+    _queries: dict[str, Queries] = field(default_factory=dict)
+
+    def store(self, key: str = DEFAULT_KEY) -> Datastore:
+        """The datastore whose keys are read at a place, in full precision."""
+        if key not in self._stores:
+            folder = self.work / f"store-{_name(key)}"
+            if not (folder / "datastore.json").exists():
+                build_datastore(
+                    self.model,
+                    self.tokenizer,
+                    self.corpus,
+                    folder,
+                    key=key,
+                    window=WindowConfig(),
+                    index=IndexConfig("exact", seed=self.seed),
+                    calibrate=False,
+                    keys_dtype="float32",
+                    progress=self.progress,
+                )
+            self._stores[key] = Datastore(folder)
+        return self._stores[key]
+
+    def queries(self, key: str = DEFAULT_KEY) -> Queries:
+        """What the model makes of the text, with the states at a place."""
+        if key not in self._queries:
+            path = self.work / f"queries-{_name(key)}.safetensors"
+            if not path.exists():
+                write_arrays(path, self._read(key), {})
+            arrays = read_arrays(path)[0]
+            arrays["second"] = arrays["second"].astype(bool)
+            self._queries[key] = Queries(
+                **{name: torch.from_numpy(one) for name, one in arrays.items()}
+            )
+        return self._queries[key]
+
+    def _read(self, key: str) -> dict[str, Array]:
+        bench = open_bench(self.model, self.tokenizer, None)
+        window = self.store(key).manifest.windows
+        documents, middle = whole_or_middle(bench, {"text": self.texts})
+        text = Text("text", documents, self.tokenizer, window.window, window.stride)
+        halves = Halves(text, middle)
+        parts: list[dict[str, Array]] = []
+        done = 0
+        self.progress(f"text, {key}", 0, None)
+        location = find_key(self.model, key)
+        with evaluating(self.model):
+            for scored in score_pieces(self.model, location, text.pieces(), bench.batch_tokens):
+                second = halves.second(scored.places)
+                documents_at = text.documents_at(scored.places)
+                parts.append(
+                    {
+                        "states": scored.states.float().cpu().numpy(),
+                        "targets": scored.targets.numpy(),
+                        "log_p_lm": scored.log_p_lm.numpy(),
+                        "places": scored.places,
+                        "documents": documents_at,
+                        "inside": scored.places - np.array(text.starts)[documents_at],
+                        "second": second.astype(np.uint8),
+                    }
+                )
+                done += len(second)
+                self.progress(f"text, {key}", done, text.tokens)
+        whole = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
+        if not whole["second"].any() or whole["second"].all():
+            raise CorpusError("the text is too short to choose on one half of it: give more")
+        order = np.argsort(whole["places"], kind="stable")
+        return {name: one[order] for name, one in whole.items()}
+
+    def exact(
+        self,
+        key: str = DEFAULT_KEY,
+        metric: Metric = "l2",
+        rounded: Callable[[Array], Array] | None = None,
+    ) -> ExactIndex:
+        """An index that computes every distance, of keys as they are or rounded."""
+        store = self.store(key)
+        batches = store.key_batches(_KEYS_AT_ONCE)
+        some = batches if rounded is None else (rounded(one) for one in batches)
+        return ExactIndex.from_batches(some, len(store), store.manifest.dim, metric)
+
+
+def half(keys: Array) -> Array:
+    """Keys as half precision keeps them, which is what a datastore does by default."""
+    found: Array = keys.astype(np.float16).astype(np.float32)
+    return found
+
+
+def search(index: Index, values: Tensor, queries: Tensor, k: int) -> Neighbors:
+    """The neighbors of some queries.
+
+    Args:
+        index: Any index.
+        values: int64 [entries].
+        queries: float32 [rows, dim].
+        k: Neighbors a query.
+    """
+    distances, ids = index.search(queries, k)
+    return Neighbors(ids, distances, values[ids.clamp(min=0)])
+
+
+def _name(key: str) -> str:
+    return "".join(one if one.isalnum() else "-" for one in key)

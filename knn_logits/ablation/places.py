@@ -1,0 +1,39 @@
+"""Where a key can be read, for the study that compares such places. Structure only."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from knn_logits.capture.location import DEFAULT_KEY, decoder_of, find_key
+from knn_logits.errors import ModelError
+
+
+def key_places(model: nn.Module) -> dict[str, str]:
+    """The places of a model that the papers compare, by what they are called in a report.
+
+    Args:
+        model: A causal language model.
+
+    Returns:
+        Names as `find_key` takes them; places that the model lacks are left out.
+    """
+    found = {"FFN's input": DEFAULT_KEY, "layer's output": "layer_output"}
+    try:
+        last = find_key(model, "layer_output").module
+    except ModelError:
+        return {"FFN's input": DEFAULT_KEY}
+    layer = model.get_submodule(last)
+    attention = next(
+        (name for name, one in layer.named_children() if "Attention" in type(one).__name__), None
+    )
+    if attention is not None:
+        found["attention's output"] = f"{last}.{attention}:output"
+    layers, _, number = last.rpartition(".")
+    if number.isdecimal() and int(number) > 0:
+        found["output of the layer before"] = f"{layers}.{int(number) - 1}:output"
+    decoder = decoder_of(model)
+    paths = {id(one): name for name, one in model.named_modules()}
+    norms = [one for one in decoder.children() if "Norm" in type(one).__name__]
+    if norms:
+        found["head's input"] = f"{paths[id(norms[-1])]}:output"
+    return found

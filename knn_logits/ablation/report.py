@@ -1,0 +1,134 @@
+"""One report of all findings: Markdown, a figure for each, and the numbers as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from knn_logits._version import __version__
+from knn_logits.ablation.finding import Finding, Plot
+from knn_logits.datastore.files import write_bytes
+from knn_logits.evaluation.figures import new_figure, writing
+from knn_logits.printable import one_line
+
+PAGE = "ablation.md"
+NUMBERS = "ablation.json"
+
+_VERDICT = {True: "It holds here.", False: "It does not hold here.", None: ""}
+
+
+def write_report(
+    findings: Mapping[str, Finding], settings: Mapping[str, Any], folder: Path, command: str | None
+) -> list[Path]:
+    """Writes the report.
+
+    Args:
+        findings: Of each study, by its name.
+        settings: What the numbers hold for.
+        folder: Where to.
+        command: The command that made it, printed as it is.
+
+    Returns:
+        The files.
+
+    Raises:
+        MissingDependencyError: when matplotlib is not installed; nothing is written then.
+        StorageError: when the folder cannot be written.
+    """
+    figures = {
+        f"{name}.png": figure(one.plot) for name, one in findings.items() if one.plot is not None
+    }
+    content = {
+        "settings": dict(settings),
+        "findings": {name: one.to_dict() for name, one in findings.items()},
+        "command": command,
+    }
+    with writing(folder):
+        for name, one in figures.items():
+            # Without the date and the version, so that equal numbers give equal files.
+            one.savefig(folder / name, metadata={"Software": None})
+    write_bytes(folder / PAGE, page(findings, settings, command).encode())
+    write_bytes(folder / NUMBERS, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+    return [folder / name for name in (PAGE, NUMBERS, *figures)]
+
+
+def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: str | None) -> str:
+    """The report in Markdown."""
+    lines = ["# The papers' studies, made again", ""]
+    lines += [
+        f"{name}: {one_line(str(value))}" + ("  " if number + 1 < len(settings) else "")
+        for number, (name, value) in enumerate(settings.items())
+    ]
+    lines += [
+        "",
+        "Settings that a study does not vary are chosen anew for each of its rows, by the "
+        "likelihood of one half of the text; every perplexity is of the other half.",
+        "",
+        *table(
+            ("study", "holds here"),
+            [(one.title, {True: "yes", False: "no", None: "-"}[one.holds])
+             for one in findings.values()],
+        ),
+    ]  # fmt: skip
+    for name, one in findings.items():
+        lines += [
+            "",
+            f"## {one.title}",
+            "",
+            f"{one.paper} {one.here} {_VERDICT[one.holds]}".rstrip(),
+        ]
+        if one.plot is not None:
+            lines += ["", f"![{one.title}]({name}.png)"]
+        lines += ["", *table(one.header, one.rows)]
+        if one.passages:
+            lines += ["", *one.passages]
+    if command:
+        lines += ["", "## Command", "", "```bash", command, "```"]
+    lines += ["", f"Made by knn-logits {__version__}.", ""]
+    return "\n".join(lines)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """A table in Markdown; numbers stand at the right."""
+    right = [
+        all(isinstance(row[place], (int, float)) for row in rows) for place in range(len(header))
+    ]
+    body = [[_cell(value) for value in row] for row in rows]
+    rule = ["---:" if one else "---" for one in right]
+    return [f"| {' | '.join(row)} |" for row in (list(header), rule, *body)]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}" if 0.1 <= abs(value) < 100 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
+
+
+def figure(plot: Plot) -> Any:
+    """A matplotlib figure."""
+    drawn = new_figure(6.4, 3.8)
+    axes = drawn.subplots()
+    if plot.kind == "lines":
+        for name, values in plot.series.items():
+            axes.plot(plot.x, values, "o-", markersize=3, label=name)
+        if plot.log:
+            axes.set_xscale("log")
+    else:
+        width = 0.8 / len(plot.series)
+        for number, (name, values) in enumerate(plot.series.items()):
+            places = [
+                place + (number - (len(plot.series) - 1) / 2) * width
+                for place in range(len(plot.x))
+            ]
+            axes.bar(places, values, width, label=name)
+        axes.set_xticks(range(len(plot.x)), [str(one) for one in plot.x], rotation=20, ha="right")
+    if plot.level is not None:
+        name, value = plot.level
+        axes.axhline(value, color="black", linestyle=":", linewidth=1, label=name)
+    axes.set_xlabel(plot.x_label)
+    axes.set_ylabel(plot.y_label)
+    if len(plot.series) > 1 or plot.level is not None:
+        axes.legend(frameon=False)
+    return drawn

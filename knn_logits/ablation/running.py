@@ -1,0 +1,224 @@
+"""`ablate`: one study after another, each kept when it is done, until the report is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from knn_logits._version import __version__
+from knn_logits.ablation.bench import Studied
+from knn_logits.ablation.finding import Finding
+from knn_logits.ablation.report import write_report
+from knn_logits.ablation.studies import STUDIES
+from knn_logits.capture.location import is_encoder_decoder
+from knn_logits.compatibility import model_record, tokenizer_record
+from knn_logits.config import DEFAULT_K, MOST_SEED, whole_number
+from knn_logits.corpus.documents import Document, as_documents
+from knn_logits.datastore.files import write_bytes
+from knn_logits.datastore.lock import locked
+from knn_logits.datastore.manifest import read_json
+from knn_logits.errors import ConfigError, CorpusError, DamagedError, ModelError
+from knn_logits.evaluation.figures import check_writable, new_figure, writing
+from knn_logits.progress import Progress, no_progress
+
+PLAN, STUDIES_FOLDER, WORK_FOLDER = "plan.json", "studies", "work"
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """The report of all studies.
+
+    Attributes:
+        settings: What the numbers hold for.
+        findings: By the study's name.
+        files: The report's files.
+    """
+
+    settings: dict[str, Any]
+    findings: dict[str, Finding]
+    files: list[Path]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON."""
+        return {
+            "settings": self.settings,
+            "findings": {name: one.to_dict() for name, one in self.findings.items()},
+            "files": [str(one) for one in self.files],
+        }
+
+
+def ablate(
+    model: nn.Module,
+    tokenizer: Any,
+    corpus: Iterable[Document | str],
+    texts: Iterable[Document | str],
+    out: str | os.PathLike[str],
+    *,
+    entries: int = 100_000,
+    tokens: int = 20_000,
+    k: int = DEFAULT_K,
+    studies: Sequence[str] | None = None,
+    seed: int = 0,
+    command: str | None = None,
+    progress: Progress = no_progress,
+) -> Ablation:
+    """Makes the field's studies again on a model and texts of one's own.
+
+    A run that was interrupted goes on when it is called again with the same arguments: every study
+    that is done, every datastore, and what the model made of the text, is taken from the folder.
+
+    Args:
+        model: A causal language model.
+        tokenizer: Its tokenizer.
+        corpus: Documents of the datastore; the first of them, as many as make up `entries` tokens.
+        texts: Documents like them that are not among them; the first `tokens` tokens.
+        out: A folder for the report, new or of an earlier run.
+        entries: Tokens of the corpus, at most.
+        tokens: Tokens of the text, at most.
+        k: Neighbors of a query, at most.
+        studies: Names of those that are wanted; None for all.
+        seed: Of every random choice.
+        command: Printed at the end of the report.
+        progress: Told how far the work is.
+
+    Raises:
+        ConfigError: when a setting is out of its range, or the folder holds another ablation.
+        CorpusError: when there is too little text.
+        ModelError: for an encoder-decoder model.
+        MissingDependencyError: when matplotlib is not installed.
+    """
+    numbers = {
+        "entries": whole_number("entries", entries, 256),
+        "tokens": whole_number("tokens", tokens, 256),
+        "k": whole_number("k", k, 1),
+        "seed": whole_number("seed", seed, 0, MOST_SEED),
+    }
+    names = _wanted(studies)
+    if is_encoder_decoder(model):
+        raise ModelError("the studies are of causal models: this one reads a source")
+    new_figure(1, 1)
+    check_writable(out)
+    own = first_tokens(corpus, tokenizer, numbers["entries"])
+    other = first_tokens(texts, tokenizer, numbers["tokens"])
+    plan = {
+        "version": __version__,
+        "model": model_record(model).config_sha256,
+        "tokenizer": tokenizer_record(tokenizer).sha256,
+        "corpus": _digest(own),
+        "text": _digest(other),
+        **numbers,
+    }
+    folder = Path(out)
+    with writing(folder):
+        (folder / STUDIES_FOLDER).mkdir(parents=True, exist_ok=True)
+        (folder / WORK_FOLDER).mkdir(exist_ok=True)
+    with locked(folder):
+        _check_plan(folder, plan)
+        studied = Studied(
+            model,
+            tokenizer,
+            own,
+            other,
+            folder / WORK_FOLDER,
+            numbers["k"],
+            numbers["seed"],
+            progress,
+        )
+        findings = {}
+        for done, name in enumerate(names):
+            progress("studies", done, len(names))
+            findings[name] = _study(name, studied, folder)
+        progress("studies", len(names), len(names))
+        settings = {
+            "model": model_record(model).id,
+            "entries": sum(_lengths(own, tokenizer)) - len(own),
+            "documents": len(own),
+            "tokens of the text": sum(_lengths(other, tokenizer)) - len(other),
+            "largest k": numbers["k"],
+        }
+        files = write_report(findings, settings, folder, command)
+        if set(names) == set(STUDIES):
+            # Keys are many times the report's size, and every study is done.
+            shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
+    return Ablation(settings, findings, files)
+
+
+def _study(name: str, studied: Studied, folder: Path) -> Finding:
+    """What a study found, now or in an earlier run."""
+    path = folder / STUDIES_FOLDER / f"{name}.json"
+    if path.exists():
+        try:
+            return Finding.from_dict(read_json(path))
+        except (TypeError, KeyError, AttributeError) as error:
+            raise DamagedError(f"{path} is no finding: delete it, and run this again") from error
+    content = json.dumps(STUDIES[name](studied).to_dict(), indent=1, allow_nan=False)
+    write_bytes(path, content.encode() + b"\n")
+    # As it is read again later, so that a report is the same either way.
+    return Finding.from_dict(json.loads(content))
+
+
+def _wanted(studies: Sequence[str] | None) -> list[str]:
+    unknown = [one for one in studies or () if one not in STUDIES]
+    if unknown:
+        raise ConfigError(f"there is no study {unknown[0]!r}; there are {', '.join(STUDIES)}")
+    return [name for name in STUDIES if not studies or name in studies]
+
+
+def _check_plan(folder: Path, plan: dict[str, Any]) -> None:
+    path = folder / PLAN
+    if not path.exists():
+        write_bytes(path, json.dumps(plan, indent=1).encode() + b"\n")
+        return
+    there = read_json(path)
+    known = there if isinstance(there, dict) else {}
+    for name, value in plan.items():
+        if known.get(name) != value:
+            raise ConfigError(
+                f"{folder} holds an ablation with another {name}: go on with the same, or choose "
+                "another folder"
+            )
+
+
+def first_tokens(
+    documents: Iterable[Document | str], tokenizer: Any, tokens: int
+) -> list[Document]:
+    """The first documents, the last of them cut, so that they hold so many tokens at most.
+
+    Raises:
+        CorpusError: when they hold fewer than two tokens.
+    """
+    found: list[Document] = []
+    left = tokens
+    for document in as_documents(documents):
+        if left < 2:
+            break
+        # Some characters a token at most are looked at, however long a document is.
+        text = document.text[: 16 * left]
+        ids = tokenizer(text, verbose=False)["input_ids"]
+        if len(ids) > left:
+            text = tokenizer.decode(ids[:left], skip_special_tokens=True)
+        if len(ids) > 1:
+            found.append(Document(text, document.id, title=document.title, uri=document.uri))
+        left -= min(left, len(ids))
+    if not found:
+        raise CorpusError("there is no document of two tokens or more: give more text")
+    return found
+
+
+def _lengths(documents: Sequence[Document], tokenizer: Any) -> list[int]:
+    return [len(tokenizer(one.text, verbose=False)["input_ids"]) for one in documents]
+
+
+def _digest(documents: Sequence[Document]) -> str:
+    digest = hashlib.sha256()
+    for one in documents:
+        digest.update(json.dumps([one.id, one.text]).encode())
+    return digest.hexdigest()

@@ -1,0 +1,80 @@
+"""k, λ and temperature, one at a time, the others chosen anew for each value."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from knn_logits.ablation.bench import Studied
+from knn_logits.ablation.finding import Finding, Plot
+from knn_logits.ablation.measuring import measure_base
+
+# A change of the perplexity below this share is none.
+SAME = 0.005
+
+
+def study_k(studied: Studied) -> Finding:
+    """How many neighbors vote."""
+    found = measure_base(studied)
+    values = found.at(0)
+    falls = never_rises(values)
+    return Finding(
+        "k, the neighbors of a query",
+        "Khandelwal et al. (2020), figure 4, find that perplexity falls with every doubling of k "
+        "up to 1,024.",
+        f"Perplexity goes from {values[0]:.1f} at k {found.grid.ks[0]} to {values[-1]:.1f} at k "
+        f"{found.grid.ks[-1]}"
+        + (", and no doubling makes it worse." if falls else ", but not with every doubling."),
+        falls,
+        ("k", "perplexity"),
+        list(zip(found.grid.ks, values, strict=True)),
+        Plot("lines", found.grid.ks, {"mixture": values}, "k", log=True),
+    )
+
+
+def study_lmbda(studied: Studied) -> Finding:
+    """How much the neighbors count."""
+    found = measure_base(studied)
+    lmbdas, values = found.grid.lmbdas, found.at(2)
+    best = found.best.lmbda
+    domain = best >= 0.45
+    return Finding(
+        "λ, the weight of the neighbors",
+        "Khandelwal et al. (2020), figure 5, find that λ 0.25 is best for text like the model's "
+        "own, and 0.65 for a domain that the model was not trained on.",
+        f"λ {best:g} is best on the other half, so that the text is like "
+        + ("a domain that the model does not know." if domain else "the model's own."),
+        True if domain or best <= 0.35 else None,
+        ("λ", "perplexity"),
+        list(zip(lmbdas, values, strict=True)),
+        Plot("lines", lmbdas, {"mixture": values}, "λ", level=("model alone", found.lm)),
+    )
+
+
+def study_temperature(studied: Studied) -> Finding:
+    """How sharply the nearest neighbors are preferred, with λ and k chosen anew at each."""
+    found = measure_base(studied)
+    temperatures, values = found.grid.temperatures, found.at(1)
+    best = found.best.temperature
+    nearest = min(range(len(temperatures)), key=lambda one: abs(temperatures[one] - 1.0))
+    gain = 1.0 - found.perplexity / values[nearest]
+    return Finding(
+        "τ, the temperature, with k and λ chosen anew at each",
+        "Xu et al. (2023) find that the temperature is one of the three reasons why a kNN-LM "
+        "helps.",
+        f"Temperature {best:.3g} is best; at {temperatures[nearest]:.3g} perplexity is "
+        f"{values[nearest]:.1f} in place of {found.perplexity:.1f}.",
+        gain > SAME,
+        ("τ", "λ", "perplexity"),
+        [
+            (temperature, found.lmbda_at(number), values[number])
+            for number, temperature in enumerate(temperatures)
+        ],
+        Plot("lines", temperatures, {"mixture": values}, "τ", log=True),
+    )
+
+
+def never_rises(values: Sequence[float]) -> bool:
+    """Whether no value is larger than the one before it, but for what is no change."""
+    pairs = itertools.pairwise(values)
+    return all(after <= before * (1.0 + SAME) for before, after in pairs)

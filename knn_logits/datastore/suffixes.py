@@ -1,0 +1,118 @@
+"""The suffix order of a datastore's text: where each end of a text stands, found by bisection.
+
+Every token but a document's first is an occurrence of the text before it, back to its document's
+beginning. Sorted by that text, read backwards, the occurrences of one and the same ending stand
+side by side, and the longest ending that occurs at all is found by narrowing a range. No ending
+crosses a document's edge, and each has a token that follows it.
+
+Numbers only: nothing here knows of models, of manifests, or of what the tokens mean.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.errors import DatastoreError
+from knn_logits.progress import Progress, no_progress
+
+# Places are kept as uint32.
+MOST_TOKENS = 1 << 32
+# Occurrences compared at once, where all are looked at.
+_AT_ONCE = 1 << 20
+
+
+def suffix_order(tokens: Array, first: Array, progress: Progress = no_progress) -> Array:
+    """Sorts the tokens of some documents by the text before them, read backwards.
+
+    By prefix doubling: texts sorted by their last h tokens are sorted by their last 2 h with the
+    ranks that stand h tokens earlier; only those that are still alike are sorted again. Manber and
+    Myers (1990), "Suffix Arrays". Takes some 50 bytes of memory a token.
+
+    Args:
+        tokens: int32 [tokens], all documents, one after another.
+        first: int64 [documents], the first token of each, ascending from 0.
+        progress: Told how many places are settled.
+
+    Returns:
+        uint32 [tokens - documents], places in `tokens`. Where texts are equal back to the beginning
+        of their documents, the earlier place comes first.
+
+    Raises:
+        DatastoreError: when there are more tokens than a place can name.
+    """
+    if len(tokens) >= MOST_TOKENS:
+        raise DatastoreError(
+            f"a suffix index names at most {MOST_TOKENS:,} tokens, and there are {len(tokens):,}: "
+            "split the corpus into several datastores"
+        )
+    depth = _depths(len(tokens), first)
+    # The last token of the text before each place.
+    order: Array = np.flatnonzero(depth) - 1
+    total = len(order)
+    order = order[np.argsort(tokens[order], kind="stable")]
+    rank = np.zeros(len(tokens), np.uint32)
+    slots = np.arange(total)
+    keys: Array = tokens[order].astype(np.uint64) << np.uint64(32) | np.uint64(1)
+    known = 1
+    while True:
+        some = order[slots]
+        new = np.ones(len(slots), bool)
+        new[1:] = keys[1:] != keys[:-1]
+        rank[some] = np.maximum.accumulate(np.where(new, slots, 0)) + 1
+        alone = new.copy()
+        alone[:-1] &= new[1:]
+        # A text that ended before is equal to its neighbors for good.
+        open_ = ~alone & ((keys & np.uint64(0xFFFFFFFF)) != 0)
+        slots = slots[open_]
+        progress("suffixes", total - len(slots), total)
+        if not len(slots):
+            return (order + 1).astype(np.uint32)
+        some = order[slots]
+        earlier = np.where(depth[some] >= known, rank[some - np.minimum(some, known)], 0)
+        keys = rank[some].astype(np.uint64) << np.uint64(32) | earlier.astype(np.uint64)
+        sorting = np.argsort(keys, kind="stable")
+        order[slots], keys = some[sorting], keys[sorting]
+        known *= 2
+
+
+def is_suffix_order(tokens: Array, first: Array, order: Array) -> bool:
+    """Whether an array is exactly what `suffix_order` gives, in one pass over it.
+
+    Args:
+        tokens: int32 [tokens].
+        first: int64 [documents].
+        order: uint32 [any number], of any content.
+    """
+    depth = _depths(len(tokens), first)
+    total = len(tokens) - len(first)
+    if order.shape != (total,):
+        return False
+    if not total:
+        return True
+    if int(order.max()) >= len(tokens) or not depth[order].all():
+        return False
+    rank = np.zeros(len(tokens), np.uint32)
+    rank[order] = np.arange(1, total + 1, dtype=np.uint32)
+    # Each place once: as many have a rank as there are.
+    if int(np.count_nonzero(rank)) != total:
+        return False
+    for start in range(0, total - 1, _AT_ONCE):
+        places = order[start : start + _AT_ONCE + 1].astype(np.int64)
+        # Two texts are in order where their last tokens are, or else the texts before those; these
+        # are sorted as well. A document's first token has no text before it, and rank 0.
+        token, before = tokens[places - 1], rank[places - 1]
+        less = token[:-1] < token[1:]
+        same = token[:-1] == token[1:]
+        less |= same & (before[:-1] < before[1:])
+        less |= same & (before[:-1] == before[1:]) & (places[:-1] < places[1:])
+        if not less.all():
+            return False
+    return True
+
+
+def _depths(tokens: int, first: Array) -> Array:
+    """int64 [tokens], how many tokens of its document stand before each."""
+    lengths = np.diff(np.append(first, tokens))
+    found: Array = np.arange(tokens, dtype=np.int64) - np.repeat(first, lengths)
+    return found

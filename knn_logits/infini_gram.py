@@ -1,0 +1,329 @@
+"""The ∞-gram expert: what follows the longest end of a text that stands in the corpus.
+
+    p(y) = how often y follows it / how often it occurs
+
+Liu et al. (2024), "Infini-gram: Scaling Unbounded n-gram Language Models to a Trillion Tokens",
+section 2. It needs no key, no search and no number of the model's; each vote is a place in the
+corpus where the text stands word for word.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from threading import Lock
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.arrays import Array
+from knn_logits.config import KNNConfig
+from knn_logits.datastore.store import Datastore
+from knn_logits.distribution import log_p_knn_of
+from knn_logits.errors import DatastoreError
+from knn_logits.occurrences import Occurrences, Prefixes, join
+from knn_logits.opening import Indexes, hidden_entries
+
+# What an end of so many tokens or more counts where nobody has fitted it: between what is best for
+# PEPs and for WikiText-2 (LOG.md).
+LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13)
+SHARES = (0.02, 0.2, 0.22, 0.25, 0.28, 0.35, 0.5, 0.7)
+# Of an end that occurs more often, so many occurrences stand for all.
+MOST_OCCURRENCES = 1024
+# Ranges of more occurrences than are listed that are kept with what follows them.
+_KEPT = 128
+# Numbers that are looked at as they are, in place of a bisection.
+_LOOKED_AT = 1 << 16
+# Tokens compared at once where a text goes on as the corpus does.
+_RUN = 32
+# Texts whose occurrences are held at once where a text is scored.
+_ROWS_AT_ONCE = 128
+
+
+class SuffixIndex:
+    """Finds the longest end of a text in one datastore. Safe for threads.
+
+    Args:
+        store: A datastore with a suffix index.
+        without: Entries that are left out beside those of removed documents.
+
+    Raises:
+        DatastoreError: when it has none.
+    """
+
+    def __init__(self, store: Datastore, without: Array | None = None) -> None:
+        order = store.suffixes
+        if order is None:
+            raise DatastoreError(
+                f"{store.folder} has no suffix index, which the ∞-gram needs: make it with "
+                f"`knn-logits index {store.folder} --suffixes`"
+            )
+        tokens = np.asarray(store.tokens)
+        # The token before each place, -1 where a document begins.
+        self._before = np.empty(len(tokens), np.int32)
+        self._before[1:] = tokens[:-1]
+        self._before[store.documents.first] = -1
+        self._tokens = tokens
+        self._first = store.contexts.first
+        hidden = hidden_entries(store, without)
+        if len(hidden):
+            shown = np.ones(len(store), bool)
+            shown[hidden] = False
+            order = np.asarray(order)
+            order = order[shown[self._entries(order)]]
+        self._order = np.asarray(order)
+        self._vocabulary = int(tokens.max(initial=-1)) + 1
+        counts = np.bincount(self._before[self._order], minlength=self._vocabulary)
+        self._bounds = np.concatenate([[0], np.cumsum(counts)])
+        self._lock = Lock()
+        self._known: OrderedDict[tuple[int, int], tuple[Array, Array, Array]] = OrderedDict()
+
+    def _entries(self, places: Array) -> Array:
+        """int64, the entries whose tokens stand at some places."""
+        return places.astype(np.int64) - np.searchsorted(self._first, places, side="right")
+
+    def ranges(self, prefixes: Prefixes) -> tuple[Array, Array, Array]:
+        """Where in the suffix order the longest end of each text stands.
+
+        Returns:
+            Three arrays int64 [rows]: where the range begins, where it stops, and how many tokens
+            the end has. A text whose last token never occurs has the length 0, and no range.
+        """
+        rows = len(prefixes)
+        low, high, lengths = (np.zeros(rows, np.int64) for _ in range(3))
+        last = self._asked(prefixes, np.arange(rows), lengths)
+        there = np.flatnonzero((last >= 0) & (last < self._vocabulary))
+        low[there], high[there] = self._bounds[last[there]], self._bounds[last[there] + 1]
+        active = there[high[there] > low[there]]
+        high[high <= low] = low[high <= low]
+        lengths[active] = 1
+        while len(active):
+            wanted = self._asked(prefixes, active, lengths)
+            active, wanted = active[wanted >= 0], wanted[wanted >= 0]
+            if not len(active):
+                break
+            left, right = self._narrowed(low[active], high[active], lengths[active], wanted)
+            found = right > left
+            active = active[found]
+            low[active], high[active] = left[found], right[found]
+            lengths[active] += 1
+            if len(active):
+                lengths[active] += self._run(prefixes, active, low, high, lengths)
+        return low, high, lengths
+
+    @staticmethod
+    def _asked(prefixes: Prefixes, rows: Array, lengths: Array) -> Array:
+        """int64, the token before the last `lengths` of each row's text, -1 for none."""
+        places = prefixes.end[rows] - 1 - lengths[rows]
+        inside = places >= prefixes.first[rows]
+        found: Array = np.where(inside, prefixes.tokens[np.where(inside, places, 0)], -1)
+        return found
+
+    def _narrowed(
+        self, low: Array, high: Array, lengths: Array, wanted: Array
+    ) -> tuple[Array, Array]:
+        """The part of each range in which one more token is as wanted."""
+        widest = int((high - low).max())
+        if widest * len(low) <= _LOOKED_AT:
+            columns = low[:, None] + np.arange(widest)
+            inside = columns < high[:, None]
+            places = self._order[np.where(inside, columns, 0)].astype(np.int64)
+            there = self._before[np.where(inside, places - lengths[:, None], 0)]
+            less = ((there < wanted[:, None]) & inside).sum(axis=1)
+            same = ((there == wanted[:, None]) & inside).sum(axis=1)
+            return low + less, low + less + same
+        return (
+            self._bisected(low, high, lengths, wanted),
+            self._bisected(low, high, lengths, wanted + 1),
+        )
+
+    def _bisected(self, low: Array, high: Array, lengths: Array, wanted: Array) -> Array:
+        """The first place of each range whose token at that depth is not below `wanted`."""
+        low, high = low.copy(), high.copy()
+        open_ = np.flatnonzero(low < high)
+        while len(open_):
+            middle = (low[open_] + high[open_]) // 2
+            there = self._before[self._order[middle].astype(np.int64) - lengths[open_]]
+            less = there < wanted[open_]
+            low[open_[less]] = middle[less] + 1
+            high[open_[~less]] = middle[~less]
+            open_ = open_[low[open_] < high[open_]]
+        return low
+
+    def _run(
+        self, prefixes: Prefixes, rows: Array, low: Array, high: Array, lengths: Array
+    ) -> Array:
+        """int64 [rows], how many more tokens the whole of each range shares with the text.
+
+        What the first and the last of a range share, all of it shares, since it is sorted.
+        """
+        steps = np.arange(_RUN)
+        places = prefixes.end[rows, None] - 1 - lengths[rows, None] - steps
+        inside = places >= prefixes.first[rows, None]
+        wanted = np.where(inside, prefixes.tokens[np.where(inside, places, 0)], -1)
+        same = wanted >= 0
+        for edge in (low[rows], high[rows] - 1):
+            there = self._order[edge].astype(np.int64)[:, None] - lengths[rows, None] - steps
+            # Behind a document's beginning nothing counts, whatever is looked at there.
+            same &= self._before[np.maximum(there, 0)] == wanted
+        return np.where(same.all(axis=1), _RUN, np.argmin(same, axis=1))
+
+    def find(self, prefixes: Prefixes, first_entry: int = 0) -> Occurrences:
+        """The occurrences of the longest end of each text, and their parts in its vote.
+
+        Of an end that occurs more than 1,024 times a sample is listed: for each token that follows
+        somewhere at least one occurrence, and others evenly spread. Each token's part in the vote
+        is exact; how it is shared among documents is the sample's.
+
+        Args:
+            prefixes: The texts.
+            first_entry: What is added to the entries.
+        """
+        low, high, lengths = self.ranges(prefixes)
+        counts = high - low
+        listed = [self._listed(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+        width = max((len(one[0]) for one in listed), default=0)
+        ids = np.full((len(listed), width), -1, np.int64)
+        values = np.zeros((len(listed), width), np.int64)
+        logs = np.full((len(listed), width), -np.inf, np.float32)
+        for row, (entries, tokens, weights) in enumerate(listed):
+            end = len(entries)
+            ids[row, :end], values[row, :end], logs[row, :end] = entries, tokens, weights
+        ids[ids >= 0] += first_entry
+        return Occurrences(
+            torch.from_numpy(ids),
+            torch.from_numpy(values),
+            torch.from_numpy(logs),
+            torch.from_numpy(lengths),
+            torch.from_numpy(counts),
+            torch.zeros(len(listed)),
+        )
+
+    def _listed(self, low: int, high: int) -> tuple[Array, Array, Array]:
+        """Entries, tokens and log weights of a range."""
+        count = high - low
+        if count <= MOST_OCCURRENCES:
+            places = self._order[low:high]
+            weights = np.full(count, -np.log(max(1, count)), np.float32)
+            return self._entries(places), self._tokens[places], weights
+        with self._lock:
+            known = self._known.get((low, high))
+            if known is not None:
+                self._known.move_to_end((low, high))
+                return known
+        found = self._sampled(low, high)
+        with self._lock:
+            self._known[low, high] = found
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return found
+
+    def _sampled(self, low: int, high: int) -> tuple[Array, Array, Array]:
+        count = high - low
+        tokens = self._tokens[self._order[low:high]]
+        counts = np.bincount(tokens, minlength=self._vocabulary)
+        one = np.full(self._vocabulary, -1, np.int64)
+        one[tokens[::-1]] = np.arange(count - 1, -1, -1)
+        spread = np.arange(MOST_OCCURRENCES) * count // MOST_OCCURRENCES
+        chosen = np.union1d(one[one >= 0], spread)
+        own = tokens[chosen]
+        listed = np.bincount(own, minlength=self._vocabulary)
+        weights = np.log(counts[own] / listed[own] / count).astype(np.float32)
+        return self._entries(self._order[low + chosen]), own, weights
+
+
+class InfiniGram:
+    """The ∞-gram of one datastore or of several, read as one corpus.
+
+    Args:
+        stores: Datastores with a suffix index.
+        config: `infini_gram`, its share in the mixture, and `exclude`.
+        indexes: Keeps what is open.
+
+    Raises:
+        DatastoreError: when a datastore has no suffix index.
+    """
+
+    def __init__(self, stores: Sequence[Datastore], config: KNNConfig, indexes: Indexes) -> None:
+        self._opened: list[tuple[SuffixIndex, int]] = []
+        first = 0
+        for store in stores:
+            without = store.entries_of(config.exclude) if config.exclude else None
+            make = partial(SuffixIndex, store, without)
+            index = indexes.once(store, ("suffixes", config.exclude), make)
+            self._opened.append((index, first))
+            first += len(store)
+        self._lengths, self._shares = shares_by_length(stores[0], config.infini_gram)
+
+    def find(self, prefixes: Prefixes) -> Occurrences:
+        """The occurrences of the longest end of each text; see `SuffixIndex.find`."""
+        found = join([index.find(prefixes, first) for index, first in self._opened])
+        return found.weighed(self.shares(found.lengths))
+
+    def score(self, prefixes: Prefixes, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """How likely the tokens are that follow some texts.
+
+        Args:
+            prefixes: The texts.
+            targets: int64 [rows], the tokens.
+
+        Returns:
+            log p by the ∞-gram, float32 [rows], -inf where it gives a token no vote; and tokens of
+            the end that occurs, int64 [rows].
+        """
+        logs, lengths = [], []
+        for first in range(0, len(targets), _ROWS_AT_ONCE):
+            rows = slice(first, first + _ROWS_AT_ONCE)
+            found = self.find(prefixes[rows])
+            logs.append(log_p_knn_of(found.log_weights, found.values, targets[rows].cpu()))
+            lengths.append(found.lengths)
+        return torch.cat(logs), torch.cat(lengths)
+
+    def shares(self, lengths: Tensor) -> Tensor:
+        """float32 [rows], how much the ∞-gram counts; 0 where nothing occurs.
+
+        Args:
+            lengths: int64 [rows], tokens of the ends that occur.
+        """
+        places = torch.bucketize(lengths, self._lengths, right=True)
+        return self._shares[places]
+
+
+def shares_by_length(
+    store: Datastore, given: float | Literal["auto"] | None
+) -> tuple[Tensor, Tensor]:
+    """Lengths ascending, int64 [n]; and the shares below the first and from each, [n + 1]."""
+    record = store.manifest.infini_gram
+    lengths: tuple[int, ...]
+    shares: tuple[float, ...]
+    if given != "auto":
+        lengths, shares = (1,), (float(given or 0.0),)
+    elif record is not None:
+        lengths, shares = record.lengths, record.shares
+    else:
+        lengths, shares = LENGTHS, SHARES
+    return torch.tensor(lengths), torch.tensor([0.0, *shares])
+
+
+def without_padding(ids: Tensor, config: Any) -> Tensor:
+    """Texts in which padding at the beginning is no token.
+
+    Args:
+        ids: int64 [rows, length]; tokens that are none are negative.
+        config: The model's settings for `generate()`, which name what pads; None for none.
+
+    Returns:
+        int64 [rows, length], -1 where a text has not begun. A text that itself begins with the
+        token for padding loses it, so that it is read alike alone and in a batch.
+    """
+    end = getattr(config, "eos_token_id", None)
+    pads = [getattr(config, "pad_token_id", None), *(end if isinstance(end, list) else [end])]
+    opening = ids < 0
+    for one in pads:
+        if one is not None:
+            opening = opening | (ids == one)
+    opening = opening.int().cumprod(dim=-1).bool()
+    return ids.masked_fill(opening, -1) if bool(opening.any()) else ids
