@@ -16,7 +16,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What `make check` runs: files of each part of the package whose tests take milliseconds each.
 QUICK := building/test_given_documents.py capture/test_location.py convert/test_csr_pickle.py \
     convert/test_legacy.py corpus datastore/test_files.py datastore/test_job.py \
-    datastore/test_manifest.py datastore/test_reading.py datastore/test_writer.py \
+    datastore/test_manifest.py datastore/test_reading.py datastore/test_writer.py docs/test_blocks.py \
+    docs/test_links.py docs/test_site.py \
     gating/test_distance.py hub/test_card.py hub/test_catalog.py index/test_choice.py \
     index/test_demand.py index/test_exact.py scoring test_compatibility.py test_config.py \
     test_distribution_edges.py test_generate_constraints.py test_given_numbers.py \
@@ -25,7 +26,7 @@ QUICK := building/test_given_documents.py capture/test_location.py convert/test_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check test soak bench lint quick format demo app clean
+.PHONY: help setup check test soak bench lint quick format docs demo app space clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,14 +62,22 @@ format: setup ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.docs ## Build the documentation's site into site/, and check its links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'site/index.html; with search: $(BIN)/python -m http.server --directory site'
+
 demo: setup ## Ask a small model about texts that it never saw, without and with kNN
 	$(BIN)/python datastores/demo/demo.py
 
 app: setup ## Open the page with the demo: http://127.0.0.1:7860
 	$(BIN)/python app/app.py
 
+space: ## Write the files of a Hub Space into build/space
+	rm -rf build/space
+	$(PYTHON) space/make.py build/space
+
 clean: ## Remove caches and build output, keep the virtual environment
-	rm -rf build dist *.egg-info .coverage .demo .grimp_cache .hypothesis .import_linter_cache \
+	rm -rf build dist site *.egg-info .coverage .demo .grimp_cache .hypothesis .import_linter_cache \
 	    .mypy_cache .pytest_cache .ruff_cache
 	find . -path './$(VENV)' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
@@ -82,4 +91,9 @@ $(VENV)/.requirements: requirements.txt requirements-dev.txt $(REQUIREMENTS)
 
 $(VENV)/.package: pyproject.toml $(VENV)/.requirements
 	$(BIN)/python -m pip install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# The site's packages are fetched by the first `make docs`, so that `make setup` stays quick.
+$(VENV)/.docs: requirements-docs.txt $(VENV)/.package
+	$(BIN)/python -m pip install -r requirements-docs.txt
 	@touch $@

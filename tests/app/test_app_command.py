@@ -1,4 +1,4 @@
-"""`knn-logits app`, and the call that the README shows."""
+"""`knn-logits app`, and the call that the documentation shows."""
 
 import contextlib
 import importlib.util
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[2] / "README.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "page.md"
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def test_what_cannot_be_served_is_one_line(run, launched, model_folder, store, m
     assert launched == []
 
 
-def test_the_readmes_call_works(url):
-    text = README.read_text(encoding="utf-8")
+def test_the_guides_call_works(url):
+    text = GUIDE.read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(from gradio_client.*?)```", text, re.DOTALL)
     code = code.replace("http://127.0.0.1:7860", url).replace(
         "Client(", "Client(verbose=False, src="

@@ -1,12 +1,14 @@
-"""What a Hub Space needs: the README's front matter, the entry, and work in a fork."""
+"""What a Hub Space needs: its own README and files, the entry, and work in a fork."""
 
 import multiprocessing
 import pickle
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from knn_logits_app.own_text import Progress, documents_of
@@ -17,12 +19,35 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_front_matter_names_what_is_there():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "space" / "README.md").read_text(encoding="utf-8")
     matter = yaml.safe_load(re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)[1])
     assert matter["sdk"] == "gradio"
     assert (ROOT / matter["app_file"]).is_file()
     pins = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     assert f"gradio=={matter['sdk_version']}\n" in pins
+
+
+def test_a_made_space_has_its_own_readme_and_starts_alone(tmp_path):
+    make = runpy.run_path(str(ROOT / "space" / "make.py"))["make_space"]
+    folder = tmp_path / "space"
+    files = make(folder)
+    assert {"README.md", "requirements.txt", "LICENSE", "app/app.py"} <= set(files)
+    assert (folder / "README.md").read_bytes() == (ROOT / "space" / "README.md").read_bytes()
+    assert not [name for name in files if "__pycache__" in name]
+    with pytest.raises(FileExistsError, match="not empty"):
+        make(folder)
+    # Nothing of the repository is on the path: what is imported is the Space's own.
+    code = (
+        "import runpy, sys; sys.argv = ['app.py', '--help']\n"
+        "try: runpy.run_path('app/app.py', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "import knn_logits, knn_logits_app; print(knn_logits.__file__, knn_logits_app.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    *_, last = done.stdout.splitlines()
+    assert all(Path(name).is_relative_to(folder) for name in last.split())
 
 
 def test_the_entry_finds_its_packages_by_itself(monkeypatch):

@@ -1,0 +1,95 @@
+"""A folder in which the documentation's commands and code can be run as they stand."""
+
+import importlib.util
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import PAIRS, TEXTS
+
+import knn_logits
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "datastores" / "demo"
+
+
+def rows_of(name, first, last):
+    lines = (DEMO / f"{name}.jsonl").read_text("utf-8").splitlines()[first:last]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="session")
+def world(model, tokenizer, model_folder, marian_folder, tmp_path_factory):
+    """What the documentation's examples name: models, documents, and datastores of them.
+
+    A folder that exists comes before a name of the Hub, so `gpt2` is a tiny model here. The demo is
+    where it is in the repository.
+    """
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "gpt2").symlink_to(model_folder)
+    (folder / "datastores").symlink_to(ROOT / "datastores")
+    (folder / "Helsinki-NLP").mkdir()
+    (folder / "Helsinki-NLP" / "opus-mt-en-de").symlink_to(marian_folder)
+
+    documents = folder / "my-documents"
+    documents.mkdir()
+    for number, text in enumerate(TEXTS):
+        (documents / f"d{number}.txt").write_text(text + "\n")
+    for row in rows_of("manual", 0, 8):
+        (documents / f"{row['id']}.txt").write_text(row["text"] + "\n")
+    (folder / "more").mkdir()
+    (folder / "more" / "e1.txt").write_text("The second crane needs oil of grade five.\n")
+    held_out = [{"id": row["id"], "text": row["text"]} for row in rows_of("manual", 20, 30)]
+    (folder / "held-out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held_out))
+    (folder / "other.txt").write_text(" ".join(row["text"] for row in rows_of("manual", 36, 37)))
+    for name in ("train", "test", "dev"):
+        for side, suffix in enumerate(("en", "de")):
+            lines = "".join(pair[side] + "\n" for pair in PAIRS)
+            (folder / f"{name}.{suffix}").write_text(lines)
+
+    read = knn_logits.read_corpus([str(documents)])
+    knn_logits.build_datastore(model, tokenizer, read, folder / "store", threads=1)
+    for name in ("manual", "chronicle"):
+        texts = [knn_logits.Document(row["text"], row["id"]) for row in rows_of(name, 0, 6)]
+        knn_logits.build_datastore(model, tokenizer, texts, folder / name, threads=1)
+    return folder
+
+
+@pytest.fixture
+def place(world, tmp_path, monkeypatch):
+    """A copy of that folder, the current one."""
+    copy = tmp_path / "world"
+    shutil.copytree(world, copy, symlinks=True)
+    monkeypatch.chdir(copy)
+    return copy
+
+
+@pytest.fixture
+def names(place, mine, tokenizer, marian, pair_tokenizer):
+    """What the examples in Python take for granted: the names that other pages define."""
+    return {
+        "model": mine,
+        "tokenizer": tokenizer,
+        "store": knn_logits.Datastore(place / "store"),
+        "inputs": tokenizer("When error code E42", return_tensors="pt"),
+        "held_out": list(knn_logits.read_corpus(["held-out.jsonl"])),
+        "translator": marian,
+        "translator_tokenizer": pair_tokenizer,
+    }
+
+
+@pytest.fixture(scope="session")
+def hook():
+    """Loads a module of `docs/hooks`, or another script, by its path from the root."""
+
+    def load(path):
+        name = "docs_" + Path(path).stem
+        spec = importlib.util.spec_from_file_location(name, ROOT / path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    return load

@@ -1,0 +1,135 @@
+"""The site's parts say what the code says: made pages, figures, lists, and the README's bounds."""
+
+import json
+import re
+from pathlib import PurePosixPath
+
+import pytest
+import yaml
+from typer.main import get_command
+
+import knn_logits.errors
+from docs.pages import DOCS, ROOT, blocks_of
+from knn_logits.cli.app import app
+from knn_logits.datastore import layout
+
+
+def test_the_readme_is_short_and_begins_with_its_title():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert text.startswith("# knn-logits\n")
+    assert len(text.splitlines()) <= 150
+    assert len(text.split()) <= 1200
+
+
+def test_the_readmes_figures_of_the_demo_are_those_counted():
+    rows = json.loads((ROOT / "datastores" / "demo" / "free.json").read_text("utf-8"))
+    free = {
+        (row["corpus"], row["knn"]): row["right"] for row in rows if row["sort"] == "written first"
+    }
+    text = (ROOT / "README.md").read_text("utf-8")
+    found = re.search(r"answers (\d+)% and (\d+)% of questions in free wordings", text)
+    assert [int(one) for one in found.groups()] == [
+        round(100 * free["manual", True]),
+        round(100 * free["chronicle", True]),
+    ]
+    assert free["manual", False] == free["chronicle", False] == 0.0
+
+
+def test_every_page_has_a_place_in_the_navigation():
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+    listed = set(pages_in(config["nav"]))
+    there = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert there <= listed
+    made = {one for one in listed - there if not one.startswith("repository/")}
+    assert made == {"reference/command-line.md"}
+    assert config["theme"]["font"] is False  # a page loads nothing from elsewhere
+
+
+def pages_in(part):
+    if isinstance(part, str):
+        yield part
+        return
+    for one in part.values() if isinstance(part, dict) else part:
+        yield from pages_in(one)
+
+
+def test_the_command_lines_page_has_every_command_and_option(hook):
+    text = hook("docs/hooks/command_line.py").page()
+    for name, command in get_command(app).commands.items():
+        section = text.partition(f"\n## knn-logits {name}\n")[2].partition("\n## ")[0]
+        assert section, name
+        for one in command.params:
+            if one.param_type_name == "option":
+                for option in (*one.opts, *one.secondary_opts):
+                    assert f"`{option}" in section, (name, option)
+
+
+def test_links_out_of_the_documentation_lead_into_the_site(hook):
+    repository = hook("docs/hooks/repository.py")
+    text = "[a](../../LOG.md#x) [b](settings.md) [c](../../benchmarks/results/index.json) [d](https://e.org)"
+    assert repository.rewritten(text, "guides/the-index.md") == (
+        "[a](../repository/LOG.md#x) [b](settings.md) "
+        "[c](../repository/benchmarks/results/index.json) [d](https://e.org)"
+    )
+    assert repository.rewritten("[e](../../examples)", "guides/x.md") == "e"
+    back = repository.rewritten("[f](docs/quickstart.md)", "repository/CONTRIBUTING.md")
+    assert back == "[f](../quickstart.md)"
+    linked = repository.linked()
+    assert {"LOG.md", "datastores/demo/README.md"} <= set(linked)
+    assert all((ROOT / path).is_file() for path in linked)
+
+
+def test_a_page_that_loads_something_from_elsewhere_is_refused(hook):
+    repository = hook("docs/hooks/repository.py")
+
+    class Page:
+        class file:
+            src_uri = "a.md"
+
+    assert repository.on_post_page('<a href="https://e.org">', Page) == '<a href="https://e.org">'
+    for text in ('<script src="https://cdn/x.js">', '<link rel="stylesheet" href="//fonts/x.css">'):
+        with pytest.raises(ValueError, match=r"a\.md"):
+            repository.on_post_page(text, Page)
+
+
+def test_the_figures_are_those_that_the_script_draws(hook):
+    figures = hook("docs/figures/draw.py").FIGURES
+    drawn = {f"{name}.svg" for name in figures}
+    assert {path.name for path in (DOCS / "figures").glob("*.svg")} == drawn
+    for name, draw in figures.items():
+        assert (DOCS / "figures" / f"{name}.svg").read_text("utf-8") == draw().svg(), (
+            f"{name}.svg: python docs/figures/draw.py"
+        )
+    layers = (DOCS / "figures" / "layers.svg").read_text("utf-8")
+    modules = {
+        path.stem for path in (ROOT / "knn_logits").iterdir() if not path.stem.startswith("_")
+    }
+    assert not [name for name in modules - {"py"} if name not in layers]
+
+
+def test_the_pages_list_what_the_code_has():
+    errors = (DOCS / "reference" / "errors.md").read_text("utf-8")
+    tree = [line.strip() for line in knn_logits.errors.__doc__.splitlines() if "──" in line]
+    assert tree
+    assert all(line in errors for line in tree)
+    for name in knn_logits.__all__:
+        if name.endswith("Error") and name not in ("KNNLogitsError", "DatastoreError"):
+            assert f"| `{name}` |" in errors, name
+    (folder,) = [
+        block.code
+        for block in blocks_of("docs/reference/formats.md")
+        if block.language == "text" and "datastore.json" in block.code
+    ]
+    listed = {PurePosixPath(line.split()[0]).name for line in folder.splitlines()}
+    for kind in layout.KINDS:
+        if kind != "native":  # written for those only who ask for it
+            assert layout.file_name(kind, shard=0 if kind == "keys" else None) in listed
+
+
+def test_each_benchmark_has_its_command_and_each_result_its_page():
+    text = (DOCS / "benchmarks.md").read_text("utf-8")
+    scripts = {path.name for path in (ROOT / "benchmarks").glob("*.py")} - {"common.py"}
+    assert not [name for name in scripts if f"benchmarks/{name}" not in text]
+    everywhere = "".join(page.read_text("utf-8") for page in DOCS.rglob("*.md"))
+    results = {path.name for path in (ROOT / "benchmarks" / "results").glob("*.json")}
+    assert not [name for name in results if f"results/{name}" not in everywhere]
