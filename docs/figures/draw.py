@@ -177,6 +177,28 @@ def retomaton():
     return d
 
 
+def infini_gram():
+    """The longest end of a text in the corpus, and what follows it."""
+    d = Drawing(860, 230)
+    d.text(
+        20, 28, "The longest end of the text that stands in the corpus", 15, SOFT, "start", "bold"
+    )
+    d.box(20, 46, 190, 36, ["... if it stays, then"], PAPER)
+    d.box(214, 46, 260, 36, ["open the winch cover and"], VOTE)
+    d.box(478, 46, 60, 36, ["?"], MODEL)
+    for number, (before, after) in enumerate(
+        (("appears,", "clear"), ("morning,", "clear"), ("the lamp,", "look"))
+    ):
+        y = 110 + number * 38
+        d.box(100, y, 110, 30, [before], PAPER, 13)
+        d.box(214, y, 260, 30, ["open the winch cover and"], VOTE, 13)
+        d.box(478, y, 80, 30, [after], VALUE, 13)
+    d.arrow(560, 160, 608, 160)
+    d.box(610, 142, 230, 36, ["p_∞:  clear 2/3   look 1/3"], VOTE)
+    d.text(725, 204, "each count is a place in a document", 13, SOFT)
+    return d
+
+
 def knn_mt():
     """Entries of pairs, and a translation whose word names its source sentence."""
     d = Drawing(860, 330)
@@ -231,15 +253,22 @@ def layers():
     """The rows that `lint-imports` checks."""
     rows = [
         ("command line", "cli"),
-        ("experiments", "tuning"),
+        ("experiments", "ablation · tuning"),
         ("measures", "evaluation"),
         ("tasks", "convert · hub · explanation · building"),
         ("generation", "processor · drafting · memory"),
         ("around a vote", "settings · trace · gating"),
-        ("lookup", "combined · retomaton · retrieval · compatibility · scoring · opening"),
+        (
+            "lookup",
+            "combined · infini_gram · retomaton · retrieval · compatibility · scoring · opening",
+        ),
         ("text", "vote · text · corpus"),
         ("parts", "distribution · capture · datastore · index"),
-        ("vocabulary", "neighbors · windows · limits · config · progress · errors · printable"),
+        (
+            "vocabulary",
+            "neighbors · occurrences · windows · limits · arrays · config · "
+            "progress · errors · printable",
+        ),
     ]
     d = Drawing(860, 46 * len(rows) + 70)
     d.box(
@@ -264,6 +293,7 @@ FIGURES = {
     "knn-lm": knn_lm,
     "gates": gates,
     "retomaton": retomaton,
+    "infini-gram": infini_gram,
     "knn-mt": knn_mt,
     "evidence": evidence,
     "layers": layers,

@@ -64,9 +64,16 @@ def blocks_of(name):
 
 def commands_of(block):
     """The commands of a block of shell, each as a list of words."""
-    found = []
+    found, variables = [], {}
     for line in block.code.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
+        words = [
+            re.sub(r"\$(\w+)", lambda name: variables[name[1]], word)
+            for word in shlex.split(line, comments=True)
+        ]
+        if words and re.match(r"[A-Z_]+=", words[0]):
+            name, _, value = words[0].partition("=")
+            variables[name] = value
+            continue
         while "&&" in words:
             cut = words.index("&&")
             found.append(words[:cut])
