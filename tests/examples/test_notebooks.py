@@ -79,3 +79,15 @@ def test_a_gate_of_ones_own_spares_text_that_the_datastore_does_not_know(ran):
     alone, mixed = names["fitted"]["like it"]
     assert mixed < alone  # and it still helps where it knows something
     assert (names["work"] / "gate.safetensors").is_file()
+
+
+def test_a_glossary_brings_its_terms_and_names_their_sentences(ran):
+    names, shown = ran("a_glossary.ipynb")
+    alone, _, with_gate = [one for one in shown if isinstance(one, list)]
+    assert "Windwiege" in alone[0]  # word by word
+    assert with_gate[0] == "Ein Radfahrer fährt an einem Brisenstuhl vorbei."
+    assert names["alone"] == 0.0
+    assert names["gated"] > 0.6
+    assert names["gated"] > names["constant"]
+    strongest = max(names["trace"][0].tokens, key=lambda token: token.influence)
+    assert "wind cradle" in strongest.neighbors[0].source
