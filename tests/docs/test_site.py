@@ -133,3 +133,12 @@ def test_each_benchmark_has_its_command_and_each_result_its_page():
     everywhere = "".join(page.read_text("utf-8") for page in DOCS.rglob("*.md"))
     results = {path.name for path in (ROOT / "benchmarks" / "results").glob("*.json")}
     assert not [name for name in results if f"results/{name}" not in everywhere]
+
+
+def test_the_citation_names_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == knn_logits.__version__
+    assert citation["license"] == "Apache-2.0"
+    papers = {one["url"] for one in citation["references"]}
+    listed = (DOCS / "researchers.md").read_text("utf-8")
+    assert all(f"({url})" in listed for url in papers)
