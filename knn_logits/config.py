@@ -13,13 +13,13 @@ from knn_logits.errors import ConfigError
 Metric = Literal["l2", "ip", "cosine"]
 METRICS: tuple[str, ...] = get_args(Metric)
 
-# Entries below which there is too little text to choose settings on.
+# With fewer entries there is too little text to choose settings on.
 FEWEST_CALIBRATED = 256
 DEFAULT_K = 1024
 DEFAULT_LMBDA = 0.25
 DEFAULT_TEMPERATURE = 10.0
 
-# One less than the largest that FAISS's own numbers hold, since some seeds are one more than given.
+# FAISS keeps a seed in 32 bits, and some of its seeds are one more than the number given.
 MOST_SEED = 2**31 - 2
 MOST_THREADS = 1024
 _LARGEST = 2**63 - 1
@@ -38,10 +38,10 @@ def check_metric(metric: str) -> Metric:
 
 
 def whole_number(name: str, value: object, least: int, most: int = _LARGEST) -> int:
-    """A whole number of any type, NumPy's too, as one of Python's.
+    """Converts a whole number of any type, such as one of NumPy, to Python's `int`.
 
     Raises:
-        ConfigError: when it is none, or out of its range.
+        ConfigError: when the value is not a whole number, or is out of its range.
     """
     if not isinstance(value, bool) and isinstance(value, Integral):
         number = int(value)
@@ -52,10 +52,13 @@ def whole_number(name: str, value: object, least: int, most: int = _LARGEST) -> 
 
 
 def check_threads(threads: int | None) -> None:
-    """Refuses more threads than a process can start: it would end without a word.
+    """Refuses more threads than a process can start, since it would end without any message.
+
+    Args:
+        threads: The number of threads; None, which leaves the choice to FAISS, is allowed.
 
     Raises:
-        ConfigError: when it is no such number; None is none of one's own.
+        ConfigError: when the value is not a number of threads that can be started.
     """
     if threads is not None:
         whole_number("threads", threads, 1, MOST_THREADS)
@@ -79,11 +82,11 @@ def _truth(name: str, value: object) -> bool:
 
 
 def _set(config: object, name: str, value: object) -> None:
-    object.__setattr__(config, name, value)  # of a frozen one, while it is made
+    object.__setattr__(config, name, value)  # the dataclass is frozen, but still being made
 
 
 def _ids(name: str, value: Any) -> tuple[str, ...]:
-    """Ids of documents; one may be given as it is."""
+    """Returns the ids of documents as a tuple. A single id may be given as a plain string."""
     given = (value,) if isinstance(value, str) else value
     if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
         raise ConfigError(f"{name} must be a list of the ids of documents, not {value!r}")
@@ -95,21 +98,26 @@ class KNNConfig:
     """How neighbors are looked up and how much their vote counts.
 
     Attributes:
-        k: Neighbors a query asks for, at least 1. A store with fewer entries gives all it has.
+        k: Number of neighbors for each query, at least 1. A datastore with fewer entries returns
+            all of them.
         lmbda: Weight of p_kNN in the mixture, in [0, 1]. Khandelwal et al. (2020), equation 3.
         temperature: Divides distances (or similarities) before the softmax over the neighbors,
             above 0. Khandelwal et al. (2021), equation 2.
         refine: Recompute the distances of the neighbors found from the stored keys ("recompute
-            distance" in the papers). Off by default: it reads k * dim values a query from disk,
-            for k 1024 and dim 768 in half precision 1.5 MB, which costs more than most searches;
-            a scalar-quantised index hardly gains from it, a product-quantised one may.
-        nprobe: Inverted lists visited a query; None keeps what the index was built with.
+            distance" in the papers). It is off by default, because it reads k * dim values from
+            disk for each query: 1.5 MB with k 1024 and dim 768 in half precision. That costs more
+            than most searches. A scalar-quantised index hardly gains from it; a product-quantised
+            index may.
+        nprobe: Inverted lists visited for each query; None keeps the number of the index.
 
-        retomaton: Follow pointers through the corpus, and search only when too few are left.
-        min_knns: Search when fewer pointers than this are left; 1 searches when none is.
-        max_knns: Pointers and members of their clusters that vote, at most.
-        pointer_distances: Compare pointers by the stored "keys", or by the vectors that the
-            "index" keeps of them, which needs no keys and is as approximate as a search.
+        retomaton: Follow pointers through the corpus, and search only when too few of them are
+            left. Alon et al. (2022), section 3.
+        min_knns: Search again when fewer pointers than this are left. With 1, a search is made
+            when no pointer is left.
+        max_knns: The most pointers and members of their clusters that may vote.
+        pointer_distances: Where the vectors come from that pointers are compared by. "keys" takes
+            the stored keys. "index" takes the vectors kept by the index: it needs no keys, and is
+            as approximate as a search.
         exclude: Ids of documents that are left out, as if they had never been added.
         infini_gram: Share of the ∞-gram in the mixture, in [0, 1], wherever the end of the text
             stands in the corpus; "auto" takes shares by the length of that end, those that were
@@ -158,7 +166,7 @@ class KNNConfig:
                 )
 
     def with_given(self, **given: Any) -> KNNConfig:
-        """These settings with those that are given; None leaves one as it is.
+        """Returns a copy in which the given settings are replaced; None leaves a setting as it is.
 
         Raises:
             ConfigError: when a given value is out of its range.
@@ -167,14 +175,14 @@ class KNNConfig:
 
 
 class SearchSettings(TypedDict, total=False):
-    """How neighbors are found, for those who give it by name; see `KNNConfig` for the meaning.
+    """Keyword arguments that say how neighbors are found. `KNNConfig` explains each of them.
 
     Attributes:
         refine: Recompute distances from the stored keys.
-        nprobe: Inverted lists visited a query.
-        retomaton: Follow pointers, and search only when too few are left.
-        min_knns: Search when fewer pointers than this are left.
-        max_knns: Pointers and members of their clusters that vote, at most.
+        nprobe: Inverted lists visited for each query.
+        retomaton: Follow pointers, and search only when too few of them are left.
+        min_knns: Search again when fewer pointers than this are left.
+        max_knns: The most pointers and members of their clusters that may vote.
         pointer_distances: "keys" or "index".
         exclude: Ids of documents that are left out.
         infini_gram: Share of the ∞-gram in the mixture, or "auto".
@@ -199,12 +207,12 @@ class IndexConfig:
             a FAISS factory string such as "IVF1024,SQ8".
         metric: "l2" (squared Euclidean distance), "ip" (inner product) or "cosine"; None keeps a
             datastore's metric, "l2" for a new one.
-        nprobe: Inverted lists visited a query; None chooses the smallest that reaches the
-            recall wanted on a sample.
-        train_size: Keys that the index is trained on, at most; None chooses by the index.
+        nprobe: Inverted lists visited for each query; None chooses the smallest number that
+            reaches the wanted recall on a sample.
+        train_size: The most keys that the index is trained on; None chooses by the kind of index.
         seed: Seed of every random choice made while building.
-        native: Keep an index that has no plain form in FAISS's own format. Whoever opens the
-            datastore has to ask for it as well, since that format cannot be checked.
+        native: Use FAISS's own format for an index that cannot be stored as plain arrays. That
+            format cannot be checked, so whoever opens the datastore has to ask for it as well.
 
     Raises:
         ConfigError: when a value is out of its range.
@@ -221,7 +229,9 @@ class IndexConfig:
         if self.metric is not None:
             check_metric(self.metric)
         if not isinstance(self.factory, str) or not self.factory.strip():
-            raise ConfigError("the index must be 'exact', 'auto' or a FAISS factory string")
+            raise ConfigError(
+                "the index must be 'exact', 'auto' or a FAISS factory string such as 'IVF1024,SQ8'"
+            )
         if self.nprobe is not None:
             _set(self, "nprobe", whole_number("nprobe", self.nprobe, 1))
         if self.train_size is not None:
@@ -237,8 +247,9 @@ class WindowConfig:
     document has them (the sliding window of the published perplexities).
 
     Attributes:
-        window: Tokens the model sees at once; None takes the model's context length, 1024 at most.
-        stride: Tokens by which the window moves on; None takes half the window.
+        window: Number of tokens that the model sees at once. None takes the model's context
+            length, but at most 1024.
+        stride: Number of tokens by which the window moves on. None takes half the window.
 
     Raises:
         ConfigError: when a value is out of its range.
@@ -255,5 +266,5 @@ class WindowConfig:
         if self.window is not None and self.stride is not None and self.stride > self.window:
             raise ConfigError(
                 f"stride {self.stride} is larger than window {self.window}: "
-                "tokens between two windows would be left out"
+                "tokens between two windows would be left out; give a stride of at most the window"
             )

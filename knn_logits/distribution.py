@@ -23,19 +23,20 @@ from knn_logits.config import Metric
 from knn_logits.neighbors import Neighbors
 
 _NOTHING = float("-inf")
-# exp of anything less is 0 in double precision. Masks are far below it, in half precision as well;
-# scores that a network gives never spread that far.
+# The exponential of anything less is 0 in double precision. Masks are far below this number, also
+# in half precision. The scores of a network never spread so far.
 _FORBIDDEN = -745.0
-# Between these a distance divided by the temperature stays a float.
+# Within these bounds a distance divided by the temperature stays a finite float.
 _COLD, _HOT = 1e-3, 1e6
 
 
 def log_weights(neighbors: Neighbors, metric: Metric, temperature: float) -> Tensor:
-    """log w_i of each neighbor.
+    """Computes log w_i of each neighbor. Khandelwal et al. (2021), equation 2.
 
     Args:
         neighbors: k neighbors for each of `rows` queries.
-        metric: Whether a distance is near when small ("l2") or when large ("ip", "cosine").
+        metric: The metric. A neighbor is near when its number is small ("l2") or large ("ip",
+            "cosine").
         temperature: Above 0.
 
     Returns:
@@ -48,8 +49,8 @@ def log_weights(neighbors: Neighbors, metric: Metric, temperature: float) -> Ten
         return torch.log_softmax(distances * (sign / temperature), dim=-1)
     if distances.shape[-1] == 0:
         return distances
-    # Relative to the nearest, so that no distance and no temperature leaves the range of floats.
-    # Where all are infinitely far, the nearest counts as finite: inf - inf would be NaN.
+    # Distances are taken relative to the nearest, so that none leaves the range of floats. Where
+    # all neighbors are infinitely far, the nearest counts as finite, since inf - inf is NaN.
     limits = torch.finfo(distances.dtype)
     scale = sign / min(max(temperature, limits.tiny), 1.0 / limits.tiny)
     if metric == "l2":
@@ -69,14 +70,14 @@ def _normalise(logits: Tensor) -> Tensor:
 
 
 def shared_weights(parts: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """log w_i where several sets of neighbors have fixed shares of the vote.
+    """Computes log w_i where several sets of neighbors have fixed shares of the vote.
 
     Args:
         parts: log w_i of each set, [rows, k], each row summing to 1 or empty.
-        shares: Of each set, at least 0, summing to 1.
+        shares: The share of each set, at least 0; together they are 1.
 
     Returns:
-        [rows, k of all sets]. Where a set has no neighbor, the others share its part.
+        float32 [rows, sum of the sets' k]. The share of a set without neighbors goes to the others.
     """
     log_shares = [math.log(share) if share > 0.0 else _NOTHING for share in shares]
     return _normalise(
@@ -140,13 +141,14 @@ def _votes(weights: Tensor) -> Tensor:
 
 
 def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor:
-    """Takes the vote from neighbors whose token the model was forbidden to choose.
+    """Removes the votes for tokens that the model is forbidden to choose.
 
     A constraint (`bad_words_ids`, `min_length`, a grammar) masks a token's score before other
-    processors run; a neighbor must not bring it back. The mask is -inf, or the least number of the
-    scores' type (`remove_invalid_values` makes that of -inf), or one such as -1e4: the rule is that
-    a token is forbidden whose log-probability is below -745, so that it has none in float64. A
-    penalty that leaves a probability is no mask, and applies to the model's share only.
+    processors run, and a neighbor must not bring the token back. The mask may be -inf, the least
+    number of the scores' type (`remove_invalid_values` turns -inf into it), or a number such as
+    -1e4. So a token counts as forbidden when its log-probability is below -745, where its
+    probability is 0 in float64. A penalty that leaves a probability is not a mask. It lowers the
+    model's share only.
 
     Args:
         weights: log w_i, [rows, k].
@@ -169,8 +171,8 @@ def equivalent_temperature(
 ) -> float:
     """The temperature that gives like weights under another metric.
 
-    For keys and queries of one length, |q - k|^2 = 2 |k|^2 - 2 qk: the inner product needs half
-    the temperature of the squared distance, the cosine that divided by |k|^2.
+    For keys and queries of equal length |q - k|^2 = 2 |k|^2 - 2 qk. So the inner product needs
+    half the temperature of the squared distance. The cosine needs that half divided by |k|^2.
 
     Args:
         temperature: Above 0, for the metric `old`.
@@ -193,16 +195,16 @@ def mix(
     *,
     every_row: bool = False,
 ) -> Tensor:
-    """log(lmbda * p_kNN + (1 - lmbda) * p_LM), the distribution that generation continues with.
+    """Computes log(lmbda * p_kNN + (1 - lmbda) * p_LM). Khandelwal et al. (2020), equation 3.
 
-    One pass over the vocabulary; all else costs rows * k, whatever the vocabulary's size.
+    It takes one pass over the vocabulary. All other steps cost rows * k, whatever the vocabulary.
 
     Args:
         log_p_lm: The model's normalised log-probabilities, [rows, vocabulary].
         weights: log w_i of the neighbors, [rows, k], -inf for no vote.
         values: Tokens of the neighbors, int64 [rows, k], below the vocabulary's size.
-        lmbda: In [0, 1]; a number, or one a row, [rows].
-        every_row: Whether every row is known to have a vote, which spares several steps.
+        lmbda: The weight of p_kNN in [0, 1]: one number, or a tensor [rows].
+        every_row: Whether every row is known to have a vote, which saves several steps.
 
     Returns:
         [rows, vocabulary]. A row without any vote is exactly `log_p_lm`.
@@ -224,8 +226,8 @@ def mix(
         log_rest = (zero + log_rest).masked_fill(none, 0.0)
     mixed = log_p_lm + log_rest
     base = mixed.gather(-1, values)
-    # The voted places of the result hold the sums over equal tokens until they get their value.
-    # (To scatter a tensor of one number is three times as fast as to scatter the number.)
+    # Until they get their final value, the places of voted tokens hold the sums over equal tokens.
+    # (Scattering a tensor with one number is three times as fast as scattering the number.)
     mixed.scatter_(-1, values, torch.full_like(weights, _NOTHING))
     mixed.scatter_reduce_(-1, values, weights, "amax")
     # Without any vote the peak is -inf, and -inf - -inf would be NaN.
@@ -237,7 +239,7 @@ def mix(
 
 
 def log_p_knn_of(weights: Tensor, values: Tensor, chosen: Tensor) -> Tensor:
-    """log p_kNN of one token a row.
+    """Computes log p_kNN of one token in each row.
 
     Args:
         weights: log w_i, [rows, k].
@@ -253,7 +255,7 @@ def log_p_knn_of(weights: Tensor, values: Tensor, chosen: Tensor) -> Tensor:
 
 
 def mix_one(log_p_lm: Tensor, log_p_knn: Tensor, lmbda: Tensor) -> Tensor:
-    """The mixture for one token a row, when only that token's probabilities are at hand.
+    """Computes the mixture for one token in each row, from that token's probabilities alone.
 
     Args:
         log_p_lm: [rows].
@@ -269,10 +271,10 @@ def mix_one(log_p_lm: Tensor, log_p_knn: Tensor, lmbda: Tensor) -> Tensor:
 def influences(
     weights: Tensor, values: Tensor, chosen: Tensor, log_p: Tensor, lmbda: Tensor
 ) -> Tensor:
-    """What each neighbor contributed to the chosen token's probability.
+    """Computes each neighbor's influence, its part in the chosen token's probability.
 
-    lmbda * w_i * [v_i = y] / p(y). Over all neighbors, plus the model's own share
-    (1 - lmbda) * p_LM(y) / p(y), it sums to 1.
+    The influence is lmbda * w_i * [v_i = y] / p(y). The influences of all neighbors and the
+    model's own share, (1 - lmbda) * p_LM(y) / p(y), sum to 1.
 
     Args:
         weights: log w_i, [rows, k].

@@ -21,7 +21,7 @@ Each message says what is wrong and what to do next; the command line prints it 
 
 from knn_logits.printable import printable
 
-# Characters of a message.
+# The most characters that a message has.
 _LONGEST = 1000
 
 
@@ -29,7 +29,7 @@ class KNNLogitsError(Exception):
     """Every error that this package raises on purpose."""
 
     def __str__(self) -> str:
-        return printable(super().__str__())  # names in it may be a stranger's
+        return printable(super().__str__())  # anybody may have chosen the names in it
 
 
 class ConfigError(KNNLogitsError, ValueError):
@@ -47,7 +47,7 @@ class ModelError(KNNLogitsError):
 class DatastoreError(KNNLogitsError):
     """A folder is no datastore, or cannot be written as one.
 
-    Its message is cut where a file's own words make it long.
+    The message may quote a file, so it is cut where that makes it long.
     """
 
     def __init__(self, message: str = "") -> None:

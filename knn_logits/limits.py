@@ -1,6 +1,7 @@
-"""Bounds on work that somebody else asks for: how much text, how many tokens, how much time.
+"""Limits for work that somebody else asks for: how much text, how many tokens, how much time.
 
-A server gives them to whatever it runs for a visitor. Knows no model, no datastore and no network.
+A server applies them to everything that it runs for a visitor. This module knows no model, no
+datastore and no network.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ class Limits:
     """The most that one request may ask for.
 
     Attributes:
-        prompt_tokens: Tokens of a prompt, or of a text to explain.
-        new_tokens: Tokens to write.
-        text_bytes: Bytes of text to build a datastore of, or to evaluate.
+        prompt_tokens: Number of tokens of a prompt, or of a text to explain.
+        new_tokens: Number of tokens to write.
+        text_bytes: Bytes of text to build a datastore from, or to evaluate.
         seconds: Time that one request may take.
 
     Raises:
@@ -53,13 +54,13 @@ class Limits:
         """Refuses a request that asks for too much.
 
         Args:
-            prompt_tokens: Tokens given.
-            new_tokens: Tokens wanted.
+            prompt_tokens: Number of tokens given.
+            new_tokens: Number of tokens wanted.
             text_bytes: Bytes of text given.
-            context: Tokens that the model can read, prompt and answer together.
+            context: Number of tokens that the model can read, prompt and answer together.
 
         Raises:
-            LimitError: saying what is too much, and how much is allowed.
+            LimitError: when a limit is exceeded. The message says which one, and what is allowed.
         """
         for name, found, most in (
             ("the text has {} tokens", prompt_tokens, self.prompt_tokens),
@@ -80,15 +81,15 @@ class Limits:
 
 
 class Deadline(StoppingCriteria):
-    """Ends work when its time is up, or when somebody no longer wants it.
+    """Ends work when its time is up, or when it is cancelled.
 
-    Given to `generate(stopping_criteria=[deadline])`, it ends the text; around the progress of a
-    build or an evaluation, it raises:
+    As `generate(stopping_criteria=[deadline])` it ends the text. A build or an evaluation gets it
+    as its progress callback, which then raises `LimitError`:
 
         build_datastore(..., progress=deadline.watch())
 
     Args:
-        seconds: From now on; None sets no time.
+        seconds: Time from now on; None sets no limit.
     """
 
     def __init__(self, seconds: float | None = None) -> None:
@@ -119,10 +120,10 @@ class Deadline(StoppingCriteria):
         """Raises when the work has to end.
 
         Raises:
-            LimitError: saying why.
+            LimitError: when the time is up or the work was cancelled. The message says which.
         """
         if self.cancelled:
-            raise LimitError("stopped; nothing was kept")
+            raise LimitError("the work was stopped; nothing was kept")
         if self.expired:
             raise LimitError(
                 f"this took longer than the {self._seconds:g} seconds that are allowed: try less "
@@ -130,10 +131,10 @@ class Deadline(StoppingCriteria):
             )
 
     def watch(self, progress: Progress | None = None) -> Progress:
-        """A progress that raises when the work has to end, and otherwise passes on what it is told.
+        """Makes a progress callback that raises `LimitError` when the work has to end.
 
         Args:
-            progress: Told how far the work is; None tells nobody.
+            progress: A callback that receives every report as well; None for none.
         """
 
         def watched(phase: str, done: int, total: int | None) -> None:
@@ -144,7 +145,7 @@ class Deadline(StoppingCriteria):
         return watched
 
     def __call__(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
-        """What `generate()` asks after each token.
+        """Answers `generate()`, which asks after each token whether to end.
 
         Args:
             input_ids: int64 [rows, length].

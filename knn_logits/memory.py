@@ -79,7 +79,7 @@ class Memory:
         k: Neighbors a query; None takes the datastore's setting, as for the next two.
         lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token.
             None takes the datastore's gate if it has one; text is written with its number.
-        temperature: Of the softmax over the neighbors, above 0.
+        temperature: Temperature of the softmax over the neighbors, above 0.
         settings: `refine`, `nprobe`, `retomaton`, `min_knns`, `max_knns`, `pointer_distances`,
             `exclude`, `infini_gram`: how neighbors are found; see `KNNConfig`.
 
@@ -224,7 +224,7 @@ class Memory:
         A token that the model was forbidden to choose gets no vote; see `drop_impossible`.
 
         Args:
-            neighbors: Of `rows` queries.
+            neighbors: The neighbors of `rows` queries.
             log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
         """
         neighbors = neighbors.to(log_p_lm.device)

@@ -13,7 +13,7 @@ from knn_logits.occurrences import Occurrences
 
 
 def padding_distance(metric: Metric) -> float:
-    """The distance of what was not found: infinitely far."""
+    """The distance that padding gets, which is infinitely far under the metric."""
     return math.inf if metric == "l2" else -math.inf
 
 
@@ -21,22 +21,23 @@ def padding_distance(metric: Metric) -> float:
 class Neighbors:
     """The nearest entries of a batch of queries.
 
-    Neighbors of a row come in no promised order; padding, where fewer were found than asked for,
-    stands last in it.
+    The neighbors of a row are in no particular order. Where fewer were found than asked for, the
+    row ends with padding.
 
     Attributes:
         ids: int64 [rows, k], the entry's number in the datastore; -1 for padding.
-        distances: float32 [rows, k]. Squared Euclidean distance for the metric "l2" (smaller is
-            nearer, padding +inf), a similarity for "ip" and "cosine" (larger is nearer, padding
-            -inf): padding is infinitely far, so that it has no weight.
+        distances: float32 [rows, k]. For the metric "l2" the squared Euclidean distance: smaller
+            is nearer, and padding has +inf. For "ip" and "cosine" a similarity: larger is nearer,
+            and padding has -inf. So padding gets no weight.
         values: int64 [rows, k], the token that followed the key; any token for padding.
-        every_row: Whether every row is known to have a neighbor, which spares several steps.
-        searched: bool [rows], whether the index was searched for a row; None means for all.
-        occurrences: Where the end of each row's text stands word for word; None where nobody
-            looked.
-        matched: int64 [rows, k], for an entry that is such an occurrence how many tokens before it
-            are the text's, and 0 for one that a search found; None where all were. An occurrence
-            is infinitely far: nobody compared its key.
+        every_row: Whether every row is known to have a neighbor, which saves several steps.
+        searched: bool [rows], whether the index was searched for a row; None means for every row.
+        occurrences: The places where the end of each row's text occurs word for word; None if they
+            were not looked for.
+        matched: int64 [rows, k], for an entry that is such an occurrence the number of tokens
+            before it that it shares with the text, and 0 for an entry that a search found. None if
+            a search found all entries. An occurrence has an infinite distance, since its key was
+            not compared.
     """
 
     ids: Tensor
@@ -59,7 +60,7 @@ class Neighbors:
 
     @property
     def k(self) -> int:
-        """Columns: neighbors a query, padding included."""
+        """Number of columns: neighbors of each query, padding included."""
         return int(self.ids.shape[1])
 
     def __getitem__(self, rows: Tensor | slice) -> Neighbors:
@@ -76,7 +77,7 @@ class Neighbors:
         )
 
     def padded(self, k: int, metric: Metric) -> Neighbors:
-        """The same neighbors in k columns, at least as many as there are."""
+        """The same neighbors, padded to k columns. k is at least the present number of columns."""
         missing = k - self.k
         if not missing:
             return self
@@ -89,14 +90,15 @@ class Neighbors:
         )
 
     def among(self, rows: Tensor, metric: Metric) -> Neighbors:
-        """These neighbors as those of some of more queries; the others have none.
+        """Spreads these neighbors over the rows of a larger batch.
 
         Args:
-            rows: bool [more rows], True for the queries that these are of, in their order.
-            metric: Of the distances.
+            rows: bool [rows of the batch]. The rows that are True get these neighbors, in order.
+            metric: Metric of the distances.
 
         Returns:
-            Neighbors of all of them; no search was made for the others.
+            The neighbors of the whole batch. A row that is False has padding only, and counts as
+            not searched.
         """
         there = rows.to(self.ids.device)
         more = Neighbors(
@@ -128,7 +130,7 @@ class Neighbors:
 
     @classmethod
     def nothing(cls, rows: int, device: torch.device | str = "cpu") -> Neighbors:
-        """No neighbors at all for `rows` queries: fields of shape [rows, 0]."""
+        """An empty result for `rows` queries, with fields of shape [rows, 0]."""
         return cls(
             torch.empty(rows, 0, dtype=torch.int64, device=device),
             torch.empty(rows, 0, dtype=torch.float32, device=device),
@@ -160,11 +162,11 @@ def with_occurrences(neighbors: Neighbors, metric: Metric) -> Neighbors:
 
 
 def nearest_distance(neighbors: Neighbors, metric: Metric) -> Tensor:
-    """Of each row's nearest neighbor.
+    """The distance of each row's nearest neighbor.
 
     Returns:
-        [rows]: the smallest squared distance ("l2") or the largest similarity ("ip", "cosine");
-        infinitely far where a row has no neighbor.
+        float32 [rows]: the smallest squared distance ("l2") or the largest similarity ("ip",
+        "cosine"). A row without neighbors has the distance of padding.
     """
     distances = neighbors.distances
     if distances.shape[-1] == 0:
@@ -174,25 +176,25 @@ def nearest_distance(neighbors: Neighbors, metric: Metric) -> Tensor:
 
 
 def are_near(neighbors: Neighbors, metric: Metric, limit: float) -> Tensor:
-    """bool [rows], whether the nearest neighbor is within a distance, or a similarity."""
+    """Whether each row's nearest neighbor is as near as a limit, bool [rows]."""
     nearest = nearest_distance(neighbors, metric)
     return nearest <= limit if metric == "l2" else nearest >= limit
 
 
-# So many of the nearest entries say whether a datastore knows what follows.
+# How many of the nearest entries decide whether a datastore knows what follows.
 NEAREST = 64
 
 
 def hits(neighbors: Neighbors, tokens: Tensor, metric: Metric) -> Tensor:
-    """Whether one of the nearest entries of each query has the token that follows.
+    """Whether one of the nearest entries of each query has the token that follows the query.
 
-    Text like a datastore's has many hits in it, and other text has few, however much stands before
-    it: that tells them apart better than distances do (LOG.md).
+    Text that resembles a datastore's text has many such hits, and other text has few. The share
+    of hits tells the two apart better than distances do (LOG.md).
 
     Args:
-        neighbors: Of `rows` queries.
-        tokens: int64 [rows], the tokens that follow.
-        metric: Of the distances.
+        neighbors: The neighbors of `rows` queries.
+        tokens: int64 [rows], the tokens that follow the queries.
+        metric: Metric of the distances.
 
     Returns:
         bool [rows].

@@ -1,8 +1,8 @@
-"""Text of others, made fit to be printed: the one place that it goes through on its way out.
+"""Makes text from outside fit to be printed. All such text passes through here on its way out.
 
-A datastore's titles, passages, names and settings may be anybody's, and so may be what a model
-writes after them. Some characters do not appear but steer: they move a terminal's cursor, write its
-clipboard, or turn a line's order around.
+Anybody may have written the titles, passages, names and settings of a datastore, and a model may
+repeat them. Some characters in them are not shown but control the terminal: they move its cursor,
+write its clipboard, or reverse the order of a line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REPLACEMENT = "\ufffd"
 
 
 def printable(text: str) -> str:
-    """A text with its lines and tabs, and without characters that steer."""
+    """A text without control characters. Line feeds and tabs stay."""
     return _STEERING.sub(_REPLACEMENT, text.replace("\r\n", "\n"))
 
 
@@ -34,15 +34,15 @@ def one_line(text: str) -> str:
 
 
 def json_line(content: Any, encoding: str | None = None) -> str:
-    r"""A value as JSON in one line, the very same when it is read again.
+    r"""Writes a value as JSON in one line. Reading it again gives the very same value.
 
     Args:
         content: Plain values.
-        encoding: Of where it is written; all else is written as `\u` and a number, as are
-            characters that steer.
+        encoding: Encoding of the stream that the line is written to. A character that it lacks is
+            written as `\u` and a number, and so is a control character.
     """
     text = json.dumps(content, ensure_ascii=False, allow_nan=False)
-    # They can stand in strings only, which know this form of them.
+    # JSON allows these characters in strings only, and there they may be written in this form.
     text = _STEERING.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
     try:
         text.encode(encoding or "utf-8")
@@ -52,17 +52,17 @@ def json_line(content: Any, encoding: str | None = None) -> str:
 
 
 class Encoded:
-    """A stream that takes every character: those that its encoding lacks are written as numbers.
+    """A stream that accepts every character. One that its encoding lacks is written as a number.
 
     Args:
-        stream: What is written to; all else is asked of it.
+        stream: The stream that the text goes to. It also answers every other method.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes a text, whatever is in it."""
+        """Writes a text, whatever characters it has."""
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         return self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 

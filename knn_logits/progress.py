@@ -1,4 +1,4 @@
-"""How a long job tells how far it is."""
+"""How a long job reports its progress."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Protocol, TypeVar
 
 Result = TypeVar("Result")
 
-# The total of a phase that is told as a share.
+# The total of a phase whose progress is a share of the whole, not a number of steps.
 WHOLE = 100_000
 _EACH = 0.25
-# Work that takes as long as it was expected to has come so far; the rest is for what takes longer.
+# The share shown once the expected time has passed. The rest is left for work that takes longer.
 _EXPECTED_SHARE = 0.9
 
 
 class Progress(Protocol):
-    """Called now and then with what is being done.
+    """A callback that a long job calls now and then with what it is doing.
 
-    The command line draws bars from it; `no_progress` ignores it.
+    The command line draws bars from these calls; `no_progress` ignores them.
     """
 
     def __call__(self, phase: str, done: int, total: int | None) -> None:
-        """Takes the phase's name, the steps done, and all steps, None when that is not known."""
+        """Takes the name of a phase, the steps done, and the number of all steps if it is known."""
         ...
 
 
@@ -34,19 +34,20 @@ def no_progress(phase: str, done: int, total: int | None) -> None:
 def while_running(
     progress: Progress, phase: str, seconds: Callable[[], float], work: Callable[[], Result]
 ) -> Result:
-    """Does work that says nothing of itself, and tells how far it must be by the time that passed.
+    """Runs work that reports no progress of its own, and estimates its progress from the time.
 
-    The work is done in another thread, so that what `progress` raises, Ctrl-C too, ends the wait
-    for it at once. It is told as a share, whose total is `WHOLE`.
+    The work runs in another thread. So an exception that `progress` raises, and Ctrl-C too, ends
+    the wait at once. The progress is reported as a share of `WHOLE`.
 
     Args:
-        progress: Told four times a second.
+        progress: A callback that is called four times a second.
         phase: The phase's name.
-        seconds: That the work is expected to take; asked where somebody listens.
-        work: What is done; it must not depend on the thread that it runs in.
+        seconds: Returns the seconds that the work is expected to take. It is called only where
+            progress is wanted.
+        work: The work. It must not depend on the thread that it runs in.
 
     Returns:
-        What the work returns.
+        The result of the work.
     """
     if progress is no_progress:
         return work()
@@ -75,8 +76,8 @@ def while_running(
 
 
 def _share(passed: float) -> float:
-    """How much of the work must be done, by the time passed in units of what was expected."""
+    """The share of the work that is probably done after so many times the expected time."""
     if passed <= 1.0:
         return _EXPECTED_SHARE * passed
-    # What is left by this shrinks so that the rest seems to take as long as all did so far.
+    # After the expected time the share approaches 1, and never reaches it.
     return 1.0 - (1.0 - _EXPECTED_SHARE) / passed

@@ -84,7 +84,7 @@ class Pointers:
         """The entries that follow those whose token was chosen.
 
         Args:
-            candidates: Of the step before.
+            candidates: The candidates of the step before.
             token: The token chosen.
 
         Returns:

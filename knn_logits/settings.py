@@ -30,7 +30,7 @@ def scoring_settings(
         store: The datastore, the first of several.
         k: Neighbors a query; None takes the datastore's, as for the next two.
         lmbda: Weight of the neighbors; None takes the datastore's gate if it has one.
-        temperature: Of the softmax over the neighbors.
+        temperature: Temperature of the softmax over the neighbors.
         search: How neighbors are found; see `KNNConfig`.
 
     Returns:

@@ -49,7 +49,7 @@ class Vote:
     `neighbors.matched` tells them apart.
 
     Attributes:
-        neighbors: Of `rows` queries, on the device of `log_p_lm`.
+        neighbors: The neighbors of `rows` queries, on the device of `log_p_lm`.
         log_weights: log w_i of the votes that count, float32 [rows, k]; -inf for no vote.
         lmbda: The weight of the neighbors where there are any: a number, or one a row, [rows].
         log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].

@@ -19,10 +19,10 @@ class Piece:
     """A window together with its tokens, for texts that are never held as a whole.
 
     Attributes:
-        tokens: int32 [size + 1], what the model reads and the token after it.
+        tokens: int32 [size + 1], the tokens that the model reads and the one after them.
         skip: As in `TextWindow`.
-        first: Place of its first token in the text.
-        source: int32 [source tokens], what an encoder reads beside it; None for a causal model.
+        first: Position of the window's first token in the text.
+        source: int32 [source tokens], the source that an encoder reads; None for a causal model.
     """
 
     tokens: Array
@@ -32,7 +32,7 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """Tokens the model reads."""
+        """Number of tokens that the model reads."""
         return len(self.tokens) - 1
 
 
@@ -41,13 +41,13 @@ class TextWindow:
     """One forward pass over part of a text.
 
     Attributes:
-        start: The first token it reads.
-        size: Tokens it reads.
-        skip: States at its beginning that an earlier window has already given. State j predicts
-            the token `start + j + 1`.
-        first_entry: The entry of its first state that counts.
-        context: Number of the context that it lies in.
-        source: int32 [source tokens], what an encoder reads beside it; None for a causal model.
+        start: Position of the first token that the model reads.
+        size: Number of tokens that the model reads.
+        skip: Number of states at the beginning that an earlier window has already given. State j
+            predicts the token `start + j + 1`.
+        first_entry: The entry of the first state after the skipped ones.
+        context: Number of the context that the window lies in.
+        source: int32 [source tokens], the source that an encoder reads; None for a causal model.
     """
 
     start: int
@@ -59,12 +59,12 @@ class TextWindow:
 
     @property
     def entries(self) -> int:
-        """States that count."""
+        """Number of states that become entries."""
         return self.size - self.skip
 
     @property
     def source_size(self) -> int:
-        """Tokens an encoder reads."""
+        """Number of tokens that an encoder reads."""
         return 0 if self.source is None else len(self.source)
 
 
@@ -73,7 +73,7 @@ def resolve(config: WindowConfig, context_length: int | None) -> tuple[int, int]
 
     Args:
         config: What the user asked for.
-        context_length: Tokens the model can read at once, None when it has no limit.
+        context_length: Number of tokens that the model can read at once; None for no limit.
 
     Raises:
         ConfigError: when the model cannot read so many tokens at once.
@@ -96,16 +96,16 @@ def plan(
     window: int,
     stride: int,
 ) -> Iterator[TextWindow]:
-    """The windows of several contexts, in order.
+    """Yields the windows of several contexts, in order.
 
     Every token but a context's first is predicted once, with at least `window - stride` tokens
     before it where the context has them.
 
     Args:
         first: First token of each context.
-        length: Tokens of each context.
-        window: Tokens read at once.
-        stride: Tokens by which the window moves on.
+        length: Number of tokens of each context.
+        window: Number of tokens read at once.
+        stride: Number of tokens by which the window moves on.
     """
     entry = 0
     for number, (begin, tokens) in enumerate(zip(first, length, strict=True)):
@@ -122,16 +122,16 @@ def plan(
 
 
 def stream(blocks: Iterable[Array], window: int, stride: int, first: int = 0) -> Iterator[Piece]:
-    """The windows that `plan` gives one context, while its tokens come in block by block.
+    """Yields the windows that `plan` makes of one context, while its tokens arrive in blocks.
 
     Args:
-        blocks: int32 [tokens] each, one after another.
-        window: Tokens read at once.
-        stride: Tokens by which the window moves on.
-        first: Place of the context's first token in the text.
+        blocks: The context's tokens in order, int32 [tokens] each.
+        window: Number of tokens read at once.
+        stride: Number of tokens by which the window moves on.
+        first: Position of the context's first token in the text.
 
     Yields:
-        One piece a window. No more than a window and a block are in memory.
+        One `Piece` for each window. No more than a window and a block are in memory.
     """
     waiting = np.empty(0, np.int32)
     skip = 0
@@ -147,7 +147,7 @@ def stream(blocks: Iterable[Array], window: int, stride: int, first: int = 0) ->
 def batches(windows: Sequence[TextWindow], tokens: int) -> Iterator[list[TextWindow]]:
     """Groups windows of like size, so that a batch reads about `tokens` tokens with padding.
 
-    What an encoder reads counts as well.
+    The tokens that an encoder reads count as well.
     """
     batch: list[TextWindow] = []
     longest = 0

@@ -58,27 +58,28 @@ def add_documents(
     known: Callable[[str, str], None] | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
-    """Adds documents to a datastore, behind those it has.
+    """Adds documents to a datastore, after the documents that it has.
 
-    The index is extended, not trained anew, and its recall measured again. Calibrated settings are
-    marked as stale. An addition that was interrupted goes on when it is called again with the same
-    documents; until it is done, readers see the datastore as it was.
+    The index is extended and not trained anew, and its recall is measured again. Calibrated
+    settings are marked as stale. An interrupted call continues when it is made again with the same
+    documents. Until it has finished, readers see the datastore as it was.
 
-    A document whose content is there already, whatever its id, is not added again. One of another
-    content under an id that is there gets an id of its own, with `#2` behind it; `sync_documents`
-    replaces documents that have changed.
+    A document is not added if the datastore has one with the same content, whatever its id. A new
+    document may have the id of another one; `#2` is then appended to its id. To replace documents
+    that have changed, use `sync_documents`.
 
     Args:
         model: The model that built the datastore.
         tokenizer: Its tokenizer.
         datastore: A datastore with its keys, or its folder.
-        documents: Texts or `Document`s, in order; read once. Pairs for an encoder-decoder model.
-        batch_tokens: Tokens a forward pass; None chooses by the device.
-        shard_bytes: Size of a file of keys.
-        threads: OpenMP threads of the index; None leaves FAISS's own choice.
-        known: Called with the id of each document that is there already, and the id under which it
-            is there; without it a warning tells how many they are.
-        progress: Told how far the work is.
+        documents: Texts or `Document`s, in order. They are read once. For an encoder-decoder model
+            they are pairs.
+        batch_tokens: Tokens of one forward pass; None chooses by the device.
+        shard_bytes: Size of one file of keys.
+        threads: OpenMP threads of the index; None leaves the choice to FAISS.
+        known: Called for each document that the datastore has already, with its id and with the
+            id that it has there. Without it a warning tells how many there are.
+        progress: A callback that is told how far the work is.
 
     Returns:
         The datastore, opened again.
@@ -130,21 +131,21 @@ def add_documents(
 
 
 def _tell(folder: Path, additions: Additions, known: Callable[[str, str], None] | None) -> None:
-    """Says which documents were there already, and which ids others bear."""
+    """Warns of documents that were not added, and of documents that got another id."""
     if known is not None:
         for id, there in additions.there:
             known(id, there)
     elif additions.there:
         logger.warning(
-            "%d of the documents are in %s already, and are not added again",
+            "%d of the documents are already in %s and were not added again",
             len(additions.there),
             folder,
         )
     if additions.renamed:
         id, given = next(iter(additions.renamed.items()))
         logger.warning(
-            "%d of the ids are those of other documents in %s: the new ones are added under others,"
-            " as %s for %s; `knn-logits sync` replaces what has changed",
+            "%d of the new documents have the id of another document in %s and were added under new"
+            " ids, such as %s for %s; to replace changed documents, use `knn-logits sync`",
             len(additions.renamed),
             folder,
             given,
@@ -159,11 +160,14 @@ def check_has_keys(store: Datastore) -> None:
         DatastoreError: when it has none.
     """
     if not store.has_keys:
-        raise DatastoreError(f"{store.folder} has no keys, so nothing can be added; build it again")
+        raise DatastoreError(
+            f"{store.folder} was published without its keys, so nothing can be added; build the "
+            "datastore again"
+        )
 
 
 def keep_checks(job: Job, store: Datastore) -> None:
-    """Writes the canary among a job's files, where it comes before the text."""
+    """Writes the canary into a job's folder, before the text."""
     if job.file("checks") is None:
         write_arrays(job.path("checks"), store.checks, {})
         job.note(job.path("checks"))
@@ -172,10 +176,10 @@ def keep_checks(job: Job, store: Datastore) -> None:
 def key_plan(
     model: nn.Module, tokenizer: Any, store: Datastore, batch_tokens: int | None
 ) -> KeyPlan:
-    """How the keys of more text are computed, once model and tokenizer fit the datastore.
+    """Plans how the keys of more text are computed, and checks model and tokenizer first.
 
     Raises:
-        ConfigError: when `batch_tokens` is no number of tokens.
+        ConfigError: when `batch_tokens` is not a whole number above 0.
         MismatchError: when model or tokenizer are not the datastore's.
         DatastoreError: when the datastore was imported without its sources.
     """
@@ -207,16 +211,16 @@ def appended(
     pairs: PairTokenizer | None,
     after: Callable[[TokenWriter], None] | None = None,
 ) -> TokenWriter:
-    """Writes a datastore's tokens and documents with more of them behind.
+    """Writes a datastore's tokens and documents, followed by new ones.
 
     Args:
         job: The job.
         store: The datastore.
         model: The model.
         cut: The documents, cut into tokens.
-        progress: Told how far it is.
-        pairs: What cut them, if they are pairs.
-        after: Called with the writer when all are written, before the table of documents is.
+        progress: A callback that is told how far the work is.
+        pairs: The tokenizer of pairs, if the documents are pairs.
+        after: Called with the writer after the tokens and before the table of documents is written.
     """
     writer = TokenWriter(
         job,
@@ -250,10 +254,10 @@ def grow(
         store: The datastore as it is.
         model: The model.
         keys: How keys are computed.
-        text: From `appended`.
+        text: The writer that `appended` returned.
         shard_bytes: Size of a file of keys.
-        threads: Of the index.
-        progress: Told how far the work is.
+        threads: OpenMP threads of the index.
+        progress: A callback that is told how far the work is.
         changed: Other fields of the manifest.
 
     Raises:
@@ -261,7 +265,11 @@ def grow(
     """
     folder, base = store.folder, store.manifest
     if store.clusters is not None:
-        logger.warning("the clusters of %s are gone: make them again", folder)
+        logger.warning(
+            "the clusters of %s were of the old entries and are removed: make them again with "
+            "`knn-logits cluster`",
+            folder,
+        )
     contexts = text.contexts()
     write_keys(
         job,
@@ -295,7 +303,7 @@ def grow(
 def _extended(
     store: Datastore, grown: Datastore, threads: int | None, progress: Progress
 ) -> tuple[Index, IndexRecord]:
-    """The index of a datastore over the keys that were added to it as well."""
+    """Extends a datastore's index by the keys that were added."""
     record = store.manifest.index
     chosen = choose_factory(len(grown), grown.manifest.dim)
     if record.factory == "exact":
@@ -305,7 +313,7 @@ def _extended(
         return index, made.model_copy(update={"requested": record.requested})
     from knn_logits.index.faiss_backend import FaissIndex
 
-    # Without reading FAISS's own format, which only a user who asks for it trusts.
+    # FAISS's own format is not read here: only a user who asks for it has decided to trust it.
     opened = whole_index(store, threads=threads)
     assert isinstance(opened, FaissIndex)
     progress(f"index {record.factory}", 0, None)
@@ -316,7 +324,7 @@ def _extended(
     if new.recall is not None and new.recall.value < RECALL_WANTED:
         was = f", {record.recall.value:.3f} before" if record.recall else ""
         logger.warning(
-            "recall@%d of the index has sunk to %.3f%s: build it anew with `knn-logits index %s`",
+            "recall@%d of the index fell to %.3f%s: build it again with `knn-logits index %s`",
             new.recall.at,
             new.recall.value,
             was,

@@ -1,4 +1,4 @@
-"""`build_datastore`: corpus to tokens, to keys, to an index, to a finished folder."""
+"""`build_datastore`: from a corpus to tokens, keys, an index and the finished folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from knn_logits.datastore.writer import SHARD_BYTES
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.text.pairs import PairTokenizer
 
-# Pairs whose sources are read to measure the forward pass.
+# The forward pass is timed on the sources of so many pairs.
 _SOURCES = 4096
 
 
@@ -69,48 +69,52 @@ def build_datastore(
     on_estimate: Callable[[Estimate], None] | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
-    """Makes a datastore of a corpus: one entry for each token that has something before it.
+    """Builds a datastore from a corpus: one entry for each token that another token precedes.
 
-    The key is the model's state before the token, the value the token. Khandelwal et al. (2020),
-    "Generalization through Memorization", section 2. Of an encoder-decoder model the tokens are
-    those of the targets, read beside their sources: Khandelwal et al. (2021), "Nearest Neighbor
-    Machine Translation", section 2.
+    The key of an entry is the model's hidden state before the token, and the value is the token.
+    Khandelwal et al. (2020), "Generalization through Memorization", section 2. With an
+    encoder-decoder model the entries are the tokens of the targets, and the model also reads their
+    sources. Khandelwal et al. (2021), "Nearest Neighbor Machine Translation", section 2.
 
-    A build that was interrupted goes on when it is called again with the same arguments, and ends
-    with the same bytes.
+    An interrupted build continues when it is called again with the same arguments. It then ends
+    with the same bytes as a build without an interruption.
 
     Args:
         model: The model that will use the datastore.
         tokenizer: Its tokenizer.
-        documents: Texts or `Document`s, in order; read once. For an encoder-decoder model
-            `Document`s with a `source`, whose text is the target.
-        folder: Where the datastore is written: a new or an empty folder.
-        key: "ffn_input", "layer_output", or a module's path with ":input" or ":output".
-        window: Tokens seen at once, and the stride between windows.
+        documents: Texts or `Document`s, in order. They are read once. For an encoder-decoder model
+            they are `Document`s with a `source`, and their text is the target.
+        folder: The folder to write. It must be new or empty.
+        key: Where the key is in the model: "ffn_input", "layer_output", or a module's path with
+            ":input" or ":output".
+        window: The number of tokens that the model sees at once, and the stride between windows.
         concatenate: Join the documents into one stream, so that contexts cross their edges.
-        source_prefix: For an encoder-decoder model: stands before every source.
-        source_lang: For one whose tokenizer knows languages: that of the sources.
-        target_lang: That of the targets.
-        index: What kind of index.
-        k: Neighbors a query, for users who give none; so the next two.
+        source_prefix: A text that stands before every source, for an encoder-decoder model.
+        source_lang: The language of the sources, for a tokenizer that knows languages.
+        target_lang: The language of the targets.
+        index: What kind of index to build.
+        k: Neighbors for each query. This value, `lmbda` and `temperature` are kept as the
+            datastore's settings, which hold where a user gives none.
         lmbda: Weight of the neighbors, in [0, 1].
-        temperature: Of the softmax over the neighbors, above 0; None takes 10 for the metric
-            "l2" and what corresponds to it for another, where it is not calibrated.
-        calibrate: Choose those of the three that are not given, twice: for scoring by the
-            likelihood of a sample of the corpus, and for writing as `building/writing.py` says.
-        keys_dtype: "float16", or "float32" for keys that do not fit it.
-        batch_tokens: Tokens a forward pass; None chooses by the device.
-        threads: OpenMP threads of the index; None leaves FAISS's own choice.
-        shard_bytes: Size of a file of keys. An interrupted build loses less than one of them.
-        overwrite: Replace a datastore that is there, once the new one is whole; or begin an
-            unfinished build again that was made in another way.
+        temperature: Temperature of the softmax over the neighbors, above 0. Where None is not
+            calibrated, it takes 10 for the metric "l2" and what corresponds to it for another.
+        calibrate: Choose those of the three settings that are not given. They are chosen twice:
+            for scoring by the likelihood of a sample of the corpus, and for writing as
+            `building/writing.py` says.
+        keys_dtype: "float16", or "float32" for keys whose numbers float16 cannot hold.
+        batch_tokens: Tokens of one forward pass; None chooses by the device.
+        threads: OpenMP threads of the index; None leaves the choice to FAISS.
+        shard_bytes: Size of one file of keys. An interrupted build loses less than one file.
+        overwrite: Replace an existing datastore once the new one is complete. It also starts an
+            unfinished build again that had other arguments.
         license: Licence of the text, kept in the manifest.
         source: Where the text comes from, kept in the manifest.
-        skipped: Filled by the reader of the corpus while it is read; its length is kept.
-        on_estimate: Told, once all text is read, what the build will come to; what it raises ends
-            the build, which a later call takes up again. Speed is measured for it, for some
-            seconds.
-        progress: Told how far the work is.
+        skipped: A list that the reader of the corpus fills while it reads. The manifest keeps its
+            length.
+        on_estimate: Called with an estimate of the build once all text is read. An exception from
+            it ends the build, and a later call continues there. Measuring the speed for the
+            estimate takes some seconds.
+        progress: A callback that is told how far the work is.
 
     Returns:
         The finished datastore.
@@ -144,7 +148,7 @@ def build_datastore(
     )
     keys, index, settings = build.keys, build.index, build.settings
     location, pairs = keys.location, keys.pairs
-    # Resolved, since the job outlives a change of the current folder.
+    # The path is made absolute, since the current folder may change while the job runs.
     target = Path(folder).resolve()
     plan = keys.as_text(model, tokenizer)
     with begin(target, "build", plan, overwrite=overwrite) as job, evaluating(model):
@@ -195,7 +199,7 @@ def build_datastore(
             source=source,
             files=job.files,
         )
-        # The index is built over a datastore that is whole but for it and for the manifest.
+        # At this point the datastore lacks only the index and the manifest.
         store = Datastore.unfinished(target, manifest)
         if temperature is None:
             fitting = like_temperature(store, settings.temperature, "l2")
@@ -240,7 +244,7 @@ def build_datastore(
 
 
 def _as_it_is(job: Job, model: nn.Module, location: KeyLocation) -> Datastore:
-    """The datastore that an earlier run finished, stopped before it could clear up."""
+    """Opens a datastore that an earlier run finished, but did not clean up after."""
     store = Datastore(job.folder)
     check_model(model, store, location)
     job.give_up()

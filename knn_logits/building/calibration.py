@@ -1,8 +1,7 @@
 """Choosing λ, temperature and k on a sample of a datastore's own text.
 
-An entry's own document would answer its query with the very words that follow, which no new text
-can count on; so neighbors from the same document are left out, and what remains is as if the
-document were new.
+The queries are entries of the datastore. An entry's own document would answer with the very words
+that follow, and new text has no such document. So neighbors from the same document are left out.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ from knn_logits.windows import Piece, plan
 
 logger = logging.getLogger(__name__)
 
-# Tokens that a choice is made on: at least, where there are so many, and at most.
+# The least and the most tokens that settings are chosen on. A small datastore has fewer.
 _SMALL, _MOST = 1024, 8192
-# One token in so many at most, which keeps the cost below a tenth of the build's.
+# At most one token in so many is used, so that this costs less than a tenth of the build.
 _SHARE = 25
-# Neighbors asked for each that is wanted: many stand in the query's own document.
+# So many neighbors are asked for each that is wanted, since many are in the query's own document.
 OVER_ASK = 4
-# A document with more of all tokens than this is treated as so many parts of that size.
+# A document with a larger share of all tokens than this is treated as several parts.
 _LARGEST_SHARE, _PARTS = 0.5, 20
 _SMALLEST_K = 64
-# A smaller k searches faster; so much perplexity is what that is worth.
+# A smaller k searches faster. It is taken where it costs no more perplexity than this share.
 _K_TOLERANCE = 0.002
 _QUERIES_AT_ONCE = 128
 
@@ -68,23 +67,23 @@ def calibrate(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> SettingsRecord:
-    """The settings under which a datastore predicts its own documents best.
+    """Chooses the settings under which a datastore predicts its own documents best.
 
     Args:
         model: The model that built the datastore.
         location: Where the key is.
-        store: The datastore, with its keys; its manifest may be unwritten.
+        store: The datastore, with its keys. Its manifest need not be written yet.
         index: The index over its keys.
-        k: A value that is kept; None chooses one, as for the next two.
+        k: A value to keep. None chooses one; the same holds for `lmbda` and `temperature`.
         lmbda: Weight of the neighbors.
-        temperature: Of the softmax over the neighbors.
-        pairs: Cuts the sources, for an encoder-decoder model.
-        seed: Of the sample.
-        progress: Told how many tokens are scored.
+        temperature: Temperature of the softmax over the neighbors.
+        pairs: Cuts the sources into tokens, for an encoder-decoder model.
+        seed: Seed of the sample.
+        progress: A callback that is told how many tokens are scored.
 
     Returns:
         The settings, marked as calibrated. Where all three are given, or the datastore is too
-        small to choose on, those of the manifest with the given ones, and not marked.
+        small to choose on, the manifest's settings with the given values, not marked.
     """
     own = store.manifest.settings
     kept = SettingsRecord(
@@ -134,7 +133,7 @@ def calibrate(
     best = found.best(_K_TOLERANCE)
     logger.debug("calibrated on %d tokens: %s", tokens, best)
     return SettingsRecord(
-        # More neighbors than the datastore has cost nothing; it may grow.
+        # A k above the number of entries costs nothing, and the datastore may grow.
         k=best.k if best.k < len(store) else kept.k,
         lmbda=best.lmbda,
         temperature=float(f"{best.temperature:.4g}") if temperature is None else temperature,
@@ -143,12 +142,12 @@ def calibrate(
 
 
 def wanted_tokens(entries: int) -> int:
-    """Tokens of the sample that a datastore of so many entries is calibrated on."""
+    """The size in tokens of the sample that a datastore of so many entries is calibrated on."""
     return min(entries, _MOST, max(_SMALL, entries // _SHARE))
 
 
 def sample_pieces(store: Datastore, seed: int, pairs: PairTokenizer | None = None) -> list[Piece]:
-    """Whole windows of a datastore's text, drawn at random, with their sources where it has any."""
+    """Draws whole windows of a datastore's text at random, with their sources if it has pairs."""
     record, contexts = store.manifest.windows, store.contexts
     windows = list(plan(contexts.first, contexts.length, record.window, record.stride))
     wanted = wanted_tokens(len(store))
@@ -176,8 +175,8 @@ def sample_pieces(store: Datastore, seed: int, pairs: PairTokenizer | None = Non
 def part_of_entries(store: Datastore) -> npt.NDArray[np.int32]:
     """int32 [entries], the part of the text in which each entry stands.
 
-    A part is a document. A document that holds more than half of all tokens is cut into parts
-    of a twentieth of all: without it too little would be left to search.
+    A part is a document. A document with more than half of all tokens is cut into parts of a
+    twentieth of all tokens, since without it too little would be left to search.
     """
     tokens = store.manifest.tokens
     documents = store.documents
@@ -193,7 +192,7 @@ def part_of_entries(store: Datastore) -> npt.NDArray[np.int32]:
 
 
 def entry_of_places(store: Datastore, places: Ints) -> Ints:
-    """The entry of each token, by its place in `tokens.npy`."""
+    """Returns the entry of each token, given the token's position in `tokens.npy`."""
     first = store.contexts.first
     return places - np.searchsorted(first, places, side="right")
 
@@ -201,12 +200,12 @@ def entry_of_places(store: Datastore, places: Ints) -> Ints:
 def without_own_part(
     neighbors: Neighbors, own: torch.Tensor, parts: npt.NDArray[np.int32], far: float
 ) -> Neighbors:
-    """The neighbors that stand in another part of the text than their query.
+    """Replaces neighbors from the query's own part of the text by padding.
 
     Args:
-        neighbors: Of `rows` queries.
-        own: int32 [rows], the part of each query.
-        parts: int32 [entries].
+        neighbors: The neighbors of `rows` queries.
+        own: int32 [rows], the part that each query is in.
+        parts: int32 [entries], the part that each entry is in.
         far: The distance of padding.
     """
     theirs = torch.from_numpy(np.take(parts, neighbors.ids.numpy(), mode="clip"))

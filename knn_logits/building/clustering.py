@@ -17,7 +17,7 @@ from knn_logits.opening import training_sample
 from knn_logits.progress import Progress, no_progress
 
 _KEYS_AT_ONCE = 65_536
-# More change the centroids little, and take longer.
+# More iterations hardly change the centroids.
 _SAMPLE_PER_CLUSTER = 64
 
 
@@ -32,17 +32,18 @@ def cluster(
 ) -> Datastore:
     """Groups the entries of a datastore by k-means over their keys.
 
-    RetoMaton then follows the members of a pointer's cluster as well. Alon et al. (2022), section
-    3.2. Keys are compared as the datastore's metric compares them; the inner product by its
-    Euclidean distance.
+    RetoMaton then also follows the members of a pointer's cluster. Alon et al. (2022), section
+    3.2. Keys are compared by the datastore's metric, or by the Euclidean distance where the metric
+    is the inner product.
 
     Args:
         datastore: A datastore with its keys, or its folder.
-        clusters: Number of clusters, at least 1; the paper has about 100 entries in one.
-        sample: Keys that the centroids are learnt from; None takes 64 a cluster at most.
-        seed: Of the sample.
+        clusters: Number of clusters, at least 1. In the paper a cluster has about 100 entries.
+        sample: Number of keys that the centroids are learnt from. None takes at most 64 for each
+            cluster.
+        seed: Seed of the sample.
         threads: OpenMP threads; None leaves FAISS's own choice.
-        progress: Told how far the work is.
+        progress: A callback that is told how far the work is.
 
     Returns:
         The datastore, opened again.

@@ -1,8 +1,8 @@
-"""What the steps of a build take on this machine, from short measurements of each kind of work.
+"""Estimates how long each step of a build takes on this machine, from short measurements.
 
-Times in, times out: nothing here reads a datastore. Keys are measured on some of their batches, and
-so is how much other work slows this machine down. A step such as training an index is measured on
-the operation that it consists of, as fast as it can be.
+Nothing here reads a datastore. Computing keys is timed on some of the batches, which also shows how
+much other programs slow this machine down. A step such as training an index is estimated from the
+operation that it repeats, at the operation's best time.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from knn_logits.scoring.likelihood import (
 )
 from knn_logits.windows import TextWindow, batches
 
-# Seconds spent on a measurement that can be cut short, and the fewest batches that are one.
+# The time for a measurement that can be cut short, and the fewest batches that it needs.
 _BUDGET, _FEWEST_BATCHES = 2.0, 3
 _VECTORS, _KEYS, _QUERIES = 1024, 32_768, 256
-# Short work is done so often; the fastest time is that of a machine which nobody else uses.
+# Short work is timed so often. The best time is the one that no other program has slowed down.
 _REPEATS = 3
 _ROWS = 64
 # k-means of an inverted file and of a product quantiser, as FAISS does them.
@@ -57,21 +57,21 @@ def key_seconds(
     batch_tokens: int,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Seconds that the keys of some windows take, and how much the machine's other work slows.
+    """Estimates the seconds for the keys of some windows, and how much other programs slow it.
 
     Args:
         model: The model.
         location: Where the key is.
-        tokens: int32, the corpus or its beginning; a window beyond reads others in their place.
+        tokens: int32, the corpus or its beginning. A window beyond the end reads other tokens.
         windows: From `windows.plan`.
         dim: Length of a key.
         dtype: The keys' precision.
         batch_tokens: Tokens a forward pass.
-        seed: Of which batches are measured.
+        seed: Seed of the choice of batches.
 
     Returns:
-        The seconds, as the machine is now; and how many times longer it takes for work than it
-        would by itself, at least 1.
+        The seconds under the machine's present load, and the factor, at least 1, by which that
+        load slows work down.
     """
     device = input_device(model)
     groups = list(grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens))
@@ -88,7 +88,7 @@ def key_seconds(
             states = key_states(model, location, windows_batch(tokens, moved, device))
             states.to(getattr(torch, dtype)).cpu()
             if number == 0:
-                continue  # the first pass of all takes longer
+                continue  # the very first pass takes longer
             spent += time.perf_counter() - began
             worked += time.process_time() - began_work
             read += sum(window.size for window in batch)
@@ -101,7 +101,7 @@ def key_seconds(
 
 
 def _fastest(work: Callable[[], object]) -> float:
-    """Seconds that work takes when nothing else is done."""
+    """The seconds that some work takes on an idle machine."""
     times = []
     for _ in range(_REPEATS):
         began = time.perf_counter()
@@ -111,7 +111,7 @@ def _fastest(work: Callable[[], object]) -> float:
 
 
 def _within(window: TextWindow, tokens: int) -> TextWindow:
-    """The same window over tokens that there are."""
+    """Moves a window that lies beyond the tokens at hand into them."""
     return replace(window, start=window.start % max(1, tokens - window.size))
 
 
@@ -137,7 +137,7 @@ def index_seconds(
     seconds = (_ROUNDS * trained + entries) * one
     quantiser = getattr(ivf, "pq", None)
     if quantiser is not None:
-        # Each of its parts is clustered by itself; with so few numbers each call costs the most.
+        # A product quantiser clusters each of its parts by itself, and the calls cost the most.
         parts, centroids = int(quantiser.M), int(quantiser.ksub)
         one = parts * _assignment_seconds(centroids, int(quantiser.dsub), threads)
         learnt = min(trained, _MOST_OF_A_CENTROID * centroids)
@@ -172,11 +172,11 @@ def calibration_seconds(
     """Seconds to choose the settings for scoring.
 
     Args:
-        entries: Of the datastore.
+        entries: Entries of the datastore.
         metric: How keys are compared.
-        key_seconds_a_token: Of the forward pass without the head.
-        head: How much longer it takes with it: 2 is twice as long.
-        k: What the user gave.
+        key_seconds_a_token: Seconds for each token of a forward pass without the head.
+        head: The factor by which the head makes a forward pass longer.
+        k: The value that the user gave, if any.
     """
     tokens = wanted_tokens(entries)
     if entries < FEWEST_CALIBRATED:
@@ -191,13 +191,13 @@ def calibration_seconds(
     likelihood = GridLikelihood(grid, "l2" if metric == "l2" else metric)
     targets, log_p_lm = torch.zeros(_ROWS, dtype=torch.int64), torch.full((_ROWS,), -3.0)
     one = _fastest(lambda: likelihood.add(found, targets, log_p_lm)) / _ROWS
-    # The search itself: as many candidates are sorted out.
+    # The search itself, which sorts out as many candidates.
     search = 2e-4 + 2e-7 * asked
     return tokens * (one + search + key_seconds_a_token * head)
 
 
 def head_factor(model: nn.Module, dim: int) -> float:
-    """How much longer a forward pass takes with the head than without, by their weights."""
+    """The factor by which the head makes a forward pass longer, from the numbers of weights."""
     body = sum(one.numel() for one in model.parameters())
     head = getattr(model, "get_output_embeddings", lambda: None)()
     size = int(head.weight.numel()) if head is not None else dim

@@ -1,4 +1,4 @@
-"""What a build will come to: counted where that is possible, measured where it is not."""
+"""Estimates what a build will need. Sizes are counted, and times are measured."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.text.tokens import tokenize_pairs, tokenize_with_places
 from knn_logits.windows import TextWindow, plan
 
-# Tokens kept to measure the forward pass on.
+# The forward pass is timed on so many tokens.
 _KEPT = 1 << 20
 # Of a file of arrays, and of the manifest.
 _HEADER, _MANIFEST = 128, 2300
@@ -46,15 +46,15 @@ _PROBES, _PROBED = 8, 8
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a build will come to.
+    """What a build will need. Documents, tokens and entries are counted and not estimated.
 
     Attributes:
-        documents: Documents with at least one token.
-        tokens: Their tokens.
-        entries: Entries; as the two before it, counted and not estimated.
-        bytes: Of the folder, but for a gate or clusters that are made later.
-        seconds: From the first document read to the finished folder; in the middle of a build,
-            from now on. The model's loading is not part of it.
+        documents: Number of documents with at least one token.
+        tokens: Number of their tokens.
+        entries: Number of entries.
+        bytes: Size of the folder, without a gate or clusters, which are made later.
+        seconds: Time from reading the first document to the finished folder. In the middle of a
+            build, the time from now on. Loading the model is not part of it.
     """
 
     documents: int
@@ -85,10 +85,10 @@ def estimate_build(
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Estimate:
-    """Says what `build_datastore` would come to with the same arguments, and writes nothing.
+    """Estimates what `build_datastore` needs with the same arguments, and writes nothing.
 
-    All documents are read and cut into tokens, since nothing less tells their number. Then a few
-    seconds of each kind of work are measured.
+    All documents are read and cut into tokens, since the number of entries is not known otherwise.
+    Then each kind of work is timed for a few seconds.
 
     Returns:
         The estimate.
@@ -123,7 +123,7 @@ def estimate_build(
     first = np.array([one.first for one in counted.records], dtype=np.int64)
     contexts = Contexts.of(first, counted.total, concatenate)
     if contexts.entries == 0:
-        raise CorpusError("the corpus has no document of two tokens or more; give more text")
+        raise CorpusError("no document of the corpus has two tokens or more; give more text")
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "documents.parquet"
         write_documents(table, counted.records)
@@ -162,21 +162,21 @@ def estimated(
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Estimate:
-    """What a build will come to once its text is known.
+    """Estimates what a build will need once its text is known.
 
     Args:
         model: The model.
         tokenizer: Its tokenizer.
         build: The plan.
         tokens: int32, the corpus or its beginning.
-        contexts: Of the whole corpus.
-        documents: Documents.
-        table_bytes: Size of their table.
-        sources: Of pairs, those of the first contexts.
-        k: What the user gave.
+        contexts: The contexts of the whole corpus.
+        documents: Number of documents.
+        table_bytes: Size of the table of documents.
+        sources: The sources of the first contexts, where the documents are pairs.
+        k: The value that the user gave, if any.
         calibrate: Whether settings are chosen.
         threads: OpenMP threads of the index.
-        progress: Told that speed is measured.
+        progress: A callback that is told that speed is measured.
 
     Raises:
         ConfigError: when the index cannot be made for so many entries.
@@ -284,7 +284,7 @@ def _count(
 
 
 def _with_sources(windows: list[TextWindow], keys: KeyPlan, sources: list[str]) -> list[TextWindow]:
-    """Those windows whose sources are known, with them."""
+    """Gives windows their sources, and leaves out windows whose source is not known."""
     assert keys.pairs is not None
     known = [window for window in windows if window.context < len(sources)]
     read = keys.pairs.sources([sources[window.context] for window in known])

@@ -1,4 +1,4 @@
-"""Building a datastore's index, choosing nprobe, and measuring what it finds."""
+"""Builds a datastore's index, chooses nprobe, and measures the recall."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from knn_logits.progress import Progress, no_progress, while_running
 logger = logging.getLogger(__name__)
 
 _QUERIES = 256
-# Keys that an index may need before it is worth knowing how many there are.
+# Only an index that needs more keys than this makes it worth knowing how many there are.
 _MANY = 1 << 20
 _NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -45,14 +45,13 @@ def build_index(
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
-    """Builds the index of a datastore anew, with another kind or metric, and writes it down.
+    """Replaces the index of a datastore by one of another kind or metric.
 
     Args:
-        store: A datastore with its keys, or its folder, in which the old index may be missing or
-            damaged.
-        index: What kind of index; "auto" chooses by the number of entries.
-        threads: OpenMP threads; None leaves FAISS's own choice.
-        progress: Told how far the work is.
+        store: A datastore with its keys, or its folder. Its old index may be missing or damaged.
+        index: What kind of index to build; "auto" chooses by the number of entries.
+        threads: OpenMP threads; None leaves the choice to FAISS.
+        progress: A callback that is told how far the work is.
 
     Returns:
         The datastore, opened again.
@@ -68,8 +67,8 @@ def build_index(
         store = without_index(Path(store))
     if not store.has_keys:
         raise DatastoreError(
-            f"{store.folder} has no keys, which an index is made of: fetch them with `knn-logits "
-            "pull --keys`, or build the datastore again"
+            f"{store.folder} has no keys to make an index from: fetch them with `knn-logits pull "
+            "--keys`, or build the datastore again"
         )
     check_index(index, store.manifest.dim, index.metric or store.manifest.metric, len(store))
     with begin(store.folder.resolve(), "index", {"index": repr(index)}) as job:
@@ -88,7 +87,7 @@ def build_index(
         if metric != old.metric:
             fitting = like_temperature(store, settings.temperature, old.metric)
             settings = settings.model_copy(update={"temperature": fitting, "stale": True})
-            gone.append("gate")  # it reads the old metric's distances
+            gone.append("gate")  # it was fitted to distances under the old metric
             if writing is not None:
                 writing = choose_writing(store, nearness, k=writing.k, lmbda=writing.lmbda)
         elif old.file("gate") is not None:
@@ -109,11 +108,11 @@ def build_index(
 
 
 def without_index(folder: Path) -> Datastore:
-    """A datastore whose index is of no interest, and may be missing or damaged.
+    """Opens a datastore without its index, which may be missing or damaged.
 
     Raises:
-        DatastoreError: when the folder is no datastore.
-        DamagedError: when another file is damaged.
+        DatastoreError: when the folder is not a datastore.
+        DamagedError: when a file other than the index is damaged.
     """
     manifest = read_manifest(folder)
     kept = [one for one in manifest.files if layout.kind_of(one.name) not in ("index", "native")]
@@ -131,13 +130,13 @@ def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | Non
     """Refuses an index that cannot be made, before any work is done for it.
 
     Args:
-        index: What is asked for.
+        index: The index that is asked for.
         dim: Length of a key.
         metric: How keys are compared.
-        entries: Keys that there will be; None while that is not known.
+        entries: Number of keys that there will be; None while that is not known.
 
     Raises:
-        ConfigError: when FAISS cannot make it for such keys, or so many.
+        ConfigError: when FAISS cannot make the index for keys of this length or number.
     """
     if index.factory in ("exact", "auto"):
         return
@@ -146,11 +145,11 @@ def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | Non
         needed = fewest_keys(index.factory)
         if needed > keys:
             raise ConfigError(
-                f"the index {index.factory!r} learns from at least {needed:,} keys, and there are "
-                f"{keys:,}; take fewer lists, 'auto' or 'exact'"
+                f"the index {index.factory!r} learns from at least {needed:,} keys, but there are "
+                f"only {keys:,}; give --index with fewer lists, or auto, or exact"
             )
     elif fewest_keys(index.factory) > _MANY:
-        # FAISS takes the memory of all lists at once; whether the keys suffice is asked again.
+        # FAISS allocates all lists at once. The number of keys is checked again later.
         return
     from knn_logits.index.faiss_backend import make_empty
 
@@ -166,10 +165,10 @@ def write_index(
         job: The job.
         store: The datastore that the index is of.
         index: The index.
-        record: What the manifest says of it.
+        record: What the manifest says of the index.
         checks: The canary's arrays, and perhaps an earlier probe.
     """
-    # Of an earlier run that was asked for another index.
+    # An earlier run may have left the file of another index.
     job.drop("index")
     job.drop("native")
     if record.native:
@@ -190,13 +189,13 @@ def write_index(
 
 
 def like_temperature(store: Datastore, temperature: float, metric: Metric) -> float:
-    """A temperature chosen for one metric, as the store's metric needs it."""
+    """Converts a temperature that was chosen for a metric to the datastore's metric."""
     if metric == store.manifest.metric:
         return temperature
     keys = training_sample(store, _QUERIES, seed=0)
     mean_square = max(float(np.square(keys).sum(axis=-1).mean()), 1e-12)
     new = store.manifest.metric
-    # Rounded, so that going to another metric and back changes nothing.
+    # The number is rounded, so that going to another metric and back changes nothing.
     like = equivalent_temperature(temperature, metric, new, mean_square)
     return float(f"{like:.8g}")
 
@@ -210,11 +209,11 @@ def make_index(
 ) -> tuple[Index, IndexRecord]:
     """Builds an index and measures its recall.
 
-    nprobe is the smallest that finds 90% of the true 64 nearest entries of sampled keys, their
-    own entry left out.
+    It chooses the smallest nprobe that finds 90% of the true 64 nearest entries of sampled keys.
+    The entry of a sampled key itself does not count.
 
     Returns:
-        The index, ready to search, and what the manifest keeps of it.
+        The index, ready to search, and its record for the manifest.
     """
     entries, dim = len(store), store.manifest.dim
     factory = config.factory
@@ -239,7 +238,7 @@ def make_index(
 
 
 def own_threads(factory: str, threads: int | None) -> int | None:
-    """OpenMP threads for FAISS in another thread than this, which has a number of its own."""
+    """The OpenMP threads that FAISS gets in a new Python thread, which has its own setting."""
     if threads is not None or factory == "exact":
         return threads
     from knn_logits.index.faiss_backend import faiss_module
@@ -248,7 +247,7 @@ def own_threads(factory: str, threads: int | None) -> int | None:
 
 
 def _is_native(index: Index, config: IndexConfig) -> bool:
-    """Whether an index goes into FAISS's own format: asked for, and without a plain form."""
+    """Whether to use FAISS's own format: it was asked for, and the index has no plain form."""
     if not config.native:
         return False
     from knn_logits.index import plain
@@ -258,7 +257,7 @@ def _is_native(index: Index, config: IndexConfig) -> bool:
 
 
 def index_arrays(index: Index, record: IndexRecord) -> dict[str, Array] | None:
-    """An index as plain arrays, None where it has no plain form or needs none."""
+    """Returns an index as plain arrays; None where it has no plain form, or needs no file."""
     if record.factory == "exact":
         return None
     from knn_logits.index import plain
@@ -267,15 +266,15 @@ def index_arrays(index: Index, record: IndexRecord) -> dict[str, Array] | None:
     if isinstance(index, FaissIndex) and plain.has_plain_form(index.raw):
         return plain.to_arrays(index)
     logger.warning(
-        "the index %s has no plain form; it will be built from the keys at each opening, unless "
-        "FAISS's own format is asked for with --native-index",
+        "the index %s cannot be stored as plain arrays, so it is built from the keys each time the "
+        "datastore is opened; --native-index stores it in FAISS's own format instead",
         record.factory,
     )
     try:
         check_building(record.factory, index.dim, index.size, record.train_size)
     except ValueError as error:
         logger.warning(
-            "and since that costs so much that nobody does it on a stranger's word (%s), the "
+            "building it at each opening would take too much memory or time (%s), so this "
             "datastore opens with --native-index only",
             error,
         )
@@ -285,9 +284,9 @@ def index_arrays(index: Index, record: IndexRecord) -> dict[str, Array] | None:
 def probe_arrays(
     store: Datastore, index: Index, canary: Mapping[str, Array], queries: int = 8, k: int = 8
 ) -> dict[str, Array]:
-    """A few stored queries with the ids and distances that the index returns for them.
+    """Returns a few queries with the ids and distances that the index finds for them.
 
-    They are keys, or the canary's where an imported datastore has none.
+    The queries are keys of the datastore. An imported datastore without keys takes the canary's.
     """
     if store.has_keys:
         ids = np.linspace(0, len(store) - 1, min(queries, len(store))).astype(np.int64)

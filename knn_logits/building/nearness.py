@@ -52,7 +52,7 @@ def nearness_of(store: Datastore, index: Index, seed: int = 0) -> Nearness | Non
     Args:
         store: The datastore, with its keys; its manifest may be unwritten.
         index: The index over its keys.
-        seed: Of the sample.
+        seed: Seed of the sample.
 
     Returns:
         What was found; None where there are too few neighbors.

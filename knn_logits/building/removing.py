@@ -107,7 +107,7 @@ def compact(
         datastore: A datastore, or its folder.
         shard_bytes: Size of a file of keys.
         threads: OpenMP threads of the index; None leaves FAISS's own choice.
-        progress: Told how far the work is.
+        progress: A callback that is told how far the work is.
 
     Returns:
         The datastore, opened again.

@@ -101,7 +101,7 @@ def sync_documents(
         batch_tokens: Tokens a forward pass; None chooses by the device.
         shard_bytes: Size of a file of keys.
         threads: OpenMP threads of the index; None leaves FAISS's own choice.
-        progress: Told how far the work is.
+        progress: A callback that is told how far the work is.
 
     Returns:
         What was done.

@@ -46,8 +46,8 @@ def choose_writing(
         nearness: From `nearness_of`; None where the datastore is too small for it.
         k: A value that is kept; None takes 64, or all entries where they are fewer.
         lmbda: Weight of the neighbors; None takes 0.7.
-        temperature: Of the softmax over the neighbors; None chooses it.
-        seed: Of the sample.
+        temperature: Temperature of the softmax over the neighbors; None chooses it.
+        seed: Seed of the sample.
 
     Returns:
         The settings; None where all three are given, which then hold for writing as well, or where

@@ -129,7 +129,7 @@ def import_datastore(
         overwrite: Replace a datastore that is there.
         license: Licence of the text, kept in the manifest.
         source_text: Where the text is from, kept in the manifest.
-        progress: Told how far the work is.
+        progress: A callback that is told how far the work is.
 
     Returns:
         The datastore, and what is not possible with it.

@@ -49,7 +49,7 @@ def read_footer(file: Any, size: int) -> Footer:
 
     Args:
         file: Open in Arrow.
-        size: Of the file, in bytes.
+        size: Size of the file, in bytes.
 
     Raises:
         ValueError: when there is none, or one of another kind than this package writes.

@@ -75,7 +75,7 @@ class Remote:
         Args:
             name: Which datastore, and which revision of it.
             cache_dir: The Hub's cache; None takes that of huggingface_hub.
-            token: Of the Hub; None takes that of the login.
+            token: Access token of the Hub; None takes the one of the login.
             local_files_only: Do not ask the Hub.
 
         Raises:

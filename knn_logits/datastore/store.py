@@ -172,7 +172,7 @@ class Datastore:
             revision: Branch, tag or commit on the Hub; None takes the newest. `revision` of the
                 datastore is the commit it stands for.
             cache_dir: The Hub's cache; None takes that of huggingface_hub.
-            token: Of the Hub; None takes that of the login.
+            token: Access token of the Hub; None takes the one of the login.
             local_files_only: Take what is in the cache and do not ask the Hub.
             full: Read every byte again.
             progress: Told how far downloading and reading are.

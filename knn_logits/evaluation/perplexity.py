@@ -93,7 +93,7 @@ def evaluate(
             measures the model alone.
         texts: Documents (read once), or several lots of them by name.
         samples: Resamples of the bootstrap over documents; 0 leaves intervals out.
-        seed: Of the bootstrap.
+        seed: Seed of the bootstrap.
         allow_overlap: Do not look whether the datastores hold the texts. Without it a warning says
             so, with the share and the documents.
         progress: Told how many tokens are scored, of those read so far.

@@ -16,7 +16,7 @@ def resampled(units: Floats, samples: int, seed: int) -> Floats:
     Args:
         units: float64 [units, columns], what each unit adds to the sums.
         samples: Resamples.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Returns:
         float64 [samples, columns].

@@ -41,7 +41,7 @@ class Reached:
     """The tokens for which at least one neighbor votes: where p_kNN has a finite perplexity.
 
     Attributes:
-        share: Of all tokens.
+        share: Share of all tokens.
         lm: Perplexity of the model on them.
         knn: Perplexity of the neighbors alone on them.
     """
@@ -92,7 +92,7 @@ class Evaluation:
         settings: Model, datastore, k, lmbda, temperature, windows: what the numbers hold for.
         searches: Queries that the index was asked.
         searches_saved: Queries answered without asking it.
-        seconds: Of the pass over the texts, loading left out.
+        seconds: Seconds that the pass over the texts took, without loading.
         overlap: What the datastores hold of the texts; None where nobody looked.
     """
 

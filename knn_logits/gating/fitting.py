@@ -91,7 +91,7 @@ def _coefficients(
         part: [n], how far it lies towards the next middle, in [0, 1].
         lm: [n], p_LM up to a factor that p_kNN has as well.
         knn: [n], p_kNN.
-        number: Of middles.
+        number: Number of middles.
         centre: What each coefficient is pulled to.
         smoothing: By how many tokens.
     """
@@ -137,9 +137,9 @@ def fit_learned_gate(
         log_p_knn: [n], log p_kNN of them, -inf where no neighbor voted for one.
         metric: What the distances are.
         units: Hidden units.
-        steps: Of training.
+        steps: Number of training steps.
         decay: Weight decay.
-        seed: Of the first weights and of the batches.
+        seed: Seed of the first weights and of the batches.
 
     Raises:
         ConfigError: when the arrays do not fit together or no token is left.
@@ -189,9 +189,9 @@ def fit_meta_k_gate(
             those voted for one.
         metric: What the distances are.
         units: Hidden units.
-        steps: Of training.
+        steps: Number of training steps.
         decay: Weight decay.
-        seed: Of the first weights and of the batches.
+        seed: Seed of the first weights and of the batches.
 
     Raises:
         ConfigError: when the arrays do not fit together or no token is left.
@@ -248,7 +248,7 @@ def fit_confidence_skip(log_p_max: Array, share: float, lmbda: float | Gate) -> 
 
     Args:
         log_p_max: [n], log p_LM of the likeliest token at each place of a text.
-        share: Of the text's tokens to be skipped, in [0, 1].
+        share: Share of the text's tokens that are to be skipped, in [0, 1].
         lmbda: Where it searches.
 
     Raises:
@@ -278,12 +278,12 @@ def fit_learned_skip(
     Args:
         features: [n, features], from `skip_features`, a row for each token.
         gains: [n], log p - log p_LM of the tokens that came, in nats.
-        share: Of the text's tokens to be skipped, in [0, 1].
+        share: Share of the text's tokens that are to be skipped, in [0, 1].
         lmbda: Where it searches.
         units: Hidden units.
-        steps: Of training.
+        steps: Number of training steps.
         decay: Weight decay.
-        seed: Of the first weights and of the batches.
+        seed: Seed of the first weights and of the batches.
 
     Raises:
         ConfigError: when the arrays do not fit together or a value is out of its range.

@@ -110,8 +110,8 @@ def lmbda_of_rows(gate: Gate, neighbors: Neighbors, metric: Metric, log_p_lm: Te
 
     Args:
         gate: Any gate.
-        neighbors: Of `rows` queries.
-        metric: Of their distances.
+        neighbors: The neighbors of `rows` queries.
+        metric: Metric of their distances.
         log_p_lm: [rows, vocabulary].
 
     Returns:
@@ -147,9 +147,9 @@ def weigh_rows(
 
     Args:
         gate: Any gate.
-        neighbors: Of `rows` queries.
+        neighbors: The neighbors of `rows` queries.
         log_weights: log w_i, [rows, k].
-        metric: Of their distances.
+        metric: Metric of their distances.
         log_p_lm: [rows, vocabulary].
 
     Returns:

@@ -39,8 +39,8 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
     """What a `LearnedGate` reads.
 
     Args:
-        neighbors: Of `rows` queries.
-        metric: Of their distances.
+        neighbors: The neighbors of `rows` queries.
+        metric: Metric of their distances.
         log_p_lm: The model's log-probabilities, [rows, vocabulary].
 
     Returns:

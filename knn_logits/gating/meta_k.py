@@ -41,8 +41,8 @@ def meta_k_features(
     """What a `MetaKGate` reads.
 
     Args:
-        neighbors: Of `rows` queries.
-        metric: Of their distances.
+        neighbors: The neighbors of `rows` queries.
+        metric: Metric of their distances.
         log_p_lm: The model's log-probabilities, [rows, vocabulary].
         ks: Ascending.
         order: From `nearest_first`, where that is known.

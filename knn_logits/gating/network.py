@@ -99,9 +99,9 @@ def trained(
         loss: Of the network's numbers for some rows, [some] or [some, outputs], and int64 [some],
             which rows they are; a scalar.
         units: Hidden units.
-        steps: Of training.
+        steps: Number of training steps.
         decay: Weight decay.
-        seed: Of the first weights and of the batches.
+        seed: Seed of the first weights and of the batches.
         outputs: How many numbers it says; None for one.
     """
     read = torch.from_numpy(np.asarray(features)).float()

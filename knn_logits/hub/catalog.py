@@ -65,12 +65,12 @@ class Recipe(Record):
     """How a datastore is made.
 
     Attributes:
-        name: Of the recipe.
+        name: Name of the recipe.
         title: For people.
         repo: Where it is published, or will be.
         model: Hub id of the model.
         corpus: The CORPUS of `knn-logits build`.
-        license: Of the text.
+        license: Licence of the text.
         source: Where the text is from.
         commands: The whole way, from text to publication.
         needs: What is still missing for it.

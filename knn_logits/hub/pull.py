@@ -59,9 +59,9 @@ def pull(
         revision: Branch, tag or commit; None takes the newest.
         keys: Fetch the keys as well; None fetches them where the index is made of them.
         out: A new folder for a copy that can be changed; None leaves it in the Hub's cache.
-        token: Of the Hub; None takes that of the login.
+        token: Access token of the Hub; None takes the one of the login.
         dry_run: Fetch the manifest only, and say what would be fetched.
-        progress: Told how far the work is.
+        progress: A callback that is told how far the work is.
 
     Returns:
         What was fetched.

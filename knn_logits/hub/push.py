@@ -73,8 +73,8 @@ def push_to_hub(
         keys: Publish the keys as well. Without them the datastore is a fraction of the size, and
             `refine`, `add` and another index are not possible.
         revision: Branch to publish to, made if it is not there; None is "main".
-        token: Of the Hub; None takes that of the login.
-        message: Of the commit.
+        token: Access token of the Hub; None takes the one of the login.
+        message: Message of the commit.
         report: Folder that `knn-logits eval --report` wrote; None takes the datastore's.
         dry_run: Send nothing and ask nothing; say what would be sent.
 

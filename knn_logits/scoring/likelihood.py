@@ -40,7 +40,7 @@ class Grid:
 
     Attributes:
         ks: Neighbors a query.
-        temperatures: Of the softmax over the neighbors.
+        temperatures: Temperatures of the softmax over the neighbors.
         lmbdas: Weights of the neighbors.
     """
 
@@ -60,7 +60,7 @@ class Choice:
 
     Attributes:
         k: Neighbors a query.
-        temperature: Of the softmax over the neighbors.
+        temperature: Temperature of the softmax over the neighbors.
         lmbda: Weight of the neighbors.
         place: Its place in the grid: of k, of the temperature, of λ.
         perplexity: On the tokens it was chosen on.

@@ -125,7 +125,7 @@ def show_word(tokens: Sequence[TokenTrace], console: Console, sources: int = 3) 
     """Prints what is behind one word: its probabilities, its documents, what else there was.
 
     Args:
-        tokens: Of the word.
+        tokens: The tokens of the word.
         console: Where to print.
         sources: Documents listed.
     """

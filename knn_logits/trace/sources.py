@@ -77,7 +77,7 @@ def contradiction(tokens: Sequence[TokenTrace]) -> Rival | None:
     """What the memory says in place of a word.
 
     Args:
-        tokens: Of one word.
+        tokens: The tokens of one word.
 
     Returns:
         The neighbors' token at the first place where they speak against the word; None where they
@@ -136,7 +136,7 @@ def word_sources(tokens: Sequence[TokenTrace], number: int = 3) -> list[Source]:
     """The documents that did most for all tokens of a word, each with a passage that says the word.
 
     Args:
-        tokens: Of one word.
+        tokens: The tokens of one word.
         number: Documents wanted.
 
     Returns:

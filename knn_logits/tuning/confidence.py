@@ -116,7 +116,7 @@ def compared(
         documents: Whether units are documents.
         grouped: Whether each is several of them.
         samples: Resamples.
-        seed: Of the draws.
+        seed: Seed of the draws.
     """
     units = ("groups of documents" if grouped else "documents") if documents else _BLOCKS
     total = max(1, int(tokens.sum()))
@@ -146,7 +146,7 @@ def compared_by_token(gains: Floats, documents: Ints, *, samples: int, seed: int
         gains: float64 [tokens].
         documents: int64 [tokens], the document of each.
         samples: Resamples.
-        seed: Of the draws.
+        seed: Seed of the draws.
     """
     numbers, units = np.unique(documents, return_inverse=True)
     whole = len(numbers) >= FEW_DOCUMENTS
@@ -233,7 +233,7 @@ class Cells:
             before: The place in the grid of the setting to compare with.
             chosen: The place of the other.
             samples: Resamples of the bootstrap.
-            seed: Of the bootstrap.
+            seed: Seed of the bootstrap.
         """
         documents = {document for document, _ in self._cells}
         whole = len(documents) >= FEW_DOCUMENTS

@@ -115,9 +115,9 @@ class Gathered:
         Args:
             scored: The tokens.
             neighbors: Of each.
-            metric: Of their distances.
+            metric: Metric of their distances.
             documents: int64 [rows], the document of each.
-            ks: Of the grid.
+            ks: The values of k in the grid.
         """
         self.ks = ks
         for rows, log_p in scored.distributions.parts():
@@ -259,10 +259,10 @@ def fit(
     Args:
         one: To fit on.
         other: To judge on.
-        metric: Of the distances.
+        metric: Metric of the distances.
         best: k, temperature and λ chosen on the first part.
         samples: Resamples of the bootstrap.
-        seed: Of the bootstrap, and of the gate's first weights.
+        seed: Seed of the bootstrap, and of the gate's first weights.
 
     Raises:
         ConfigError: when no token has a neighbor.

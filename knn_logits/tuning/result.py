@@ -41,7 +41,7 @@ class Tuning:
     Attributes:
         k: Neighbors a query, chosen.
         lmbda: Weight of the neighbors, chosen.
-        temperature: Of the softmax over the neighbors, chosen.
+        temperature: Temperature of the softmax over the neighbors, chosen.
         chosen_on: The part that the settings were chosen on.
         held_out: The part that had no say in the choice; the numbers to trust.
         at_the_edge: Names of settings whose best value is the largest or smallest tried.
@@ -50,7 +50,7 @@ class Tuning:
         held_out_perplexities: The same on the other part.
         place: The choice's place in the grid.
         settings: Model, datastore, windows: what the numbers hold for.
-        seconds: Of the pass over the texts, loading left out.
+        seconds: Seconds that the pass over the texts took, without loading.
         gate: The gate that was fitted, if one was asked for, and what it is worth.
         held_out_documents: Numbers of the documents held out, in the order they were read; empty
             for halves of a single one.

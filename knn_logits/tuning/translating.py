@@ -28,9 +28,9 @@ class Trial:
     Attributes:
         k: Neighbors a query.
         lmbda: Weight of the neighbors.
-        temperature: Of the softmax over the neighbors.
+        temperature: Temperature of the softmax over the neighbors.
         perplexity: On the pairs it was tried on.
-        bleu: Of their translations.
+        bleu: BLEU of their translations.
     """
 
     k: int

@@ -95,7 +95,7 @@ def tune(
             one whose translations have the highest BLEU.
         num_beams: Beams for that, 1 for greedy search.
         samples: Resamples of the bootstrap.
-        seed: Of the bootstrap, and of the gate's first weights.
+        seed: Seed of the bootstrap, and of the gate's first weights.
         write: Store the choice in the datastore, the gate with it. One that was stored before is
             replaced by another, and stays where none is asked for. What is not better than the
             settings stored with confidence, by a bootstrap of the part held out, is not written:

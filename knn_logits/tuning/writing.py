@@ -66,7 +66,7 @@ def write_settings(
         store: The datastore.
         k: Neighbors a query.
         lmbda: Weight of the neighbors where no gate is used.
-        temperature: Of the softmax over the neighbors.
+        temperature: Temperature of the softmax over the neighbors.
         gate: Used from now on where no `lmbda` is given; with None the number is, and a gate that
             was stored before is gone.
         keep_gate: Without a gate, leave one that was stored before where it is.
