@@ -1,4 +1,4 @@
-"""Several datastores searched as one: their neighbors merged by distance, or given shares."""
+"""Searches several datastores as one, and merges neighbors by distance or by given shares."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Stores: TypeAlias = "OneStore | Sequence[OneStore]"
 
 
 def open_stores(datastores: Stores) -> list[Datastore]:
-    """One datastore or several, opened where a folder or a name on the Hub is given.
+    """Opens one datastore or several. Each may be a folder, a name on the Hub, or already open.
 
     Raises:
-        ConfigError: when there is none.
-        MismatchError: when they cannot be searched by the same queries.
-        DatastoreError: when a folder is no datastore.
-        HubError: when one cannot be fetched.
+        ConfigError: when no datastore is given.
+        MismatchError: when the same queries cannot search all of them.
+        DatastoreError: when a folder is not a datastore.
+        HubError: when a datastore cannot be fetched.
     """
     single = isinstance(datastores, (Datastore, str, os.PathLike))
     given: Sequence[OneStore] = [datastores] if single else list(datastores)  # type: ignore[list-item, arg-type]
     if not given:
-        raise ConfigError("no datastore was given: give one or several")
+        raise ConfigError("no datastore was given: give at least one")
     stores = [
         one if isinstance(one, Datastore) else Datastore.from_pretrained(one) for one in given
     ]
@@ -56,8 +56,8 @@ def open_stores(datastores: Stores) -> list[Datastore]:
         ):
             if mine != theirs:
                 raise MismatchError(
-                    f"{stores[0].folder} and {store.folder} cannot be searched together: their "
-                    f"{name} differs ({mine}, {theirs})"
+                    f"{stores[0].folder} and {store.folder} cannot be searched together, since "
+                    f"their {name} differs ({mine}, {theirs}): give datastores built alike"
                 )
     return stores
 
@@ -69,31 +69,32 @@ def open_retriever(
     weights: Sequence[float] | None = None,
     indexes: Indexes | None = None,
 ) -> Retriever:
-    """What searches one datastore, or several as one.
+    """Makes a retriever for one datastore, or for several as one.
 
     Args:
-        stores: From `open_stores`.
+        stores: The datastores that `open_stores` returned.
         config: How neighbors are found and weighed.
-        weights: Share of each datastore in the vote; None merges by distance.
+        weights: The share of each datastore in the vote; None merges neighbors by distance.
         indexes: Opens the indexes; None opens them on the CPU.
 
     Raises:
-        ConfigError: when the weights do not fit the datastores, or none has a document to exclude.
+        ConfigError: when the weights do not fit the datastores, or when no datastore has a
+            document that is to be excluded.
     """
     if weights is not None:
         whole = len(weights) == len(stores) and all(math.isfinite(one) for one in weights)
         if not whole or min(weights) < 0 or sum(weights) <= 0:
             raise ConfigError(
-                f"give {len(stores)} weights, one for each datastore, none below 0 and one above "
-                f"it; not {list(weights)}"
+                f"the weights {list(weights)} do not fit {len(stores)} datastores: give one weight "
+                "for each, at least 0, and at least one above 0"
             )
     unknown = [
         id for id in config.exclude if not any(store.documents.numbers_of(id) for store in stores)
     ]
     if unknown:
         raise ConfigError(
-            f"no datastore here has a document {unknown[0]!r}: give a document's id, which a trace "
-            "has under `documents` (--json on the command line)"
+            f"none of the datastores has a document with the id {unknown[0]!r}: give an id as a "
+            "trace names it under `documents` (--json on the command line)"
         )
     kind = RetomatonRetriever if config.retomaton else Retriever
     indexes = indexes or Indexes()
@@ -104,13 +105,13 @@ def open_retriever(
 class CombinedRetriever(Retriever):
     """Searches several datastores as one.
 
-    By distance, the k nearest entries of all of them vote, as if they were one datastore. With
-    weights, each datastore votes for itself with k entries, and gets its share of p_kNN; where one
-    finds nothing, the others share its part.
+    Without weights, the k nearest entries of all datastores vote, as if they were one datastore.
+    With weights, k entries of each datastore vote, and each datastore has its share of p_kNN. The
+    share of a datastore that finds nothing goes to the others.
 
     Args:
-        retrievers: One for each datastore, with the same settings.
-        weights: Share of each; None merges by distance.
+        retrievers: One retriever for each datastore, all with the same settings.
+        weights: The share of each datastore; None merges by distance.
     """
 
     def __init__(
@@ -142,25 +143,25 @@ class CombinedRetriever(Retriever):
         return [one.store for one in self.retrievers]
 
     def locate(self, entry: int) -> tuple[Datastore, int]:
-        """The datastore of an entry that a search found, and its number there."""
+        """Returns the datastore of an entry that a search found, and the entry's number there."""
         number = next(
             place for place in range(len(self.retrievers)) if entry < self._first[place + 1]
         )
         return self.retrievers[number].store, entry - self._first[number]
 
     def search(self, queries: Tensor) -> Neighbors:
-        """The neighbors of a batch of queries; ids count through all datastores.
+        """Searches the neighbors of a batch of queries. Ids count through all datastores.
 
         Args:
             queries: [rows, dim], any floating type and device.
 
         Returns:
-            Neighbors with at most k columns by distance, k for each datastore with weights.
+            Neighbors with at most k columns, or with weights at most k columns for each datastore.
         """
         return self._merged([one.search(queries) for one in self.retrievers])
 
     def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
-        """See `Retriever.search_steps`; each datastore follows its own pointers."""
+        """Does what `Retriever.search_steps` does; each datastore follows its own pointers."""
         return self._merged([one.search_steps(states, ids, wanted) for one in self.retrievers])
 
     def _merged(self, found: list[Neighbors]) -> Neighbors:

@@ -1,7 +1,7 @@
-"""Whether a model and a tokenizer are those of a datastore.
+"""Checks whether a model and a tokenizer belong to a datastore.
 
-Identity is what a model computes, not what it is called: the canary holds the keys of a fixed
-text, and a model that computes other keys is refused, whatever its name.
+A model is recognised by what it computes, not by its name. The canary of a datastore holds the keys
+of a fixed text, and a model that computes other keys for it is refused.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ CANARY_TOKENS = layout.CANARY_TOKENS
 CANARY_KEYS = layout.CANARY_KEYS
 CANARY_LENGTH = 32
 
-# Relative distance between a model's keys and the canary's. Rounding of one precision stays far
-# below the first, another precision of the same weights below the second, another model above it.
+# Limits of the relative distance between a model's keys and the canary's. Rounding in the same
+# precision stays far below the first. The same weights in another precision stay below the second,
+# and another model is above it.
 SAME = 1e-3
 SAME_WEIGHTS = 0.05
 
-# What says where a model came from or how it is run, not what it computes.
+# Settings that say where a model came from or how it is run, and not what it computes.
 _VOLATILE = frozenset(
     (
         "_name_or_path",
@@ -62,13 +63,13 @@ _SAMPLE_TEXTS = (
 
 
 def _public_name(name: object) -> str:
-    """A Hub id as it is, of a folder its name: where it lies is nobody's business."""
+    """Returns a Hub id, or only the last part of a folder's path, which may be private."""
     text = str(name or "")
     return Path(text).resolve().name if text and Path(text).is_dir() else text
 
 
 def model_record(model: nn.Module) -> ModelRecord:
-    """What the manifest keeps of a model."""
+    """Makes the manifest's record of a model."""
     config: Any = getattr(model, "config", None)
     settings = config.to_dict() if config is not None else {}
     stable = {name: value for name, value in settings.items() if name not in _VOLATILE}
@@ -85,9 +86,9 @@ def model_record(model: nn.Module) -> ModelRecord:
 
 
 def tokenizer_record(tokenizer: Any) -> TokenizerRecord:
-    """What the manifest keeps of a tokenizer: a hash of its vocabulary and of how it cuts."""
+    """Makes the manifest's record of a tokenizer: a hash of its vocabulary and of how it cuts."""
     vocabulary = tokenizer.get_vocab()
-    # A padding token that a user adds changes nothing about the corpus.
+    # A padding token that a user adds does not change how the corpus is cut.
     added = set(tokenizer.get_added_vocab())
     words = sorted(item for item in vocabulary.items() if item[0] not in added)
     cuts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in _SAMPLE_TEXTS]
@@ -100,7 +101,7 @@ def tokenizer_record(tokenizer: Any) -> TokenizerRecord:
 
 
 def vocabulary_size(model: nn.Module) -> int:
-    """Number of scores the model gives a token."""
+    """The number of scores that the model gives at each token."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
     weight = getattr(head, "weight", None)
     if weight is not None:
@@ -111,7 +112,7 @@ def vocabulary_size(model: nn.Module) -> int:
 
 
 def canary_tokens(tokenizer: Any, vocabulary: int) -> Array:
-    """The tokens of a fixed text; none of the corpus's, which may have to be forgotten.
+    """Cuts a fixed text into tokens. It is not from the corpus, which may have to be forgotten.
 
     Returns:
         int32 [tokens], at least two.
@@ -124,12 +125,12 @@ def canary_tokens(tokenizer: Any, vocabulary: int) -> Array:
 def canary_keys(
     model: nn.Module, location: KeyLocation, tokens: Array, source: Array | None = None
 ) -> Array:
-    """The keys of a fixed text.
+    """Computes the keys of a fixed text.
 
     Args:
         model: The model.
         location: Where the key is.
-        tokens: int32 [tokens].
+        tokens: int32 [tokens], the text.
         source: int32 [source tokens], what an encoder reads; None takes the text itself.
 
     Returns:
@@ -148,21 +149,21 @@ def canary_keys(
 
 
 def relative_error(found: Array, expected: Array) -> float:
-    """|found - expected| / |expected|, infinite where the shapes differ."""
+    """Computes |found - expected| / |expected|. It is infinite if the shapes differ."""
     if found.shape != expected.shape:
         return float("inf")
-    # In double precision, since squares of what a file holds can be beyond single precision.
+    # A file may hold numbers whose squares exceed single precision, so this takes double precision.
     found, expected = found.astype(np.float64), expected.astype(np.float64)
     return float(np.linalg.norm(found - expected) / max(float(np.linalg.norm(expected)), 1e-12))
 
 
 def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None:
-    """Refuses a model whose state before a token already knows the tokens after it.
+    """Refuses a model whose state before a token depends on the tokens after it.
 
     Args:
         model: The model.
         location: Where the key is.
-        tokens: int32 [tokens], any text of at least two.
+        tokens: int32 [tokens], any text of at least two tokens.
 
     Raises:
         ModelError: when the beginning's keys change with what follows.
@@ -172,21 +173,21 @@ def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None
     long = canary_keys(model, location, tokens, tokens)[:half]
     exact = model_record(model).dtype in ("float32", "float64")
     tolerance = SAME if exact else SAME_WEIGHTS
-    # Keys that are not finite are no sign of it, and refused elsewhere.
+    # Keys that are not finite say nothing about this. They are refused elsewhere.
     if np.linalg.norm(short - long) > tolerance * np.linalg.norm(long):
         raise ModelError(
-            f"{type(model).__name__} reads ahead: its states change with the text that follows, so "
-            "it cannot predict tokens; give a causal language model"
+            f"{type(model).__name__} reads ahead: its states depend on the text after them, so it "
+            "cannot predict tokens; give a causal language model"
         )
 
 
 def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> KeyLocation:
-    """Where a model holds the keys that a datastore was built from.
+    """Finds the place in a model that a datastore's keys were taken from.
 
     Args:
         model: The model.
         store: The datastore.
-        key: The place that the user names; None takes the datastore's.
+        key: The place that the user names; None takes the datastore's place.
 
     Raises:
         MismatchError: when the user names another place than the datastore's.
@@ -197,8 +198,8 @@ def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> Ke
         wanted = find_key(model, key)
         if (wanted.module, wanted.side) != (location.module, location.side):
             raise MismatchError(
-                f"{store.folder} holds keys of {location} ({record.name}), not of {wanted}; "
-                "leave the key out, or build a datastore with it"
+                f"{store.folder} holds keys of {location} ({record.name}), not of {wanted}; leave "
+                "--key out, or build another datastore with it"
             )
     return location
 
@@ -206,16 +207,16 @@ def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> Ke
 def pair_tokenizer(
     model: nn.Module, tokenizer: Any, store: Datastore | None = None, **given: str | None
 ) -> PairTokenizer | None:
-    """What cuts the pairs of an encoder-decoder model, as the datastore's were cut.
+    """Makes the tokenizer of source and target pairs for an encoder-decoder model.
 
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        store: The datastore, if there is one.
-        given: `source_prefix`, `source_lang`, `target_lang`; None takes the datastore's.
+        store: A datastore whose pairs were cut in the same way, if there is one.
+        given: `source_prefix`, `source_lang` and `target_lang`; None takes the datastore's.
 
     Returns:
-        None for a causal model.
+        The tokenizer of pairs, or None for a causal model.
     """
     if not is_encoder_decoder(model):
         return None
@@ -228,18 +229,18 @@ def pair_tokenizer(
 def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> None:
     """Refuses a model whose keys are not the datastore's.
 
-    Where a datastore has no canary, the model's configuration decides, with a warning.
+    If a datastore has no canary, only the model's configuration is compared, with a warning.
 
     Raises:
-        MismatchError: naming what differs.
+        MismatchError: when the model is another one. The message says what differs.
     """
     manifest = store.manifest
     size = vocabulary_size(model)
     largest = int(store.values.max()) if len(store) else -1
     if largest >= size:
         raise MismatchError(
-            f"{store.folder} holds the token {largest}, the model knows {size} tokens: "
-            f"load {manifest.model.id}, which built it"
+            f"{store.folder} holds the token {largest}, but the model has only {size} tokens: "
+            f"load {manifest.model.id}, which built the datastore"
         )
     tokens = store.checks.get(CANARY_TOKENS)
     expected = store.checks.get(CANARY_KEYS)
@@ -250,16 +251,16 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
                 f"{manifest.model.id}, which built it"
             )
         logger.warning(
-            "%s has no canary, so only the model's configuration could be compared, not its "
-            "weights: build it again, or trust that they are those of its publisher",
+            "%s has no canary, so only the model's configuration could be compared and not its "
+            "weights: make sure that this model built it, or build the datastore again",
             store.folder,
         )
         return
     found = canary_keys(model, location, tokens)
     if found.shape != expected.shape:
         raise MismatchError(
-            f"the model's states have {found.shape[-1]} numbers, the keys of {store.folder} "
-            f"{expected.shape[-1]}: load {manifest.model.id}, which built it"
+            f"the model's states have {found.shape[-1]} numbers, but the keys of {store.folder} "
+            f"have {expected.shape[-1]}: load {manifest.model.id}, which built the datastore"
         )
     error = relative_error(found, expected)
     if not error <= SAME_WEIGHTS:
@@ -269,8 +270,8 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
         )
     if error > SAME:
         logger.warning(
-            "the model computes keys that differ by %.1f%% from those of %s (%s there, %s here): "
-            "neighbors can change slightly",
+            "the model's keys differ by %.1f%% from those of %s (precision %s there, %s here), so "
+            "its neighbors may differ slightly; --dtype chooses the precision",
             100 * error,
             store.folder,
             manifest.model.dtype,
@@ -291,7 +292,7 @@ def check_tokenizer(tokenizer: Any, store: Datastore) -> None:
     """Refuses a tokenizer that cuts text in another way than the datastore's.
 
     Raises:
-        MismatchError: when it does.
+        MismatchError: when the tokenizer is another one.
     """
     if tokenizer_record(tokenizer).sha256 != store.manifest.tokenizer.sha256:
         raise MismatchError(

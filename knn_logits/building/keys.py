@@ -1,4 +1,4 @@
-"""From tokens to keys: batches of windows through the model, in the entries' order."""
+"""Computes keys from tokens: batches of windows go through the model, in the entries' order."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from knn_logits.capture.location import KeyLocation
 from knn_logits.errors import ModelError
 from knn_logits.windows import TextWindow, batches
 
-# On a CPU the activations of a larger batch no longer fit the cache.
+# The activations of a larger batch no longer fit the cache of a CPU.
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 32_768}
 _BUFFER_BYTES = 64 << 20
 
-# The sources of some contexts, by their numbers: int32 [source tokens] each.
+# Returns the sources of some contexts, given their numbers: int32 [source tokens] each.
 Sources = Callable[[Sequence[int]], list[Array]]
 
 
 def default_batch_tokens(device: torch.device) -> int:
-    """Tokens a batch that a device works through quickly."""
+    """The number of tokens in a batch that a device works through quickly."""
     return _BATCH_TOKENS.get(device.type, 8192)
 
 
@@ -42,10 +42,10 @@ def compute_keys(
     sources: Sources | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Array]:
-    """Computes the keys of all entries from one on.
+    """Computes the keys of all entries from `first_entry` on.
 
-    Windows of like length share a batch; what comes out is in the entries' order again. Which
-    windows share a batch does not depend on `first_entry`, and so no key does either.
+    Windows of similar length share a batch, and the keys come out in the entries' order again.
+    Neither the batches nor any key depend on `first_entry`.
 
     Args:
         model: In evaluation mode.
@@ -54,11 +54,11 @@ def compute_keys(
         windows: From `windows.plan`, in order.
         dim: Length of a key.
         dtype: "float16" or "float32", the keys' precision.
-        batch_tokens: Tokens a forward pass, padding included.
-        first_entry: Entries before it are left out.
-        sources: What the encoder of an encoder-decoder model reads beside each context.
-        advance: Told after each forward pass how many keys it gave; some of them may lie before
-            `first_entry`.
+        batch_tokens: Tokens of one forward pass, padding included.
+        first_entry: The first entry whose key is wanted.
+        sources: Returns what an encoder reads for each context; None for a causal model.
+        advance: Called after each forward pass with the number of keys that it gave. Some of them
+            may lie before `first_entry`.
 
     Yields:
         [rows, dim] in `dtype`: the keys of the next entries.
@@ -90,7 +90,7 @@ def compute_keys(
 def grouped(
     windows: Sequence[TextWindow], *, dim: int, dtype: str, batch_tokens: int
 ) -> Iterator[list[TextWindow]]:
-    """Windows among which those of like length share a batch; their keys fit into the buffer."""
+    """Yields groups of windows, each small enough that its keys fit into the buffer."""
     entries = max(batch_tokens, _BUFFER_BYTES // (dim * np.dtype(dtype).itemsize))
     group: list[TextWindow] = []
     held = 0

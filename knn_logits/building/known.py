@@ -1,7 +1,7 @@
-"""What a datastore holds already: which documents, by content and by id.
+"""Finds out which documents a datastore already has, by their content and by their id.
 
-A document's content is its tokens and, of a pair, its source: all that keys depend on. Both are in
-every datastore, so that nothing has to be kept for this.
+The content of a document is its tokens and, if it is a pair, its source. Keys depend on nothing
+else. Every datastore has both, so nothing more has to be stored for this.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from knn_logits.building.steps import Cut
 from knn_logits.corpus.documents import unique_id
 from knn_logits.datastore.store import Datastore
 
-# Two documents of one digest by chance: 2^-64 for four billion documents.
+# Among four billion documents, two have the same digest by chance with probability 2^-64.
 _DIGEST_BYTES = 16
 
 
 def digest_of(tokens: Sequence[int] | Array, source: str | None) -> bytes:
-    """What tells one content from another.
+    """Computes a digest of a document's content.
 
     Args:
-        tokens: Of the document.
-        source: Of a pair.
+        tokens: The document's tokens.
+        source: The document's source, if it is a pair.
     """
     found = hashlib.blake2b(np.asarray(tokens, np.int32).tobytes(), digest_size=_DIGEST_BYTES)
     if source is not None:
@@ -35,7 +35,7 @@ def digest_of(tokens: Sequence[int] | Array, source: str | None) -> bytes:
 
 
 def contents_of(store: Datastore) -> Iterator[tuple[int, str, bytes]]:
-    """Number, id and digest of each document that is not removed."""
+    """Yields the number, the id and the digest of each document that is not removed."""
     table, removed = store.documents, set(store.manifest.removed)
     ids, pairs = table.ids, store.manifest.pairs is not None
     for number, (first, length) in enumerate(
@@ -47,14 +47,14 @@ def contents_of(store: Datastore) -> Iterator[tuple[int, str, bytes]]:
 
 
 class Additions:
-    """Which of some documents a datastore does not hold yet, under ids of their own.
+    """Selects the documents that a datastore does not have yet, and gives each a free id.
 
     Args:
         store: The datastore.
 
     Attributes:
-        there: Of each document that is there already, its id and the id it is there under.
-        renamed: The ids that another document bears, and what they have become.
+        there: For each document that the datastore has already: its id, and its id there.
+        renamed: For each id that another document has: the id that the new document got instead.
     """
 
     def __init__(self, store: Datastore) -> None:
@@ -68,7 +68,7 @@ class Additions:
         self.renamed: dict[str, str] = {}
 
     def of(self, cut: Iterator[Cut], *, pairs: bool) -> Iterator[Cut]:
-        """Those that are to be added; those without a token are none."""
+        """Yields the documents to add. A document without a token is left out."""
         for document, ids, places in cut:
             if not ids:
                 continue
@@ -77,7 +77,7 @@ class Additions:
                 self.there.append((document.id, known))
                 continue
             if document.id in self._before:
-                # The parts of one large file share an id, and go on doing so.
+                # The parts of one large file share an id, and keep sharing it.
                 if document.id not in self.renamed:
                     self.renamed[document.id] = unique_id(document.id, self._ids)
                 document = replace(document, id=self.renamed[document.id])

@@ -1,4 +1,4 @@
-"""How near neighbors are within a datastore: what "near" means for the text that it holds."""
+"""Measures how near neighbors are within a datastore, which defines "near" for its text."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from knn_logits.neighbors import NEAREST, Neighbors, hits, padding_distance
 from knn_logits.retrieval import Retriever
 
 _QUERIES = 512
-# Neighbors asked for each that is wanted: many stand in the query's own document.
+# So many neighbors are asked for each that is wanted, since many are in the query's own document.
 _OVER_ASK = 4
-# Entries below which nobody can say what is near.
+# With fewer entries nobody can say what is near.
 _FEWEST = 256
-# Of text like the datastore's, so much finds a neighbor that counts as near (LOG.md).
+# This share of text like the datastore's finds a neighbor that counts as near (LOG.md).
 _NEAR = 0.95
-# A neighbor is near as well within so much of the mean distance between neighbors.
+# A neighbor within this share of the mean distance between neighbors counts as near, too.
 _LEAST_SPREAD = 0.1
-# How near a key is to itself.
+# The distance from a key to itself, up to rounding.
 _PERFECT = {"l2": 0.0, "cosine": 1.0}
 
 
 @dataclass(frozen=True)
 class Nearness:
-    """What the entries of a datastore find in its other documents.
+    """What a sample of a datastore's entries finds in the datastore's other documents.
 
-    A query is a key of the datastore, and entries of its own document do not count as its
-    neighbors: what remains is as if the document were new.
+    Each query is a key of the datastore. Entries of its own document do not count as neighbors, as
+    if that document were new.
 
     Attributes:
-        distances: float32 [queries, k]: larger is nearer, the nearest first, -inf where there is
-            no neighbor. A distance of the metric "l2" is negated.
-        hits: bool [queries], whether one of the neighbors has the token that follows.
+        distances: float32 [queries, k], the nearest first. Larger is nearer, so a distance of the
+            metric "l2" is negated. A missing neighbor has -inf.
+        hits: bool [queries], whether one of the neighbors has the token that follows the query.
     """
 
     distances: Tensor
@@ -47,15 +47,15 @@ class Nearness:
 
 
 def nearness_of(store: Datastore, index: Index, seed: int = 0) -> Nearness | None:
-    """How near the neighbors of a sample of a datastore's own entries are.
+    """Searches a datastore with a sample of its own entries.
 
     Args:
-        store: The datastore, with its keys; its manifest may be unwritten.
+        store: The datastore, with its keys. Its manifest need not be written yet.
         index: The index over its keys.
         seed: Seed of the sample.
 
     Returns:
-        What was found; None where there are too few neighbors.
+        What was found; None where there are too few entries for it.
     """
     gone = store.removed_entries
     ids = np.random.default_rng(seed).permutation(len(store))
@@ -69,7 +69,7 @@ def nearness_of(store: Datastore, index: Index, seed: int = 0) -> Nearness | Non
     parts = part_of_entries(store)
     others = without_own_part(found, torch.from_numpy(parts[ids]), parts, far)
     if not _enough(others):
-        # All of the text is one part: the other entries are all that there is.
+        # All of the text is one part, so only the query's own entry is left out.
         entries = np.arange(len(store), dtype=np.int32)
         others = without_own_part(found, torch.from_numpy(entries[ids]), entries, far)
     if not _enough(others):
@@ -80,7 +80,7 @@ def nearness_of(store: Datastore, index: Index, seed: int = 0) -> Nearness | Non
 
 
 def near_record(store: Datastore, nearness: Nearness | None) -> NearRecord | None:
-    """What text like a datastore's finds in it.
+    """Summarises what text like a datastore's finds in it.
 
     Args:
         store: The datastore.
@@ -96,10 +96,10 @@ def near_record(store: Datastore, nearness: Nearness | None) -> NearRecord | Non
     found = float(rows[:, 0].quantile(1.0 - _NEAR))
     perfect = _PERFECT.get(store.manifest.metric)
     if perfect is not None:
-        # Where all text stands there twice, the nearest key is the query itself but for rounding.
+        # Where all text occurs twice, the nearest key equals the query, up to rounding.
         below = rows[:, :1] - rows
         found = min(found, perfect - _LEAST_SPREAD * float(below[below.isfinite()].mean()))
-    # Rounded, so that the same keys give the same bytes.
+    # The numbers are rounded, so that the same keys give the same bytes.
     found = float(f"{found:.6g}")
     return NearRecord(
         distance=-found if store.manifest.metric == "l2" else found,

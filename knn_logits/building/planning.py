@@ -1,4 +1,4 @@
-"""What is to be built, checked before any work is done for it."""
+"""Checks the settings of a build before any work is done for it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ class BuildPlan:
     """A build's settings, all of them within their ranges.
 
     Attributes:
-        keys: All that decides what the keys are.
-        index: What kind of index.
-        settings: For users who give none; those that are not given have the field's defaults.
+        keys: Everything that determines the keys.
+        index: What kind of index to build.
+        settings: The datastore's settings, which hold where a user gives none. A setting that the
+            build was not given has the default of `KNNConfig`.
     """
 
     keys: KeyPlan
@@ -57,21 +58,24 @@ def planned(
     batch_tokens: int | None,
     threads: int | None,
 ) -> BuildPlan:
-    """Checks the arguments of `build_datastore`, whose docstring says what they are.
+    """Checks the arguments of `build_datastore`, which documents them.
 
     Raises:
         ConfigError: when a setting is out of its range, or belongs to another kind of model.
         ModelError: when the model has no place for the key.
     """
     if keys_dtype not in ("float16", "float32"):
-        raise ConfigError(f"keys are kept in float16 or float32, not in {keys_dtype!r}")
+        raise ConfigError(f"keys can be stored in float16 or float32, not in {keys_dtype!r}")
     if batch_tokens is not None:
         batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
     check_threads(threads)
     pairs: PairTokenizer | None = None
     if is_encoder_decoder(model):
         if concatenate:
-            raise ConfigError("pairs are no stream of text: leave out --concatenate")
+            raise ConfigError(
+                "pairs of source and target cannot be joined into one stream: leave out "
+                "--concatenate"
+            )
         pairs = PairTokenizer(
             model,
             tokenizer,
@@ -81,7 +85,7 @@ def planned(
         )
     elif source_prefix or source_lang or target_lang:
         raise ConfigError(
-            "a causal model reads no source: leave out --source-prefix, --source-lang and "
+            "a causal model does not read sources: leave out --source-prefix, --source-lang and "
             "--target-lang"
         )
     settings = KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)

@@ -1,4 +1,4 @@
-"""Recall: how many of the true nearest entries an index finds. It is measured here alone."""
+"""Measures the recall of an index: the share of the true nearest entries that it finds."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ def measured(
     nprobes: Sequence[int],
     progress: Progress = no_progress,
 ) -> IndexRecord:
-    """The record of an index with its recall, at the first nprobe that reaches what is wanted.
+    """Measures the recall at each nprobe in turn, until one reaches the wanted recall.
 
     Args:
         store: The datastore, with keys.
-        index: Its index; it keeps the nprobe found.
-        record: What is known so far.
-        nprobes: To try, ascending, where the index has inverted lists.
-        progress: Told that recall is measured.
+        index: Its index, which keeps the nprobe that was found.
+        record: The record of the index so far.
+        nprobes: The values to try, ascending, where the index has inverted lists.
+        progress: A callback that is told that recall is measured.
+
+    Returns:
+        The record with the recall and the nprobe.
     """
     if record.factory == "exact" or len(store) < 2:
         return record
@@ -62,7 +65,7 @@ def measured(
 
 
 def sample_queries(store: Datastore, seed: int) -> tuple[Array, Array]:
-    """Keys to measure recall with, and the true nearest other entries of each.
+    """Draws keys to measure recall with, and finds the true nearest other entries of each.
 
     Returns:
         queries: float32 [queries, dim].
@@ -79,7 +82,7 @@ def sample_queries(store: Datastore, seed: int) -> tuple[Array, Array]:
 
 
 def recall(index: Index, queries: Array, truth: Array) -> float:
-    """Share of the true neighbors that an index finds."""
+    """The share of the true neighbors that an index finds."""
     _, ids = index.search(torch.from_numpy(queries), truth.shape[1] + 1)
     found = [
         len(set(row) & set(true)) / len(true)
@@ -89,12 +92,12 @@ def recall(index: Index, queries: Array, truth: Array) -> float:
 
 
 def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Array]:
-    """The true nearest entries of all, streaming over the keys.
+    """Finds the true nearest entries of each query by reading through all keys.
 
     Args:
         store: A datastore with keys.
         queries: float32 [rows, dim].
-        k: Neighbors a query.
+        k: Neighbors of each query.
 
     Returns:
         distances: float32 [rows, k], nearest first.

@@ -1,4 +1,4 @@
-"""Taking documents out of a datastore: at once from every search, and then from the disk."""
+"""Takes documents out of a datastore: first from every search, later from the disk."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ def remove_documents(
 
     Args:
         datastore: A datastore, or its folder.
-        ids: Of the documents, or the one of a single document; where several have one id, all of
-            them. What is no id is looked for among the titles, then among the uris.
+        ids: The ids of the documents, or a single id. If several documents share an id, all of
+            them are removed. A name that is not an id is looked up among the titles, and then
+            among the uris.
 
     Returns:
         The datastore, opened again.
 
     Raises:
-        CorpusError: when no document has such an id, title or uri, or documents of several ids
-            have it; nothing is removed then.
+        CorpusError: when no document has such an id, title or uri, or when documents with several
+            ids have the title or uri. Nothing is removed then.
         BusyError: when another process is writing the datastore.
     """
     folder = datastore.folder if isinstance(datastore, Datastore) else datastore
@@ -69,7 +70,7 @@ def remove_documents(
 
 
 def _named(store: Datastore, name: str) -> set[int]:
-    """Numbers of the documents that an id means, or a title or uri that one id alone has."""
+    """Returns the numbers of the documents with an id, or with a title or uri of a single id."""
     table, removed = store.documents, set(store.manifest.removed)
     found = set(table.numbers_of(name)) - removed
     if found:
@@ -80,14 +81,14 @@ def _named(store: Datastore, name: str) -> set[int]:
         if len(ids) > 1:
             some = ", ".join(repr(one) for one in ids[:3]) + (", ..." if len(ids) > 3 else "")
             raise CorpusError(
-                f"{len(ids)} documents have the {what} {name!r}: name them by their ids, {some}; "
-                "nothing was removed"
+                f"{len(ids)} documents have the {what} {name!r}, so nothing was removed: name them "
+                f"by their ids, {some}"
             )
         if found:
             return found
     raise CorpusError(
-        f"{store.folder} holds no document {name!r}, by id, title or uri; nothing was removed "
-        f"(`knn-logits info {store.folder} --documents` lists them)"
+        f"{store.folder} has no document with the id, title or uri {name!r}, so nothing was "
+        f"removed: `knn-logits info {store.folder} --documents` lists the documents"
     )
 
 
@@ -98,10 +99,10 @@ def compact(
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
-    """Writes a datastore anew without its removed documents, and deletes the old files.
+    """Rewrites a datastore without its removed documents, and deletes the old files.
 
-    Of a removed document no token, key, code or title is left in the folder. What the index learnt
-    from all keys together (its centroids) stays. The keys themselves are not computed again.
+    No token, key, code or title of a removed document is left in the folder. The centroids of the
+    index, which were learnt from all keys together, stay. No key is computed again.
 
     Args:
         datastore: A datastore, or its folder.
@@ -115,7 +116,7 @@ def compact(
     Raises:
         CorpusError: when nothing would be left.
         BusyError: when another process is writing the datastore.
-        StorageError: when the disk is full; the datastore is as it was.
+        StorageError: when the disk is full. The datastore is then unchanged.
     """
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     folder = store.folder.resolve()
@@ -126,12 +127,18 @@ def compact(
             job.give_up()
             return store
         if not store.has_keys:
-            raise DatastoreError(f"{folder} has no keys: build it again without those documents")
+            raise DatastoreError(
+                f"{folder} has no keys, so it cannot be compacted: build it again without the "
+                "removed documents"
+            )
         kept_documents = np.ones(old.documents, dtype=bool)
         kept_documents[list(old.removed)] = False
         entries = _kept_entries(store, kept_documents)
         if not entries.any():
-            raise CorpusError(f"nothing would be left of {folder}; delete the folder instead")
+            raise CorpusError(
+                f"every document of {folder} is removed, so nothing would be left of it: delete "
+                "the folder instead"
+            )
         tokens = _write_text(job, store, kept_documents)
         _write_keys(job, store, entries, shard_bytes, progress)
         if store.clusters is not None:
@@ -154,26 +161,29 @@ def compact(
         left = leftovers(folder, read_manifest(folder))
         if left:
             raise StorageError(
-                f"{folder} is compact, but {', '.join(left[:3])} of its old state could not be "
-                "deleted: run `knn-logits compact` again"
+                f"{folder} was compacted, but old files could not be deleted "
+                f"({', '.join(left[:3])}): run `knn-logits compact` again"
             )
     return Datastore(folder)
 
 
 def _kept_entries(store: Datastore, documents: Array) -> Array:
-    """bool [entries]: those of the documents kept, but for the first token of a context."""
+    """Selects the entries of the kept documents, bool [entries].
+
+    The first token of a context is not an entry.
+    """
     entries = np.ones(len(store), dtype=bool)
     entries[store.removed_entries] = False
     table = store.documents
     if store.manifest.windows.concatenate and not documents[0] and documents.any():
-        # The stream now begins with the first document kept, and nothing predicts its first token.
+        # The stream now begins with the first kept document, whose first token nothing predicts.
         begins = table.first[documents][:1]
         entries[store.contexts.entries_of(begins, np.ones(1, np.int64))] = False
     return entries
 
 
 def _write_text(job: Job, store: Datastore, documents: Array) -> int:
-    """Writes the tokens and the table of the documents kept, and returns the number of tokens."""
+    """Writes the tokens and the table of the kept documents, and returns the number of tokens."""
     table, records, first = store.documents, [], 0
     for number in np.flatnonzero(documents).tolist():
         record = table[number]
@@ -215,7 +225,7 @@ def _kept_keys(store: Datastore, entries: Array) -> Iterator[Array]:
 def _compacted(
     store: Datastore, small: Datastore, entries: Array, threads: int | None, progress: Progress
 ) -> tuple[Index, IndexRecord]:
-    """The index over the entries kept: the codes stay, their numbers change."""
+    """Makes the index over the kept entries. Their codes stay, and their numbers change."""
     record = store.manifest.index
     arrays = store.index_arrays()
     if arrays is None:

@@ -1,4 +1,4 @@
-"""The steps that a build and an addition share: text, canary, keys."""
+"""The steps that building and adding share: writing the text, the canary and the keys."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from knn_logits.windows import plan
 
 @dataclass(frozen=True)
 class KeyPlan:
-    """All that decides what the keys of a text are, down to the last bit.
+    """Everything that determines the keys of a text, down to the last bit.
 
     Attributes:
         location: Where the key is.
         windows: How the text is cut.
         dtype: Precision of the stored keys.
-        batch_tokens: Tokens a forward pass: a matrix product rounds by its shape.
+        batch_tokens: Tokens of one forward pass. The shape of a matrix product affects rounding.
         pairs: Cuts the sources and targets of an encoder-decoder model.
     """
 
@@ -59,7 +59,7 @@ class KeyPlan:
     pairs: PairTokenizer | None = None
 
     def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
-        """The plan by name, to compare with that of an unfinished job."""
+        """Returns the plan as text, to compare it with the plan of an unfinished job."""
         record = model_record(model)
         plan = {
             "model type": record.type,
@@ -84,14 +84,14 @@ class KeyPlan:
 
 
 def write_canary(job: Job, model: nn.Module, tokenizer: Any, keys: KeyPlan) -> dict[str, Array]:
-    """Computes the keys of a fixed text, and keeps them for a run that goes on with the job.
+    """Computes the keys of a fixed text, the canary, and keeps them for a run that continues.
 
     Returns:
         The canary's arrays by name.
 
     Raises:
-        MismatchError: when an earlier run of the job was of another model.
-        ModelError: when the model reads ahead.
+        MismatchError: when an earlier run of the job had another model.
+        ModelError: when the model's states depend on later tokens.
     """
     tokens = canary_tokens(tokenizer, vocabulary_size(model))[: keys.windows.window]
     check_causal(model, keys.location, tokens)
@@ -103,8 +103,8 @@ def write_canary(job: Job, model: nn.Module, tokenizer: Any, keys: KeyPlan) -> d
             return {CANARY_TOKENS: saved[CANARY_TOKENS], CANARY_KEYS: before}
         if not job.overwrite:
             raise MismatchError(
-                f"{job.folder} holds an unfinished build of other weights than this model's; load "
-                "the same model to go on, or begin again with --overwrite"
+                f"{job.folder} holds an unfinished build by a model with other weights; load that "
+                "model to continue, or start again with --overwrite"
             )
         job.begin_again()
     canary = {CANARY_TOKENS: tokens, CANARY_KEYS: computed}
@@ -139,7 +139,7 @@ def cut_documents(
     """Cuts documents into tokens.
 
     Yields:
-        Each document, its tokens, and for each of its places the number of the first token there.
+        Each document, its tokens, and the number of the first token at each of its places.
     """
     if pairs is None:
         yield from tokenize_with_places(tokenizer, documents)
@@ -150,7 +150,7 @@ def cut_documents(
 def write_cut(
     writer: TokenWriter, cut: Iterable[Cut], progress: Progress, pairs: PairTokenizer | None = None
 ) -> None:
-    """Appends documents that are cut, but for those without a token."""
+    """Appends documents that were cut into tokens, except those without a token."""
     for document, ids, places in cut:
         if ids:
             writer.add(ids, **document_fields(document, places, pairs=pairs is not None))
@@ -158,12 +158,12 @@ def write_cut(
 
 
 def document_fields(document: Document, places: Sequence[int], *, pairs: bool) -> dict[str, Any]:
-    """What the table of documents keeps of one, beside where its tokens stand.
+    """Returns what the table of documents keeps of a document, besides where its tokens are.
 
     Args:
         document: The document.
-        places: For each of its places, the number of the first token there.
-        pairs: Whether it has a source.
+        places: The number of the first token at each of its places.
+        pairs: Whether the document has a source.
     """
     return {
         "id": document.id,
@@ -201,7 +201,7 @@ def write_keys(
     shard_bytes: int = SHARD_BYTES,
     progress: Progress,
 ) -> None:
-    """Computes and writes the keys from `first_entry` on, or those that are still missing."""
+    """Computes and writes the keys from `first_entry` on that an earlier run did not write."""
     tokens = map_array(job.path("tokens"), "int32", (text.tokens,))
     entries = contexts.entries - first_entry
     windows = [
@@ -240,7 +240,7 @@ def write_keys(
     for part in parts:
         writer.append(part)
         done += len(part)
-        # Of a group that an earlier run had computed in part, some keys were counted twice.
+        # If an earlier run computed part of a group, some keys were counted twice.
         computed = done
         progress("keys", done, entries)
     writer.flush()

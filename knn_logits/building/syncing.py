@@ -1,4 +1,4 @@
-"""`sync_documents`: a datastore is brought in step with documents, at the cost of what is new."""
+"""`sync_documents` updates a datastore to given documents, at the cost of what is new."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Sync:
     Attributes:
         datastore: The datastore, opened again.
         added: Ids of the documents that are new.
-        changed: Ids of those whose text, title, uri or metadata are others than before.
-        removed: Ids of those that are gone.
-        unchanged: How many are as they were.
-        kept: Ids of those that are gone, but were to be kept.
-        tokens: Tokens of which keys are computed.
+        changed: Ids of the documents whose text, title, uri or metadata changed.
+        removed: Ids of the documents that are gone.
+        unchanged: Number of documents that did not change.
+        kept: Ids of the documents that are gone, but that `keep` wanted to stay.
+        tokens: Number of tokens whose keys are computed.
     """
 
     datastore: Datastore
@@ -53,7 +53,7 @@ class Sync:
     tokens: int
 
     def to_dict(self) -> dict[str, int]:
-        """The numbers, as JSON."""
+        """Returns the numbers of documents, for JSON."""
         return {
             "added": len(self.added),
             "changed": len(self.changed),
@@ -79,28 +79,29 @@ def sync_documents(
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Sync:
-    """Brings a datastore in step with documents: adds new ones, replaces changed, removes gone.
+    """Updates a datastore to given documents: adds new, replaces changed and removes old ones.
 
-    Documents are told apart by their ids, and compared by their tokens, so keys are computed of new
-    text only. Where nothing but a title, a uri or metadata is another, no key is computed. Readers
-    see the datastore as it was until all is done. A call that was interrupted goes on when it is
-    made again with the same documents; with others it begins again.
+    Documents are matched by their ids and compared by their tokens, so keys are computed for new
+    text only. A change of a title, a uri or metadata computes no key. Until the call has finished,
+    readers see the datastore as it was. An interrupted call continues when it is made again with
+    the same documents; with other documents it starts again.
 
-    What is gone or was replaced is never found any more; `compact` deletes it from the disk.
+    No search finds the text that was removed or replaced. `compact` deletes it from the disk.
 
     Args:
         model: The model that built the datastore.
         tokenizer: Its tokenizer.
         datastore: A datastore, or its folder.
-        documents: All that the datastore is to hold, in any order; read once. Texts without an id
-            are numbered from 0, as in a build.
+        documents: All documents that the datastore is to hold, in any order. They are read once.
+            Texts without an id are numbered from 0, as in a build.
         dry_run: Find out what would be done, and write nothing.
-        force: Go on where not one document of the datastore is among those given.
-        keep: Says of an id that is gone whether its documents stay; asked when all are read.
-        on_plan: Told what will be done before keys are computed; what it raises ends the call.
-        batch_tokens: Tokens a forward pass; None chooses by the device.
-        shard_bytes: Size of a file of keys.
-        threads: OpenMP threads of the index; None leaves FAISS's own choice.
+        force: Continue even if none of the datastore's documents is among those given.
+        keep: Decides whether the documents of an id that is gone stay. It is called when all
+            documents are read.
+        on_plan: Called with the plan before keys are computed. An exception from it ends the call.
+        batch_tokens: Tokens of one forward pass; None chooses by the device.
+        shard_bytes: Size of one file of keys.
+        threads: OpenMP threads of the index; None leaves the choice to FAISS.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -108,7 +109,7 @@ def sync_documents(
 
     Raises:
         MismatchError: when model or tokenizer are not the datastore's.
-        CorpusError: when not one document of the datastore is among those given.
+        CorpusError: when none of the datastore's documents is among those given.
         DatastoreError: when there is something to add, and the datastore has no keys.
         BusyError: when another process is writing the datastore.
         StorageError: when the disk is full.
@@ -125,7 +126,7 @@ def sync_documents(
         deque(differences.new(cut), maxlen=0)
         return differences.settled(keep, force=force)
     plan = keys.as_text(model, tokenizer)
-    # Another text than that of an unfinished call is no mistake: files change meanwhile.
+    # Files may change between an unfinished call and this one, so another text is not an error.
     with begin(folder, "sync", plan, overwrite=True) as job, evaluating(model):
         store = Datastore(folder)
         differences = _Differences(store, progress)
@@ -188,30 +189,30 @@ def _without_text(job: Job, store: Datastore, differences: _Differences) -> None
 def _warn_of_one_stream(store: Datastore, differences: _Differences) -> None:
     if differences.gone and store.manifest.windows.concatenate:
         logger.warning(
-            "the documents of %s are one stream: those that stay were read behind those that are "
-            "gone; build it again where that matters",
+            "the documents of %s are one stream, so the keys of those that stay still depend on "
+            "removed text before them; build the datastore again where that matters",
             store.folder,
         )
 
 
 class _Differences:
-    """What tells a datastore from the documents that it is to hold.
+    """The differences between a datastore and the documents that it is to hold.
 
     Args:
         store: The datastore.
-        progress: Told how many tokens were read.
+        progress: A callback that is told how many tokens were read.
 
     Attributes:
-        gone: Numbers of the documents that do not stay; known once `settled` was called.
-        described: Of documents that stay, by number, what is said of them otherwise than before.
+        gone: Numbers of the documents that do not stay, known once `settled` was called.
+        described: The new title, uri and metadata of documents that stay, by their number.
     """
 
     def __init__(self, store: Datastore, progress: Progress) -> None:
         self._store = store
         self._progress = progress
         self._pairs = store.manifest.pairs is not None
-        # Documents that were not met yet. Parts of one large file share an id, and are met one by
-        # one.
+        # Documents of the datastore that no given document has matched yet. The parts of one large
+        # file share an id, and are matched one after another.
         self._waiting: dict[tuple[str, bytes], deque[int]] = {}
         self._before: dict[str, None] = {}
         for number, id, digest in contents_of(store):
@@ -225,11 +226,11 @@ class _Differences:
 
     @property
     def removed(self) -> tuple[int, ...]:
-        """Numbers of all documents that no search finds, ascending."""
+        """Numbers of all documents that no search will find, ascending."""
         return tuple(sorted({*self._store.manifest.removed, *self.gone}))
 
     def new(self, cut: Iterator[Cut]) -> Iterator[Cut]:
-        """The documents that the datastore does not hold under their ids."""
+        """Yields the documents that the datastore does not hold under their ids."""
         read = 0
         for document, ids, places in cut:
             if not ids:
@@ -251,14 +252,14 @@ class _Differences:
                 self.described[number] = {name: fields[name] for name in _DESCRIBING}
 
     def settled(self, keep: Callable[[str], bool] | None, *, force: bool) -> Sync:
-        """What is to be done, once all documents were read."""
+        """Decides what is to be done, once all documents were read."""
         before, met = self._before, self._met
         if before and not before.keys() & met.keys() and not force:
             one = next(iter(before))
             raise CorpusError(
-                f"not one of the {len(before):,} documents of {self._store.folder} is among the "
-                f"{len(met):,} given, not {one!r} either: name the folder that it was built from, "
-                "or pass --force (force=True) to replace them all"
+                f"none of the {len(before):,} documents of {self._store.folder}, such as {one!r}, "
+                f"is among the {len(met):,} given: name the folder that it was built from, or pass "
+                "--force (force=True) to replace them all"
             )
         left = [(id, number) for (id, _), numbers in self._waiting.items() for number in numbers]
         kept = [id for id in before if id not in met and keep is not None and keep(id)]

@@ -1,10 +1,10 @@
-"""Choosing the settings that a datastore's own text is written with.
+"""Chooses the settings for writing text with a datastore.
 
-The likeliest settings do not write the best text. They let a thousand neighbors vote almost alike,
-which predicts well and, when the likeliest token is taken each time, writes blank lines and loops.
-Text is written with a sharp vote instead, along pointers: once a passage has given a token, the
-passage goes on, and the index is searched again only where it ends or another token was chosen.
-LOG.md has the measurements.
+The settings with the highest likelihood do not write the best text. They let a thousand neighbors
+vote with almost equal weights. That predicts well, but when the likeliest token is taken each time,
+it writes blank lines and loops. So text is written with a sharp vote that follows pointers: once a
+passage has given a token, it goes on giving tokens. The index is searched again only where the
+passage ends or another token was chosen. LOG.md has the measurements.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from knn_logits.datastore.store import Datastore
 
 _K = 64
 _LMBDA = 0.7
-# Of half of the queries, the nearest neighbor has at least this share of the vote.
+# For half of the queries, the nearest neighbor has at least this share of the vote.
 _STRONGEST = 0.9
-# An n-gram may not come twice in a text, for the smallest n whose n-grams hardly ever come twice
-# in so many tokens of the datastore.
+# A written text may not repeat an n-gram. n is the smallest number for which n-grams hardly ever
+# repeat within so many tokens of the datastore.
 _REPEATED, _REPEATED_WITHIN, _PLACES = 0.02, 256, 64
 _NGRAMS = (4, 6, 8, 10, 12, 16, 20, 24, 32)
 
@@ -36,22 +36,22 @@ def choose_writing(
     temperature: float | None = None,
     seed: int = 0,
 ) -> WritingRecord | None:
-    """The settings for text that goes on from a prompt.
+    """Chooses the settings for text that continues a prompt.
 
-    The temperature follows from how far apart neighbors are: it is the one at which the nearest
-    neighbor of a typical query has nine tenths of the vote.
+    The temperature depends on the distances between neighbors: it gives the nearest neighbor of a
+    typical query nine tenths of the vote.
 
     Args:
-        store: The datastore, with its keys; its manifest may be unwritten.
-        nearness: From `nearness_of`; None where the datastore is too small for it.
-        k: A value that is kept; None takes 64, or all entries where they are fewer.
+        store: The datastore, with its keys. Its manifest need not be written yet.
+        nearness: The result of `nearness_of`; None where the datastore is too small for it.
+        k: A value to keep; None takes 64, or the number of entries if that is smaller.
         lmbda: Weight of the neighbors; None takes 0.7.
         temperature: Temperature of the softmax over the neighbors; None chooses it.
         seed: Seed of the sample.
 
     Returns:
-        The settings; None where all three are given, which then hold for writing as well, or where
-        the datastore has too few different keys to choose a temperature on.
+        The settings. None where all three are given, since these then hold for writing as well.
+        None also where the datastore has too few different keys to choose a temperature.
     """
     if None not in (k, lmbda, temperature):
         return None
@@ -69,7 +69,7 @@ def choose_writing(
 
 
 def _sharp_temperature(nearness: Tensor) -> float | None:
-    """The temperature at which the nearest neighbor's median share is `_STRONGEST`.
+    """Finds the temperature at which the nearest neighbor's median share is `_STRONGEST`.
 
     Args:
         nearness: float32 [queries, k], see `Nearness.distances`.
@@ -91,10 +91,10 @@ def _sharp_temperature(nearness: Tensor) -> float | None:
 
 
 def unrepeated_ngram(store: Datastore, seed: int = 0) -> int | None:
-    """The smallest n of which n-grams hardly ever come twice within a page of a datastore's text.
+    """Finds the smallest n for which n-grams hardly ever repeat within a page of the text.
 
     Returns:
-        Between 4 and 32; None where the datastore's text repeats itself more.
+        A number from 4 to 32; None where the datastore's text repeats longer n-grams.
     """
     tokens, size = store.tokens, _REPEATED_WITHIN
     if len(tokens) < 2 * size:

@@ -1,9 +1,9 @@
-"""Who is asking: what stands around a forward pass, or around a call of a logits processor.
+"""Finds out who made a forward pass, or who called a logits processor, from the call stack.
 
-`generate()` tells a processor the ids and the scores. It does not tell whether a forward pass was
-its own or another processor's, whether an assistant asks, which rows have ended, and where one
-generation ends and the next begins. The stack does: every processor is called by a
-`LogitsProcessorList`, of which each generation makes one, and every draft by a candidate generator.
+`generate()` gives a processor only the ids and the scores. The processor also has to know which
+generation calls it, whether an assistant model does, which rows have ended, and whether another
+processor made a forward pass. The stack shows this. Each generation makes a `LogitsProcessorList`
+that calls its processors, and a candidate generator makes every draft.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from transformers import LogitsProcessorList
 _CALL = LogitsProcessorList.__call__.__code__
 # The method by which every candidate generator of assisted decoding makes its drafts.
 _DRAFT = "get_candidates"
-# A local variable of the loops that fill up ended rows: 1 for a row that goes on, 0 for the others.
+# A local variable of the loops that pad ended rows: 1 for a row that goes on, 0 for an ended one.
 _GOING_ON = "unfinished_sequences"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where on the stack something happens.
+    """A place on the call stack.
 
     Attributes:
-        depth: Processor lists that are being called. A forward pass of a generation stands one
-            less deep than the calls of its processors; one made by a processor, as deep as these.
-        drafts: Whether a candidate generator is at work: an assistant, or made-up scores.
-        lists: The innermost list's frame.
+        depth: Number of processor lists on the stack. A forward pass of a generation is one less
+            deep than the calls of its processors. A forward pass that a processor makes is as deep
+            as those calls.
+        drafts: Whether a candidate generator is on the stack: an assistant or made-up scores.
+        lists: The frame of the innermost processor list.
     """
 
     depth: int
@@ -42,7 +43,7 @@ class Place:
 
 
 def place() -> Place:
-    """Where the caller stands."""
+    """Returns the place of the caller on the stack."""
     depth, drafts, innermost = 0, False, None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -61,8 +62,8 @@ def _local(frame: FrameType | None, name: str) -> Any:
         return None
     names = frame.f_locals
     value = names.get(name)
-    # A function's are a copy, until Python 3.13, which would keep all its values alive; a module's
-    # are the module.
+    # Before Python 3.13 the local variables of a function are a copy, which would keep all their
+    # values alive. Those of a module are the module itself.
     if type(names) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         names.clear()
     return value
@@ -73,10 +74,10 @@ class Call:
     """One call of a logits processor.
 
     Attributes:
-        processors: The list that it is called from, of which each `generate()` has its own; None
-            in a loop that calls the processor directly.
-        going_on: int64 [rows], 0 for rows that only get padding from here on; None when unknown.
-        depth: See `Place`; of the forward passes that the call can be about.
+        processors: The list that makes the call. Each `generate()` has its own list. None in a
+            loop that calls the processor directly.
+        going_on: int64 [rows], 0 for rows that get only padding from here on; None if unknown.
+        depth: The depth of the forward passes that the call can be about; see `Place`.
         drafts: See `Place`.
     """
 
@@ -99,11 +100,11 @@ class Call:
 
 
 class Course:
-    """The calls of one generation, as far as they have come.
+    """The calls that one generation has made so far.
 
     Args:
         call: Its first call.
-        length: Tokens there.
+        length: Number of tokens at that call.
         whole: Whether the forward pass read the whole text.
     """
 
@@ -113,14 +114,16 @@ class Course:
         self._cached = not whole
 
     def goes_on(self, call: Call, length: int, *, whole: bool) -> bool:
-        """Whether the first call about a forward pass belongs to this generation, and notes it.
+        """Decides whether the first call about a forward pass belongs to this generation.
+
+        A call that belongs to it is noted.
 
         Args:
-            call: That call.
-            length: Tokens there: between those of the pass before and one more than its last call
-                had, since candidates may have been rejected.
-            whole: Whether the forward pass read the whole text: after passes that read the new
-                tokens only, that is another generation.
+            call: The call.
+            length: Number of tokens at the call. It lies between that of the previous pass and one
+                more than that of the last call, since candidates may have been rejected.
+            whole: Whether the forward pass read the whole text. After passes that read new tokens
+                only, such a pass belongs to another generation.
         """
         processors = None if self._processors is None else self._processors()
         if processors is not call.processors or (whole and self._cached):

@@ -1,4 +1,4 @@
-"""Models that `torch.compile` has seen: compiled code knows the hooks of its time and no others."""
+"""Handles models that `torch.compile` has compiled. Their code does not see later hooks."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import nn
 
 # Where transformers and PyTorch keep the compiled form of a module's call.
 _CALLS = ("_compiled_call", "_compiled_call_impl")
-# What a compiled function, and a compiled module, call the original.
+# The attributes by which a compiled function and a compiled module refer to the original.
 _FUNCTION, _MODULE = "_torchdynamo_orig_callable", "_orig_mod"
 
 
 def original(module: nn.Module) -> nn.Module:
-    """A module itself, without what `torch.compile(module)` puts around it."""
+    """Returns the module that `torch.compile(module)` has wrapped."""
     found: Any = vars(module).get("_modules", {}).get(_MODULE, module)
     assert isinstance(found, nn.Module)
     return found
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether the model or a part of it was compiled, in any of the ways there are."""
+    """Whether the model or a part of it was compiled, in any of PyTorch's ways."""
     return "torch._dynamo" in sys.modules and any(map(_is_compiled, model.modules()))
 
 
@@ -38,14 +38,14 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def forget_compiled(model: nn.Module) -> None:
-    """Drops the compiled code, which is then made again, with the hooks of that time."""
+    """Drops the compiled code. PyTorch then compiles again, with the present hooks."""
     if is_compiled(model):
         sys.modules["torch._dynamo"].reset()
 
 
 @contextmanager
 def uncompiled(model: nn.Module) -> Iterator[None]:
-    """Runs the model as it is written for a while, so that every hook is called."""
+    """Runs the model without its compiled code for a while, so that every hook is called."""
     if not is_compiled(model):
         yield
         return

@@ -1,6 +1,6 @@
-"""One forward pass that yields the keys of whole windows: for building, checking, explaining.
+"""Runs one forward pass that yields the keys of whole windows: to build, check or explain.
 
-Knows nothing of `generate()`; that is `hooks`.
+This module knows nothing of `generate()`, which `hooks` handles.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from knn_logits.windows import TextWindow
 
 
 class _Reached(Exception):
-    """Leaves the forward pass once the key is there: what follows it is never computed."""
+    """Ends the forward pass once the key is computed, so that no later layer runs."""
 
 
 def input_device(model: nn.Module) -> torch.device:
-    """Where a model wants its inputs; not where weights lie that wait on disk or elsewhere."""
+    """The device that a model expects its inputs on, which may differ from that of its weights."""
     embeddings = getattr(model, "get_input_embeddings", lambda: None)()
     hook = getattr(embeddings, "_hf_hook", None)
     device = getattr(hook, "execution_device", None)
@@ -39,7 +39,7 @@ def input_device(model: nn.Module) -> torch.device:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; each module goes back to the mode it had."""
+    """Puts a model into evaluation mode for a while, and then restores each module's mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -52,17 +52,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def windows_batch(
     tokens: Array, windows: Sequence[TextWindow], device: torch.device
 ) -> dict[str, Tensor]:
-    """The model's inputs for windows of a text, padded on the right.
+    """Makes the model's inputs for windows of a text, padded on the right.
 
     Args:
-        tokens: int32, the text.
-        windows: Which parts; with their sources for an encoder-decoder model.
-        device: The model's.
+        tokens: int32 [tokens], the text.
+        windows: The windows, with their sources for an encoder-decoder model.
+        device: The model's device.
 
     Returns:
-        `input_ids`, int64 [windows, longest window], and an `attention_mask` where they differ;
-        with sources these are the encoder's, and the windows are `decoder_input_ids` and
-        `decoder_attention_mask`.
+        `input_ids`, int64 [windows, longest window], and an `attention_mask` where the lengths
+        differ. With sources, these two are of the sources, and the windows are
+        `decoder_input_ids` and `decoder_attention_mask`.
     """
     parts = [tokens[window.start : window.start + window.size] for window in windows]
     sources = [window.source for window in windows if window.source is not None]
@@ -73,12 +73,12 @@ def windows_batch(
 
 
 def padded(rows: Sequence[Array], device: torch.device, fill: int = 0) -> dict[str, Tensor]:
-    """Sequences of tokens as one tensor.
+    """Puts sequences of tokens into one tensor.
 
     Args:
-        rows: Integers [tokens] each.
-        device: Where to.
-        fill: Stands behind the shorter ones, where the mask is 0.
+        rows: The sequences, integers [tokens] each.
+        device: The device of the tensor.
+        fill: The token that fills up shorter sequences, where the mask is 0.
 
     Returns:
         `input_ids`, int64 [rows, longest], and an `attention_mask` where lengths differ.
@@ -96,12 +96,12 @@ def padded(rows: Sequence[Array], device: torch.device, fill: int = 0) -> dict[s
 
 
 def key_states(model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor]) -> Tensor:
-    """The keys of a batch, without the layers that come after them.
+    """Computes the keys of a batch, without running the layers after them.
 
     Args:
         model: The model, in evaluation mode.
         location: Where the key is.
-        inputs: Arguments of the model's forward: `input_ids` and the like, [rows, tokens].
+        inputs: The arguments of the model's forward pass: `input_ids` and so on, [rows, tokens].
 
     Returns:
         [rows, tokens, dim], in the model's precision, on the key's device.
@@ -116,7 +116,7 @@ def key_states(model: nn.Module, location: KeyLocation, inputs: Mapping[str, Ten
 def key_states_and_logits(
     model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The keys of a batch together with the model's own scores.
+    """Computes the keys of a batch together with the model's own scores.
 
     Returns:
         states: [rows, tokens, dim].
@@ -137,14 +137,15 @@ def _run(
     taken: list[Tensor] = []
 
     def take(value: Any) -> None:
-        # Another thread may generate with the same model at this moment.
+        # Another thread may be generating with the same model.
         if threading.get_ident() != owner:
             return
-        # A module that layers share runs several times: the first is the key, as in `hooks`.
+        # A module that several layers share runs several times. Its first run gives the key, as in
+        # `hooks`.
         if taken:
             return
         if not isinstance(value, Tensor):
-            raise ModelError(f"{location} carries no tensor; name another key with --key")
+            raise ModelError(f"no tensor passes through {location}; name another key with --key")
         taken.append(value)
         if until_key:
             raise _Reached
@@ -177,15 +178,15 @@ def _run(
 
 
 def as_rows(states: Tensor, rows_tokens: torch.Size, location: KeyLocation) -> Tensor:
-    """Gives states the shape [rows, tokens, dim], also where a model flattens them.
+    """Gives states the shape [rows, tokens, dim], also if the model flattens them.
 
     Raises:
-        ModelError: when they do not hold one vector a token.
+        ModelError: when the states do not have one vector for each token.
     """
     rows, tokens = rows_tokens
     if states.dim() >= 2 and states.numel() == rows * tokens * states.shape[-1]:
         return states.reshape(rows, tokens, states.shape[-1])
     raise ModelError(
-        f"{location} has the shape {tuple(states.shape)} for {rows} x {tokens} tokens, not one "
-        "vector a token; name another key with --key"
+        f"{location} has the shape {tuple(states.shape)} for {rows} x {tokens} tokens and so does "
+        "not hold one vector for each token; name another key with --key"
     )

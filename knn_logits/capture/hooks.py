@@ -1,11 +1,12 @@
 """The hooks that take the states during `generate()`, and the rule that finds the right one.
 
-`generate()` gives a logits processor the token ids and the scores, not the states. Which captured
-state belongs to a call follows from the ids: assisted decoding asks several times about one
-forward pass, classifier-free guidance runs a second one in between, an assistant's own calls
-concern none of ours. So the last forward passes ("windows") are kept with their ids and their
-start in the cache, and a call is answered by the window whose ids are the call's. Passes that other
-processors made, over the same ids perhaps, are told apart by where they were made (`calls`).
+`generate()` gives a logits processor the token ids and the scores, but not the states. The ids tell
+which captured state belongs to a call. The latest state would often be wrong: assisted decoding
+calls several times about one forward pass, classifier-free guidance runs a second pass in between,
+and an assistant model's calls have no pass of this model. So the last forward passes ("windows")
+are kept with their ids and their start in the cache. A call is answered by the window that has the
+call's ids. Other processors may make passes over the same ids; the call stack tells these apart
+(`calls`).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from knn_logits.capture.location import (
 )
 from knn_logits.capture.paged import allow_paged, refuse_paged
 
-# Of each depth: one for the call, one for a guidance pass in between, one to spare.
+# Windows kept for each depth: one for the call, one for a guidance pass, and one to spare.
 _WINDOWS_KEPT = 3
-# What the cache is called: the usual name, and that of models without attention.
+# The argument that holds the cache: the usual name, and the name in models without attention.
 _CACHE_NAMES = ("past_key_values", "cache_params")
 
 
@@ -42,17 +43,18 @@ class Window:
     """One forward pass.
 
     Attributes:
-        start: Tokens in the cache before it; a tensor for a static cache; None when unknown.
-        ids: int64 [rows, tokens], None when embeddings were given.
+        start: Number of tokens in the cache before the pass. It is a tensor for a static cache,
+            and None if unknown.
+        ids: int64 [rows, tokens]; None if the model was given embeddings.
         shape: (rows, tokens).
-        states: The captured tensor, one vector a token.
+        states: The captured tensor, one vector for each token.
         depth: See `Place`.
-        cache: The cache that it went on from, if there is one.
-        encoded: [rows, tokens, width], what rows of the same ids may differ in: what the encoder
-            gave, or the embeddings in place of ids; None for ids alone.
-        asked: The last position that was asked for, -1 at first. Each is asked for once.
-        whole: Whether it read the whole text of the call that it answered.
-        answers: What the processor wants to keep beside the window, by position.
+        cache: The cache that the pass continued, if any.
+        encoded: [rows, tokens, width], what may differ between rows with the same ids: the
+            encoder's output, or the embeddings that took the place of ids. None if there is none.
+        asked: The last position that a call asked for, -1 at first. Each is asked for once.
+        whole: Whether the pass read the whole text of the call that it answered.
+        answers: What the processor stores for the window, by position.
     """
 
     start: int | Tensor | None
@@ -68,7 +70,7 @@ class Window:
 
 
 class _ThreadState(threading.local):
-    """What one thread's forward passes left behind."""
+    """What the forward passes of one thread have left."""
 
     def __init__(self) -> None:
         self.windows: dict[int, deque[Window]] = defaultdict(lambda: deque(maxlen=_WINDOWS_KEPT))
@@ -85,9 +87,9 @@ class _ThreadState(threading.local):
 
 
 class _Hooks:
-    """The hook functions. They hold the threads' states and nothing of the processor.
+    """The hook functions. They hold the states of each thread, and no part of the processor.
 
-    Copied together with a model they do nothing: no processor will ask for the copy's states.
+    If a model is copied, the copy's hooks do nothing, since no processor asks for its states.
     """
 
     def __init__(self, model: nn.Module, decoder: nn.Module, location: KeyLocation) -> None:
@@ -101,10 +103,11 @@ class _Hooks:
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"copied": True}
 
-    # Removed by another thread while a forward pass is at them, they are called once more, and
-    # without `kwargs`: nobody will ask for those states.
+    # Another thread may remove the hooks during a forward pass. They are then called once more
+    # without `kwargs`, and nobody will ask for those states.
 
-    # Compiled code must not trace these: they keep tensors across calls and read a cache's length.
+    # The compiler must not trace these functions: they keep tensors across calls and read the
+    # length of a cache.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def on_model(
         self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
@@ -169,7 +172,8 @@ class _Hooks:
         window, thread.open = thread.open, None
         if window is None or not isinstance(states, Tensor):
             return
-        # A copy: CUDA graphs reuse their output's memory, and a network may work in place.
+        # A copy is needed: CUDA graphs reuse the memory of their output, and a network may work in
+        # place.
         window.states = states.detach().clone()
         thread.windows[window.depth].append(window)
 
@@ -200,16 +204,17 @@ def _counts(cache: Any) -> bool:
 
 
 def _longest_layer(cache: Any) -> int:
-    """The first layer may keep its states elsewhere, and count nothing."""
+    """Takes the longest layer, since the first one may keep its states elsewhere."""
     own = getattr(cache, "self_attention_cache", cache)
     lengths = (getattr(one, "get_seq_length", lambda: 0)() for one in getattr(own, "layers", ()))
     return max((int(length) for length in lengths), default=0)
 
 
 class StateCapture:
-    """Attaches to a model, and answers which states a call of a logits processor is about.
+    """Attaches to a model and finds the states that a call of a logits processor is about.
 
-    States never cross threads. `close()`, or the collection of this object, removes every hook.
+    A thread never sees the states of another. The hooks are removed by `close()`, or when this
+    object is garbage-collected.
 
     Args:
         model: The model that will generate.
@@ -238,23 +243,23 @@ class StateCapture:
 
     @property
     def closed(self) -> bool:
-        """Whether the hooks are gone."""
+        """Whether the hooks were removed."""
         return not self._finalizer.alive
 
     def close(self) -> None:
-        """Removes the hooks; the model is as it was. Again has no effect."""
+        """Removes the hooks, so that the model is as it was. A second call has no effect."""
         self._finalizer()
 
     def find(self, input_ids: Tensor, call: Call | None = None) -> tuple[Window, int] | None:
-        """The forward pass, and the position in it, that produced the scores of a call.
+        """Finds the forward pass and the position in it that produced the scores of a call.
 
         Args:
-            input_ids: The ids as a logits processor gets them, [rows, length].
-            call: The call; None for the one that is being made.
+            input_ids: The ids as a logits processor gets them, int64 [rows, length].
+            call: The call; None for the present one.
 
         Returns:
-            The window and the position, or None for a call that no forward pass of this thread
-            answers: made-up scores, or those of an assistant model.
+            The window and the position. None if no forward pass of this thread produced the
+            scores, because they are made up or come from an assistant model.
         """
         thread, call = self._hooks.thread, call or Call.now()
         if call.drafts:
@@ -286,7 +291,7 @@ class StateCapture:
         return window, position
 
     def states(self, window: Window, first: int) -> Tensor:
-        """The states of a window from a position on.
+        """Returns the states of a window from a position on.
 
         Returns:
             [rows, tokens - first, dim].
@@ -298,12 +303,13 @@ class StateCapture:
 def _choose(
     windows: list[Window], input_ids: Tensor, offset: int, cache: weakref.ref[Any] | None
 ) -> tuple[Window, int] | None:
-    """The window whose ids are the call's, and the position in it.
+    """Chooses the window that has the call's ids, and the position in it.
 
-    Passes outside this generation may match as well. One that goes on from the cache of the window
-    before is right. Among those that read the whole text the latest is: an earlier one had another
-    mask or another source. Otherwise the one that read most of it is, since chance matches are
-    short; of equals the first, because a guidance pass follows the model's own.
+    Passes of other generations may have the same ids. A pass that continues the cache of the
+    previous window is the right one. Among passes over the whole text the latest is right, since an
+    earlier one had another mask or another source. Otherwise the pass that read most of the text is
+    right, since chance matches are short. Among equals the first is right, because a guidance pass
+    follows the model's own pass.
     """
     found = [(window, _position(window, input_ids, offset)) for window in windows]
     matches = [(window, position) for window, position in found if position is not None]
@@ -330,10 +336,10 @@ def _position(window: Window, input_ids: Tensor, offset: int) -> int | None:
 
 
 def _whole_offset(window: Window, input_ids: Tensor) -> int | None:
-    """How far a call's ids lie behind the cache's positions, for a sequence's first call.
+    """The offset between a call's ids and the cache's positions, at a sequence's first call.
 
-    They differ when the prompt was given as embeddings, or followed a prefix or a cache whose
-    tokens the ids leave out.
+    The two differ if the ids lack some tokens: those of a prompt given as embeddings, of a prefix,
+    or of a cache that was filled before.
     """
     rows, length = input_ids.shape
     if window.shape[0] != rows:

@@ -1,8 +1,8 @@
-"""Where in a model the key is: one structural rule, and the ways to name another place.
+"""Finds the place of the key in a model, by a rule about its structure or by a given name.
 
-The default is the input of the last decoder layer's feed-forward network, after its layer norm,
-the best of the places compared by Khandelwal et al. (2020), section 5 ("Key function"). No model
-type is known by name here.
+The default is the input of the last decoder layer's feed-forward network, after its layer norm.
+It was the best place in the comparison of Khandelwal et al. (2020), section 5 ("Key function"). No
+model type is known by name here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from knn_logits.errors import ConfigError, ModelError
 Side = Literal["input", "output"]
 DEFAULT_KEY = "ffn_input"
 
-# In this order: a layer of experts also holds "mlp" modules, but deeper inside.
+# The names are tried in this order. A layer of experts also has "mlp" modules, but deeper inside.
 _FEED_FORWARD_NAMES = (
     "mlp",
     "ffn",
@@ -34,10 +34,10 @@ _FEED_FORWARD_NAMES = (
 
 @dataclass(frozen=True)
 class KeyLocation:
-    """A side of a module, whose tensor is the key of each token.
+    """A module and one side of it. The tensor that passes there holds the key of each token.
 
     Attributes:
-        name: As the user gave it: "ffn_input", "layer_output", or "MODULE:input|output".
+        name: The name that the user gave: "ffn_input", "layer_output" or "MODULE:input|output".
         module: The module's path in the model, as in `model.named_modules()`.
         side: Whether the tensor that enters the module is taken, or the one that leaves it.
     """
@@ -54,7 +54,7 @@ def decoder_of(model: nn.Module) -> nn.Module:
     """The module that holds the decoder's layers.
 
     Raises:
-        ModelError: when the model names none, or cannot generate.
+        ModelError: when the model has no decoder, or cannot generate.
     """
     can_generate = getattr(model, "can_generate", None)
     get_decoder = getattr(model, "get_decoder", None)
@@ -64,7 +64,7 @@ def decoder_of(model: nn.Module) -> nn.Module:
         decoder = getattr(model, "base_model", None)
     if not isinstance(decoder, nn.Module) or (callable(can_generate) and not can_generate()):
         raise ModelError(
-            f"{type(model).__name__} has no decoder that generates: kNN needs a causal or an "
+            f"{type(model).__name__} has no decoder that generates text: load a causal or an "
             "encoder-decoder language model (AutoModelForCausalLM, AutoModelForSeq2SeqLM)"
         )
     return decoder
@@ -80,13 +80,13 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
 
     Args:
         model: A causal or encoder-decoder language model of transformers.
-        name: "ffn_input": what enters the feed-forward network of the decoder's last layer;
-            "layer_output": what leaves that layer; or a module's path with ":input" or ":output".
+        name: "ffn_input" is the input of the feed-forward network in the decoder's last layer.
+            "layer_output" is the output of that layer. Any other place is a module's path followed
+            by ":input" or ":output".
 
     Raises:
         ConfigError: when the name has none of these forms.
-        ModelError: when the decoder has no such module; the message names modules that the model
-            has.
+        ModelError: when the decoder has no such module. The message names some that it has.
     """
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a transformers model, not {type(model).__name__}")
@@ -106,8 +106,8 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
         raise ModelError(f"{type(model).__name__} has no module {path!r}; {_suggestions(model)}")
     if not any(module is modules[path] for module in decoder_of(model).modules()):
         raise ModelError(
-            f"{path} is no part of the decoder of {type(model).__name__}, whose states are the "
-            f"keys; {_suggestions(model)}"
+            f"{path} is not in the decoder of {type(model).__name__}, which keys are taken from; "
+            f"{_suggestions(model)}"
         )
     return KeyLocation(name, path, "input" if side == "input" else "output")
 
@@ -120,7 +120,7 @@ def _last_layer(model: nn.Module) -> nn.Module:
             if isinstance(last, GradientCheckpointingLayer):
                 return last
     raise ModelError(
-        f"the decoder of {type(model).__name__} has no list of layers that the rule knows; "
+        f"the decoder of {type(model).__name__} has no list of layers that is known here; "
         f"name the key with --key (key= in Python); {_suggestions(model)}"
     )
 
@@ -135,8 +135,8 @@ def _feed_forward(model: nn.Module, layer: nn.Module) -> nn.Module:
                     return child
         level = [child for _, child in children]
     raise ModelError(
-        f"the last layer of {type(model).__name__} has no feed-forward network that the rule "
-        f"knows; name the key with --key (key= in Python); {_suggestions(model)}"
+        f"the last layer of {type(model).__name__} has no feed-forward network that is known here; "
+        f"name the key with --key (key= in Python); {_suggestions(model)}"
     )
 
 
@@ -155,7 +155,7 @@ def _path_of(model: nn.Module, wanted: nn.Module) -> str:
 
 
 def _suggestions(model: nn.Module, limit: int = 6) -> str:
-    """Paths in the last repeated block, where a key most likely is."""
+    """Suggests modules of the last repeated block, where a key most likely is."""
     lists = [
         (path, module)
         for path, module in model.named_modules()
@@ -173,7 +173,7 @@ def _suggestions(model: nn.Module, limit: int = 6) -> str:
 
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The states among a module's arguments: the first tensor, positional ones first."""
+    """Returns the states among a module's arguments: the first tensor, positional ones first."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
             return value

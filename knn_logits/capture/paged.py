@@ -1,7 +1,7 @@
 """Refuses `generate_batch` (and `cache_implementation="paged"`) while a processor is attached.
 
-Continuous batching drops custom processors without a word and never calls them, so that the model
-is the only place where it can be noticed.
+Continuous batching drops custom processors without a message and never calls them. So only the
+model can notice it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAME = "generate_batch"
 
 
 class _Refusal:
-    """Stands in for a model's `generate_batch`; counts the processors that put it there."""
+    """Replaces a model's `generate_batch`, and counts the processors that asked for this."""
 
     def __init__(self, model: nn.Module) -> None:
         self.attached = 0
@@ -25,13 +25,14 @@ class _Refusal:
         self.replaced = vars(model).get(_NAME)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A model that is copied while a processor is attached: the copy has none.
+        # If a model is copied while a processor is attached, no processor is attached to the copy.
         return getattr, (self.model(), _NAME)
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         raise ModelError(
             'continuous batching (cache_implementation="paged", generate_batch) ignores logits '
-            "processors, so kNN would be off: leave it out, or close() the KNNLogitsProcessor"
+            "processors, so kNN would have no effect: leave it out, or close() the "
+            "KNNLogitsProcessor"
         )
 
 
@@ -47,7 +48,7 @@ def refuse_paged(model: nn.Module) -> None:
 
 
 def allow_paged(model: nn.Module) -> None:
-    """Takes one `refuse_paged` back."""
+    """Undoes one call of `refuse_paged`."""
     refusal = vars(model).get(_NAME)
     if isinstance(refusal, _Refusal):
         refusal.attached -= 1

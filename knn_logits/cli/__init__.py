@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Runs the command line; a failure is one line on stderr and the exit status 1."""
+    """Runs the command line. A failure prints one line on stderr and exits with status 1."""
     from knn_logits.cli.app import app
     from knn_logits.cli.common import listen
     from knn_logits.errors import KNNLogitsError

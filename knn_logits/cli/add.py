@@ -36,7 +36,7 @@ def add(
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:
-    """Add documents to a datastore; its old keys are not computed again."""
+    """Add documents to a datastore, without computing its old keys again."""
     from knn_logits.building.adding import add_documents
 
     started = time.monotonic()
@@ -80,9 +80,12 @@ def add(
         id, there = known[0]
         named = one_line(id) + (f" (as {one_line(there)})" if there != id else "")
         more = ", ..." if len(known) > 1 else ""
-        say(f"{len(known):,} documents are there already, and are not added again: {named}{more}")
+        say(
+            f"{len(known):,} documents are already in the datastore and were not added again: "
+            f"{named}{more}"
+        )
     if manifest == before:
-        say(f"{done.folder}: nothing was added; `knn-logits sync` replaces what has changed")
+        say(f"{done.folder}: nothing was added; `knn-logits sync` replaces changed documents")
         return
     found = f", recall@{recall.at} {recall.value:.3f}" if recall else ""
     say(

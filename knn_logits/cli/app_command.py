@@ -21,13 +21,15 @@ def serve(
     model: options.Model,
     stores: options.Stores,
     host: Annotated[
-        str | None, typer.Option("--host", help="Where to listen; this machine only unless given.")
+        str | None,
+        typer.Option("--host", help="Address to listen on. By default only this machine can ask."),
     ] = None,
     port: Annotated[
-        int | None, typer.Option("--port", help="The first free one from 7860 unless given.")
+        int | None, typer.Option("--port", help="Port; by default the first free one from 7860.")
     ] = None,
     at_once: Annotated[
-        int, typer.Option("--at-once", min=1, help="Visitors answered at a time; others wait.")
+        int,
+        typer.Option("--at-once", min=1, help="Visitors answered at the same time; others wait."),
     ] = 2,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -49,4 +51,6 @@ def serve(
             launch([library], host=host, port=port, at_once=at_once)
         except OSError as error:
             reason = " ".join(str(error).split())
-            raise ConfigError(f"the page cannot listen there ({reason}); try --port") from error
+            raise ConfigError(
+                f"the page cannot listen on this address ({reason}); give another --port or --host"
+            ) from error

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from knn_logits.datastore.manifest import Manifest
     from knn_logits.datastore.store import Datastore
 
-# Tokens in which the first words of a document stand.
+# The first words of a document are taken from so many tokens.
 _OPENING = 24
 
 
@@ -45,7 +45,7 @@ def build(
     corpus: options.Corpus,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="STORE", help="Folder to write; needed but for --dry-run."),
+        typer.Option("--out", metavar="STORE", help="Folder to write; required without --dry-run."),
     ] = None,
     k: options.K = None,
     lmbda: options.Lmbda = None,
@@ -54,7 +54,7 @@ def build(
         bool,
         typer.Option(
             "--calibrate/--no-calibrate",
-            help="Choose k, lmbda and temperature by a sample of the corpus.",
+            help="Choose k, lmbda and temperature on a sample of the corpus.",
         ),
     ] = True,
     metric: options.Metric = None,
@@ -62,23 +62,28 @@ def build(
     index: options.Index = "auto",
     nprobe: options.Nprobe = None,
     window: Annotated[
-        int | None, typer.Option("--window", help="Tokens the model sees at once.")
+        int | None, typer.Option("--window", help="Number of tokens that the model sees at once.")
     ] = None,
     stride: Annotated[
-        int | None, typer.Option("--stride", help="Tokens the window moves on by.")
+        int | None, typer.Option("--stride", help="Number of tokens by which the window moves on.")
     ] = None,
     concatenate: Annotated[
         bool, typer.Option("--concatenate", help="Join the documents into one stream.")
     ] = False,
     source_prefix: Annotated[
         str,
-        typer.Option("--source-prefix", help="Before each source, for models such as T5."),
+        typer.Option(
+            "--source-prefix", help="Text to put before each source, for models such as T5."
+        ),
     ] = "",
     source_lang: Annotated[
-        str | None, typer.Option("--source-lang", help="By the tokenizer's name for it: eng_Latn.")
+        str | None,
+        typer.Option(
+            "--source-lang", help="Language of the sources, as the tokenizer names it: eng_Latn."
+        ),
     ] = None,
     target_lang: Annotated[
-        str | None, typer.Option("--target-lang", help="The language to write: deu_Latn.")
+        str | None, typer.Option("--target-lang", help="Language of the targets: deu_Latn.")
     ] = None,
     source_field: options.SourceField = "source",
     target_field: options.TargetField = "target",
@@ -87,7 +92,7 @@ def build(
     title_field: options.TitleField = "title",
     encoding: options.Encoding = None,
     keys_dtype: Annotated[
-        str, typer.Option("--keys-dtype", help="Precision of stored keys: float16 or float32.")
+        str, typer.Option("--keys-dtype", help="Precision of the stored keys: float16 or float32.")
     ] = "float16",
     batch_tokens: options.BatchTokens = None,
     license: Annotated[
@@ -99,13 +104,13 @@ def build(
     strict: options.Strict = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Say how much it would be and how long it would take."),
+        typer.Option("--dry-run", help="Only estimate the size and the time of the build."),
     ] = False,
     overwrite: Annotated[
         bool,
         typer.Option(
             "--overwrite",
-            help="Replace a datastore that is there, or begin an unfinished build again.",
+            help="Replace an existing datastore, or start an unfinished build again.",
         ),
     ] = False,
     device: options.Device = "auto",
@@ -115,14 +120,14 @@ def build(
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Make a datastore of a corpus.
+    """Make a datastore from a corpus.
 
-    Every token that has something before it becomes an entry: the model's state before it, and
-    the token; of an encoder-decoder model, every token of the targets. --k, --lmbda and
-    --temperature are kept as the datastore's settings; those that are not given are chosen by how
-    well a sample of the corpus is predicted.
+    Every token that another token precedes becomes an entry: the model's hidden state before it,
+    and the token itself. With an encoder-decoder model these are the tokens of the targets.
+    --k, --lmbda and --temperature are kept as the datastore's settings. Those that are not given
+    are chosen by how well they predict a sample of the corpus.
     """
-    # Refused before the model is loaded.
+    # Wrong arguments are refused before the model is loaded.
     KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
     index_config = IndexConfig(
         index,
@@ -207,7 +212,7 @@ def build(
 
 
 def _before(estimate: Estimate) -> str:
-    """What a build will come to, before its keys are computed."""
+    """Says what a build will need, before its keys are computed."""
     return (
         f"{estimate.documents:,} documents, {estimate.tokens:,} tokens, {estimate.entries:,} "
         f"entries: {in_bytes(estimate.bytes)}, about {in_time(estimate.seconds)} from now"
@@ -258,30 +263,30 @@ def _print_built(store: Datastore, told: Told, seconds: float, following: str) -
 
 
 def few(entries: int) -> str:
-    """What is said of a datastore that is too small to choose settings on."""
+    """Says that a datastore is too small to choose settings on."""
     return (
-        f"{entries:,} entries are fewer than {FEWEST_CALIBRATED}: nothing is calibrated, since "
-        "that is too little to choose on; the settings for writing come from the distances between "
-        "the entries, and work as they are"
+        f"{entries:,} entries are too few to calibrate the settings for scoring on "
+        f"({FEWEST_CALIBRATED} are needed), so the defaults hold; the settings for writing come "
+        "from the distances between the entries, and need no calibration"
     )
 
 
 def _next_command(store: Datastore, model: str, tokenizer: Any) -> str:
-    """A command that works as it stands: it goes on from the beginning of the first document."""
+    """Returns a command to try next, which continues the beginning of the first document."""
     first = store.documents[0]
     if first.source is not None:
         prompt = " ".join(first.source.split())[:200]
     else:
         ids = store.tokens[: min(first.length, _OPENING)].tolist()
         words = tokenizer.decode(ids, skip_special_tokens=True).split()
-        # The document has to go on behind them.
+        # The document has to go on after these words.
         prompt = " ".join(words[: max(1, min(5, len(words) - 2))])
     call = ["knn-logits", "generate", model, str(store.folder), "--prompt", prompt]
     return " ".join(shlex.quote(printable(one)) for one in call) + " --compare --explain"
 
 
 def _chosen(manifest: Manifest) -> str:
-    """The settings that hold where none are given, in words."""
+    """Describes the settings that hold where none are given."""
     own, writing = manifest.settings, manifest.writing
     how = "chosen by likelihood" if own.calibrated else "not calibrated"
     line = f"settings for scoring ({how}): k {own.k}, λ {own.lmbda:g}, τ {own.temperature:g}"

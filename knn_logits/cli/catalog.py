@@ -9,7 +9,7 @@ import typer
 from knn_logits.cli import options
 from knn_logits.cli.common import print_json, say
 
-# A round figure to judge a build's time by; `knn-logits build` says what a machine does.
+# A round figure to judge a build's time by. `knn-logits build` says what a machine really does.
 _TOKENS_A_SECOND = 50_000
 
 
@@ -19,7 +19,7 @@ def catalog(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """List the datastores that this project publishes, and what of them is here."""
+    """List the datastores that this project publishes, and how much of each is on this machine."""
     from knn_logits.hub.catalog import cached_bytes, recipe, recipes
 
     chosen = recipes() if name is None else [recipe(name)]

@@ -1,4 +1,4 @@
-"""`knn-logits chat MODEL STORE...`: opened once, then prompt after prompt."""
+"""`knn-logits chat MODEL STORE...`: a conversation. The datastores are opened once."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from knn_logits.trace.trace import SequenceTrace, Trace
 
 _HELP = """\
-Type a text, and it goes on. A line that begins with / is a command:
-  /why            the sources of the latest answer
-  /why WORD       the sources of a word of it; /why 3 those of its third word
-  /knn on|off     write with the memory, or by the model alone
-  /without DOC    leave a document out, by its id; /with DOC takes it back in
-  /set NAME VALUE change k, lmbda, temperature or tokens (that are written at most)
-  /settings       what holds now
-  /save FILE      keep the latest trace as JSON; /html FILE as a page
+Type a text, and the model continues it. A line that begins with / is a command:
+  /why            show the sources of the latest answer
+  /why WORD       show the sources of one of its words; /why 3 takes its third word
+  /knn on|off     write with the memory, or with the model alone
+  /without DOC    leave out the document with this id; /with DOC takes it back
+  /set NAME VALUE change k, lmbda, temperature or tokens (the most that are written)
+  /settings       show the present settings
+  /save FILE      write the latest trace as JSON; /html FILE writes it as a page
   /new            forget the conversation
-  /quit           leave; Ctrl-D does the same, Ctrl-C stops an answer"""
+  /quit           leave, as Ctrl-D does; Ctrl-C only stops an answer"""
 _SETTABLE = {"k": int, "lmbda": float, "temperature": float, "tokens": int}
 
 
@@ -51,9 +51,9 @@ class Chat:
         tokenizer: Its tokenizer.
         memory: The model's datastores, open.
         console: Where to print.
-        tokens: Tokens that an answer has at most.
-        seed: Of every answer, where they are sampled.
-        sample: Whether tokens are drawn instead of taking the likeliest.
+        tokens: The most tokens of an answer.
+        seed: Seed of every answer that is sampled.
+        sample: Whether tokens are sampled. Otherwise the likeliest token is taken.
     """
 
     model: Any
@@ -88,15 +88,15 @@ class Chat:
             return False
         command = getattr(self, f"on_{name}", None)
         if command is None:
-            raise ConfigError(f"/{name} is no command here; /help lists them")
+            raise ConfigError(f"/{name} is not a command; /help lists the commands")
         try:
             command(*arguments)
         except TypeError as error:
-            raise ConfigError(f"/{name} takes other words behind it; /help says which") from error
+            raise ConfigError(f"/{name} needs other words after it; /help says which") from error
         return True
 
     def answer(self, prompt: str) -> None:
-        """Writes what a text goes on with, or the answer to a message."""
+        """Continues a text, or answers a message if the model has a chat template."""
         from knn_logits.cli.streaming import Printed
         from knn_logits.processor import KNNLogitsProcessor
         from knn_logits.text.pairs import context_length
@@ -106,8 +106,8 @@ class Chat:
         tokens = self.tokens if room is None else min(self.tokens, room - ids.shape[1])
         if tokens < 1:
             raise ConfigError(
-                f"the text has {ids.shape[1]} tokens and the model reads {room}: begin anew with "
-                "/new, or shorten the text"
+                f"the text has {ids.shape[1]} tokens, and the model reads at most {room}: start "
+                "again with /new, or shorten the text"
             )
         pad = self.tokenizer.pad_token_id
         settings: dict[str, Any] = {
@@ -134,7 +134,7 @@ class Chat:
             self.messages.append({"role": "assistant", "content": str(text)})
 
     def _ids(self, prompt: str) -> Any:
-        """The ids of a prompt, in the model's chat template where it has one, int64 [1, length]."""
+        """Returns the ids of a prompt in the model's chat template, if any, int64 [1, length]."""
         if getattr(self.tokenizer, "chat_template", None):
             self.messages.append({"role": "user", "content": prompt})
             found: Any = self.tokenizer.apply_chat_template(
@@ -161,7 +161,7 @@ class Chat:
     def on_knn(self, state: str = "") -> None:
         """Switches the memory on or off."""
         if state not in ("", "on", "off"):
-            raise ConfigError("/knn takes on or off")
+            raise ConfigError("/knn needs a state: write /knn on or /knn off")
         self.with_knn = not self.with_knn if not state else state == "on"
         self.console.print(f"the memory is {'on' if self.with_knn else 'off'}", style="dim")
 
@@ -169,14 +169,14 @@ class Chat:
         """Leaves a document out of all answers from here on."""
         document = " ".join(words)
         if not document:
-            raise ConfigError("/without takes the id of a document, which /why names")
-        # An id that no datastore has is refused here.
+            raise ConfigError("/without needs the id of a document; /why names the ids")
+        # This refuses an id that no datastore has.
         self.memory.asked(scoring=False, exclude=(*self.without, document))
         self.without.append(document)
         self.on_settings()
 
     def on_with(self, *words: str) -> None:
-        """Takes a document back in that was left out."""
+        """Uses a document again that was left out."""
         document = " ".join(words)
         if document not in self.without:
             raise ConfigError(f"{document!r} is not left out; /settings lists what is")
@@ -201,7 +201,7 @@ class Chat:
         self.on_settings()
 
     def on_settings(self) -> None:
-        """Says what holds."""
+        """Prints the present settings."""
         config = self.memory.asked(scoring=False, **self.given).config
         parts = [f"k {config.k}", f"lmbda {config.lmbda:g}", f"temperature {config.temperature:g}"]
         parts += [f"tokens {self.tokens}", f"the memory is {'on' if self.with_knn else 'off'}"]
@@ -210,11 +210,11 @@ class Chat:
         self.console.print("; ".join(parts), style="dim", markup=False)
 
     def on_save(self, file: str) -> None:
-        """Keeps the latest trace as JSON."""
+        """Writes the latest trace as JSON."""
         keep_trace(self._latest(), file, None)
 
     def on_html(self, file: str) -> None:
-        """Keeps the latest trace as a page."""
+        """Writes the latest trace as a page."""
         keep_trace(self._latest(), None, file)
 
     def on_new(self) -> None:
@@ -224,7 +224,7 @@ class Chat:
 
     def _latest(self) -> Trace:
         if self.trace is None:
-            raise ConfigError("no answer with the memory is there yet: write one first")
+            raise ConfigError("there is no answer with the memory yet: type a text first")
         return self.trace
 
 
@@ -232,11 +232,13 @@ def _words(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as error:
-        raise ConfigError(f"the line cannot be read ({error}); mind the quotation marks") from error
+        raise ConfigError(
+            f"the line cannot be read ({error}); check its quotation marks"
+        ) from error
 
 
 def _chosen(sequence: SequenceTrace, wanted: str) -> list[Any]:
-    """The tokens of a word of an answer, by its number or by what it is."""
+    """Returns the tokens of a word of an answer. The word is given by its number or its text."""
     from knn_logits.trace.sources import words_of
 
     words = [one for one in words_of(sequence.tokens) if "".join(t.token for t in one).strip()]
@@ -260,7 +262,7 @@ def chat(
     model: options.Model,
     stores: options.Stores,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", min=1, help="Tokens of an answer, at most.")
+        int, typer.Option("--max-new-tokens", min=1, help="The most tokens of an answer.")
     ] = 120,
     k: options.K = None,
     lmbda: options.Lmbda = None,
@@ -272,14 +274,14 @@ def chat(
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Sample instead of taking the likeliest.")
+        bool, typer.Option("--sample", help="Sample tokens instead of taking the likeliest.")
     ] = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
     seed: options.Seed = 0,
 ) -> None:
-    """Write prompt after prompt, with the sources of every word; /help lists what else there is."""
+    """Continue one text after another, with the sources of every word; /help lists commands."""
     shares = options.parse_weights(weights)
     expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
@@ -288,7 +290,8 @@ def chat(
     loaded, tokenizer = load_model(model, device, dtype)
     if loaded.config.is_encoder_decoder:
         raise ConfigError(
-            "an encoder-decoder model writes to a source, not on from a text: use generate"
+            "an encoder-decoder model translates a source and does not continue a text: use "
+            "`knn-logits generate`"
         )
     from rich.console import Console
 
@@ -314,7 +317,7 @@ def chat(
     console = Console(file=stream, highlight=False)
     talk = Chat(loaded, tokenizer, memory, console, max_new_tokens, seed, sample)
     if sys.stdin.isatty():
-        console.print("Type a text to go on from; /help lists the commands.", style="dim")
+        console.print("Type a text to continue; /help lists the commands.", style="dim")
     _converse(talk)
 
 

@@ -14,16 +14,21 @@ from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, 
 def cluster(
     store: options.Store,
     clusters: Annotated[
-        int, typer.Option("--clusters", min=1, help="How many; about a hundredth of the entries.")
+        int,
+        typer.Option(
+            "--clusters",
+            min=1,
+            help="Number of clusters; a hundredth of the entries is a good number.",
+        ),
     ],
     sample: Annotated[
-        int | None, typer.Option("--sample", min=1, help="Keys that k-means learns from.")
+        int | None, typer.Option("--sample", min=1, help="Number of keys that k-means learns from.")
     ] = None,
     threads: options.Threads = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Group the entries of a datastore, so that --retomaton can follow clusters as well."""
+    """Group the entries of a datastore into clusters, which --retomaton then follows as well."""
     from knn_logits.building.clustering import cluster as make_clusters
 
     prepare(threads, seed)

@@ -38,7 +38,7 @@ stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(text: str = "") -> None:
-    """Prints an answer on stdout, whatever is in it."""
+    """Prints an answer on stdout, whatever characters it has."""
     print(printable(text))
 
 
@@ -53,8 +53,8 @@ class _OneLine(logging.Handler):
 
 
 def listen() -> None:
-    """Warnings of the package become lines on stderr; streams take every character."""
-    # Read when the Hub's client is loaded: what it tries again is no line of an answer.
+    """Prints the package's warnings as lines on stderr, and lets streams take every character."""
+    # The Hub's client reads this when it is loaded. Its retries are not part of an answer.
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     logger = logging.getLogger("knn_logits")
     logger.handlers = [_OneLine()]
@@ -65,7 +65,7 @@ def listen() -> None:
 
 
 def prepare(threads: int | None, seed: int = 0) -> None:
-    """Threads, seed, and the quiet of other libraries that one-line messages need."""
+    """Sets threads and seed, and silences other libraries, whose output would mix with ours."""
     import torch
     import transformers
 
@@ -77,17 +77,17 @@ def prepare(threads: int | None, seed: int = 0) -> None:
 
 
 def set_seed(seed: int) -> None:
-    """Makes what follows repeatable."""
+    """Seeds all random generators, so that a run can be repeated."""
     import transformers
 
     transformers.set_seed(seed)
 
 
 def read_text(text: str) -> str:
-    """A text given on the command line, or on standard input for "-".
+    """Returns a text given on the command line, or reads standard input for "-".
 
     Raises:
-        ConfigError: when it is not UTF-8.
+        ConfigError: when the text is not UTF-8.
     """
     try:
         if text == "-":
@@ -99,10 +99,10 @@ def read_text(text: str) -> str:
 
 
 def text_or_file(text: str) -> str:
-    """A text given on the command line, that of a file of this name, or standard input for "-".
+    """Returns the text of a file of this name, or the given text itself; reads stdin for "-".
 
     Raises:
-        ConfigError: when it is not UTF-8, or the file cannot be read.
+        ConfigError: when the text is not UTF-8, or the file cannot be read.
     """
     try:
         if not Path(text).is_file():
@@ -110,7 +110,7 @@ def text_or_file(text: str) -> str:
         return Path(text).read_bytes().decode("utf-8-sig")
     except UnicodeError as error:
         raise ConfigError(f"the file {text} is not UTF-8: convert it first") from error
-    except (OSError, ValueError):  # too long for a name, or with a character that no name has
+    except (OSError, ValueError):  # the text is too long for a name, or no name has its characters
         return read_text(text)
 
 
@@ -118,14 +118,14 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
     """Loads a causal or encoder-decoder model and its tokenizer.
 
     Raises:
-        ModelError: when there is none of that name, in one line.
+        ModelError: when there is no model of that name. Its message has one line.
         ConfigError: when the device or the precision is unknown.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     if dtype not in ("auto", "float32", "bfloat16", "float16"):
-        raise ConfigError(f"--dtype is auto, float32, bfloat16 or float16, not {dtype!r}")
+        raise ConfigError(f"--dtype {dtype!r} is unknown; give auto, float32, bfloat16 or float16")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -133,7 +133,7 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
     except RuntimeError as error:
         raise ConfigError(f"--device {device!r} is unknown; give cpu, cuda or auto") from error
     if where.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda, but PyTorch finds no GPU here; give --device cpu")
+        raise ConfigError("--device is cuda, but PyTorch finds no GPU; give --device cpu")
     kind = dtype if dtype == "auto" else getattr(torch, dtype)
     config = _config_of(name)
     try:
@@ -156,7 +156,7 @@ def reads_pairs(name: str) -> bool:
     """Whether a model is an encoder-decoder.
 
     Raises:
-        ModelError: when there is none of that name.
+        ModelError: when there is no model of that name.
     """
     return bool(_config_of(name).is_encoder_decoder)
 
@@ -171,8 +171,8 @@ def _config_of(name: str) -> Any:
             validate_repo_id(name)
         except HFValidationError as error:
             raise ModelError(
-                f"there is no model {name!r}: no such folder is here, and it is no name of the Hub;"
-                " give a folder that holds a model, or org/name"
+                f"there is no model {name!r}: no such folder exists, and it is not a name of the "
+                "Hub; give a folder that holds a model, or org/name"
             ) from error
     try:
         return AutoConfig.from_pretrained(name)
@@ -183,7 +183,7 @@ def _config_of(name: str) -> Any:
 def _no_model(name: str, error: Exception) -> ModelError:
     reason = one_line(str(error)).strip()
     reason = reason if len(reason) < 200 else reason[:200] + "…"
-    here = "" if Path(name).exists() else "no such folder is here, and the Hub does not give it; "
+    here = "" if Path(name).exists() else "no such folder exists, and the Hub does not give it; "
     return ModelError(
         f"cannot load the model {name!r}: {here}give a causal or encoder-decoder language model, "
         f"as a Hub id or a folder ({reason})"
@@ -191,15 +191,15 @@ def _no_model(name: str, error: Exception) -> ModelError:
 
 
 def open_datastore(name: str, *, keys: bool = False) -> Datastore:
-    """Opens a datastore, with a progress bar when it has to be fetched or read.
+    """Opens a datastore, and shows a progress bar if it has to be fetched or read.
 
     Args:
         name: A folder, or "org/name" or "org/name@revision" on the Hub.
         keys: Fetch the keys as well.
 
     Raises:
-        DatastoreError: when the folder is no datastore, or a damaged one.
-        HubError: when it cannot be fetched.
+        DatastoreError: when the folder is not a datastore, or a damaged one.
+        HubError: when the datastore cannot be fetched.
     """
     from knn_logits.datastore.store import Datastore
 
@@ -211,7 +211,7 @@ def open_datastore(name: str, *, keys: bool = False) -> Datastore:
 
 
 def keep_trace(trace: Any, save: str | None, html: str | None) -> None:
-    """Writes a trace where --save and --html say.
+    """Writes a trace to the files that --save and --html name.
 
     Raises:
         StorageError: when a file cannot be written.
@@ -223,19 +223,19 @@ def keep_trace(trace: Any, save: str | None, html: str | None) -> None:
             write(path)
         except OSError as error:
             raise StorageError(
-                f"cannot write {path} ({error.strerror}): give another file"
+                f"{path} cannot be written ({error.strerror}): give another file"
             ) from error
         tell(f"written: {path}", style=None)
 
 
 def print_json(content: dict[str, Any]) -> None:
-    """One JSON object on one line of stdout."""
+    """Prints one JSON object on one line of stdout."""
     sys.stdout.write(json_line(content, sys.stdout.encoding) + "\n")
     sys.stdout.flush()
 
 
-# Set by Ctrl-C. Python drops an exception that is raised while it collects garbage; then the next
-# progress report ends the job.
+# Ctrl-C sets this. Python drops an exception that is raised while it collects garbage. The next
+# report of progress then ends the job.
 _interrupted = threading.Event()
 
 
@@ -270,7 +270,7 @@ def interruptible(advice: str) -> Iterator[None]:
 
 
 def in_bytes(size: int) -> str:
-    """A size for people: 512 bytes, 3.1 MB."""
+    """Formats a size for people: 512 bytes, 3.1 MB."""
     for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if size >= unit:
             return f"{size / unit:,.1f} {name}"
@@ -278,14 +278,14 @@ def in_bytes(size: int) -> str:
 
 
 def in_time(seconds: float) -> str:
-    """A time for people: 4 s, 12 min, 3.5 h."""
+    """Formats a time for people: 4 s, 12 min, 3.5 h."""
     if seconds < 100:
         return f"{max(1.0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
 
 
 class _Steps(MofNCompleteColumn):
-    """Steps done of all steps; of a phase that is told as a share, the percentage."""
+    """Shows the steps done of all steps, or a percentage where progress is a share."""
 
     def render(self, task: Task) -> Text:
         if task.total == WHOLE:
@@ -297,7 +297,8 @@ class Bars:
     """A progress bar for each phase of a long job, on stderr.
 
     Args:
-        quiet: Where stderr is no terminal, do not name the phases either.
+        quiet: Whether to print nothing at all if stderr is not a terminal. Otherwise the names of
+            the phases are printed there.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -326,7 +327,7 @@ class Bars:
         """See `knn_logits.progress.Progress`.
 
         Raises:
-            KeyboardInterrupt: when Ctrl-C was pressed, and got lost.
+            KeyboardInterrupt: when Ctrl-C was pressed, but Python dropped the exception.
         """
         if _interrupted.is_set():
             _interrupted.clear()

@@ -34,17 +34,17 @@ Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="STORE... TEXT...",
-        help="Folders of datastores, then texts: files, folders or hf:DATASET, as for build. Each "
-        "text gets a result of its own.",
+        help="Folders of datastores, then texts: files, folders or hf:DATASET, as for build. Every "
+        "text gets its own result.",
     ),
 ]
 
 
 def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
-    """Datastores and texts among the arguments.
+    """Splits the arguments into datastores and texts.
 
-    A folder with a manifest is a datastore, and so is org/name where no such path exists. The first
-    argument is a datastore, whatever it holds, so that a mistaken path is named as such.
+    A folder with a manifest is a datastore, and so is org/name if no such path exists. The first
+    argument always counts as a datastore, so that a wrong path is reported as a wrong datastore.
 
     Raises:
         ConfigError: when no text is left.
@@ -55,14 +55,14 @@ def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
         is_store = (Path(path) / layout.MANIFEST).is_file() or hub_name(path) is not None
         (stores if is_store else texts).append(path)
     if not texts:
-        raise ConfigError("no text is given: name one or more after the datastore")
+        raise ConfigError("no text is given: name one or more texts after the datastore")
     return stores, texts
 
 
 def read_texts(
     names: list[str], strict: bool, fields: tuple[str, str] | None = None
 ) -> dict[str, Any]:
-    """The documents of each text, read when their turn comes; pairs, where fields are given."""
+    """Returns a lazy reader of each text's documents. With `fields` the documents are pairs."""
     from knn_logits.corpus.reading import read_corpus
     from knn_logits.corpus.rows import PAIR_KEYS
 
@@ -84,7 +84,7 @@ def read_texts(
 
 
 def write_translations(found: list[Translations], file: str) -> Path:
-    """Writes what was translated, a line a pair and number of beams."""
+    """Writes the translations: one line for each pair and each number of beams."""
     from knn_logits.evaluation.figures import writing
 
     path = Path(file)
@@ -121,24 +121,34 @@ def evaluate(
     batch_tokens: options.BatchTokens = None,
     bleu: Annotated[
         bool,
-        typer.Option("--bleu/--no-bleu", help="Encoder-decoder models: translate, and score that."),
+        typer.Option(
+            "--bleu/--no-bleu", help="Encoder-decoder models: translate and compute BLEU."
+        ),
     ] = True,
     num_beams: Annotated[
         list[int] | None,
-        typer.Option("--num-beams", min=1, help="For --bleu; may be repeated. [default: 1 and 5]"),
+        typer.Option(
+            "--num-beams",
+            min=1,
+            help="Number of beams for --bleu; may be repeated. [default: 1 and 5]",
+        ),
     ] = None,
     batch_size: Annotated[
-        int, typer.Option("--batch-size", min=1, help="Sources translated at once.")
+        int, typer.Option("--batch-size", min=1, help="Number of sources translated at once.")
     ] = 16,
     translations: Annotated[
         str | None,
-        typer.Option("--translations", metavar="FILE", help="Write them there, as JSON lines."),
+        typer.Option(
+            "--translations", metavar="FILE", help="Write the translations there, as JSON lines."
+        ),
     ] = None,
     source_field: options.SourceField = "source",
     target_field: options.TargetField = "target",
     report: Annotated[
         str | None,
-        typer.Option("--report", metavar="FOLDER", help="Write a page with table and plot there."),
+        typer.Option(
+            "--report", metavar="FOLDER", help="Write a report with table and plot there."
+        ),
     ] = None,
     allow_overlap: options.AllowOverlap = False,
     strict: options.Strict = False,
@@ -148,13 +158,13 @@ def evaluate(
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Measure how well texts are predicted: by the model, by its neighbors, by their mixture.
+    """Measure how well the model, its neighbors and their mixture predict texts.
 
     Every token is scored once. Documents are read in the datastore's windows unless --window,
-    --stride and --concatenate say otherwise. Of an encoder-decoder model also BLEU and chrF of what
-    it translates, by sacrebleu.
+    --stride and --concatenate say otherwise. With an encoder-decoder model the command also
+    translates the sources, and reports BLEU and chrF by sacrebleu.
     """
-    # Refused before the model is loaded.
+    # Wrong arguments are refused before the model is loaded.
     KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature, nprobe=nprobe)
     windows = WindowConfig(window, stride)
     stores, names = stores_and_texts(paths)
@@ -169,9 +179,9 @@ def evaluate(
     if pairs and bleu:
         from knn_logits.evaluation.scores import sacrebleu
 
-        sacrebleu()  # refused here when it is missing
+        sacrebleu()  # raises here if the package is missing
         texts = {name: list(documents) for name, documents in texts.items()}
-    # Refused here, before hours of work.
+    # This is checked here, before hours of work.
     from knn_logits.evaluation.figures import check_writable, new_figure
 
     if report is not None:
@@ -244,7 +254,7 @@ def evaluate(
         if written is not None and translations is not None:
             files.append(write_translations(written, translations))
     finally:
-        # The result is there, also where a file cannot be written.
+        # The result is printed even if a file cannot be written.
         if json:
             more = {} if written is None else {"translations": [one.to_dict() for one in written]}
             print_json({**result.to_dict(), **more, "files": [str(path) for path in files]})

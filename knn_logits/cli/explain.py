@@ -24,14 +24,18 @@ def explain(
     text: Annotated[
         str,
         typer.Argument(
-            metavar="TEXT", help="A text, or a file that holds one; - reads standard input."
+            metavar="TEXT", help="A text, or a file with a text; - reads standard input."
         ),
     ],
     source: Annotated[
         str | None,
-        typer.Option("--source", help="What an encoder-decoder model reads; TEXT is the target."),
+        typer.Option(
+            "--source", help="Source that an encoder-decoder model reads; TEXT is its target."
+        ),
     ] = None,
-    sources: Annotated[int, typer.Option("--sources", min=0, help="Sources listed.")] = 12,
+    sources: Annotated[
+        int, typer.Option("--sources", min=0, help="Number of sources to list.")
+    ] = 12,
     k: options.K = None,
     lmbda: options.Lmbda = None,
     gate: options.Gate = None,
@@ -53,7 +57,7 @@ def explain(
     html: options.Html = None,
     json: options.Json = False,
 ) -> None:
-    """Show which passages speak for each word of a text that exists already."""
+    """Show which passages support each word of an existing text."""
     text = text_or_file(text)
     from knn_logits.trace.trace import token_dict
 

@@ -20,7 +20,7 @@ from knn_logits.cli.common import (
 )
 from knn_logits.errors import ConfigError
 
-# Of the settings, those that the JSON names.
+# The settings that the JSON output names.
 _SHOWN = ("k", "lmbda", "temperature", "retomaton", "infini_gram")
 
 
@@ -34,14 +34,17 @@ def decoding_settings(
     repetition_penalty: float | None = None,
     no_repeat_ngram: int | None = None,
 ) -> dict[str, Any]:
-    """What `generate()` of transformers is called with.
+    """Makes the arguments for `generate()` of transformers.
 
     Raises:
-        ConfigError: when a setting is out of its range, or means nothing without --sample.
+        ConfigError: when a setting is out of its range, or has no meaning without --sample.
     """
     settings: dict[str, Any] = {"do_sample": sample, "num_beams": num_beams}
     if not sample and (top_k, top_p, temperature) != (None, None, None):
-        raise ConfigError("--top-k, --top-p and --sampling-temperature need --sample")
+        raise ConfigError(
+            "--top-k, --top-p and --sampling-temperature have no effect without --sample: add it, "
+            "or leave them out"
+        )
     if top_k is not None:
         settings["top_k"] = top_k
     if top_p is not None:
@@ -68,19 +71,21 @@ def generate(
         str,
         typer.Option(
             "--prompt",
-            help="Text to continue, or the source for an encoder-decoder model; - reads it from "
-            "standard input.",
+            help="Text to continue, or the source for an encoder-decoder model; - reads standard "
+            "input.",
         ),
     ],
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", min=1, help="Tokens to write, at most.")
+        int, typer.Option("--max-new-tokens", min=1, help="The most tokens to write.")
     ] = 60,
-    compare: Annotated[bool, typer.Option("--compare", help="Write without kNN as well.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also write the text without kNN.")
+    ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Colour the words and list their sources.")
     ] = False,
     sources: Annotated[
-        int, typer.Option("--sources", min=0, help="Sources listed with --explain.")
+        int, typer.Option("--sources", min=0, help="Number of sources that --explain lists.")
     ] = 12,
     k: options.K = None,
     lmbda: options.Lmbda = None,
@@ -96,28 +101,36 @@ def generate(
     without: options.Without = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
-    num_beams: Annotated[int, typer.Option("--num-beams", min=1, help="Beams, 1 for greedy.")] = 1,
+    num_beams: Annotated[
+        int, typer.Option("--num-beams", min=1, help="Number of beams; 1 is greedy search.")
+    ] = 1,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Sample instead of taking the likeliest.")
+        bool, typer.Option("--sample", help="Sample tokens instead of taking the likeliest.")
     ] = False,
     top_k: Annotated[
-        int | None, typer.Option("--top-k", min=0, help="Sample among so many of the likeliest.")
+        int | None, typer.Option("--top-k", min=0, help="Sample among the N likeliest tokens.")
     ] = None,
-    top_p: Annotated[float | None, typer.Option("--top-p", help="Nucleus of the sampling.")] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option("--top-p", help="Sample among the likeliest tokens with this probability."),
+    ] = None,
     sampling_temperature: Annotated[
-        float | None, typer.Option("--sampling-temperature", help="Of the sampling.")
+        float | None,
+        typer.Option("--sampling-temperature", help="Temperature of the sampling, above 0."),
     ] = None,
     repetition_penalty: Annotated[
         float | None,
-        typer.Option("--repetition-penalty", help="Above 1 the model avoids words it has used."),
+        typer.Option(
+            "--repetition-penalty", help="Above 1, the model avoids tokens that it has used."
+        ),
     ] = None,
     no_repeat_ngram: Annotated[
         int | None,
         typer.Option(
             "--no-repeat-ngram",
             min=0,
-            help="So many tokens in a row are written once only; 0 allows all. The datastore's "
-            "own number where not given.",
+            help="Never write N tokens in a row twice; 0 allows it. The default is the datastore's "
+            "number.",
         ),
     ] = None,
     draft: Annotated[
@@ -183,7 +196,7 @@ def generate(
         pad = tokenizer.pad_token_id
         settings["pad_token_id"] = tokenizer.eos_token_id if pad is None else pad
 
-    # What is written is shown at once where nothing else is to be shown with it.
+    # The text is printed while it is written, unless something else is to be shown with it.
     streams = not (json or explain or compare or pairs is not None or num_beams > 1)
 
     def write(generates: Any, **more: Any) -> tuple[Any, str]:

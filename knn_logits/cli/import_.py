@@ -18,8 +18,8 @@ def import_store(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="Folder with the files of knn-transformers, knnlm or knn-models; or its file of "
-            "values, where a folder holds several datastores.",
+            help="Folder with the files of knn-transformers, knnlm or knn-models. If it holds "
+            "several datastores, name the file of values.",
         ),
     ],
     out: Annotated[str, typer.Option("--out", metavar="STORE", help="Folder to write.")],
@@ -27,17 +27,19 @@ def import_store(
     index: Annotated[
         str | None,
         typer.Option(
-            "--index", metavar="FACTORY|exact|auto", help="Build this one in place of theirs."
+            "--index", metavar="FACTORY|exact|auto", help="Build this index in place of theirs."
         ),
     ] = None,
     k: options.K = None,
     lmbda: options.Lmbda = None,
     temperature: options.Temperature = None,
     window: Annotated[
-        int | None, typer.Option("--window", help="Tokens the model sees at once in scoring.")
+        int | None,
+        typer.Option("--window", help="Number of tokens that the model sees at once in scoring."),
     ] = None,
     stride: Annotated[
-        int | None, typer.Option("--stride", help="Tokens the window moves on by in scoring.")
+        int | None,
+        typer.Option("--stride", help="Number of tokens by which the window moves on in scoring."),
     ] = None,
     license: Annotated[
         str | None, typer.Option("--license", help="Licence of the text, for the manifest.")
@@ -46,15 +48,15 @@ def import_store(
         str | None, typer.Option("--source", help="Where the text is from, for the manifest.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a datastore that is there.")
+        bool, typer.Option("--overwrite", help="Replace an existing datastore.")
     ] = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:
-    """Make a datastore of the files of an earlier kNN-LM system."""
-    # Refused before the model is loaded.
+    """Make a datastore from the files of an earlier kNN-LM system."""
+    # Wrong arguments are refused before the model is loaded.
     KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
     windows = WindowConfig(window, stride)
     wanted = None if index is None else IndexConfig(index)

@@ -32,10 +32,13 @@ def index(
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Build the index of a datastore anew, of another kind or metric; or its suffix index."""
+    """Replace the index of a datastore by one of another kind or metric, or make a suffix index."""
     if suffixes:
         if index != "auto" or metric is not None or nprobe is not None or native_index:
-            raise ConfigError("--suffixes makes the index of the text alone: leave the others out")
+            raise ConfigError(
+                "--suffixes makes only the index of the text: leave --index, --metric, --nprobe "
+                "and --native-index out"
+            )
         _suffixes(store, json)
         return
     config = IndexConfig(

@@ -25,15 +25,15 @@ def info(
         typer.Option(
             "--search",
             metavar="WORDS",
-            help="Only documents whose id, title or uri holds these words.",
+            help="List only documents with these words in their id, title or uri.",
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Documents listed at most; 0 lists all.")
+        int, typer.Option("--limit", min=0, help="The most documents to list; 0 lists all.")
     ] = 100,
     json: options.Json = False,
 ) -> None:
-    """Say what a datastore holds and which model it belongs to."""
+    """Show what a datastore holds and which model it belongs to."""
     datastore = open_datastore(store)
     manifest = datastore.manifest
     size = sum(record.bytes for record in manifest.files)
@@ -99,11 +99,11 @@ def info(
 
 
 def listing(datastore: Datastore, search: str | None = None) -> list[dict[str, Any]]:
-    """The documents that are found, each id once, with its parts together.
+    """Lists documents. The parts of a large file, which share an id, make one row.
 
     Args:
         datastore: The datastore.
-        search: What their id, title or uri has to hold; None lists all.
+        search: Words that the id, title or uri must contain; None lists all documents.
     """
     table, removed = datastore.documents, set(datastore.manifest.removed)
     numbers = range(len(table)) if search is None else table.search(search)

@@ -20,20 +20,20 @@ Corpus = Annotated[
     list[str],
     typer.Argument(
         metavar="CORPUS...",
-        help="Text of any kind and source code, PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, "
-        ".mbox, .rtf; rows: JSON lines (text; id, title, uri) and parquet; gzip of these, folders "
-        "of these, or hf:DATASET[:CONFIG[:SPLIT]]. For an encoder-decoder model rows with source "
-        "and target, or two parallel text files, SOURCES::TARGETS.",
+        help="Plain text, source code, PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, .mbox, .rtf; "
+        "JSON lines and parquet (fields text, id, title, uri); gzip of these, folders of these, or "
+        "hf:DATASET[:CONFIG[:SPLIT]]. An encoder-decoder model takes rows with source and target, "
+        "or two parallel text files, SOURCES::TARGETS.",
     ),
 ]
 Stores = Annotated[
     list[str],
-    typer.Argument(metavar="STORE...", help=f"{STORE_HELP} Several are one memory."),
+    typer.Argument(metavar="STORE...", help=f"{STORE_HELP} Several are searched as one."),
 ]
 SourceField = Annotated[
-    str, typer.Option("--source-field", help="Field of the source, such as translation.en.")
+    str, typer.Option("--source-field", help="Field of a row's source, such as translation.en.")
 ]
-TargetField = Annotated[str, typer.Option("--target-field", help="Field of the target.")]
+TargetField = Annotated[str, typer.Option("--target-field", help="Field of a row's target.")]
 TextField = Annotated[
     str, typer.Option("--text-field", help="Field of a row's text, such as body or article.text.")
 ]
@@ -43,7 +43,7 @@ Encoding = Annotated[
     str | None,
     typer.Option(
         "--encoding",
-        help="Of text files, HTML and rows, such as latin-1; recognised where not given.",
+        help="Encoding of text files, HTML and rows, such as latin-1; by default it is recognised.",
     ),
 ]
 Weights = Annotated[
@@ -51,14 +51,16 @@ Weights = Annotated[
     typer.Option(
         "--weights",
         metavar="W,W,...",
-        help="Share of each of several datastores; without it their neighbors merge by distance.",
+        help="Share of each datastore in the vote, such as 0.7,0.3; by default neighbors are "
+        "merged by distance.",
     ),
 ]
 NativeIndex = Annotated[
     bool,
     typer.Option(
         "--native-index",
-        help="Use FAISS's own format for an index without a plain form; it cannot be checked.",
+        help="Allow FAISS's own format for an index that cannot be stored as plain arrays. That "
+        "format cannot be checked.",
     ),
 ]
 
@@ -66,45 +68,53 @@ Revision = Annotated[
     str | None, typer.Option("--revision", help="Branch, tag or commit on the Hub.")
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be done, with files and sizes.")
+    bool, typer.Option("--dry-run", help="Only show what would be done, with files and sizes.")
 ]
 
-K = Annotated[int | None, typer.Option("--k", help="Neighbors a query.")]
+K = Annotated[int | None, typer.Option("--k", help="Number of neighbors of each query.")]
 Lmbda = Annotated[
     float | None, typer.Option("--lmbda", help="Weight of the neighbors, from 0 to 1.")
 ]
 Gate = Annotated[
     str | None,
     typer.Option(
-        "--gate", metavar="FILE", help="A gate that save_gate wrote, in place of one --lmbda."
+        "--gate", metavar="FILE", help="File of a gate, which chooses lmbda at each token."
     ),
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option("--temperature", help="Of the softmax over the neighbors, above 0."),
+    typer.Option("--temperature", help="Temperature of the softmax over the neighbors, above 0."),
 ]
-Nprobe = Annotated[int | None, typer.Option("--nprobe", help="Inverted lists visited a query.")]
+Nprobe = Annotated[
+    int | None, typer.Option("--nprobe", help="Inverted lists visited for each query.")
+]
 Refine = Annotated[bool, typer.Option("--refine", help="Recompute distances from the stored keys.")]
 Retomaton = Annotated[
     bool,
-    typer.Option("--retomaton", help="Follow the corpus onward; search when that leads nowhere."),
+    typer.Option(
+        "--retomaton", help="Follow pointers through the corpus; search when too few are left."
+    ),
 ]
 RetomatonOrNot = Annotated[
     bool | None,
     typer.Option(
         "--retomaton/--no-retomaton",
-        help="Follow passages, and search where one ends; as the datastore says where not given.",
+        help="Follow pointers through the corpus; search when too few are left. The default is the "
+        "datastore's setting.",
     ),
 ]
 MinKnns = Annotated[
     int | None, typer.Option("--min-knns", help="Search when fewer pointers than this are left.")
 ]
 MaxKnns = Annotated[
-    int | None, typer.Option("--max-knns", help="Pointers and cluster members that vote, at most.")
+    int | None,
+    typer.Option("--max-knns", help="The most pointers and cluster members that may vote."),
 ]
 PointerDistances = Annotated[
     str | None,
-    typer.Option("--pointer-distances", help="Compare pointers by the stored keys, or the index."),
+    typer.Option(
+        "--pointer-distances", help="Compare pointers by the stored keys (keys) or the index."
+    ),
 ]
 InfiniGram = Annotated[
     str | None,
@@ -120,51 +130,72 @@ Without = Annotated[
     typer.Option(
         "--without",
         metavar="DOCUMENT",
-        help="Leave this document out, as if it had never been added; may be given several times.",
+        help="Leave this document out, as if it had never been added; may be repeated.",
     ),
 ]
 Key = Annotated[
     str,
-    typer.Option("--key", help="ffn_input, layer_output, or a module's path with :input/:output."),
+    typer.Option(
+        "--key",
+        help="Place of the key: ffn_input, layer_output, or a module's path with :input or "
+        ":output.",
+    ),
 ]
-Metric = Annotated[str | None, typer.Option("--metric", help="l2, ip or cosine.")]
-Index = Annotated[str, typer.Option("--index", metavar="FACTORY|exact|auto", help="Kind of index.")]
-Window = Annotated[int | None, typer.Option("--window", help="Tokens the model sees at once.")]
-Stride = Annotated[int | None, typer.Option("--stride", help="Tokens the window moves on by.")]
+Metric = Annotated[
+    str | None, typer.Option("--metric", help="How keys are compared: l2, ip or cosine.")
+]
+Index = Annotated[
+    str,
+    typer.Option(
+        "--index",
+        metavar="FACTORY|exact|auto",
+        help="Kind of index; FACTORY is a FAISS factory string such as IVF1024,SQ8.",
+    ),
+]
+Window = Annotated[
+    int | None, typer.Option("--window", help="Number of tokens that the model sees at once.")
+]
+Stride = Annotated[
+    int | None, typer.Option("--stride", help="Number of tokens by which the window moves on.")
+]
 Concatenate = Annotated[
     bool | None,
     typer.Option(
         "--concatenate/--no-concatenate",
-        help="Join the documents into one stream; as the datastore did where not given.",
+        help="Join the documents into one stream. The default is what the datastore did.",
     ),
 ]
-BatchTokens = Annotated[int | None, typer.Option("--batch-tokens", help="Tokens a forward pass.")]
+BatchTokens = Annotated[
+    int | None, typer.Option("--batch-tokens", help="Number of tokens of one forward pass.")
+]
 AllowOverlap = Annotated[
     bool,
     typer.Option(
-        "--allow-overlap", help="Do not look whether the datastore holds the texts already."
+        "--allow-overlap", help="Do not check whether the datastore already holds the texts."
     ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at a document that cannot be read.")]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps or auto.")]
+Device = Annotated[
+    str, typer.Option("--device", help="Device of the model: cpu, cuda, cuda:1, mps or auto.")
+]
 Dtype = Annotated[
     str, typer.Option("--dtype", help="Precision of the model: auto, float32, bfloat16, float16.")
 ]
 Threads = Annotated[
     int | None,
     typer.Option(
-        "--threads", min=1, max=MOST_THREADS, help="CPU threads; all of them where not given."
+        "--threads", min=1, max=MOST_THREADS, help="Number of CPU threads; all by default."
     ),
 ]
 Seed = Annotated[
     int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of every random choice.")
 ]
 Save = Annotated[
-    str | None, typer.Option("--save", metavar="FILE", help="Keep the whole trace there, as JSON.")
+    str | None, typer.Option("--save", metavar="FILE", help="Write the whole trace there, as JSON.")
 ]
 Html = Annotated[
     str | None,
-    typer.Option("--html", metavar="FILE", help="Write the coloured words there, as a page."),
+    typer.Option("--html", metavar="FILE", help="Write the coloured words there, as a web page."),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
@@ -172,16 +203,16 @@ Json = Annotated[
 
 
 def weight_of(lmbda: float | None, gate: str | None) -> float | StoredGate | None:
-    """What --lmbda or --gate gives, None where neither does.
+    """Returns the weight that --lmbda or --gate gives, or None if neither is given.
 
     Raises:
         ConfigError: when both are given, or the number is out of its range.
-        DamagedError: when the file holds no gate.
+        DamagedError: when the file does not hold a gate.
     """
     if gate is None:
         return KNNConfig(lmbda=lmbda).lmbda if lmbda is not None else None
     if lmbda is not None:
-        raise ConfigError("--gate decides on lmbda: leave --lmbda out, or --gate")
+        raise ConfigError("--gate already chooses lmbda: leave out --lmbda or --gate")
     from knn_logits.gating.stored import load_gate
 
     return load_gate(gate)
@@ -206,10 +237,10 @@ def parse_infini_gram(text: str | None) -> float | Literal["auto"] | None:
 
 
 def parse_weights(text: str | None) -> list[float] | None:
-    """The shares that --weights gives.
+    """Returns the shares that --weights gives.
 
     Raises:
-        ConfigError: when they are no numbers.
+        ConfigError: when they are not numbers.
     """
     if text is None:
         return None

@@ -18,12 +18,14 @@ def pull(
         bool | None,
         typer.Option(
             "--keys/--no-keys",
-            help="Fetch the keys as well; without either, only where the index needs them.",
+            help="Whether to fetch the keys; by default only if the index needs them.",
         ),
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="FOLDER", help="Copy it to a new folder, to change it."),
+        typer.Option(
+            "--out", metavar="FOLDER", help="Copy the datastore to a new folder, to change it."
+        ),
     ] = None,
     dry_run: options.DryRun = False,
     json: options.Json = False,

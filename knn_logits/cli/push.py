@@ -19,26 +19,27 @@ if TYPE_CHECKING:
 def push(
     store: options.Store,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="org/name on the Hub, made if it is not there.")
+        str,
+        typer.Argument(metavar="NAME", help="org/name on the Hub; it is made if it is missing."),
     ],
     private: Annotated[
         bool | None,
-        typer.Option("--private/--public", help="Who may see a new repository."),
+        typer.Option("--private/--public", help="Whether everybody may see a new repository."),
     ] = None,
     keys: Annotated[
         bool,
-        typer.Option("--keys/--no-keys", help="Publish the keys, or text and index only."),
+        typer.Option("--keys/--no-keys", help="Publish the keys, or only the text and the index."),
     ] = True,
     revision: Annotated[
-        str | None, typer.Option("--revision", help="Branch, made if it is not there.")
+        str | None, typer.Option("--revision", help="Branch; it is made if it is missing.")
     ] = None,
     report: Annotated[
         str | None,
         typer.Option(
-            "--report", metavar="FOLDER", help="What `eval --report` wrote, for the card."
+            "--report", metavar="FOLDER", help="Report that `eval --report` wrote, for the card."
         ),
     ] = None,
-    message: Annotated[str | None, typer.Option("--message", help="Of the commit.")] = None,
+    message: Annotated[str | None, typer.Option("--message", help="Message of the commit.")] = None,
     custom_generate: Annotated[
         str | None,
         typer.Option(

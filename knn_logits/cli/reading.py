@@ -1,4 +1,4 @@
-"""A corpus as `build` and `add` read it: its options, its bar, and what is said of its files."""
+"""Reads a corpus for `build` and `add`: its options, its progress bar, messages about its files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from knn_logits.cli.common import Bars, tell
 from knn_logits.corpus.documents import Document
 
-# Of files that are passed over for one reason, so many are named; all are counted.
+# If many files are skipped for one reason, only so many are named. All are counted.
 _NAMED = 5
 
 
@@ -24,8 +24,8 @@ class Fields:
         title: The field of its title.
         source: The field of a pair's source.
         target: The field of its target.
-        encoding: Of text files, HTML and rows; None recognises it.
-        strict: Stop at what cannot be read.
+        encoding: The encoding of text files, HTML and rows; None recognises it.
+        strict: Whether to stop at a file that cannot be read.
     """
 
     text: str = "text"
@@ -39,10 +39,10 @@ class Fields:
 
 @dataclass
 class Told:
-    """What was said of the files of a corpus.
+    """Prints messages about the files of a corpus, and keeps what was skipped.
 
     Attributes:
-        skipped: Names and reasons of all that was passed over.
+        skipped: Names and reasons of everything that was skipped.
     """
 
     skipped: list[tuple[str, str]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Told:
     _notes: Counter[str] = field(default_factory=Counter)
 
     def skip(self, name: str, reason: str) -> None:
-        """A file, or a part of one, is passed over."""
+        """Tells that a file, or a part of one, is skipped."""
         self.skipped.append((name, reason))
         kind = _kind(reason)
         self._kinds[kind] += 1
@@ -60,7 +60,7 @@ class Told:
             tell(f"skipped {name}: {reason}")
 
     def note(self, name: str, note: str) -> None:
-        """Something should be known of a file that is read."""
+        """Tells something about a file that is read."""
         kind = _kind(note)
         self._notes[kind] += 1
         if self._notes[kind] <= _NAMED:
@@ -68,7 +68,7 @@ class Told:
 
     @property
     def summary(self) -> str | None:
-        """All that was passed over, by reason, in one line; None where nothing was."""
+        """Summarises by reason what was skipped, in one line; None if nothing was."""
         if not self.skipped:
             return None
         several = "; ".join(
@@ -79,14 +79,14 @@ class Told:
 
 
 def _kind(reason: str) -> str:
-    """What like reasons share: the words before what differs from file to file."""
+    """Returns the part of a reason that does not differ from file to file."""
     return re.sub(r"[\d.,]+", "#", reason.partition(" (")[0].partition(":")[0])
 
 
 def documents_of(
     corpus: Sequence[str], fields: Fields, told: Told, bars: Bars, *, pairs: bool
 ) -> Iterator[Document]:
-    """The documents of a corpus, with a bar over its bytes.
+    """Reads the documents of a corpus, with a progress bar over its bytes.
 
     Raises:
         ConfigError: when the encoding is unknown.

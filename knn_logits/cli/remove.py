@@ -17,12 +17,12 @@ def remove(
         typer.Option(
             "--document",
             metavar="ID|TITLE|URI",
-            help="A document's id, or else its title or uri; repeatable.",
+            help="A document's id, title or uri; may be repeated.",
         ),
     ],
     json: options.Json = False,
 ) -> None:
-    """Remove documents: from now on no search finds them."""
+    """Remove documents, so that no search finds them any more."""
     from knn_logits.building.removing import remove_documents
 
     prepare(None)
@@ -42,7 +42,7 @@ def remove(
 def compact(
     store: options.Store, threads: options.Threads = None, json: options.Json = False
 ) -> None:
-    """Write a datastore anew without its removed documents, and delete the old files."""
+    """Rewrite a datastore without its removed documents, and delete the old files."""
     from knn_logits.building.removing import compact as compact_store
 
     prepare(threads)

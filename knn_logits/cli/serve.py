@@ -26,43 +26,54 @@ def serve(
         list[str],
         typer.Argument(
             metavar="[NAME=]STORE...",
-            help=f"{options.STORE_HELP} Each is a model's name as well, MODEL+NAME.",
+            help=f"{options.STORE_HELP} Clients ask for one of several as the model MODEL+NAME.",
         ),
     ],
     host: Annotated[
-        str, typer.Option("--host", help="Where to listen; this machine only unless given.")
+        str,
+        typer.Option("--host", help="Address to listen on. By default only this machine can ask."),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = (
-        8000
-    ),
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one.")
+    ] = 8000,
     api_key: Annotated[
         str | None,
-        typer.Option("--api-key", envvar="KNN_LOGITS_API_KEY", help="What clients have to know."),
+        typer.Option(
+            "--api-key", envvar="KNN_LOGITS_API_KEY", help="Key that clients have to send."
+        ),
     ] = None,
     names: Annotated[
         list[str] | None,
         typer.Option(
             "--name",
-            help="A name under which clients reach it, such as knn.example.org; may be repeated.",
+            help="Host name under which clients reach the server, such as knn.example.org; may be "
+            "repeated.",
         ),
     ] = None,
     model_name: Annotated[
-        str | None, typer.Option("--model-name", help="What clients call the model.")
+        str | None, typer.Option("--model-name", help="Name of the model for clients.")
     ] = None,
     at_once: Annotated[
-        int, typer.Option("--at-once", min=1, max=64, help="Requests answered at a time.")
+        int,
+        typer.Option("--at-once", min=1, max=64, help="Number of requests answered at once."),
     ] = 2,
     waiting: Annotated[
-        int, typer.Option("--waiting", min=0, help="Requests that may wait; others get 503.")
+        int,
+        typer.Option("--waiting", min=0, help="Number of requests that may wait; more get 503."),
     ] = 64,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1, help="Time that one request may run.")
+        float, typer.Option("--seconds", min=1, help="Seconds that one request may run.")
     ] = 300.0,
     chat_tokens: Annotated[
-        int, typer.Option("--chat-tokens", min=1, help="Tokens of an answer that names no number.")
+        int,
+        typer.Option(
+            "--chat-tokens",
+            min=1,
+            help="The most tokens of a chat's answer if the client names none.",
+        ),
     ] = 256,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", min=1, help="Tokens of any answer, at most.")
+        int, typer.Option("--max-new-tokens", min=1, help="The most tokens of any answer.")
     ] = 4096,
     chat_template: Annotated[
         Path | None,
@@ -77,7 +88,7 @@ def serve(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:
-    """Answer OpenAI's clients: completions and chats, with the source of every word."""
+    """Serve OpenAI's interface: completions and chats, with the source of every word."""
     needed = ("fastapi", "uvicorn", "knn_logits_serve")
     if any(find_spec(name) is None for name in needed):
         raise MissingDependencyError('the server needs FastAPI: pip install "knn-logits[serve]"')
@@ -107,7 +118,7 @@ def serve(
     if served.chat.plain and not served.reads_sources:
         tell(PLAIN_LINE)
     if api_key is None and host not in ("127.0.0.1", "localhost", "::1"):
-        tell("everybody who reaches this machine may ask: --api-key changes that")
+        tell("everybody who can reach this machine can ask: give --api-key to change that")
 
     def ready(address: str) -> None:
         say(f"{', '.join(served.names)}: {address}/v1")
@@ -126,7 +137,7 @@ def serve(
 
 
 def _opened(given: list[str]) -> dict[str, Datastore]:
-    """The datastores by the names that clients read."""
+    """Opens the datastores, by the names that clients use."""
     found: dict[str, Datastore] = {}
     for one in given:
         name, sign, place = one.partition("=")
@@ -135,7 +146,9 @@ def _opened(given: list[str]) -> dict[str, Datastore]:
         store = open_datastore(place)
         name = name or store.name
         if name in found:
-            raise ConfigError(f"two datastores are named {name!r}: name one as {name}-2={place}")
+            raise ConfigError(
+                f"two datastores have the name {name!r}: give one another, {name}-2={place}"
+            )
         found[name] = store
     return found
 

@@ -1,4 +1,4 @@
-"""Text as it is written: each token is printed when it is chosen, in the colour of its share."""
+"""Prints text while it is written, each token in the colour of the memory's share in it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Printed(BaseStreamer):
 
     Args:
         console: Where to print.
-        tokenizer: To turn tokens into text.
-        knn: The processor that mixes the memory in; None for the model alone.
+        tokenizer: Turns tokens into text.
+        knn: The processor that mixes the vote in; None for the model alone.
     """
 
     def __init__(self, console: Console, tokenizer: Any, knn: KNNLogitsProcessor | None) -> None:
@@ -54,7 +54,7 @@ class Printed(BaseStreamer):
 
 
 def printed(prompt: str, tokenizer: Any) -> Printed:
-    """Prints a prompt on standard output, and then what it goes on with, without colours."""
+    """Prints a prompt on standard output, and then its continuation, without colours."""
     from rich.console import Console
 
     stream: Any = Encoded(sys.stdout)

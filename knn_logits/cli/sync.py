@@ -28,9 +28,9 @@ from knn_logits.printable import one_line
 if TYPE_CHECKING:
     from knn_logits.building.syncing import Sync
 
-# Of the documents that are new, changed or gone, so many are named.
+# So many of the new, changed and removed documents are named.
 _NAMED = 5
-# A file of which this is said has nothing in it any more; whatever else is said, it may have.
+# These reasons mean that a file is empty now. A file skipped for other reasons may still have text.
 _EMPTY = "empty"
 _ROW = re.compile(r", (?:line|row|item) (\d+)$")
 
@@ -42,16 +42,16 @@ def sync(
         list[str],
         typer.Argument(
             metavar="FOLDER...",
-            help="All that the datastore is to hold: what it was built from, as for build.",
+            help="Everything that the datastore is to hold, as it was given to build.",
         ),
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be added, replaced and removed.")
+        bool, typer.Option("--dry-run", help="Only show what would be added, replaced and removed.")
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Also where not one document of the datastore is in the folder."
+            "--force", help="Continue even if none of the datastore's documents is in the folder."
         ),
     ] = False,
     source_field: options.SourceField = "source",
@@ -67,7 +67,7 @@ def sync(
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:
-    """Bring a datastore in step with a folder: what is new, has changed or is gone.
+    """Update a datastore to a folder: add new, replace changed and remove missing documents.
 
     Documents are compared by their content, so the cost is that of the new text.
     """
@@ -97,8 +97,8 @@ def sync(
     seconds = time.monotonic() - started
     if done.kept:
         tell(
-            f"{_some(done.kept)} could not be read, and what the datastore holds of "
-            f"{'it' if len(done.kept) == 1 else 'them'} stays"
+            f"{_some(done.kept)} could not be read, so the datastore keeps the text that it has of "
+            f"{'it' if len(done.kept) == 1 else 'them'}"
         )
     manifest = done.datastore.manifest
     if json:
@@ -118,7 +118,7 @@ def sync(
     else:
         say(f"{done.datastore.folder}: {_said(done)}, in {seconds:.0f} s")
         if done.removed or done.changed:
-            say(f"`knn-logits compact {store}` deletes what is gone from the disk")
+            say(f"`knn-logits compact {store}` deletes the removed text from the disk")
     if told.summary:
         say(told.summary)
 
@@ -144,18 +144,18 @@ def _some(ids: Sequence[str]) -> str:
 def _unreadable(
     folders: Sequence[str], skipped: Sequence[tuple[str, str]]
 ) -> Callable[[str], bool]:
-    """Whether a document's id is that of a file, or of a part of one, that could not be read.
+    """Makes a test whether a document's id belongs to a file that could not be read.
 
     Args:
-        folders: As given on the command line.
-        skipped: What was passed over, filled while the folders are read.
+        folders: The folders as given on the command line.
+        skipped: The skipped files, a list that fills while the folders are read.
     """
 
     def unreadable(id: str) -> bool:
         return any(_holds(name, id) for name in names())
 
     def names() -> list[str]:
-        # The list grows until all is read, and then no more.
+        # The list is complete once everything is read.
         if len(found) != len(skipped):
             found[:] = [
                 "" if reason == _EMPTY else _relative(folders, name) for name, reason in skipped
@@ -167,12 +167,12 @@ def _unreadable(
 
 
 def _relative(folders: Sequence[str], shown: str) -> str:
-    """The id that a document of the file would have, from how the file is named in messages."""
+    """Derives the id of a file's document from the file's name in messages."""
     row = _ROW.search(shown)
     path = Path(shown[: row.start()] if row else shown)
     inside = (path.relative_to(one) for one in folders if path.is_relative_to(one))
     name = next(inside, Path(path.name))
-    # A file that was given itself; a folder that was given itself holds everything.
+    # The file itself was given. A given folder holds everything.
     text = path.name if name == Path() and not path.is_dir() else name.as_posix()
     return f"{text}:{row[1]}" if row else text
 

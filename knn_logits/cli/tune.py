@@ -29,29 +29,30 @@ if TYPE_CHECKING:
 def tune(
     model: options.Model,
     paths: Paths,
-    k: Annotated[int | None, typer.Option("--k", help="The largest k tried.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="The largest k to try.")] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Store the choice in the datastore.")
+        bool, typer.Option("--write", help="Store the chosen settings in the datastore.")
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Store it also where it is not better with confidence."),
+        typer.Option("--force", help="Store them even if they are not significantly better."),
     ] = False,
     allow_overlap: options.AllowOverlap = False,
     gate: Annotated[
         str | None,
         typer.Option(
             "--gate",
-            help="Also fit a gate: distance, learned, meta-k, or constant with --skip. none takes "
-            "a stored one out.",
+            help="Also fit a gate: distance, learned, meta-k, or constant with --skip. The word "
+            "none removes a stored gate.",
         ),
     ] = None,
     skip: Annotated[
         float | None,
-        typer.Option("--skip", metavar="SHARE", help="Share of searches that the gate leaves out."),
+        typer.Option("--skip", metavar="SHARE", help="Share of searches that the gate skips."),
     ] = None,
     skip_by: Annotated[
-        str, typer.Option("--skip-by", help="Which ones: a learned rule, or the confidence.")
+        str,
+        typer.Option("--skip-by", help="Skip by a learned rule (learned), or by the confidence."),
     ] = "learned",
     infini_gram: Annotated[
         bool,
@@ -66,10 +67,12 @@ def tune(
             "--bleu",
             min=1,
             metavar="N",
-            help="Encoder-decoder models: decode the N likeliest settings, choose by BLEU.",
+            help="Encoder-decoder models: translate with the N likeliest settings, choose by BLEU.",
         ),
     ] = None,
-    num_beams: Annotated[int, typer.Option("--num-beams", min=1, help="For --bleu.")] = 1,
+    num_beams: Annotated[
+        int, typer.Option("--num-beams", min=1, help="Number of beams for --bleu.")
+    ] = 1,
     source_field: options.SourceField = "source",
     target_field: options.TargetField = "target",
     plots: Annotated[
@@ -90,14 +93,14 @@ def tune(
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Choose k, lmbda and temperature by how well texts are predicted, and fit a gate.
+    """Choose k, lmbda and temperature by how well they predict texts, and fit a gate.
 
-    The texts should be like those the model will meet, and not be part of the datastore. Settings
-    are chosen on half of the documents; the perplexity is that of the other half.
+    The texts should resemble those that the model will meet, and not be part of the datastore. The
+    settings are chosen on half of the documents. The perplexity is measured on the other half.
     """
     from knn_logits.tuning.gates import Wanted
 
-    # Refused before the model is loaded.
+    # Wrong arguments are refused before the model is loaded.
     KNNConfig().with_given(k=k, nprobe=nprobe)
     Wanted.of(gate, skip, skip_by)
     if infini_gram and (k, gate, skip, bleu, plots) != (None,) * 5:
@@ -108,16 +111,18 @@ def tune(
     windows = WindowConfig(window, stride)
     stores, names = stores_and_texts(paths)
     if write and len(stores) > 1:
-        raise ConfigError("--write stores settings in one datastore; tune each on its own")
+        raise ConfigError(
+            "--write can store settings in one datastore only: tune each datastore by itself"
+        )
     datastores = [open_datastore(store) for store in stores]
     pairs = reads_pairs(model)
     if bleu is not None:
         from knn_logits.evaluation.scores import sacrebleu
 
-        sacrebleu()  # refused here when it is missing
+        sacrebleu()  # raises here if the package is missing
     texts = read_texts(names, strict, (source_field, target_field) if pairs else None)
     if plots is not None:
-        # Refused here, before hours of work.
+        # This is checked here, before hours of work.
         from knn_logits.evaluation.figures import check_writable, new_figure
 
         new_figure(1, 1)
@@ -191,14 +196,14 @@ def tune(
 
             files = write_plots(result, plots)
     finally:
-        # The choice is there, also where a file cannot be written.
+        # The choice is printed even if a file cannot be written.
         if json:
             print_json({**result.to_dict(), "files": [str(path) for path in files]})
     if not json:
         for path in files:
             say(f"written: {path}")
     if result.refused is not None:
-        # The reason was told as a warning.
+        # A warning has said why.
         raise typer.Exit(1)
 
 
@@ -229,7 +234,7 @@ def _say(result: Tuning, store: str, skips: bool) -> None:
             f"number's {found.constant:.2f}{between}{skipped}"
         )
     for name in result.at_the_edge:
-        say(f"the best {name} is the last one tried; a further one may be better")
+        say(f"the best {name} is the last value tried; a value beyond it may be better")
     if result.written:
         say(f"{store}: settings written")
     elif result.refused is None:
@@ -255,7 +260,7 @@ def _say_shares(found: InfiniGramFit, store: str, *, written: bool) -> None:
 
 
 def _advice(result: Tuning) -> str:
-    """What to do with the choice, as far as the text can say."""
+    """Says what to do with the choice."""
     if result.overlap is not None and result.overlap.held:
         return "tune on text that the datastore does not hold"
     verdict = result.verdict

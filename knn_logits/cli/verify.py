@@ -23,12 +23,12 @@ from knn_logits.cli.common import (
 def verify(
     store: options.Store,
     full: Annotated[
-        bool, typer.Option("--full", help="Read every byte, also of what was verified before.")
+        bool, typer.Option("--full", help="Read every byte, even of files verified before.")
     ] = False,
     native_index: options.NativeIndex = False,
     json: options.Json = False,
 ) -> None:
-    """Check a datastore: hashes, shapes, ranges, and that its index finds what it should."""
+    """Check a datastore: hashes, shapes, ranges, and the answers of its index."""
     from knn_logits.datastore import verification
     from knn_logits.datastore.hub_client import hub_name
     from knn_logits.datastore.job import leftovers
@@ -39,7 +39,7 @@ def verify(
     from knn_logits.opening import open_index
 
     prepare(None)
-    # What is damaged is to be named, so the datastore itself is not opened yet.
+    # Opening a damaged datastore fails before all damage is named, so it is not opened yet.
     folder = Path(store) if hub_name(store) is None else open_datastore(store).folder
     manifest = read_manifest(folder)
     size = sum(record.bytes for record in manifest.files)

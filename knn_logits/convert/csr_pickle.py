@@ -1,10 +1,10 @@
-"""A pickled scipy CSR matrix of plain arrays, read without unpickling anything.
+"""Reads a pickled scipy CSR matrix of plain arrays without unpickling anything.
 
-A pickle is a program that can call any function. Python's `pickletools` tells its instructions
-without following them; here the few that such a matrix needs are followed symbolically: names of
-classes stay names, arrays stay views of the file's bytes, and whatever else occurs is refused.
-Nothing is imported or called. Python's unpickler with inert stand-ins for all classes would be
-shorter, but it takes memory on a file's word: two instructions of five bytes ask it for gigabytes.
+A pickle is a program that can call any function. Python's `pickletools` lists its instructions
+without running them. This module follows the few instructions that such a matrix needs: names of
+classes stay names, arrays stay views of the file's bytes, and any other instruction is refused.
+Nothing is imported or called. Python's unpickler with harmless classes in place of all others would
+be shorter. But two instructions of five bytes can make it allocate gigabytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from knn_logits.datastore.reading import open_file
 from knn_logits.errors import DamagedError
 
 _MOST_STEPS = 10_000
-# Bytes from which on content is a view of the file; names and numbers are shorter.
+# Longer contents become a view of the file. Names and numbers are shorter.
 _VIEWED = 1024
 _LONGEST_IN_A_MESSAGE = 60
 _MATRICES = frozenset(
@@ -54,7 +54,7 @@ class _Name:
 
 @dataclass(repr=False)
 class _Made:
-    """What a call would have made: the function, its arguments, and the state set afterwards."""
+    """The result of a call that was not made: the function, its arguments, and the later state."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -73,7 +73,7 @@ def read_csr(path: Path) -> tuple[tuple[int, int], Array, Array]:
         indices: Integers [entries], a column each.
 
     Raises:
-        DamagedError: when the file holds anything else.
+        DamagedError: when the file holds anything else than such a matrix.
     """
     try:
         with open_file(path) as file:
@@ -81,15 +81,17 @@ def read_csr(path: Path) -> tuple[tuple[int, int], Array, Array]:
         return _matrix(_followed(memoryview(data)))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DamagedError(
-            f"{path} is no pickled CSR matrix of plain arrays ({_short(str(error))}); leave it "
-            "out, and cluster again"
+            f"{path} is not a pickled CSR matrix of plain arrays ({_short(str(error))}); leave it "
+            "out, and make the clusters again"
         ) from error
     except OSError as error:
-        raise DamagedError(f"{path} cannot be read ({error.strerror})") from error
+        raise DamagedError(
+            f"{path} cannot be read ({error.strerror}); check its permissions, or leave it out"
+        ) from error
 
 
 def _short(text: str) -> str:
-    """What a file says, on one line of a message."""
+    """Makes text from a file fit for one line of a message."""
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST_IN_A_MESSAGE else f"{text[:_LONGEST_IN_A_MESSAGE]}..."
 
@@ -112,14 +114,14 @@ def _integer(value: Any) -> int:
         dtype, content = value.arguments
         return int(np.frombuffer(content, _dtype(dtype), count=1)[0])
     if type(value) is not int:
-        raise ValueError("a size that is no number")
+        raise ValueError("a size that is not a number")
     return value
 
 
 def _array(made: Any) -> Array:
     """A one-dimensional array of integers, a view of the file."""
     if not isinstance(made, _Made):
-        raise ValueError("no array")
+        raise ValueError("something else than an array")
     if made.name in _RECONSTRUCT:
         _, shape, dtype, fortran, content = made.state
     elif made.name in _FROM_BUFFER:
@@ -141,13 +143,13 @@ def _dtype(made: Any) -> np.dtype[Any]:
     name = made.arguments[0]
     order = made.state[1] if made.state is not None else "<"
     if name not in ("i4", "i8", "u4", "u8") or order not in ("<", "="):
-        # Not shown: it may be anything, and very much of it.
+        # It is not shown, since it may be anything of any length.
         raise ValueError("numbers of another kind")
     return np.dtype(f"<{name}")
 
 
 class _File:
-    """A mapped file as `pickletools` reads one; what is long stays a view."""
+    """A mapped file with the methods that `pickletools` reads. Long contents stay views."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -169,7 +171,7 @@ class _File:
 
 
 def _steps(data: memoryview) -> Iterator[tuple[str, Any]]:
-    """The instructions and what each names."""
+    """Yields the instructions, each with its argument."""
     file: Any = _File(data)
     for number, (code, argument, _) in enumerate(pickletools.genops(file)):
         if number == _MOST_STEPS:
@@ -182,7 +184,7 @@ def _steps(data: memoryview) -> Iterator[tuple[str, Any]]:
 def _followed(data: memoryview) -> Any:
     """The object that the pickle describes."""
     stack: list[Any] = []
-    # Where the groups of values on the stack begin.
+    # The positions on the stack where groups of values begin.
     marks: list[int] = []
     memo: dict[int, Any] = {}
 
@@ -198,7 +200,7 @@ def _followed(data: memoryview) -> Any:
             if argument not in (3, 4, 5):
                 raise ValueError("an unknown protocol")
         elif step == "FRAME":
-            pass  # its length says nothing that matters here
+            pass  # the length of a frame does not matter here
         elif step == "MARK":
             marks.append(len(stack))
         elif step in _CONSTANTS:
@@ -245,14 +247,14 @@ def _followed(data: memoryview) -> Any:
 
 
 def _tuple(values: list[Any]) -> tuple[Any, ...]:
-    """Some values; tuples among them hold no tuples, so that nothing is nested deeply."""
+    """Makes a tuple whose tuples hold no tuples, so that nothing is nested deeply."""
     if any(isinstance(one, tuple) and any(isinstance(x, tuple) for x in one) for one in values):
         raise ValueError("tuples in tuples in tuples")
     return tuple(values)
 
 
 def _named(module: Any, name: Any) -> _Name:
-    """A class or function, if it is one of a matrix."""
+    """Returns a class or function, if a matrix needs it."""
     if type(name) is not str or type(module) is not str:
         raise ValueError("a name that is no text")
     if f"{module}.{name}" not in _KNOWN:

@@ -1,7 +1,8 @@
-"""`import_datastore`: a datastore of an earlier kNN-LM system, made one of this package.
+"""`import_datastore` converts a datastore of an earlier kNN-LM system to this package's format.
 
-Such a datastore has no documents: its values are one stream of tokens, in which value i follows
-key i. Here it becomes one document, whose first token stands for the one that nobody stored.
+The earlier datastore has no documents. Its values are one stream of tokens, in which value i
+follows key i. Here the stream becomes one document. The token before the first key was not stored,
+so another token takes its place.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ from knn_logits.windows import resolve
 
 logger = logging.getLogger(__name__)
 
-# What these systems search with where nothing else is said.
+# The settings that these systems search with by default.
 _TEMPERATURE = 1.0
-# Distance of a key from the model's own at its place, by that at other places: the right model
-# gave 0.34 to 0.82 under another context, one of other weights 1.00 to 1.01.
+# The distance of a key from the model's own key at the same place, divided by the distance at other
+# places. The right model gave 0.34 to 0.82 under another context, and other weights 1.00 to 1.01.
 _OTHER_MODEL = 0.95
 _SPAN = 256
 _LEAST_SPAN = 64
@@ -70,15 +71,16 @@ _SPANS = 4
 
 @dataclass(frozen=True)
 class Imported:
-    """What was read, and what is not possible with it.
+    """An imported datastore, and what is not possible with it.
 
     Attributes:
         store: The datastore.
-        files: Where it came from.
-        unwritten: Entries at the end that the other system never filled, left out.
-        model_error: How far the keys are from this model's own, 1 for another model's; None where
-            that could not be checked.
-        limits: What is not possible, a line each.
+        files: The files that it came from.
+        unwritten: Number of entries at the end that the other system never filled. They are left
+            out.
+        model_error: How far the keys are from this model's own keys. It is near 1 for the keys of
+            another model, and None where it could not be checked.
+        limits: What is not possible with the datastore, one line each.
     """
 
     store: Datastore
@@ -107,26 +109,27 @@ def import_datastore(
     source_text: str | None = None,
     progress: Progress = no_progress,
 ) -> Imported:
-    """Makes a datastore of the files of knn-transformers, knnlm, knn-models and their relatives.
+    """Makes a datastore from the files of knn-transformers, knnlm, knn-models and their relatives.
 
-    The other system's index is taken over where it is there: its file is read as data, never by
-    FAISS. No pickle is loaded. Sizes and number formats are found from the files.
+    The other system's index is taken over if there is one. Its file is read as data and never by
+    FAISS, and no pickle is loaded. Sizes and number formats are found from the files.
 
     Args:
         model: The model that built it.
         tokenizer: Its tokenizer.
-        source: Folder of the files, or the file of values where a folder holds several datastores.
-        folder: Where the datastore is written: a new or an empty folder.
+        source: Folder of the files. If it holds several datastores, the file of values.
+        folder: The folder to write. It must be new or empty.
         key: The place of the key in the model.
-        window: Tokens seen at once when text is scored with it; what the other system used is
-            not in its files.
-        index: Build this index from the keys instead of taking the one that is there.
-        k: Neighbors a query, for users who give none; so the next two.
+        window: Number of tokens that the model sees at once when text is scored. The files do not
+            say what the other system used.
+        index: Build this index from the keys instead of taking over the old one.
+        k: Neighbors for each query. This value, `lmbda` and `temperature` are kept as the
+            datastore's settings, which hold where a user gives none.
         lmbda: Weight of the neighbors.
-        temperature: Of the softmax; None takes 1, as these systems do.
-        threads: OpenMP threads of the index; None leaves FAISS's own choice.
-        shard_bytes: Size of a file of keys.
-        overwrite: Replace a datastore that is there.
+        temperature: Temperature of the softmax; None takes 1, as these systems do.
+        threads: OpenMP threads of the index; None leaves the choice to FAISS.
+        shard_bytes: Size of one file of keys.
+        overwrite: Replace an existing datastore.
         license: Licence of the text, kept in the manifest.
         source_text: Where the text is from, kept in the manifest.
         progress: A callback that is told how far the work is.
@@ -135,9 +138,9 @@ def import_datastore(
         The datastore, and what is not possible with it.
 
     Raises:
-        CorpusError: when the files are not there.
-        MismatchError: when they are not of this model.
-        DamagedError: when one holds something else than it should.
+        CorpusError: when the files are missing.
+        MismatchError: when the files do not belong to this model.
+        DamagedError: when a file holds something else than it should.
         DatastoreError: when there are neither keys nor an index, or the folder cannot be used.
         StorageError: when the disk is full.
     """
@@ -147,11 +150,13 @@ def import_datastore(
     files = find_files(Path(source))
     if files.keys is None and files.index is None:
         raise DatastoreError(
-            f"{files.values} has neither keys nor an index beside it, so nothing can be searched: "
-            "get one of them as well"
+            f"there are neither keys nor an index beside {files.values}, so nothing can be "
+            "searched: put one of them there as well"
         )
     if files.keys is None and index is not None:
-        raise ConfigError("another index is built from the keys, which are missing: leave it out")
+        raise ConfigError(
+            "another index has to be built from the keys, which are missing: leave --index out"
+        )
     location = find_key(model, key)
     sizes = resolve(window or WindowConfig(), context_length(model))
     plan = KeyPlan(
@@ -207,7 +212,7 @@ def import_datastore(
 def _their_index(
     files: LegacyFiles, wanted: IndexConfig | None, dim: int, progress: Progress
 ) -> FaissFile | None:
-    """The other system's index, None when another is wanted or it cannot be taken over."""
+    """Reads the other system's index; None if another is wanted or it cannot be taken over."""
     if files.index is None or wanted is not None:
         return None
     progress("reading the index", 0, None)
@@ -216,12 +221,12 @@ def _their_index(
     except DamagedError as error:
         if files.keys is None:
             raise
-        logger.warning("%s; a new index is built from the keys", error)
+        logger.warning("%s; a new index is built from the keys instead", error)
         return None
     if found.dim != dim:
         raise MismatchError(
-            f"{files.index} holds vectors of {found.dim} numbers, the model's keys have {dim}: "
-            "name the model that built it, and --key for another place in it"
+            f"{files.index} holds vectors of {found.dim} numbers, but the model's keys have {dim}: "
+            "name the model that built it, or give the place of its keys with --key"
         )
     return found
 
@@ -254,29 +259,29 @@ def _write_keys(job: Job, keys: Array, shard_bytes: int, progress: Progress) -> 
 
 
 def _write_clusters(job: Job, files: LegacyFiles, entries: int, kept: int) -> bool:
-    """Writes the cluster of each entry, where the other system made any."""
+    """Writes the cluster of each entry, if the other system made clusters."""
     if files.clusters is None:
         return False
     try:
         (rows, columns), indptr, indices = read_csr(files.clusters)
         if columns != entries or len(indices) != entries:
             raise DamagedError(
-                f"{files.clusters} is about {columns} entries and names {len(indices)}, the "
+                f"{files.clusters} is made for {columns} entries and names {len(indices)}, but the "
                 f"datastore has {entries}"
             )
-        # Compared and not subtracted, since differences of large numbers wrap around.
+        # The numbers are compared and not subtracted, since differences of large ones wrap around.
         rising = bool((indptr[1:] >= indptr[:-1]).all())
         if not rising or (int(indptr[0]), int(indptr[-1])) != (0, entries) or rows > entries:
             raise DamagedError(f"{files.clusters} has clusters whose sizes do not add up")
         if int(indices.min(initial=0)) < 0 or int(indices.max(initial=0)) >= entries:
-            raise DamagedError(f"{files.clusters} names entries that are not there")
+            raise DamagedError(f"{files.clusters} names entries that the datastore does not have")
         sizes: Array = np.diff(indptr.astype(np.int64))
         clusters = np.full(entries, -1, np.int32)
         clusters[indices] = np.repeat(np.arange(rows, dtype=np.int32), sizes)
         if int(clusters.min(initial=0)) < 0:
             raise DamagedError(f"{files.clusters} leaves entries without a cluster")
     except DamagedError as error:
-        logger.warning("%s; imported without clusters", error)
+        logger.warning("%s; the datastore is imported without clusters", error)
         return False
     write_array(job.path("clusters"), clusters[:kept])
     job.note(job.path("clusters"))
@@ -322,14 +327,13 @@ def _write_index(
 def _model_error(
     model: nn.Module, location: KeyLocation, keys: Array | None, values: Array
 ) -> float | None:
-    """How far the keys are from those that this model gives the same text, 1 for chance.
+    """Measures how far the keys are from this model's keys of the same text; 1 is chance.
 
-    The context that the other system had is not known, so even the right model differs. What it
-    has in common with the keys is their order: its state at a place is nearer to the key of that
-    place than to others.
+    The context of the other system is not known, so even the right model computes other keys. But
+    the right model's state at a place is nearer to the key of that place than to other keys.
 
     Raises:
-        MismatchError: when they are another model's.
+        MismatchError: when the keys are another model's.
     """
     span = min(_SPAN, context_length(model) or _SPAN, len(values) // 2)
     if keys is None or is_encoder_decoder(model) or span < _LEAST_SPAN:
@@ -340,7 +344,7 @@ def _model_error(
         inputs = {"input_ids": tokens.unsqueeze(0).to(input_device(model))}
         states = key_states(model, location, inputs)[0].float().cpu().numpy()
         theirs = np.asarray(keys[start + 1 : start + span + 1], np.float32)
-        # Only where the context is long by now.
+        # Only places with a long context are compared.
         mine, theirs = states[span // 2 :], theirs[span // 2 :]
         own.append(np.linalg.norm(mine - theirs, axis=1))
         others.append(np.linalg.norm(mine - np.roll(theirs, len(theirs) // 2, axis=0), axis=1))
@@ -348,19 +352,19 @@ def _model_error(
     error = float(np.median(np.concatenate(own))) / max(chance, 1e-12)
     if not error <= _OTHER_MODEL:
         raise MismatchError(
-            f"the keys are not those of this model at {location}: they are no nearer to its own "
-            f"than chance ({error:.2f}); name the model that built them, and --key for another "
-            "place in it"
+            f"the keys are not this model's states at {location}: they are no nearer to them than "
+            f"chance ({error:.2f}); name the model that built them, or give the place of its keys "
+            "with --key"
         )
     return error
 
 
 def _limits(files: LegacyFiles, has_keys: bool, clusters: bool) -> tuple[str, ...]:
-    limits = ["sources are passages of one stream: the files name no documents"]
+    limits = ["sources are passages of one stream, since the files do not name documents"]
     if not has_keys:
         limits += [
-            "there are no keys: refine, add, compact and another index are not possible",
-            "recall is unknown, and whether the index is this model's could not be checked",
+            "there are no keys, so refine, add, compact and another index are not possible",
+            "the recall is unknown, and nothing shows whether the index belongs to this model",
         ]
     if files.clusters is not None and not clusters:
         limits.append("the clusters could not be taken over")

@@ -1,9 +1,9 @@
-"""The files of earlier kNN-LM systems: which they are, and what is in them.
+"""Finds and reads the files of earlier kNN-LM systems.
 
 knn-transformers writes `dstore_TYPE_N_D_keys.npy`, `_vals.npy`, `index_TYPE_N_D.indexed` and
 `members_*.pkl`; knnlm, knn-models and their relatives `keys.npy` and `vals.npy` (or `values.npy`)
-with `faiss.index`. In spite of their names most are bare memory maps: sizes and number formats are
-found from the lengths of the files and from what the numbers would be.
+with `faiss.index`. In spite of their names most files are bare memory maps. Their sizes and number
+formats are found from the lengths of the files, and from the numbers that each format would give.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _TRANSFORMERS = re.compile(r"dstore_(?P<type>.+)_(?P<size>\d+)_(?P<dim>\d+)_vals
 _VALUES = re.compile(r"(?P<stem>.*)(?P<word>vals|values)\.npy")
 _INDEX = re.compile(r".*\.(indexed|index|faiss)|knn_index|faiss_index")
 _ROWS = 1 << 20
-# Widest first: narrow numbers read as wide ones are far out of range, the other way round they
-# are not.
+# The widest format is tried first. Narrow numbers read as wide ones are far out of range, but wide
+# numbers read as narrow ones may look right.
 _VALUE_KINDS = ("<i8", "<i4", "<u2")
 
 
@@ -34,12 +34,12 @@ class LegacyFiles:
     """The files of one datastore of an earlier system.
 
     Attributes:
-        values: A token for each entry.
-        keys: A key for each entry; published datastores often lack them.
-        index: Written by FAISS.
-        clusters: Which entries belong to which cluster, a pickle.
-        entries: As the name says, None where it says nothing.
-        dim: As the name says, None where it says nothing.
+        values: The file of tokens, one for each entry.
+        keys: The file of keys, one for each entry. Published datastores often lack it.
+        index: The index that FAISS wrote.
+        clusters: A pickle that says which entries belong to which cluster.
+        entries: Number of entries according to the file's name; None if the name has no number.
+        dim: Length of a key according to the file's name; None if the name has no number.
     """
 
     values: Path
@@ -54,15 +54,17 @@ def find_files(source: Path) -> LegacyFiles:
     """Finds the files of a datastore of an earlier system.
 
     Args:
-        source: Its folder, or its file of values where a folder holds several.
+        source: Its folder. If the folder holds several datastores, the file of values.
 
     Raises:
-        CorpusError: when there is none, or more than one.
+        CorpusError: when there is no such datastore, or more than one.
     """
     if source.is_file():
         values = source
         if _VALUES.fullmatch(values.name) is None:
-            raise CorpusError(f"{source} is no file of values: name a folder, or *_vals.npy in it")
+            raise CorpusError(
+                f"{source} is not a file of values: name a folder, or the file *_vals.npy in it"
+            )
     else:
         found = (
             sorted(one for one in source.iterdir() if _VALUES.fullmatch(one.name))
@@ -72,8 +74,8 @@ def find_files(source: Path) -> LegacyFiles:
         if len(found) != 1:
             names = ", ".join(one.name for one in found[:5]) or "none"
             raise CorpusError(
-                f"{source} holds not one datastore of an earlier system (values: {names}): name "
-                "its folder, or its file *vals.npy"
+                f"{source} does not hold exactly one datastore of an earlier system (files of "
+                f"values: {names}): name the datastore's folder, or its file *vals.npy"
             )
         values = _file(found[0])
     folder = values.parent
@@ -94,7 +96,7 @@ def find_files(source: Path) -> LegacyFiles:
     indexes = sorted(_file(one) for one in folder.iterdir() if _INDEX.fullmatch(one.name))
     if len(indexes) > 1:
         names = ", ".join(one.name for one in indexes[:5])
-        raise CorpusError(f"{folder} holds several indexes ({names}): leave one there")
+        raise CorpusError(f"{folder} holds several indexes ({names}): leave only one there")
     keys = _there(folder / f"{parts['stem']}keys.npy")
     return LegacyFiles(values, keys, indexes[0] if indexes else None)
 
@@ -104,35 +106,38 @@ def _there(path: Path) -> Path | None:
 
 
 def _file(path: Path) -> Path:
-    """Refuses a folder, a pipe or a device by the name of a file: reading one may never end."""
+    """Refuses a folder, a pipe or a device in place of a file. Reading one may never end."""
     if not path.is_file():
-        raise CorpusError(f"{path} is no file, but a folder, a pipe or a device: take it away")
+        raise CorpusError(f"{path} is a folder, a pipe or a device, not a file: remove it")
     return path
 
 
 def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | None) -> Array:
-    """Maps the values, in whichever number format they are.
+    """Maps the file of values, whatever its number format is.
 
     Args:
-        files: Where they are.
+        files: The files of the datastore.
         dim: Length of a key of the model.
-        vocabulary: Tokens that the model knows.
-        entries: How many there are, where it is known from the index.
+        vocabulary: Number of tokens of the model.
+        entries: Number of entries, if the index tells it.
 
     Returns:
-        Integers [entries]; values of 16 bits that went below 0 are brought back.
+        Integers [entries]. Values of 16 bits that had become negative are corrected.
 
     Raises:
-        MismatchError: when they are not of this model.
+        MismatchError: when the values do not belong to this model.
     """
     if files.dim not in (None, dim):
         raise MismatchError(
-            f"{files.values} belongs to keys of {files.dim} numbers, the model's have {dim}: name "
-            "the model that built it, and --key for another place in it"
+            f"{files.values} belongs to keys of {files.dim} numbers, but the model's keys have "
+            f"{dim}: name the model that built it, or give the place of its keys with --key"
         )
     known = entries if entries is not None else files.entries
     if entries is not None and files.entries not in (None, entries):
-        raise MismatchError(f"{files.values} is named after {files.entries} entries, not {entries}")
+        raise MismatchError(
+            f"the name of {files.values} says {files.entries} entries, but the index has "
+            f"{entries}: take an index that belongs to it"
+        )
     size = files.values.stat().st_size
     for kind in _VALUE_KINDS:
         found = _mapped(files.values, kind)
@@ -143,8 +148,9 @@ def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | No
         if len(found) and _within(found, vocabulary):
             return found
     raise MismatchError(
-        f"{files.values} ({size} bytes) holds no tokens of this model (it knows {vocabulary}, its "
-        f"keys have {dim} numbers): name the model that built it, and --key for another place in it"
+        f"{files.values} ({size} bytes) does not hold tokens of this model, which has {vocabulary} "
+        f"tokens and keys of {dim} numbers: name the model that built it, or give the place of its "
+        "keys with --key"
     )
 
 
@@ -157,19 +163,19 @@ def _within(values: Array, vocabulary: int) -> bool:
 
 
 def read_keys(path: Path, entries: int, dim: int) -> Array:
-    """Maps the keys.
+    """Maps the file of keys.
 
     Returns:
         float16 or float32 [entries, dim].
 
     Raises:
-        MismatchError: when they are of another number or length.
+        MismatchError: when the file has another number of keys, or keys of another length.
     """
     width = _key_width(path, entries, dim)
     if width is None:
         raise MismatchError(
-            f"{path} ({path.stat().st_size} bytes) holds no {entries} keys of {dim} numbers: name "
-            "the model that built it"
+            f"{path} ({path.stat().st_size} bytes) does not hold {entries} keys of {dim} numbers: "
+            "name the model that built it"
         )
     found = _mapped(path, f"<f{width}")
     assert found is not None
@@ -177,23 +183,23 @@ def read_keys(path: Path, entries: int, dim: int) -> Array:
 
 
 def key_parts(keys: Array) -> Iterator[Array]:
-    """The keys in order, a part at a time.
+    """Yields the keys in order, part by part.
 
     Raises:
-        DamagedError: when one is not finite.
+        DamagedError: when a key is not finite.
     """
     for first in range(0, len(keys), _ROWS // 16):
         part = np.asarray(keys[first : first + _ROWS // 16])
         if not np.isfinite(part).all():
             raise DamagedError(
-                f"keys of the entries from {first} on are not finite: the file is damaged, or of "
-                "another number format"
+                f"some keys after entry {first} are not finite, so the file is damaged or has "
+                "another number format: get it again"
             )
         yield part
 
 
 def written_entries(keys: Array, values: Array) -> int:
-    """Entries up to the last that was written: files are made full of zeros, then filled."""
+    """Counts the entries up to the last written one. The files begin as zeros, and are filled."""
     last = len(keys)
     while last:
         first = max(0, last - _ROWS // 16)
@@ -205,7 +211,7 @@ def written_entries(keys: Array, values: Array) -> int:
 
 
 def _key_width(path: Path, entries: int, dim: int) -> int | None:
-    """Bytes of a number, None when the file does not hold so many keys."""
+    """Returns the bytes of one number; None if the file does not hold so many keys."""
     facts = _npy(path)
     if facts is not None:
         dtype, shape, _ = facts
@@ -216,7 +222,7 @@ def _key_width(path: Path, entries: int, dim: int) -> int | None:
 
 
 def _npy(path: Path) -> tuple[str, tuple[int, ...], int] | None:
-    """What the header of a .npy file says, None for a bare memory map."""
+    """Reads the header of a .npy file; None for a bare memory map."""
     try:
         return array_facts(path)
     except (ValueError, OSError):
@@ -224,7 +230,7 @@ def _npy(path: Path) -> tuple[str, tuple[int, ...], int] | None:
 
 
 def _mapped(path: Path, kind: str) -> Array | None:
-    """A file's numbers, flat, None when their format cannot be this one."""
+    """Maps a file's numbers as a flat array; None if they cannot have this format."""
     facts, offset = _npy(path), 0
     dtype: np.dtype[Any] = np.dtype(kind)
     if facts is not None:

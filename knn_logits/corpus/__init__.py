@@ -1,1 +1,1 @@
-"""What a user names on the command line, read as documents: files, folders, rows of the Hub."""
+"""Reads documents from files, folders and datasets of the Hub."""

@@ -1,6 +1,7 @@
-"""`Document`, and what users give where documents are expected.
+"""`Document`, and checks of what users give where documents are expected.
 
-Knows what makes a text one that can be cut and written down. It reads no file: that is `reading`.
+This module knows which texts can be cut into tokens and written down. It reads no file, which
+`reading` does.
 """
 
 import os
@@ -19,20 +20,23 @@ class Document:
     """One text of a corpus.
 
     Attributes:
-        text: the text, encodable as UTF-8; of a pair, the target. `read_corpus` gives no blank one.
-        id: unique within one call of `read_corpus`, but for the parts of one very large file,
-            which share it. Where the source gives none: the file's path relative to the folder
-            given, with `:` and the number of the line or row (from 1) where the file holds several.
-        title: its title, where the source gives one.
-        uri: where it can be found, where the source says so; the relative path of a text file.
-        metadata: the remaining fields of its row, all of them values that JSON has. From parquet
-            and `hf:`, dates and decimals are written as text; nulls and bytes are left out.
-        source: of a pair, the sentence that an encoder reads.
-        places: pages, headings or lines of the text, in its order; a source names the one in which
-            it stands. They are kept with the tokens that a fast tokenizer cuts.
+        text: The text, which can be encoded as UTF-8. If the document is a pair, it is the target.
+            `read_corpus` returns no blank text.
+        id: The document's name. `read_corpus` returns unique ids, but the parts of one very large
+            file share an id. If the file gives no id, it is the file's path relative to the given
+            folder. In a file of several documents, `:` and the number of the line or row (from 1)
+            follow.
+        title: The title, if the file gives one.
+        uri: The address of the document, if the file gives one. For a text file it is the
+            relative path.
+        metadata: The other fields of the document's row, all of them JSON values. Parquet and `hf:`
+            give dates and decimals as text, and their nulls and bytes are left out.
+        source: The text that an encoder reads, if the document is a pair.
+        places: Pages, headings or lines of the text, in order. A source in a trace names the place
+            that it is in. A datastore keeps places if its tokenizer is a fast one.
 
     Raises:
-        CorpusError: when one of them is of another type, or holds half a character.
+        CorpusError: when a field has another type, or holds half a character.
     """
 
     text: str
@@ -57,14 +61,14 @@ class Document:
 
 
 def checked_text(value: object, what: str) -> str:
-    """A text that can be cut into tokens and written down.
+    """Checks that a value is a text that can be cut into tokens and written down.
 
     Args:
-        value: What is given.
-        what: What a message calls it.
+        value: The value that is given.
+        what: How a message names the value.
 
     Raises:
-        CorpusError: when it is no string, or holds half a character.
+        CorpusError: when the value is not a string, or holds half a character.
     """
     if not isinstance(value, str):
         raise CorpusError(f"{what} is {type_name(value)}, not a string; give a string")
@@ -73,16 +77,16 @@ def checked_text(value: object, what: str) -> str:
             value.encode("utf-8")
     except UnicodeEncodeError:
         raise CorpusError(
-            f"{what} holds a lone surrogate, which is no character; replace or remove it"
+            f"{what} holds a lone surrogate, which is not a character; replace or remove it"
         ) from None
     return value
 
 
 def several(given: Iterable[Given], what: str) -> Iterable[Given]:
-    """What is given, which has to be several: a string would be taken apart into characters.
+    """Checks that several things are given. A single string would be read as its characters.
 
     Raises:
-        CorpusError: when it is a single one, or cannot be read one by one.
+        CorpusError: when a single thing is given, or something that cannot be iterated.
     """
     if isinstance(given, (str, bytes, os.PathLike, Document, Mapping)):
         raise CorpusError(
@@ -90,22 +94,22 @@ def several(given: Iterable[Given], what: str) -> Iterable[Given]:
             "in a list, [...], or read files with read_corpus"
         )
     if not isinstance(given, Iterable):
-        raise CorpusError(f"{what} must be several, in a list, not {type_name(given)}")
+        raise CorpusError(f"{what} must be given as a list, not {type_name(given)}")
     return given
 
 
 def as_documents(
     documents: Iterable[Document | str], before: Collection[str] = ()
 ) -> Iterator[Document]:
-    """Texts as documents, whose ids are their numbers.
+    """Turns texts into documents, and numbers those without an id.
 
     Args:
         documents: Texts or documents.
-        before: Ids of the documents that come first; the numbers go on behind them.
+        before: The ids of documents that come before these. The numbers continue after them.
 
     Raises:
-        CorpusError: when a single text is given in place of several; while they are read, when one
-            is neither a text nor a document.
+        CorpusError: when a single text is given instead of several. Also, while they are read,
+            when one is neither a text nor a document.
     """
     return _numbered(several(documents, "documents"), before)
 
@@ -120,13 +124,13 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
             yield Document(document, unique_id(str(number), ids))
         else:
             raise CorpusError(
-                f"the document number {number + 1} is {type_name(document)}; give strings, or "
+                f"document number {number + 1} is {type_name(document)}; give strings, or "
                 "Document(text, id)"
             )
 
 
 def unique_id(name: str, ids: dict[str, int]) -> str:
-    """Return `name`, numbered if it was used before; `ids` counts the uses of each."""
+    """Returns `name`, with a number if it was used before. `ids` counts the uses of each name."""
     if name not in ids:
         ids[name] = 1
         return name

@@ -1,7 +1,7 @@
-"""In which encoding a text file is written, and its characters.
+"""Recognises the encoding of a text file, and reads its characters.
 
-UTF-8, and UTF-16 or UTF-32 with a byte order mark, are recognised with certainty. Anything else is
-a guess of the optional library `chardet`, unless the user names the encoding.
+UTF-8, and UTF-16 or UTF-32 with a byte order mark, are recognised with certainty. Any other encoding
+is guessed by the optional library `chardet`, unless the user names it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _LOOKED_AT = 1 << 16
-# Below it a guess is hardly one. Western text with few accents is then the best bet.
+# A guess with less confidence is worth little. The text is then most likely Western with few accents.
 _UNSURE = 0.1
 _FEW_ACCENTS = 0.15
-# So many characters of UTF-8 for each byte that is none make a file one of UTF-8.
+# A file counts as UTF-8 if it has so many UTF-8 characters for each byte that is not UTF-8.
 _MOSTLY = 4
 
 
 class UnreadableError(Exception):
-    """Bytes that are no text; the message says why, and what to do about it."""
+    """Raised for bytes that are not text. The message says why, and what to do about it."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a file's bytes are characters.
+    """The encoding of a file.
 
     Attributes:
-        name: what Python calls the encoding.
-        guessed: whether it is a guess, which can be wrong.
+        name: Python's name of the encoding.
+        guessed: Whether the encoding is a guess, which can be wrong.
     """
 
     name: str
@@ -49,17 +49,17 @@ class Encoding:
 
 
 def check_encoding(name: str | None) -> str | None:
-    """An encoding that a user names; None stands for recognising it.
+    """Checks an encoding that a user names. None means that it is to be recognised.
 
     Raises:
-        ConfigError: when Python knows none of that name, or it is none of text.
+        ConfigError: when Python has no such encoding, or it is not an encoding of text.
     """
     if name is None or name.lower() == "auto":
         return None
     try:
         b"a".decode(name)
     except UnicodeError:
-        pass  # of encodings in which one byte is no character
+        pass  # in some encodings a single byte is not a character
     except (LookupError, ValueError):
         raise ConfigError(
             f"the encoding {name!r} is unknown; name one such as utf-8, latin-1, windows-1252, "
@@ -69,14 +69,14 @@ def check_encoding(name: str | None) -> str | None:
 
 
 def recognised(stream: BinaryIO, given: str | None = None) -> Encoding:
-    """The encoding of a stream, every byte of which is looked at; it is left at its beginning.
+    """Recognises the encoding of a stream by reading every byte, and then rewinds the stream.
 
     Args:
-        stream: of bytes, that can be read again from the beginning.
-        given: what the user named.
+        stream: A stream of bytes that can be read again from the beginning.
+        given: The encoding that the user named, if any.
 
     Raises:
-        UnreadableError: when it is no text, or in an encoding that nobody named.
+        UnreadableError: when the stream is not text, or its encoding is not recognised.
     """
     head = stream.read(_LOOKED_AT)
     found = _marked(head)
@@ -91,7 +91,7 @@ def recognised(stream: BinaryIO, given: str | None = None) -> Encoding:
 
 
 def characters(stream: BinaryIO, encoding: Encoding) -> Iterator[str]:
-    r"""The text of a stream, piece by piece; line ends become `\n`."""
+    r"""Yields the text of a stream piece by piece. Line ends become `\n`."""
     decode = io.IncrementalNewlineDecoder(
         codecs.getincrementaldecoder(encoding.name)("strict"), translate=True
     )
@@ -127,9 +127,10 @@ def _without_mark(head: bytes, stream: BinaryIO) -> Encoding:
     except UnicodeDecodeError as error:
         if error.reason == "unexpected end of data":
             raise UnreadableError(
-                "not UTF-8 text: it ends within a character, so it was cut off; get it again"
+                "not UTF-8 text: it ends in the middle of a character, so it was cut off; get it "
+                "again"
             ) from None
-        # The decoder counts from a character that an earlier chunk began.
+        # The decoder counts from the start of a character, which may lie in an earlier chunk.
         place += error.start - (len(error.object) - len(chunk))
         sample = error.object[max(0, error.start - _LOOKED_AT) : error.start + _LOOKED_AT]
         tried = sample.decode("utf-8", "replace")
@@ -137,7 +138,7 @@ def _without_mark(head: bytes, stream: BinaryIO) -> Encoding:
         good = several + sum(one > "\x7f" for one in tried) - bad
         if good > _MOSTLY * bad:
             raise UnreadableError(
-                f"not UTF-8 text, though most of it is: byte {place + 1:,} is no "
+                f"not UTF-8 text, though most of it is: byte {place + 1:,} is not a "
                 "character; repair it, or name the encoding with --encoding"
             ) from None
         return _guessed(sample)
@@ -145,7 +146,7 @@ def _without_mark(head: bytes, stream: BinaryIO) -> Encoding:
 
 
 def _wide(head: bytes) -> Encoding | None:
-    """UTF-16 without its mark: of Latin text every other byte is NUL."""
+    """Recognises UTF-16 without a byte order mark: in Latin text every other byte is NUL."""
     if len(head) < 4:
         return None
     for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
@@ -160,8 +161,8 @@ def _guessed(sample: bytes) -> Encoding:
         import chardet
     except ImportError:
         raise UnreadableError(
-            f"not UTF-8 text: name its encoding, as in --encoding latin-1, or {EXTRA}, which "
-            "recognises it"
+            f"not UTF-8 text: name its encoding, as in --encoding latin-1, or install what "
+            f"recognises encodings: {EXTRA}"
         ) from None
     found = chardet.detect(sample, encoding_era=chardet.EncodingEra.ALL)
     if (found["confidence"] or 0.0) < _UNSURE:
@@ -171,15 +172,15 @@ def _guessed(sample: bytes) -> Encoding:
             found["encoding"] = found["encoding"] and "cp1252"
     name = found["encoding"]
     if name is None or b"\0" in sample:
-        raise UnreadableError("binary: its bytes are no text in any known encoding")
+        raise UnreadableError("binary: its bytes are not text in any known encoding")
     return Encoding(codecs.lookup(name).name, guessed=True)
 
 
 def _check(stream: BinaryIO, encoding: Encoding) -> None:
-    """Refuses what holds other bytes further on, or controls that no text has.
+    """Refuses a stream that is not text of an encoding, or has control characters of no text.
 
     Raises:
-        UnreadableError: when it does.
+        UnreadableError: when the stream is refused.
     """
     stream.seek(0)
     read = 0
@@ -188,11 +189,11 @@ def _check(stream: BinaryIO, encoding: Encoding) -> None:
             if "\0" in piece:
                 raise UnreadableError("binary: it holds NUL bytes")
             if any("\ud800" <= one <= "\udfff" for one in piece if not piece.isascii()):
-                raise UnreadableError(f"no text in {encoding.name}: it holds half a character")
+                raise UnreadableError(f"not text in {encoding.name}: it holds half a character")
             read += len(piece)
     except UnicodeError:
         how = "recognised as" if encoding.guessed else "said to be"
         raise UnreadableError(
-            f"no text in {encoding.name}, which it is {how}, after {read:,} characters; name its "
+            f"not text in {encoding.name}, which it is {how}, after {read:,} characters; name its "
             "encoding with --encoding"
         ) from None

@@ -1,7 +1,7 @@
-"""Documents of strangers, parsed in a child process that cannot hang, fill the memory or write.
+"""Parses untrusted documents in a child process, which cannot hang, fill the memory or write files.
 
-Knows how the child is started, watched and replaced. What it does with a file is in `parsers`.
-A file costs the child at most, and a new one serves the next file.
+This module starts, watches and replaces the child process; `parsers` is what runs in it. A hostile
+file can end the child process at most, and a new one reads the next file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from knn_logits.corpus.kinds import Parsed
 from knn_logits.corpus.parsers.blocks import Begin, Block, Left, Part, RefusedError
 from knn_logits.corpus.rows import display_name
 
-# Bytes of address space, of which Python and its libraries take a tenth.
+# The address space of the child in bytes. Python and its libraries take a tenth of it.
 MEMORY = 2 << 30
-# Seconds without an answer, and for a whole file. A page takes a fraction of one.
+# The seconds that the child may take for one answer and for a whole file. A page takes far less
+# than one.
 PATIENCE, LONGEST = 60.0, 900.0
-# Characters of text that a file may give, whatever its size, and for each of its bytes.
+# The text that a file may give: so many characters at least, and so many for each of its bytes.
 _MOST_TEXT, _MOST_TEXT_A_BYTE = 64 << 20, 300
 _LONGEST_ANSWER = 32 << 20
 _WHAT = {
@@ -41,12 +42,12 @@ _START = (
 
 
 class Extractor:
-    """Parses files in a child process, which is started when the first one comes.
+    """Parses files in a child process, which starts with the first file.
 
     Args:
-        memory: bytes of address space that the child may have, where the system can limit it.
-        patience: seconds that it may take from one page or heading to the next.
-        longest: seconds that it may take for a file.
+        memory: Bytes of address space that the child may have, if the system can limit it.
+        patience: Seconds that the child may take from one page or heading to the next.
+        longest: Seconds that the child may take for a file.
     """
 
     def __init__(
@@ -68,15 +69,15 @@ class Extractor:
         self._end()
 
     def parts(self, path: Path, kind: Parsed, encoding: str | None) -> Iterator[Part]:
-        """The parts of a file, in its order.
+        """Yields the parts of a file in order.
 
         Args:
-            path: a regular file.
-            kind: how it is read.
-            encoding: that the user named; None recognises it.
+            path: A regular file.
+            kind: How the file is read.
+            encoding: The encoding that the user named; None recognises it.
 
         Raises:
-            RefusedError: when it is not read, or not to its end.
+            RefusedError: when the file cannot be read, or not to its end.
         """
         child = self._started()
         asked = {"path": os.fsencode(path.resolve()).hex(), "kind": kind, "encoding": encoding}
@@ -85,12 +86,12 @@ class Extractor:
         finished = False
         try:
             with _Watch(child, self._patience, self._longest) as watch:
-                with contextlib.suppress(OSError):  # it died while it waited, and answers nothing
+                with contextlib.suppress(OSError):  # the child died while it waited
                     child.stdin.write(json.dumps(asked).encode() + b"\n")
                     child.stdin.flush()
                 while True:
                     answer = self._answer(child, watch)
-                    watch.pause()  # while the text is worked on here
+                    watch.pause()  # the text is worked on here, and not in the child
                     if answer[0] == "end":
                         finished = True
                         return
@@ -100,7 +101,10 @@ class Extractor:
                     part = _part(answer)
                     most -= len(part.text) if isinstance(part, Block) else 0
                     if most < 0:
-                        raise RefusedError("it gives more text than any document, as a bomb does")
+                        raise RefusedError(
+                            "it gives more text than a document of its size can have, as a zip "
+                            "bomb does; split it if it is sound"
+                        )
                     yield part
                     watch.go_on()
         finally:
@@ -120,7 +124,9 @@ class Extractor:
                     stderr=subprocess.DEVNULL,
                 )
             except OSError as error:
-                raise RefusedError(f"no process can be started to read it ({error})") from None
+                raise RefusedError(
+                    f"no process can be started to read it ({error}); free some memory"
+                ) from None
         return self._child
 
     def _answer(self, child: subprocess.Popen[bytes], watch: _Watch) -> list[Any]:
@@ -128,21 +134,22 @@ class Extractor:
         line = child.stdout.readline(_LONGEST_ANSWER)
         if watch.expired:
             raise RefusedError(
-                f"it took longer than {watch.allowed:.0f} s, as a damaged or hostile file does"
+                f"reading it took longer than {watch.allowed:.0f} s, as with a damaged or hostile "
+                "file; save it anew or split it"
             )
         try:
             answer = json.loads(line)
             if not isinstance(answer, list) or not answer:
                 raise ValueError
         except ValueError:
-            raise RefusedError("the library that reads it broke down; save it anew") from None
+            raise RefusedError("the library that reads it crashed; save it anew") from None
         return answer
 
     def _reason(self, said: str) -> str:
         if said == "memory":
             return (
-                f"it takes more than {self._memory / (1 << 30):.3g} GiB to read, as a damaged or "
-                "hostile file does; split it"
+                f"reading it takes more than {self._memory / (1 << 30):.3g} GiB, as with a damaged "
+                "or hostile file; split it"
             )
         return _WHAT.get(said, display_name(said)[:300])
 
@@ -159,7 +166,7 @@ class Extractor:
 
 
 def _part(answer: list[Any]) -> Part:
-    """An answer of the child, which a hostile file may have taken over."""
+    """Checks an answer of the child, since a hostile file may have taken the child over."""
     try:
         if answer[0] == "begin":
             title = None if answer[1] is None else display_name(str(answer[1]))[:300]
@@ -174,11 +181,11 @@ def _part(answer: list[Any]) -> Part:
             return Left(*shown, bool(answer[3]))
     except (ValueError, TypeError, IndexError):
         pass
-    raise RefusedError("the library that reads it broke down; save it anew")
+    raise RefusedError("the library that reads it crashed; save it anew")
 
 
 class _Watch:
-    """Kills a child that takes too long, from another thread, so that no read waits for ever."""
+    """Kills a child that takes too long. It runs in another thread, so that no read hangs."""
 
     def __init__(self, child: subprocess.Popen[bytes], patience: float, longest: float) -> None:
         self.expired = False
@@ -201,14 +208,14 @@ class _Watch:
         self._thread.join()
 
     def pause(self) -> None:
-        """The child's time stands still."""
+        """Stops the child's clock."""
         with self._changed:
             if self._since is not None:
                 self._left -= time.monotonic() - self._since
             self._since = None
 
     def go_on(self) -> None:
-        """The child works on its next answer."""
+        """Starts the child's clock for its next answer."""
         with self._changed:
             self._since = time.monotonic()
             self._changed.notify()

@@ -1,7 +1,7 @@
-"""From one file to rows.
+"""Reads the rows of one file.
 
-Knows suffixes, gzip and JSON. It does not know what a document is, which files make a corpus, or
-whether an unreadable part is passed over or ends the run: `skip` decides that.
+This module knows suffixes, gzip and JSON. It does not know what a document is, or which files make
+a corpus. The callback `skip` decides whether an unreadable part is skipped or ends the run.
 """
 
 from __future__ import annotations
@@ -43,29 +43,30 @@ _CHUNK = 1 << 20
 _HEAD = 4096
 _MAX_CHECKED = 1 << 30
 _ROWS = (".jsonl", ".ndjson", ".json")
-# Logs pack to a hundredth at best.
+# Even logs pack to a hundredth at best.
 _LEAST_SUSPECT, _MOST_RATIO = 64 << 20, 200
 
 
 def is_text(path: Path) -> bool:
-    """Whether a file's suffix makes it a plain text file, that is, one document without fields."""
+    """Whether a file's suffix makes it plain text, which is one document without fields."""
     return not _stem(path).endswith((".jsonl", ".ndjson", ".json", ".parquet"))
 
 
 def read_rows(
     file: SourceFile, wanted: Wanted, skip: Skip, note: Skip, extractor: Extractor
 ) -> Iterator[Row]:
-    """Read the rows of one file, one at a time.
+    """Reads the rows of one file, one at a time.
 
     Args:
-        file: the file; its suffix decides its type, gzip is also known by its first two bytes.
-        wanted: the fields of its rows, and its encoding.
-        skip: called with a name and a reason for each part that cannot be read.
-        note: called likewise with what the user should know of a file that was read.
-        extractor: parses documents that are no plain text.
+        file: The file. Its suffix decides its type; gzip is also recognised by its first two bytes.
+        wanted: The fields of the file's rows, and its encoding.
+        skip: Called with a name and a reason for each part that cannot be read.
+        note: Called with a name and what the user should know about a file that was read.
+        extractor: Parses documents that are not plain text.
 
     Raises:
-        CorpusError: a row is not an object with these fields, or a parquet file has no such column.
+        CorpusError: when a row is not an object with these fields, or when a parquet file has no
+            such column.
     """
     if _stem(file.path).endswith(".parquet"):
         yield from read_parquet(file, wanted.keys, skip)
@@ -82,7 +83,7 @@ def read_rows(
                 if _stem(file.path).endswith(_ROWS):
                     found = _read_stream(stream, zipped, file, wanted, skip)
                 else:
-                    if file.size is None:  # a pipe is read once, and looked at twice
+                    if file.size is None:  # a pipe can be read only once, and this reads it twice
                         stream = stack.enter_context(_stored(stream))
                     found = _read_document(stream, zipped, file, wanted, skip, note, extractor)
                 for row in found:
@@ -103,7 +104,7 @@ def _stem(path: Path) -> str:
 
 
 def already_read(rows: int) -> str:
-    """What a message says of the rows before the damage."""
+    """Says in a message how many rows were read before the damage."""
     return f"; the {rows} rows before that were read" if rows else ""
 
 
@@ -115,19 +116,19 @@ def _stored(stream: BinaryIO) -> BinaryIO:
 
 
 def _check_packed(raw: BinaryIO, file: SourceFile) -> None:
-    """Refuses gzip that unpacks to far more than text does, as soon as that shows."""
+    """Refuses gzip that unpacks to far more than packed text would."""
     if file.size is None:
         return
     unpacked = 0
-    # Damage is met again, and then told, when the file is read.
+    # Damage is not reported here, since it is found again when the file is read.
     with contextlib.suppress(OSError, EOFError, zlib.error), gzip.GzipFile(fileobj=raw) as stream:
         while chunk := stream.read(_CHUNK):
             unpacked += len(chunk)
             if unpacked > _LEAST_SUSPECT:
                 if unpacked > _MOST_RATIO * max(1, raw.tell()):
                     raise UnreadableError(
-                        f"{raw.tell():,} bytes of gzip unpack to more than {unpacked:,}, as those "
-                        "of a bomb do; unpack it yourself if it is none"
+                        f"{raw.tell():,} bytes of gzip unpack to more than {unpacked:,}, as with a "
+                        "bomb; unpack it yourself if it is sound"
                     )
                 break
     raw.seek(0)
@@ -142,7 +143,7 @@ def _read_document(
     note: Skip,
     extractor: Extractor,
 ) -> Iterator[Row]:
-    """A file that is a document by itself, or a mailbox."""
+    """Reads a file that is one document, or a mailbox."""
     stem = _stem(file.path)
     head = stream.read(_HEAD)
     stream.seek(0)
@@ -155,7 +156,10 @@ def _read_document(
             raise UnreadableError(reason)
         encoding = recognised(stream, wanted.encoding)
         if encoding.guessed:
-            note(file.shown, f"read as {encoding.name}, a guess; --encoding names another")
+            note(
+                file.shown,
+                f"read as {encoding.name}, which is a guess; --encoding names another encoding",
+            )
         row = Row({"uri": file.name}, file.name, file.shown)
         yield from plain_rows(characters(stream, encoding), row, headings=has_headings(stem))
     elif not head:
@@ -217,7 +221,7 @@ def _beginning(file: SourceFile, begin: Begin) -> Gathering:
 def _read_stream(
     stream: BinaryIO, zipped: bool, file: SourceFile, wanted: Wanted, skip: Skip
 ) -> Iterator[Row]:
-    """JSON lines, or a file of JSON that may be anything."""
+    """Reads JSON lines, or a file of JSON of any other form."""
     stem, keys = _stem(file.path), wanted.keys
     start = stream.read(4) if file.size is not None else b""
     if file.size is not None:
@@ -228,7 +232,7 @@ def _read_stream(
     if not stem.endswith(".json"):
         yield from _read_lines(lines, stream, zipped, file, keys, skip)
         return
-    # Many a .json holds JSON lines; its first line tells, without the file being read whole.
+    # Many .json files hold JSON lines. The first line tells, so the file need not be read whole.
     first = next(iter(lines), b"")
     lines = itertools.chain([first], lines)
     if _is_row(first, keys):
@@ -248,7 +252,7 @@ def _read_stream(
 
 
 def _as_utf8(stream: BinaryIO, encoding: str) -> Iterator[bytes]:
-    # Only a line that is no text in that encoding is lost, as with UTF-8.
+    # Only a line that is not text in this encoding is lost, as with UTF-8.
     reader = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline="\n")
     for line in reader:
         yield line.encode("utf-8", "surrogateescape")
@@ -284,8 +288,8 @@ def _read_lines(
 
 
 def _raise_if_damaged(stream: BinaryIO) -> None:
-    # A damaged gzip often gives a broken row before its checksum is reached. Reading on finds out
-    # which of the two it is; a file of many gigabytes is not worth the wait.
+    # A damaged gzip file often gives a broken row before its checksum is reached. Reading on tells
+    # whether the row or the file is broken. It is not worth the wait in a file of many gigabytes.
     checked = 0
     while checked < _MAX_CHECKED and (chunk := stream.read(_CHUNK)):
         checked += len(chunk)

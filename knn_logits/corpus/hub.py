@@ -1,7 +1,7 @@
-"""From a dataset of the Hugging Face Hub to rows, streamed by the optional library `datasets`.
+"""Streams the rows of a dataset of the Hugging Face Hub, with the optional library `datasets`.
 
-Knows the syntax `hf:DATASET[:CONFIG[:SPLIT]]`. It does not know what a document is, and passes
-nothing over: a dataset is read to its end or is an error.
+This module knows the syntax `hf:DATASET[:CONFIG[:SPLIT]]`. It does not know what a document is, and
+skips nothing: a dataset that cannot be read to its end is an error.
 """
 
 import importlib
@@ -24,13 +24,13 @@ HUB_PREFIX = "hf:"
 
 
 def parse_hub_name(name: str) -> tuple[str, str | None, str]:
-    """Split `hf:DATASET[:CONFIG[:SPLIT]]` into dataset, configuration and split.
+    """Splits `hf:DATASET[:CONFIG[:SPLIT]]` into dataset, configuration and split.
 
-    An empty configuration, as in `hf:org/name::test`, is the default one; the default split is
+    An empty configuration, as in `hf:org/name::test`, means the default one. The default split is
     `train`.
 
     Raises:
-        CorpusError: no dataset is named.
+        CorpusError: when no dataset is named.
     """
     dataset, _, rest = name.removeprefix(HUB_PREFIX).partition(":")
     config, _, split = rest.partition(":")
@@ -40,35 +40,35 @@ def parse_hub_name(name: str) -> tuple[str, str | None, str]:
 
 
 def load_datasets(name: str) -> ModuleType:
-    """Import the optional library `datasets`, needed to read `name`.
+    """Imports the optional library `datasets`, which reads `name`.
 
     Raises:
-        MissingDependencyError: it is not installed.
+        MissingDependencyError: when the library is not installed.
     """
     message = f'{display_name(name)} needs datasets: pip install "knn-logits[datasets]"'
     try:
         module = importlib.import_module("datasets")
     except ImportError as error:
         raise MissingDependencyError(message) from error
-    if not hasattr(module, "load_dataset"):  # a folder of that name, taken for the package
+    if not hasattr(module, "load_dataset"):  # Python imports a folder of this name as a package
         raise MissingDependencyError(message)
     return module
 
 
 def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
-    """Stream the rows of `hf:DATASET[:CONFIG[:SPLIT]]`.
+    """Streams the rows of `hf:DATASET[:CONFIG[:SPLIT]]`.
 
     Raises:
-        CorpusError: the dataset cannot be loaded, breaks off, or lacks a column.
-        MissingDependencyError: the library `datasets` is not installed.
+        CorpusError: when the dataset cannot be loaded, breaks off, or lacks a column.
+        MissingDependencyError: when the library `datasets` is not installed.
     """
     module = load_datasets(name)
     dataset, config, split = parse_hub_name(name)
     shown = display_name(name)
     rows: Iterator[Mapping[str, object]] | None = None
     for number in itertools.count(1):
-        # Loading scripts, servers and decoders raise whatever they like. Nothing is passed over
-        # here: a broken connection would quietly cost most of the corpus.
+        # Loading scripts, servers and decoders may raise any exception. Nothing is skipped here,
+        # since a broken connection would silently lose most of the corpus.
         try:
             if rows is None:
                 rows = iter(module.load_dataset(dataset, config, split=split, streaming=True))
@@ -84,7 +84,7 @@ def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
         for key in keys:
             if key not in values:
                 raise CorpusError(
-                    f'{shown}: no column "{key}" among {listed(values)}; name the one that '
-                    f"holds it with {field_option(key, keys)}, or choose another configuration"
+                    f'{shown} has no column "{key}" among {listed(values)}; name the column with '
+                    f"{field_option(key, keys)}, or choose another configuration"
                 )
         yield column_row(values, keys, f"{shown}:{number}", f"{shown}, row {number}")

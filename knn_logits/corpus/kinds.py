@@ -1,13 +1,13 @@
-"""What kind of document a file is, by its name and its first bytes.
+"""Recognises the kind of a document by the file's name and its first bytes.
 
-Knows which parser reads a kind, and what to do about kinds that none reads. It parses nothing.
+This module knows which parser reads a kind, and what to advise if none does. It parses nothing.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-# Parsed by a module of `parsers`, in a process of its own.
+# The kinds that a module of `parsers` reads, in a process of its own.
 Parsed: TypeAlias = Literal[
     "pdf", "html", "docx", "pptx", "epub", "notebook", "mail", "mailbox", "rtf"
 ]
@@ -32,7 +32,7 @@ _AS_DOCX = "save it as .docx or .pdf"
 _AS_PPTX = "save it as .pptx or .pdf"
 _NO_TEXT = "it holds no text"
 _UNPACK = "unpack it first"
-# Of files that are known and not read: their suffixes, what they are, and what to do.
+# Files that are recognised but not read: their suffixes, what they are, and what to do.
 _KNOWN = (
     (("doc", "dot"), "an older Word document", _AS_DOCX),
     (("odt", "pages", "wpd"), "a text document", _AS_DOCX),
@@ -70,11 +70,11 @@ _MAGIC_REFUSED: tuple[tuple[bytes, tuple[str, str]], ...] = (
 
 
 def parsed_kind(stem: str, head: bytes) -> Parsed | None:
-    """Which parser reads a file; None for plain text and for what is not read.
+    """Returns the kind of a file that a parser reads; None for plain text and for other files.
 
     Args:
-        stem: its name in small letters, without `.gz`.
-        head: its first bytes.
+        stem: The file's name in small letters, without `.gz`.
+        head: The file's first bytes.
     """
     known = _PARSED.get(_suffix(stem))
     if known is not None:
@@ -87,11 +87,11 @@ def parsed_kind(stem: str, head: bytes) -> Parsed | None:
 
 
 def refusal(stem: str, head: bytes) -> str | None:
-    """Why a file that is no text is not read, and what to do; None for one that may be text.
+    """Says why a file is not read, and what to do; None for a file that may be text.
 
     Args:
-        stem: its name in small letters, without `.gz`.
-        head: its first bytes.
+        stem: The file's name in small letters, without `.gz`.
+        head: The file's first bytes.
     """
     found = next((said for begin, said in _MAGIC_REFUSED if head.startswith(begin)), None)
     if found is None and b"\0" in head[:4096]:

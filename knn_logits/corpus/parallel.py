@@ -1,6 +1,6 @@
-"""From two parallel text files to rows: line n of one is the source of line n of the other.
+"""Reads rows from two parallel text files: line n of one is the source of line n of the other.
 
-Knows the notation `SOURCE::TARGET`. It does not know what a document is.
+This module knows the notation `SOURCE::TARGET`. It does not know what a document is.
 """
 
 import gzip
@@ -17,7 +17,7 @@ _BETWEEN = "::"
 
 
 def split_parallel(name: str) -> tuple[str, str] | None:
-    """The two files that `SOURCE::TARGET` names; None for any other name, or an existing path."""
+    """Returns the two files that `SOURCE::TARGET` names; None for another name or a real path."""
     source, between, target = name.partition(_BETWEEN)
     if not between or not source or not target or Path(name).exists():
         return None
@@ -27,24 +27,24 @@ def split_parallel(name: str) -> tuple[str, str] | None:
 def read_parallel(
     source: SourceFile, target: SourceFile, keys: tuple[str, ...], skip: Skip
 ) -> Iterator[Row]:
-    """Read the lines of two files side by side, gzipped or not.
+    """Reads the lines of two files side by side. The files may be gzipped.
 
     Args:
-        source: the file of the sources.
-        target: the file of the targets.
-        keys: what the two are called in a row.
-        skip: called with a name and a reason for a line that cannot be read.
+        source: The file of the sources.
+        target: The file of the targets.
+        keys: The names of the two fields in a row.
+        skip: Called with a name and a reason for a line that cannot be read.
 
     Raises:
-        CorpusError: a file cannot be read, or one has more lines than the other.
+        CorpusError: when a file cannot be read, or one has more lines than the other.
     """
     pairs = itertools.zip_longest(_lines(source), _lines(target))
     for number, (read, written) in enumerate(pairs, start=1):
         if read is None or written is None:
             short, long = (source, target) if read is None else (target, source)
             raise CorpusError(
-                f"{short.shown} ends after {number - 1} lines, {long.shown} goes on: parallel "
-                "files have a line for each line of the other"
+                f"{short.shown} ends after {number - 1} lines, but {long.shown} goes on: give two "
+                "files with the same number of lines"
             )
         where = f"{target.shown}, line {number}"
         try:

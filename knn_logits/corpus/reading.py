@@ -1,8 +1,7 @@
-"""From what a user names on the command line to documents, one at a time.
+"""Reads the documents of the paths that a user names, one at a time.
 
-Knows which files make a corpus, in which order, under which ids, and what happens to those that
-cannot be read. It does not know tokens or models, nor how a file's bytes become rows: that is
-`formats` and `hub`.
+This module knows which files make a corpus, their order and their ids, and what happens to files
+that cannot be read. It does not know tokens or models. `formats` and `hub` read the rows of a file.
 """
 
 from __future__ import annotations
@@ -52,59 +51,63 @@ def read_corpus(
     on_note: Callable[[str, str], None] | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[Document]:
-    r"""Read documents from files, folders and datasets of the Hugging Face Hub.
+    r"""Reads documents from files, folders and datasets of the Hugging Face Hub.
 
     A path is one of:
 
-    - JSON lines (`.jsonl`, `.ndjson`): a document a line, with `text` and, if it has them, `id`,
-      `title` and `uri`; other keys become metadata. Blank lines are passed over.
-    - `.json`: the same lines, or one such object, or a list of them; anything else is text.
-    - `.parquet`: a document a row, with columns of the same names.
-    - PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, .mbox, .rtf: one document, its pages, headings,
-      slides or cells as `Document.places`; of .mbox one a message. All but notebooks and mail need
-      the extra `documents`. They are parsed in a child process of limited memory and time.
-    - any other file: one document, its lines as places, of Markdown its headings. A byte order
-      mark is dropped, line ends become `\n`. Another encoding than UTF-8 is recognised, with the
-      extra `documents`, or named by `encoding`. A very large file is several documents of one id.
-    - gzip of all but parquet, known by `.gz` or by its first bytes.
-    - a folder: all files below it, sorted by their path part by part; hidden ones are left out,
-      and a folder reached twice through links is read once.
-    - `SOURCES::TARGETS`, with `pairs`: two text files of as many lines, gzipped or not.
-    - `hf:DATASET[:CONFIG[:SPLIT]]`, streamed; the split is `train` unless named, and
-      `hf:DATASET::SPLIT` takes the default configuration. Needs the extra `datasets`.
+    - JSON lines (`.jsonl`, `.ndjson`): each line is a document with `text` and, optionally, `id`,
+      `title` and `uri`. Other keys become metadata. Blank lines are skipped.
+    - `.json`: such lines, or one such object, or a list of them. Anything else is text.
+    - `.parquet`: each row is a document, with columns of the same names.
+    - PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, .mbox, .rtf: one document. Its pages, headings,
+      slides or cells become `Document.places`. In .mbox each message is a document. All but
+      notebooks and mail need the extra `documents`. These files are parsed in a child process of
+      limited memory and time.
+    - any other file: one document, whose lines are its places. The places of Markdown are its
+      headings. A byte order mark is dropped, and line ends become `\n`. An encoding other than
+      UTF-8 is named by `encoding`, or recognised with the extra `documents`. A very large file
+      becomes several documents with one id.
+    - gzip of all these but parquet, recognised by `.gz` or by its first bytes.
+    - a folder: all files below it, sorted by their path part by part. Hidden files are left out,
+      and a folder that links reach twice is read once.
+    - `SOURCES::TARGETS`, with `pairs`: two text files with the same number of lines.
+    - `hf:DATASET[:CONFIG[:SPLIT]]`: a dataset, which is streamed. The default split is `train`, and
+      `hf:DATASET::SPLIT` takes the default configuration. This needs the extra `datasets`.
 
-    What cannot be read is passed over: text in no known encoding, binary, encrypted and damaged
-    files, files without permission, blank documents, lone surrogates. Of a damaged JSON lines or
-    parquet file, the rows before the damage are documents. A second document with the same id gets
-    `#2` appended, the next one `#3`.
+    What cannot be read is skipped: text in an unknown encoding, binary, encrypted and damaged
+    files, files without permission, blank documents, and lone surrogates. The rows before the
+    damage in a JSON lines or parquet file are read. A second document with the same id gets `#2`
+    appended, and the next one `#3`.
 
-    Arguments are checked at once, files when their turn comes. Memory holds one document (of a list
-    in `.json` or a batch of parquet, several), the names of a folder's files, and all ids.
+    Arguments are checked at once, and files when their turn comes. Memory holds one document, the
+    names of a folder's files, and all ids. A list in `.json` or a batch of parquet needs memory for
+    several documents.
 
     Args:
-        paths: what to read, in this order.
-        strict: raise an error instead of passing over what cannot be read.
-        on_skip: called with a name and a reason for everything that is passed over.
-        pairs: read rows with `source` and `target` instead of `text`, for encoder-decoder models.
-        pair_fields: what these two are called in the rows; `translation.en` is the field `en` of
-            the object `translation`.
-        text_field: what the text is called in rows; `meta.body` is the field `body` of `meta`.
-        id_field: what a row's id is called.
-        title_field: what its title is called.
-        encoding: of text files, HTML and rows; None recognises it, in rows UTF-8 and UTF-16.
-        on_note: called with a name and what should be known of a file that was read: that its
-            encoding is a guess, that the attachments of a message are left out.
-        on_bytes: called with the number of bytes on disk read so far, over all files; compressed
-            bytes where a file is compressed. It ends at what `corpus_bytes` returns.
+        paths: What to read, in this order.
+        strict: Raise an error instead of skipping what cannot be read.
+        on_skip: Called with a name and a reason for everything that is skipped.
+        pairs: Read rows with `source` and `target` instead of `text`, for encoder-decoder models.
+        pair_fields: The names of these two fields; `translation.en` is the field `en` of the
+            object `translation`.
+        text_field: The name of the field with the text; `meta.body` is the field `body` of `meta`.
+        id_field: The name of the field with the id.
+        title_field: The name of the field with the title.
+        encoding: The encoding of text files, HTML and rows. None recognises it; in rows it
+            recognises UTF-8 and UTF-16 only.
+        on_note: Called with a name and what the user should know about a file that was read. Its
+            encoding may be a guess, or the attachments of a message may be left out.
+        on_bytes: Called with the number of bytes on disk read so far, over all files. A compressed
+            file counts with its compressed bytes. The last number is that of `corpus_bytes`.
 
     Returns:
         An iterator over the documents.
 
     Raises:
-        ConfigError: `encoding` is none that Python knows.
-        CorpusError: nothing is given, a path does not exist, a row is malformed (whether strict or
-            not), or the corpus turns out to hold no document.
-        MissingDependencyError: a path starts with `hf:` and `datasets` is not installed.
+        ConfigError: when Python does not know `encoding`.
+        CorpusError: when nothing is given, a path does not exist, a row is malformed (strict or
+            not), or the corpus holds no document.
+        MissingDependencyError: when a path starts with `hf:` and `datasets` is not installed.
     """
     if pairs and pair_fields[0] == pair_fields[1]:
         raise CorpusError(f'"{pair_fields[0]}" cannot be both source and target; name two fields')
@@ -117,9 +120,9 @@ def read_corpus(
             continue
         elif pairs and not Path(name).is_dir() and is_text(Path(name)):
             raise CorpusError(
-                f"{display_name(name)}: plain text has no source and target; an encoder-decoder "
-                'model needs JSON lines (.jsonl) or parquet with "source" and "target" in each '
-                "row, or two parallel files, written SOURCES::TARGETS"
+                f"{display_name(name)} is plain text and has no source and target; give an "
+                'encoder-decoder model JSON lines (.jsonl) or parquet with "source" and "target" '
+                "in each row, or two parallel files, written SOURCES::TARGETS"
             )
     keys = pair_fields if pairs else (text_field,)
     wanted = Wanted(keys, id_field, title_field, check_encoding(encoding))
@@ -130,14 +133,14 @@ def read_corpus(
 
 
 def corpus_bytes(paths: Sequence[str]) -> int | None:
-    """Return how many bytes on disk `read_corpus` would read, for a progress bar.
+    """Returns how many bytes on disk `read_corpus` would read, for a progress bar.
 
     Returns:
-        The sum of the files' sizes, compressed where they are; None when it cannot be known
-        beforehand, as for `hf:` and pipes.
+        The sum of the files' sizes on disk. None if it is not known beforehand, as for `hf:` and
+        pipes.
 
     Raises:
-        CorpusError: nothing is given, or a path does not exist.
+        CorpusError: when nothing is given, or a path does not exist.
     """
     names = _checked(paths)
     if any(name.startswith(HUB_PREFIX) for name in names):
@@ -152,7 +155,7 @@ def corpus_bytes(paths: Sequence[str]) -> int | None:
 
 
 class _Skips:
-    """What happens to a part that cannot be read, and what there was of it."""
+    """Handles parts that cannot be read, and counts them."""
 
     def __init__(self, strict: bool, on_skip: Callable[[str, str], None] | None) -> None:
         self.strict = strict
@@ -163,7 +166,7 @@ class _Skips:
     def __call__(self, name: str, reason: str) -> None:
         if self.strict:
             raise CorpusError(
-                f"{name}: {reason}; repair or remove it, or read without strict to skip it"
+                f"{name}: {reason}; repair or remove it, or leave --strict out to skip it"
             )
         self.count += 1
         self.first = self.first or f"{name}: {reason}"
@@ -180,11 +183,11 @@ def _checked(paths: Sequence[str]) -> list[str]:
     for name in itertools.chain.from_iterable(parts):
         shown = display_name(name)[:200]
         try:
-            if not name:  # which Path takes for the current folder
+            if not name:  # Path takes an empty name for the current folder
                 raise FileNotFoundError
             Path(name).stat()
         except PermissionError:
-            pass  # it exists, and is unreadable like any file without permission
+            pass  # the path exists, and is skipped later like any file without permission
         except (FileNotFoundError, NotADirectoryError):
             raise CorpusError(
                 f"{shown!r} does not exist; check the path, or write hf:DATASET for "
@@ -192,14 +195,14 @@ def _checked(paths: Sequence[str]) -> list[str]:
             ) from None
         except (OSError, ValueError) as error:
             raise CorpusError(
-                f"{shown!r} is no path ({first_line(error)}); name {_KINDS}"
+                f"{shown!r} is not a path ({first_line(error)}); name {_KINDS}"
             ) from None
     return names
 
 
 @dataclass(frozen=True)
 class _Tell:
-    """What the reader is told: of parts passed over, of files that were read, of bytes."""
+    """The callbacks of a reader: for skipped parts, for notes about files, and for bytes read."""
 
     skip: _Skips
     note: Skip
@@ -250,7 +253,9 @@ def _rows(names: list[str], wanted: Wanted, tell: _Tell, extractor: Extractor) -
 def _only_file(name: str) -> SourceFile:
     path = Path(name)
     if path.is_dir():
-        raise CorpusError(f"{display_name(name)} is a folder; SOURCES::TARGETS are two text files")
+        raise CorpusError(
+            f"{display_name(name)} is a folder; give two text files as SOURCES::TARGETS"
+        )
     try:
         status = path.stat()
     except OSError as error:
@@ -273,7 +278,7 @@ def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
                     continue
                 seen.add((status.st_dev, status.st_ino))
                 if any((path / name).exists() for name in (layout.MANIFEST, layout.JOURNAL)):
-                    continue  # a datastore among the documents, perhaps the one being built
+                    continue  # this is a datastore, perhaps the one that is being built
                 children = [c.name for c in path.iterdir() if not c.name.startswith(".")]
                 for child in sorted(children, reverse=True):
                     below = f"{relative}/{child}" if relative else child
@@ -283,7 +288,7 @@ def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
             skip(display_name(str(path)), first_line(error))
             continue
         regular = stat.S_ISREG(status.st_mode)
-        if relative and not regular:  # a pipe in a folder would be waited for without end
+        if relative and not regular:  # reading a pipe in a folder might never end
             skip(display_name(str(path)), "not a regular file")
             continue
         name = display_name(relative or path.name)
@@ -304,7 +309,7 @@ def _document(
     try:
         json.dumps(row.fields, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        skip(row.where, "a lone surrogate, which is no character")
+        skip(row.where, "a lone surrogate, which is not a character")
         return None
     labels = {key: _label(fields.pop(name, None), name, row) for key, name in named.items()}
     return Document(

@@ -1,6 +1,6 @@
-"""What a row of a corpus is, and what is wrong with one that is none.
+"""Rows of a corpus, and the checks that find what is wrong with a row.
 
-Knows JSON's values and the fields that a row must have. It reads no file.
+This module knows JSON's values and the fields that a row must have. It reads no file.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Wanted:
     """What a user says about the files of a corpus.
 
     Attributes:
-        keys: the fields that every row must have, as strings: one text, or a source and a target.
-        id: the field of a row's id.
-        title: the field of its title.
-        encoding: of plain text, HTML and rows; None recognises it.
+        keys: The fields that every row must have as strings: one text, or a source and a target.
+        id: The field with the id of a row.
+        title: The field with the title of a row.
+        encoding: The encoding of plain text, HTML and rows; None recognises it.
     """
 
     keys: tuple[str, ...] = TEXT_KEYS
@@ -49,12 +49,12 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part of a document's text stands in the file that it was read from.
+    """The place of a part of a document's text in the file that the document was read from.
 
     Attributes:
-        start: the part's first character, counted from 0 in the document's text.
-        name: what a reader looks for, such as `page 12` or `line 307`.
-        fragment: what is put behind `#` to make the document's uri lead there; may be empty.
+        start: The part's first character, counted from 0 in the document's text.
+        name: The name of the place for a reader, such as `page 12` or `line 307`.
+        fragment: The part after `#` that makes the document's uri lead there; may be empty.
     """
 
     start: int
@@ -67,12 +67,12 @@ class Row:
     """One row of a source.
 
     Attributes:
-        fields: every field of the row, all of them values that JSON has. The keys asked for are
-            present and strings.
-        name: a name for the row where it has no id of its own, such as `guide/part.jsonl:12`.
-        where: its place for a message, such as `corpus/guide/part.jsonl, line 12`.
-        places: pages, headings or lines of its text.
-        part: whether it goes on with the document of the row before.
+        fields: The fields of the row, all of them JSON values. The wanted keys are present, and
+            are strings.
+        name: A name for a row without an id, such as `guide/part.jsonl:12`.
+        where: The row's place for a message, such as `corpus/guide/part.jsonl, line 12`.
+        places: Pages, headings or lines of the row's text.
+        part: Whether the row continues the document of the row before.
     """
 
     fields: dict[str, object]
@@ -91,10 +91,10 @@ class SourceFile:
     """A file to read.
 
     Attributes:
-        path: where it is.
-        name: its path relative to the folder that was given, with forward slashes.
-        size: its size on disk in bytes; None where it has none, as a pipe.
-        consumed: how many of these bytes have been read so far.
+        path: The file's path.
+        name: The path relative to the given folder, with forward slashes.
+        size: The size on disk in bytes; None for a pipe, which has no size.
+        consumed: How many of these bytes have been read so far.
     """
 
     path: Path
@@ -108,32 +108,32 @@ class SourceFile:
         return display_name(str(self.path))
 
     def advance(self, raw: BinaryIO) -> None:
-        """Take note of how far `raw`, this file opened, has been read."""
+        """Notes how far `raw`, which is this file opened, has been read."""
         if self.size is not None:
             self.consumed = min(raw.tell(), self.size)
 
 
 def display_name(path: str) -> str:
-    """Return `path` as one line, without control characters and bytes that are not UTF-8."""
+    """Returns `path` as one line, without control characters and bytes that are not UTF-8."""
     return printable(path).replace("\n", "\ufffd").replace("\t", "\ufffd")
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an exception says, cut to one short line."""
+    """Returns the message of an exception, cut to one short line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return display_name((str(error).strip().splitlines() or [type(error).__name__])[0][:200])
 
 
 def parse_row(text: str, keys: tuple[str, ...]) -> dict[str, object]:
-    """Parse one line of JSON; a ValueError says what is wrong with it."""
+    """Parses one line of JSON. A ValueError says what is wrong with it."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from None
     except RecursionError:
         raise ValueError(f"nested more than {_MAX_NESTING} levels deep") from None
-    except ValueError as error:  # an integer of more digits than Python converts
+    except ValueError as error:  # an integer has more digits than Python converts
         raise ValueError(f"not valid JSON ({str(error).partition(':')[0]})") from None
     value = lifted(value, keys)
     fault = fault_of(value, keys)
@@ -143,7 +143,7 @@ def parse_row(text: str, keys: tuple[str, ...]) -> dict[str, object]:
 
 
 def lifted(value: Any, keys: tuple[str, ...]) -> Any:
-    """A row with the fields that a key like `translation.en` names at its top."""
+    """Copies the fields that keys such as `translation.en` name to the top of a row."""
     for key in keys:
         *path, last = key.split(".")
         if not path or not isinstance(value, dict) or key in value:
@@ -151,22 +151,22 @@ def lifted(value: Any, keys: tuple[str, ...]) -> Any:
         holder: Any = value
         for name in path:
             holder = holder.get(name, {}) if isinstance(holder, dict) else holder
-        if holder is None:  # a null holds nulls
+        if holder is None:  # every field of a null is null
             value[key] = None
         elif isinstance(holder, dict) and last in holder:
             value[key] = holder.pop(last)
-            if not value[path[0]]:  # nothing else was in it
+            if not value[path[0]]:  # the object had no other field
                 del value[path[0]]
     return value
 
 
 def fault_of(value: object, keys: tuple[str, ...]) -> str | None:
-    """Say why a value is no row with these fields; None if it is one."""
+    """Says why a value is not a row with these fields; None if it is one."""
     if not isinstance(value, dict):
         return f"{type_name(value)}, not a JSON object"
     for key in keys:
         if key not in value:
-            return f'the object has no "{key}" ({field_option(key, keys)} names another)'
+            return f'the object has no "{key}" ({field_option(key, keys)} names another field)'
         if not isinstance(value[key], str):
             return f'"{key}" is {type_name(value[key])}, not a string'
     if _nested_deeper(value, _MAX_NESTING):
@@ -175,12 +175,12 @@ def fault_of(value: object, keys: tuple[str, ...]) -> str | None:
 
 
 def field_option(key: str, keys: tuple[str, ...]) -> str:
-    """The option of the command line that names the field `key` of these."""
+    """Returns the option of the command line that names the field `key`."""
     return f"--{'text' if len(keys) == 1 else 'source' if key == keys[0] else 'target'}-field"
 
 
 def type_name(value: object) -> str:
-    """Return what JSON calls the type of `value`, with its article."""
+    """Returns JSON's name for the type of `value`, with its article."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -195,7 +195,7 @@ def type_name(value: object) -> str:
 
 
 def _nested_deeper(value: object, levels: int) -> bool:
-    # What json reads near its own limit, it may fail to write from a deeper stack.
+    # Python may read JSON near its limit of nesting, and fail to write it from a deeper stack.
     if isinstance(value, dict):
         children: Iterable[object] = value.values()
     elif isinstance(value, list):
@@ -206,12 +206,12 @@ def _nested_deeper(value: object, levels: int) -> bool:
 
 
 def column_row(values: Mapping[str, object], keys: tuple[str, ...], name: str, where: str) -> Row:
-    """Make a row of the values of a table's columns.
+    """Makes a row from the values of a table's columns.
 
-    A null is a missing value: no text, thus an empty document.
+    A null is a missing value. As a text it makes an empty document.
 
     Raises:
-        CorpusError: a value of `keys` is not a string.
+        CorpusError: when a value of `keys` is not a string.
     """
     texts = {key: "" if values[key] is None else values[key] for key in keys if key in values}
     fields = {key: _plain(value) for key, value in values.items() if key not in keys}
@@ -223,7 +223,7 @@ def column_row(values: Mapping[str, object], keys: tuple[str, ...], name: str, w
 
 
 def _plain(value: object) -> object:
-    """Return a value that JSON has: dates and decimals as text, bytes and images as None."""
+    """Returns a JSON value: dates and decimals become text, bytes and images become None."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Mapping):
@@ -238,7 +238,7 @@ def _plain(value: object) -> object:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the first ten names for a message."""
+    """Returns the first ten names for a message."""
     names = list(names)
     shown = ", ".join(display_name(name) for name in names[:10])
     return f"{shown}, ..." if len(names) > 10 else shown or "none"

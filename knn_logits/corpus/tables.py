@@ -1,4 +1,4 @@
-"""From a parquet file to rows, a batch at a time."""
+"""Reads the rows of a parquet file, one batch at a time."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _BUFFER = 1 << 20
 
 
 def read_parquet(file: SourceFile, keys: tuple[str, ...], skip: Skip) -> Iterator[Row]:
-    """Read the rows of a parquet file.
+    """Reads the rows of a parquet file.
 
     Raises:
-        CorpusError: it has no column of that name, or a value that is no string.
+        CorpusError: when the file lacks a wanted column, or a value in it is not a string.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     done = 0
     try:
-        # Buffered ahead, the whole file would come to lie in memory.
+        # With buffering ahead, the whole file would be in memory.
         options = {"pre_buffer": False, "buffer_size": _BUFFER, "page_checksum_verification": True}
         with pq.ParquetFile(file.path, **options) as table:
             names = table.schema_arrow.names
             for key in keys:
                 if not _has_column(table.schema_arrow, key):
                     raise CorpusError(
-                        f'{file.shown}: no column "{key}" among {listed(names)}; '
-                        f"name the column that holds it with {field_option(key, keys)}"
+                        f'{file.shown} has no column "{key}" among {listed(names)}; '
+                        f"name the column with {field_option(key, keys)}"
                     )
             for batch in table.iter_batches(batch_size=64):
                 columns = [_to_microseconds(column) for column in batch.columns]
@@ -49,7 +49,7 @@ def read_parquet(file: SourceFile, keys: tuple[str, ...], skip: Skip) -> Iterato
                     where = f"{file.shown}, row {done}"
                     values = {}
                     for name, column in zip(names, columns, strict=True):
-                        # One value that Python cannot hold costs that value or its row.
+                        # A value that Python cannot hold loses only that value or its row.
                         with contextlib.suppress(ValueError, OverflowError):
                             values[name] = column[index].as_py()
                     lifted(values, keys)
@@ -68,7 +68,7 @@ def read_parquet(file: SourceFile, keys: tuple[str, ...], skip: Skip) -> Iterato
 
 
 def _has_column(schema: Any, key: str) -> bool:
-    """Whether a table has a column, or a field of one that is written `column.field`."""
+    """Whether a table has a column, or a column with a field, written `column.field`."""
     import pyarrow as pa
 
     if key in schema.names:
@@ -83,7 +83,7 @@ def _has_column(schema: Any, key: str) -> bool:
 
 
 def _to_microseconds(column: Any) -> Any:
-    # Python's own times end there, and what Arrow does with more depends on pandas being installed.
+    # Python's times have no finer unit, and without pandas Arrow cannot convert finer ones.
     import pyarrow as pa
 
     kind = column.type

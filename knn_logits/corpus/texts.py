@@ -1,7 +1,7 @@
-"""From pieces of text to rows: one a document, or several where a document is very large.
+"""Gathers pieces of text into rows: one for each document, or several for a very large one.
 
-A part of a large file is a row of its own, so that no more than a few million characters lie in
-memory. All parts have the file's id: to remove it, or to leave it out, takes one name.
+Each part of a large file is a row, so that only a few million characters are in memory. All parts
+have the file's id, so that one name removes the file or leaves it out.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 
 from knn_logits.corpus.rows import Place, Row
 
-# Characters of a row at most, but for the rest of a line.
+# The most characters of a row, apart from the rest of its last line.
 LARGEST = 4 << 20
-# Characters between two places of a plain text: about a paragraph.
+# Characters between two places of a plain text, which is about a paragraph.
 _APART = 400
 _LONGEST_HEADING = 80
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$")
@@ -21,10 +21,10 @@ _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 
 
 class Gathering:
-    """Text that comes block by block, each with the place where it stands.
+    """Gathers text that arrives in blocks, each with its place, into rows.
 
     Args:
-        row: what each row is but for its text and places.
+        row: A row that every result copies, apart from text and places.
     """
 
     def __init__(self, row: Row) -> None:
@@ -36,7 +36,7 @@ class Gathering:
         self._several = False
 
     def add(self, text: str, place: str = "", fragment: str = "") -> Iterator[Row]:
-        """Takes a block, and gives the rows that are full."""
+        """Takes a block, and yields the rows that are full."""
         if place and place != self._last.name:
             self._last = Place(self._size, place, fragment)
             self._places.append(self._last)
@@ -49,7 +49,7 @@ class Gathering:
             self._texts, self._size = [whole[end:]], len(whole) - end
 
     def rest(self) -> Iterator[Row]:
-        """Gives what is left, as the last row; nothing where all was given."""
+        """Yields the rest of the text as the last row, if there is any."""
         text = "".join(self._texts)
         if text.strip() or not self._several:
             yield self._made(text, len(text))
@@ -70,12 +70,12 @@ class Gathering:
 
 
 def plain_rows(pieces: Iterable[str], row: Row, *, headings: bool = False) -> Iterator[Row]:
-    """The rows of a plain text, with its lines as places, or its headings.
+    """Yields the rows of a plain text. Their places are its lines, or its headings.
 
     Args:
-        pieces: the text.
-        row: what each row is but for its text and places.
-        headings: whether it is Markdown.
+        pieces: The text, in pieces.
+        row: A row that every result copies, apart from text and places.
+        headings: Whether the text is Markdown, whose headings are its places.
     """
     line, head, several = 1, Place(0, ""), False
     for text in _cut(pieces):
@@ -85,7 +85,7 @@ def plain_rows(pieces: Iterable[str], row: Row, *, headings: bool = False) -> It
             head = places[-1] if places else head
         if not places:
             places = _lines(text, line)
-        # A short text is a place by itself.
+        # A short text is a single place.
         known = places if len(places) > 1 or several else []
         if text.strip() or not several:
             yield row.with_text(text, known, part=several)
@@ -107,7 +107,7 @@ def _cut(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _lines(text: str, first: int) -> list[Place]:
-    """The line that opens each paragraph; `first` is the number of the first line."""
+    """Returns the first line of each paragraph. `first` is the number of the text's first line."""
     places = [Place(0, f"line {first}")]
     line, start = first, 0
     while (end := text.find("\n", start) + 1) and end < len(text):
@@ -118,7 +118,7 @@ def _lines(text: str, first: int) -> list[Place]:
 
 
 def _headings(text: str, before: Place) -> list[Place]:
-    """The headings of Markdown, and at the beginning the one from `before`."""
+    """Returns the headings of Markdown. The text before the first one has the place `before`."""
     places = [Place(0, before.name, before.fragment)] if before.name else []
     start, fence = 0, ""
     for line in text.splitlines(keepends=True):

@@ -1,5 +1,6 @@
-"""From a stranger's document to text with its places.
+"""Turns untrusted documents into text with its places.
 
-Each module reads one kind of file, with libraries of the extra `documents` where Python's own do
-not suffice. They run in a child process alone, which `knn_logits.corpus.extracting` starts.
+Each module reads one kind of file. Where Python's own libraries do not suffice, it uses those of the
+extra `documents`. The modules run only in a child process that `knn_logits.corpus.extracting`
+starts.
 """

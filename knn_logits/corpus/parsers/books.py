@@ -1,4 +1,4 @@
-"""EPUB: a zip archive of web pages, in the order of its spine."""
+"""Reads EPUB, a zip archive of web pages, in the order of its spine."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _METHOD = "{http://www.w3.org/2001/04/xmlenc#}EncryptionMethod"
 
 
 def read(path: Path, encoding: str | None) -> Iterator[Part]:
-    """Reads a book, a block a heading."""
-    del encoding  # of the web pages in it, UTF-8
+    """Reads a book, one block for each heading."""
+    del encoding  # the web pages in a book are UTF-8
     with opened_zip(path) as archive:
         names = set(archive.namelist())
         if _PROTECTION in names:
             methods = parse_xml(member(archive, _PROTECTION)).iter(_METHOD)
             if any(one.get("Algorithm") not in _OF_FONTS for one in methods):
-                raise RefusedError("protected against copying, and so cannot be read")
+                raise RefusedError("protected against copying: get a copy without protection")
         container = parse_xml(member(archive, "META-INF/container.xml"))
         root = next(container.iter(f"{_CONTAINER}rootfile"), None)
         name = "" if root is None else root.get("full-path", "")

@@ -1,4 +1,4 @@
-"""E-mail: who wrote what to whom and when, and the text; of a mailbox every message."""
+"""Reads e-mail: sender, recipients, date, subject and text. A mailbox gives every message."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 def read(path: Path, encoding: str | None) -> Iterator[Part]:
     """Reads one message."""
-    del encoding  # a message names its own
+    del encoding  # a message names its own encoding
     with path.open("rb") as file:
         message = BytesParser(policy=policy.default).parse(file)
     if not message.keys():
-        raise RefusedError("no e-mail: it has no headers; rename it to .txt")
+        raise RefusedError("not an e-mail: it has no headers; rename it to .txt")
     yield from _parts(message, 0, 1.0)
 
 
 def read_mailbox(path: Path, encoding: str | None) -> Iterator[Part]:
-    """Reads a mailbox in the mbox format, a document a message."""
+    """Reads a mailbox in the mbox format, one document for each message."""
     del encoding
     messages = mailbox.mbox(path, factory=_parsed, create=False)
     keys = messages.keys()
@@ -35,7 +35,7 @@ def read_mailbox(path: Path, encoding: str | None) -> Iterator[Part]:
         message: Any = messages.get(key)
         yield from _parts(message, number, number / len(keys))
     if not keys:
-        raise RefusedError("no mailbox: no line of it begins with 'From '; rename it to .txt")
+        raise RefusedError("not a mailbox: no line begins with 'From '; rename it to .txt")
 
 
 def _parsed(file: Any) -> Any:

@@ -1,7 +1,7 @@
-"""HTML as a reader sees it: text, lists, tables; no scripts, styles and menus.
+"""Reads HTML as a person does: text, lists and tables, but no scripts, styles and menus.
 
-lxml parses; the walk over its tree is ours, since the converters at hand either write Markdown,
-whose marks a language model would learn to repeat, or line tables up with runs of spaces.
+lxml parses the page, and this module walks over the tree. Other converters do not fit: some write
+Markdown, whose marks a language model would learn to repeat, and some align tables with spaces.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def read(path: Path, encoding: str | None) -> Iterator[Part]:
 
 
 def blocks_of(text: str) -> tuple[str | None, list[Block]]:
-    """The title of a page, and its blocks: one a heading with what follows it.
+    """Returns the title of a page and its blocks. A block is a heading with the text after it.
 
     Raises:
-        RefusedError: when it is too deeply nested to be read.
+        RefusedError: when the page is nested too deeply to be read.
     """
     from lxml import etree, html
 
@@ -112,7 +112,7 @@ def _text_of(path: Path, encoding: str | None) -> str:
 
 
 def _main(root: Any) -> Any:
-    """The part of a page that its author marks as the main one, or all of it."""
+    """Returns the part of a page that its author marks as the main one, or all of it."""
     for found in (root.findall(".//main"), root.findall(".//*[@role='main']")):
         if len(found) == 1:
             return found[0]
@@ -135,7 +135,7 @@ class _Walk:
     cells: int = 0
 
     def all_of(self, root: Any) -> None:
-        """Walks without recursion: a page may nest as deeply as its parser allows."""
+        """Walks without recursion, since a page may be nested as deeply as its parser allows."""
         waiting: list[tuple[Any, bool, bool]] = [(root, True, False)]
         while waiting:
             node, opening, kept = waiting.pop()
@@ -187,7 +187,7 @@ class _Walk:
 
     def _break(self, gap: str) -> None:
         if self.parts and self.parts[-1] == "- ":
-            return  # a paragraph within an item of a list
+            return  # this is a paragraph within an item of a list
         if self.cells:
             self.gap = self.gap or " "  # a row of a table stays a line
         elif len(gap) > len(self.gap) or "\n" not in self.gap:
@@ -245,7 +245,7 @@ def _hidden(node: Any) -> bool:
 
 
 def _anchor(node: Any) -> str:
-    """The id of a heading, or that of the section which it opens."""
+    """Returns the id of a heading, or the id of the section that it opens."""
     own = node.get("id")
     if own is None:
         parent = node.getparent()

@@ -1,4 +1,4 @@
-"""Notebooks of Jupyter: prose and code, cell by cell, without what the code printed."""
+"""Reads Jupyter notebooks: prose and code cell by cell, without the output of the code."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from knn_logits.corpus.parsers.blocks import Block, Part, RefusedError, clean
 
 
 def read(path: Path, encoding: str | None) -> Iterator[Part]:
-    """Reads a notebook, a block a cell."""
+    """Reads a notebook, one block for each cell."""
     try:
         content = json.loads(path.read_bytes().decode(encoding or "utf-8-sig"))
         cells = _cells(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RefusedError(f"no notebook of Jupyter: {str(error)[:120]}") from None
+        raise RefusedError(
+            f"not a Jupyter notebook: {str(error)[:120]}; save it anew, or rename it to .txt"
+        ) from None
     for number, cell in enumerate(cells, start=1):
         source = cell.get("source", cell.get("input", "")) if isinstance(cell, dict) else ""
         text = "".join(source) if isinstance(source, list) else str(source)
@@ -25,6 +27,6 @@ def read(path: Path, encoding: str | None) -> Iterator[Part]:
 
 
 def _cells(content: Any) -> list[Any]:
-    """Cells of version 4, or of the worksheets of version 3."""
+    """Returns the cells of a notebook of version 4, or those in the worksheets of version 3."""
     sheets = content.get("worksheets", [content])
     return [cell for sheet in sheets for cell in sheet["cells"]]

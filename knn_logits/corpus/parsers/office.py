@@ -1,7 +1,7 @@
-"""Word documents, presentations and rich text.
+"""Reads Word documents, presentations and rich text.
 
-mammoth turns a .docx into HTML, which `markup` reads; it knows footnotes, text boxes and tracked
-changes. Of a .pptx the slides alone are read, with lxml: python-pptx would load every film in it.
+mammoth turns a .docx into HTML, which `markup` reads. mammoth handles footnotes, text boxes and
+tracked changes. lxml reads the slides of a .pptx, since python-pptx would load every film in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OLE = b"\xd0\xcf\x11\xe0"
 
 
 def read_docx(path: Path, encoding: str | None) -> Iterator[Part]:
-    """Reads a Word document, a block a heading."""
+    """Reads a Word document, one block for each heading."""
     del encoding
     _check_office(path)
     with opened_zip(path):
@@ -55,7 +55,7 @@ def read_docx(path: Path, encoding: str | None) -> Iterator[Part]:
 
 
 def read_pptx(path: Path, encoding: str | None) -> Iterator[Part]:
-    """Reads a presentation, a block a slide, its notes included."""
+    """Reads a presentation, one block for each slide with its notes."""
     del encoding
     _check_office(path)
     with opened_zip(path) as archive:
@@ -82,18 +82,18 @@ def read_rtf(path: Path, encoding: str | None) -> Iterator[Part]:
 
     data = path.read_bytes()
     if not data.lstrip().startswith(b"{\\rtf"):
-        raise RefusedError("no rich text: it does not begin with {\\rtf; rename it to .txt")
-    # Other characters than ASCII stand in it as escapes, in the encoding that it names.
+        raise RefusedError("not rich text: it does not begin with {\\rtf; rename it to .txt")
+    # The file writes all characters but ASCII as escapes, in an encoding that it names.
     convert: Any = striprtf.rtf_to_text
     text = convert(data.decode(encoding or "cp1252", "replace"), errors="replace")
     yield Block(clean(text))
 
 
 def parse_xml(data: bytes) -> Any:
-    """XML without entities of its own, and without anything from elsewhere.
+    """Parses XML. It may not define entities of its own, and nothing is loaded from elsewhere.
 
     Raises:
-        RefusedError: when it is none.
+        RefusedError: when the data is not such XML.
     """
     from lxml import etree
 
@@ -106,7 +106,7 @@ def parse_xml(data: bytes) -> Any:
         raise RefusedError(f"damaged: {str(error)[:120]}; save it anew") from None
     doctype = root.getroottree().docinfo.internalDTD
     if doctype is not None and any(True for _ in doctype.iterentities()):
-        raise RefusedError("it defines entities of its own, as bombs of XML do")
+        raise RefusedError("it defines XML entities of its own, as an XML bomb does; save it anew")
     return root
 
 
@@ -114,12 +114,13 @@ def _check_office(path: Path) -> None:
     with path.open("rb") as file:
         if file.read(4) == _OLE:
             raise RefusedError(
-                "encrypted, or of an older Office: save it without a password in the newer form"
+                "encrypted, or in an older Office format: save it without a password, in the newer "
+                "format"
             )
 
 
 def _relations(archive: ZipFile, name: str) -> dict[str, tuple[str, str]]:
-    """The kinds and names of the members that a member refers to, by id."""
+    """Returns the kinds and names of the files that a file of the archive refers to, by id."""
     folder, base = posixpath.split(name)
     listed = f"{folder}/_rels/{base}.rels"
     if listed not in archive.namelist():
@@ -135,10 +136,10 @@ def _relations(archive: ZipFile, name: str) -> dict[str, tuple[str, str]]:
 
 
 def _paragraphs(slide: Any, *, notes: bool = False) -> Iterator[str]:
-    """The paragraphs of a slide in its order; cells of a table in a row, parted by tabs."""
+    """Yields the paragraphs of a slide in order. The cells of a table's row are joined by tabs."""
     for body in slide.iter(f"{_SLIDES}txBody", f"{_DRAWING}tr"):
         if notes and _placeholder(body) != "body":
-            continue  # the slide's number and date, and a picture of it
+            continue  # these are the slide's number, its date and a picture of it
         if body.tag == f"{_DRAWING}tr":
             cells = (" ".join(_lines(cell)) for cell in body.iter(f"{_DRAWING}tc"))
             yield "\t".join(cells)

@@ -1,4 +1,4 @@
-"""PDF: the text of each page, its lines joined into paragraphs again. pypdf reads it."""
+"""Reads PDF with pypdf: the text of each page, with its lines joined into paragraphs again."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ _ENDS = (".", "!", "?", ":", ";", "”", '"', ")")
 
 
 def read(path: Path, encoding: str | None) -> Iterator[Part]:
-    """Reads a PDF, a block a page."""
-    del encoding  # a PDF has its own
+    """Reads a PDF, one block for each page."""
+    del encoding  # a PDF has its own encoding
     from pypdf import PasswordType, PdfReader
     from pypdf.errors import DependencyError, PyPdfError
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         reader = PdfReader(path)
-        # Many a PDF is encrypted with an empty password: to open it is free, to change it is not.
+        # Many PDFs are encrypted with an empty password: anybody may open them, but not change them.
         if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
             raise RefusedError("encrypted: save it without its password")
         pages = len(reader.pages)
     except DependencyError as error:
-        raise RefusedError(f"encrypted, and cannot be opened ({error})") from None
+        raise RefusedError(
+            f"encrypted, and cannot be opened ({error}): save it without its password"
+        ) from None
     except (PyPdfError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise RefusedError(
             f"damaged: {_reason(error)}; get it again, or print it to a PDF"
@@ -41,7 +43,7 @@ def read(path: Path, encoding: str | None) -> Iterator[Part]:
             text = paragraphs(clean(reader.pages[number - 1].extract_text())).strip()
         except (MemoryError, RecursionError, OSError):
             raise
-        except Exception as error:  # a damaged page makes pypdf raise whatever it likes
+        except Exception as error:  # a damaged page may make pypdf raise any exception
             damaged.append(Left(f"page {number}", f"damaged: {_reason(error)}"))
             continue
         if not text:
@@ -56,14 +58,15 @@ def read(path: Path, encoding: str | None) -> Iterator[Part]:
     yield from damaged
     if pages and empty == pages:
         raise RefusedError(
-            f"no text on its pages ({pages}), as on scans: let ocrmypdf or another OCR add it"
+            f"no text on its pages ({pages}), as in a scan: add the text with ocrmypdf or another "
+            "OCR program"
         )
     if not pages:
         raise RefusedError("it has no pages")
 
 
 def paragraphs(text: str) -> str:
-    """A page's text with the line ends of its layout taken out, and words put together again."""
+    """Joins the lines of a page's layout into paragraphs, and hyphenated words into words."""
     lines = [line.strip() for line in text.split("\n")]
     lengths = sorted(len(line) for line in lines if line)
     if not lengths:

@@ -1,4 +1,4 @@
-"""The child process that parses strangers' files, one after another, and can be lost.
+"""The child process that parses untrusted files one after another, and may crash.
 
 It reads one JSON object a line, `{"path", "kind", "encoding"}`, and answers with lines of JSON:
 lists that begin with "begin", "block" or "left" for the parts of the file, and one that begins with
@@ -17,7 +17,7 @@ from typing import cast
 
 from knn_logits.corpus.parsers.blocks import Begin, Block, Parser, RefusedError
 
-# Where each kind is read: a module of this package, and its function.
+# For each kind, the module of this package and the function that reads it.
 _READ_BY = {
     "pdf": ("pdf", "read"),
     "html": ("markup", "read"),
@@ -29,13 +29,13 @@ _READ_BY = {
     "mail": ("mail", "read"),
     "mailbox": ("mail", "read_mailbox"),
 }
-# Characters of a block: an answer is read as a whole.
+# The most characters of a block, since an answer is read as a whole.
 _LONGEST = 1 << 20
 
 
 def main() -> None:
-    """Answers until the pipe is closed; the argument is how many bytes of memory it may have."""
-    # What a library prints must not stand among the answers.
+    """Answers until the pipe is closed. The argument is the number of bytes of memory allowed."""
+    # The output of a library must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
     limit(int(sys.argv[1]))
@@ -48,10 +48,10 @@ def main() -> None:
 
 
 def limit(memory: int) -> None:
-    """Limits this process's memory, and forbids it to write files; where the system can."""
+    """Limits this process's memory and forbids it to write files, if the system can do that."""
     try:
         import resource
-    except ImportError:  # Windows: the time limit holds there alone
+    except ImportError:  # on Windows only the time limit holds
         return
     for kind, value in (
         (resource.RLIMIT_AS, memory),
@@ -62,7 +62,7 @@ def limit(memory: int) -> None:
             hard = resource.getrlimit(kind)[1]
             most = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (most, most))
-        except (ValueError, OSError):  # macOS refuses some
+        except (ValueError, OSError):  # macOS refuses some of these limits
             continue
 
 
@@ -87,7 +87,7 @@ def _answers(path: Path, kind: str, encoding: str | None) -> Iterator[list[objec
         what = "memory" if isinstance(error, MemoryError) else "nesting"
         yield ["refused", what]
         if what == "memory":
-            raise SystemExit(1) from None  # what is left of it may be in pieces
+            raise SystemExit(1) from None  # the rest of the process may be broken
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0][:200]
         yield ["refused", f"damaged: {type(error).__name__} {reason}".rstrip()]
