@@ -90,8 +90,8 @@ def several(given: Iterable[Given], what: str) -> Iterable[Given]:
     """
     if isinstance(given, (str, bytes, os.PathLike, Document, Mapping)):
         raise CorpusError(
-            f"{what} must be several, and one of type {type(given).__name__} is given; write it "
-            "in a list, [...], or read files with read_corpus"
+            f"{what} must be given as a list, but a single {type(given).__name__} is given; write "
+            "it in a list, [...], or read files with read_corpus"
         )
     if not isinstance(given, Iterable):
         raise CorpusError(f"{what} must be given as a list, not {type_name(given)}")

@@ -1,7 +1,7 @@
 """Recognises the encoding of a text file, and reads its characters.
 
-UTF-8, and UTF-16 or UTF-32 with a byte order mark, are recognised with certainty. Any other encoding
-is guessed by the optional library `chardet`, unless the user names it.
+UTF-8, and UTF-16 or UTF-32 with a byte order mark, are recognised with certainty. The optional
+library `chardet` guesses any other encoding, unless the user names it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _LOOKED_AT = 1 << 16
-# A guess with less confidence is worth little. The text is then most likely Western with few accents.
+# A guess with less confidence is worth little: the text is then probably Western with few accents.
 _UNSURE = 0.1
 _FEW_ACCENTS = 0.15
 # A file counts as UTF-8 if it has so many UTF-8 characters for each byte that is not UTF-8.

@@ -1,8 +1,8 @@
-"""Documents, and how entries, tokens and documents are numbered.
+"""The table of documents, and the numbering of entries, tokens and documents.
 
-An entry is a token that has something before it. Tokens stand one after another in `tokens.npy`;
-a context ends where its document ends, or never when the documents were joined into one stream.
-The first token of a context is no entry, so entry i is the token i + 1 + (contexts begun before).
+An entry is a token that another token precedes. `tokens.npy` holds all tokens one after another.
+Each document is a context, unless the documents were joined into one stream. The first token of a
+context is not an entry. So entry i is the token i + 1 + (contexts that began before it).
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _SCHEMA = pa.schema(
 )
 _SCHEMA_OF_PAIRS = _SCHEMA.append(pa.field("source", pa.string()))
 _TEXT = ["id", "title", "uri", "metadata", "source"]
-# What a byte can stand for when packed with Snappy is less.
+# Snappy unpacks a byte to fewer bytes than this.
 _MOST_UNPACKED = 32
-# Characters. An id is a path or an address at most; the others are cut where they are shown.
+# The most characters of an id, which is a path or an address at most. Titles and uris may be longer
+# and are cut where they are shown.
 _LONGEST_ID = 4096
 _LONGEST_TITLE = 300
 _LONGEST_URI = 2048
@@ -48,13 +49,14 @@ class DocumentRecord:
     """One document of a datastore.
 
     Attributes:
-        first: Its first token's place in `tokens.npy`.
-        length: Its tokens.
-        id: As the corpus gave it.
-        title: For people, may be missing.
-        uri: Where it can be read, may be missing; never followed.
+        first: Position of the document's first token in `tokens.npy`.
+        length: Number of the document's tokens.
+        id: The id that the corpus gave it.
+        title: A title for people, if there is one.
+        uri: The address of the document, if there is one. It is never followed.
         metadata: Further fields of the corpus, as JSON.
-        source: Of a pair, what the encoder read, without prefix; the document is its target.
+        source: The text that the encoder read, without prefix, if the document is the target of a
+            pair.
     """
 
     first: int
@@ -67,7 +69,7 @@ class DocumentRecord:
 
     @property
     def shown(self) -> DocumentRecord:
-        """As it is shown: a title that is a book and an address that is none are not."""
+        """Returns the record for display, without an overlong title and without a bad address."""
         return replace(
             self,
             title=_cut(self.title, _LONGEST_TITLE),
@@ -80,7 +82,7 @@ def _cut(text: str | None, length: int) -> str | None:
     return text if text is None or len(text) <= length else f"{text[:length]}…"
 
 
-# Records kept once they were read: a text's words share few documents, and each asks for all.
+# Records that are kept once they were read, since the words of a text share few documents.
 _READ_KEPT = 4096
 
 
@@ -128,10 +130,10 @@ class Documents:
         return self._numbers("uri", lambda one: one == uri)
 
     def search(self, words: str) -> list[int]:
-        """Numbers of the documents whose id, title or uri holds some words, ascending.
+        """Numbers of the documents whose id, title or uri contains some words, ascending.
 
         Args:
-            words: Looked for as they stand, capital or small.
+            words: The words, which are searched as one string. Case does not matter.
         """
         wanted = words.casefold()
         found: set[int] = set()
@@ -142,10 +144,10 @@ class Documents:
     def _numbers(self, column: str, fits: Callable[[str], bool]) -> list[int]:
         found, first = [], 0
         for chunk in self._table[column].chunks:
-            # The text of each distinct value once, however many documents bear it.
+            # Each distinct value is searched once, however many documents have it.
             known = chunk.dictionary.to_pylist()
             wanted = [place for place, one in enumerate(known) if fits(one)]
-            # A document without a title has no place among the titles.
+            # A document without a title does not occur among the titles.
             places = pc.fill_null(chunk.indices, -1).to_numpy()
             numbers = np.flatnonzero(np.isin(places, wanted))
             found += (first + numbers).tolist()
@@ -153,15 +155,15 @@ class Documents:
         return found
 
     def at_token(self, position: int) -> int:
-        """Number of the document that holds a token."""
+        """Number of the document that holds the token at a position."""
         return int(np.searchsorted(self.first, position, side="right")) - 1
 
 
 class Contexts:
-    """Spans of tokens within which a context runs, and the entries in them.
+    """The contexts of a text, which are spans of tokens, and the entries in them.
 
     Args:
-        first: int64 [contexts], first token of each, ascending from 0.
+        first: int64 [contexts], the first token of each context, ascending from 0.
         tokens: Number of all tokens.
     """
 
@@ -173,18 +175,18 @@ class Contexts:
 
     @classmethod
     def of(cls, first: Ints, tokens: int, concatenate: bool) -> Contexts:
-        """The contexts of documents that begin at `first`, joined into one or not."""
+        """Makes the contexts of documents that begin at `first`: one each, or one for all."""
         return cls(first[:1] if concatenate else first, tokens)
 
     def entries_of(self, first: Ints, length: Ints) -> Ints:
-        """Entries of the tokens in some spans of tokens.
+        """Returns the entries of the tokens in some spans of tokens.
 
         Args:
             first: int64 [spans], ascending.
             length: int64 [spans].
 
         Returns:
-            int64 [entries], ascending; a context's first token is no entry.
+            int64 [entries], ascending. The first token of a context is not an entry.
         """
         tokens = np.concatenate(
             [np.arange(a, a + n, dtype=np.int64) for a, n in zip(first, length, strict=True)]
@@ -195,17 +197,17 @@ class Contexts:
         return entries[tokens != self.first[context]] if len(tokens) else tokens
 
     def token_of(self, entry: int) -> int:
-        """Place in `tokens.npy` of an entry's token."""
+        """The position of an entry's token in `tokens.npy`."""
         return entry + 1 + int(np.searchsorted(self.first_entry, entry, side="right")) - 1
 
 
 def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
-    """Writes the table, a row a document; with their sources where they are pairs."""
+    """Writes the table with one row for each document. The rows of pairs include their sources."""
     long = next((row for row in documents if len(row.id) > _LONGEST_ID), None)
     if long is not None:
         raise CorpusError(
-            f"the document {long.id[:40]!r}... has an id of {len(long.id)} characters: give it one "
-            f"of at most {_LONGEST_ID}"
+            f"the id of the document {long.id[:40]!r}... has {len(long.id)} characters: give it an "
+            f"id of at most {_LONGEST_ID}"
         )
     pairs = any(row.source is not None for row in documents)
     schema = _SCHEMA_OF_PAIRS if pairs else _SCHEMA
@@ -215,7 +217,10 @@ def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
 
 
 def _check_footer(footer: Footer, schema: Any, rows: int, size: int) -> None:
-    """Refuses what `write_documents` does not write: a few bytes can stand for billions of rows."""
+    """Refuses tables that `write_documents` cannot have written.
+
+    A few bytes could stand for billions of rows.
+    """
     expected = [(field.name, "int64" if field.type == pa.int64() else "string") for field in schema]
     if footer.columns != expected:
         raise ValueError("columns are missing, or of another type")
@@ -235,7 +240,7 @@ def _check_footer(footer: Footer, schema: Any, rows: int, size: int) -> None:
 
 
 def _longest(texts: Any) -> int:
-    """Bytes of the longest of some texts."""
+    """The length in bytes of the longest of some texts."""
     return int(pc.max(pc.binary_length(texts)).as_py() or 0)
 
 
@@ -246,13 +251,13 @@ def read_documents(
 
     Args:
         path: The file.
-        rows: Documents that it must hold, at most `tokens`.
-        tokens: Tokens of all of them.
-        pairs: Whether each must have a source.
-        mapped: The file, open already.
+        rows: Number of documents that the table must hold, at most `tokens`.
+        tokens: Number of tokens of all documents.
+        pairs: Whether each document must have a source.
+        mapped: The file, if it is already open.
 
     Raises:
-        DamagedError: when they do not.
+        DamagedError: when the table is not as it must be.
     """
     schema = _SCHEMA_OF_PAIRS if pairs else _SCHEMA
     try:
@@ -262,7 +267,7 @@ def read_documents(
         _check_footer(read_footer(source, source.size()), schema, rows, source.size())
         text = [name for name in _TEXT if name in schema.names]
         table = pq.ParquetFile(source, read_dictionary=text).read(columns=schema.names)
-        # Arrow trusts what it reads: text of other bytes, places beyond a dictionary's end.
+        # Arrow does not check text that is not UTF-8, or indices beyond a dictionary's end.
         table.validate(full=True)
         for field in schema:
             column = table[field.name].type
@@ -282,9 +287,11 @@ def read_documents(
     ends = np.cumsum(documents.length)
     whole = len(documents) == rows and (rows == 0 or int(ends[-1]) == tokens)
     starts = np.concatenate([[0], ends[:-1]]) if rows else ends
-    # Each on its own too, since a sum of large numbers can wrap around to `tokens`.
+    # Each number is checked, too, since a sum of large numbers can wrap around to `tokens`.
     lengths = documents.length
     sane = bool(((lengths >= 1) & (lengths <= tokens)).all())
     if not whole or not sane or not np.array_equal(documents.first, starts):
-        raise DamagedError(f"{path} does not fit the tokens; build it again")
+        raise DamagedError(
+            f"the documents of {path} do not follow one another over all tokens; build it again"
+        )
     return documents

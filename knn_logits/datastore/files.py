@@ -1,8 +1,9 @@
-"""Files that appear whole or not at all. The only module that writes, renames or deletes.
+"""Writes files that appear whole or not at all. Only this module writes, renames or deletes.
 
-A file is written under a partial name, synced, renamed, and its folder synced. Plain `write()`
-instead of a memory map, because a full disk answers it with an error instead of a signal. Each
-operation on the disk is a function of its own, so that tests can make any of them fail.
+A file is written under a partial name, synced, and renamed, and then its folder is synced. It is
+written with `write()` and not through a memory map, since a full disk answers `write()` with an
+error and a memory map with a signal. Each operation on the disk is a function, so that tests can
+make any of them fail.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _unlink(path: Path) -> None:
 
 
 class _Partial(io.RawIOBase):
-    """The file being written, every write of which goes through `_write`."""
+    """The file that is being written. Each of its writes goes through `_write`."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -64,17 +65,17 @@ class _Partial(io.RawIOBase):
 
 
 def storage_error(path: Path, error: BaseException) -> StorageError:
-    """What to say when a file cannot be written."""
+    """Makes the error for a file that cannot be written."""
     number = getattr(error, "errno", None)
     reason = os.strerror(number) if number else str(error)
     full = number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in reason
     advice = "free some space" if full else "check the disk and its permissions"
-    return StorageError(f"cannot write {path}: {reason}; {advice}, then run the command again")
+    return StorageError(f"{path} cannot be written: {reason}; {advice}, then run the command again")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file for writing that takes `path`'s place once it is whole.
+    """Opens a file for writing that replaces `path` once it is complete.
 
     Raises:
         StorageError: when the disk is full or the folder cannot be written.
@@ -94,7 +95,7 @@ def staging(path: Path) -> Iterator[IO[bytes]]:
     partial = path.with_name(partial_name(path.name))
     ours = (None, str(partial), str(path), str(path.parent))
     try:
-        # A link in its place would be followed.
+        # Opening would follow a link in its place.
         _unlink(partial)
         with partial.open("xb") as file:
             yield _Partial(file)  # type: ignore[misc]
@@ -103,7 +104,7 @@ def staging(path: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         discard(path)
         if error.filename not in ours:
-            raise  # about a file of the caller's
+            raise  # the error is about another file, which the caller uses
         raise storage_error(path, error) from error
     except BaseException:
         discard(path)
@@ -111,7 +112,7 @@ def staging(path: Path) -> Iterator[IO[bytes]]:
 
 
 def put_in_place(path: Path) -> None:
-    """Renames a staged file to what it is called when whole.
+    """Gives a staged file its final name.
 
     Raises:
         StorageError: when the folder cannot be written.
@@ -175,15 +176,15 @@ def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Writes a .safetensors file, whole or not at all; equal content gives equal bytes.
+    """Writes a .safetensors file, whole or not at all. Equal content gives equal bytes.
 
-    safetensors' own writer begins a file of another name beside it, which a kill leaves there, and
-    puts the metadata in a random order.
+    The writer of safetensors does not do: it starts a file of another name, which stays there if
+    the process is killed, and it writes the metadata in random order.
 
     Raises:
         StorageError: when the disk is full or the folder cannot be written.
     """
-    # Those of wide numbers first, so that each begins where its numbers can be mapped.
+    # Arrays of wide numbers come first, so that each array is aligned and can be mapped.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     stored = {name: np.ascontiguousarray(arrays[name]) for name in order}
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}

@@ -1,7 +1,8 @@
-"""What the footer of a Parquet file says, read without Arrow, which some footers crash.
+"""Reads the footer of a Parquet file without Arrow, which some damaged footers crash.
 
-Only what `documents` needs to refuse a table before memory is taken for it: names and types of the
-columns, rows, packing, sizes. The footer is Thrift's compact protocol, a struct of numbered fields.
+It reads only what `documents` needs to refuse a table before any memory is allocated for it: names
+and types of the columns, rows, packing and sizes. The footer is in Thrift's compact protocol, which
+is a struct of numbered fields.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Footer:
     """What a file holds.
 
     Attributes:
-        columns: Name and type of each, in order.
-        groups: Of each group of rows: their number, and its columns.
+        columns: The name and the type of each column, in order.
+        groups: For each group of rows, the number of rows and the columns.
     """
 
     columns: list[tuple[str, str]]
@@ -48,11 +49,11 @@ def read_footer(file: Any, size: int) -> Footer:
     """Reads the footer.
 
     Args:
-        file: Open in Arrow.
+        file: The file, opened by Arrow.
         size: Size of the file, in bytes.
 
     Raises:
-        ValueError: when there is none, or one of another kind than this package writes.
+        ValueError: when there is no footer, or it is not of the kind that this package writes.
     """
     end = bytes(file.read_at(8, max(0, size - 8)))
     length = int.from_bytes(end[:4], "little")
@@ -74,9 +75,9 @@ def _columns(schema: list[Struct]) -> list[tuple[str, str]]:
 def _group(group: Struct) -> tuple[int, list[Column]]:
     columns = []
     for chunk in group[1]:
-        # In another file, or encrypted.
+        # The columns are in another file, or encrypted.
         if chunk.keys() & {1, 8, 9}:
-            raise ValueError("its columns are elsewhere")
+            raise ValueError("its columns are not in this file")
         facts = chunk[3]
         packing = PACKINGS.get(facts[4], "another way")
         columns.append(
@@ -92,7 +93,7 @@ def _group(group: Struct) -> tuple[int, list[Column]]:
 
 def _natural(number: Any) -> int:
     if type(number) is not int or number < 0:
-        raise ValueError("a number in its footer is none")
+        raise ValueError("its footer has another value where a number must be")
     return number
 
 

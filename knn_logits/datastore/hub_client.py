@@ -1,7 +1,8 @@
-"""How the package talks to the Hub: names of datastores, who is asking, and what an error means.
+"""Talks to the Hub: names of datastores, the client, and the meaning of its errors.
 
-It knows huggingface_hub and nothing of a datastore's content. huggingface_hub is loaded only when
-the Hub is needed; `HF_ENDPOINT`, `HF_HOME`, `HF_TOKEN` and `HF_HUB_OFFLINE` hold as they do there.
+This module knows huggingface_hub, but nothing of a datastore's content. huggingface_hub is loaded
+only when the Hub is needed. `HF_ENDPOINT`, `HF_HOME`, `HF_TOKEN` and `HF_HUB_OFFLINE` have their
+usual meaning.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ TAG = "knn-logits"
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"({_PART}/{_PART})(?:@([^\s@]{{1,200}}))?")
 _COMMIT = re.compile("[0-9a-f]{40}")
-# The client names files after these tags.
+# The client uses these tags as names of files.
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
-# Of a manifest, a list of files, a card.
+# The most bytes of a manifest, a list of files or a card.
 LARGEST_ANSWER = 16 << 20
 
 
 @dataclass(frozen=True)
 class HubName:
-    """Name of a datastore on the Hub.
+    """The name of a datastore on the Hub.
 
     Attributes:
-        repo: "org/name".
+        repo: The repository, "org/name".
         revision: A branch, tag or commit; None for the newest.
     """
 
@@ -53,41 +54,43 @@ class HubName:
 
 
 def hub_name(text: str | os.PathLike[str], revision: str | None = None) -> HubName | None:
-    """What a text names on the Hub: "org/name" or "org/name@revision".
+    """Reads a text as a name on the Hub, "org/name" or "org/name@revision".
 
     Args:
-        text: As a user gives it.
-        revision: Given beside it.
+        text: The text that the user gave.
+        revision: A revision that the user gave separately.
 
     Returns:
-        None when the text is the path of a folder that exists, or cannot be a name.
+        The name. None when the text is the path of an existing folder, or cannot be a name.
 
     Raises:
-        ConfigError: when there are two revisions, or one for a folder.
+        ConfigError: when two revisions are given, or a revision for a folder.
     """
     found = _NAME.fullmatch(text) if isinstance(text, str) else None
     if found is None or Path(text).exists() or "--" in found[1] or ".." in found[1]:
         if revision is not None:
-            raise ConfigError(f"{text} is a folder, which has no revision: leave the revision out")
+            raise ConfigError(f"{text} is a folder and has no revisions: leave the revision out")
         return None
     if revision is not None and found[2] not in (None, revision):
-        raise ConfigError(f"{text} names one revision and {revision} is another: give one of them")
+        raise ConfigError(
+            f"{text} names a revision, and --revision {revision} another: give only one of them"
+        )
     revision = revision or found[2]
-    # The client names a file after it.
+    # The client uses the revision as the name of a file.
     if revision is not None and (revision[0] in "/." or ".." in revision or "\\" in revision):
         raise ConfigError(f"{revision!r} cannot be a revision: name a branch, a tag or a commit")
     return HubName(found[1], revision)
 
 
 def client(token: str | bool | None = None) -> Any:
-    """A client of the Hub that says which library is asking."""
+    """Makes a client of the Hub that identifies itself as this library."""
     from huggingface_hub import HfApi
 
     return HfApi(token=token, **identity())
 
 
 def identity() -> dict[str, Any]:
-    """What the Hub is told of who is asking."""
+    """What the client tells the Hub about itself."""
     return {
         "library_name": TAG,
         "library_version": __version__,
@@ -96,14 +99,14 @@ def identity() -> dict[str, Any]:
 
 
 def endpoint() -> str:
-    """Where the Hub is."""
+    """The address of the Hub."""
     from huggingface_hub import constants
 
     return str(constants.ENDPOINT)
 
 
 def is_offline() -> bool:
-    """Whether `HF_HUB_OFFLINE` forbids to ask the Hub."""
+    """Whether `HF_HUB_OFFLINE` forbids asking the Hub."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
@@ -111,26 +114,26 @@ def is_offline() -> bool:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the Hub is being asked for, and how many bytes an answer may have."""
+    """A question to the Hub, and how many bytes its answer may have."""
 
     name: HubName
     most: int
 
     def refuse_headers(self, headers: Any) -> None:
-        """Refuses a file whose headers would lead the client to another place or another commit."""
+        """Refuses a file whose headers lead the client to another place or another commit."""
         commit = headers.get("X-Repo-Commit")
         wanted = self.name.revision if self.name.is_pinned else commit
         tags = [headers[one] for one in ("X-Linked-Etag", "ETag") if one in headers]
         if commit is not None and (commit != wanted or not _COMMIT.fullmatch(commit)):
-            raise self._refusal("names another commit than it may")
+            raise self._refusal("names another commit than was asked for")
         if not all(_TAG.fullmatch(one.removeprefix("W/").strip('"')) for one in tags):
-            raise self._refusal("names a tag (ETag) that is none")
+            raise self._refusal("has a malformed tag (ETag)")
         size = headers.get("X-Linked-Size") or headers.get("Content-Length")
         if size is not None and not (size.isdecimal() and int(size) <= self.most):
             raise self._refusal(f"is larger than the {self.most:,} bytes that it may have")
 
     def bounded(self, chunks: Callable[..., Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
-        """What reads an answer, no further than it may go."""
+        """Wraps the reader of an answer, so that it stops at the allowed number of bytes."""
 
         def read(*args: Any, **options: Any) -> Iterator[bytes]:
             arrived = 0
@@ -144,8 +147,8 @@ class _Asked:
 
     def _refusal(self, reason: str) -> HubError:
         return HubError(
-            f"the answer of {endpoint()} about {self.name} {reason}, so it is not taken: look "
-            "whether HF_ENDPOINT is the right Hub, or tell its publisher"
+            f"the answer of {endpoint()} about {self.name} {reason}, so it is refused: check "
+            "whether HF_ENDPOINT is the right Hub, or tell the datastore's publisher"
         )
 
 
@@ -153,7 +156,7 @@ _asked: ContextVar[_Asked | None] = ContextVar("_asked", default=None)
 
 
 def _check_answer(response: Any) -> None:
-    """Called by the client at each answer, before it acts on it; those to others pass."""
+    """Checks each answer before the client acts on it. Answers to other users' code pass."""
     asked = _asked.get()
     if asked is not None:
         if response.request.method == "HEAD":
@@ -162,7 +165,7 @@ def _check_answer(response: Any) -> None:
 
 
 def is_watched() -> bool:
-    """Whether the client's answers are checked; one that it makes anew after an error is not."""
+    """Whether the client's answers are checked. A client remade after an error is unchecked."""
     from huggingface_hub import get_session
 
     return _check_answer in get_session().event_hooks["response"]
@@ -170,16 +173,16 @@ def is_watched() -> bool:
 
 @contextmanager
 def asking(name: HubName, most: int = LARGEST_ANSWER) -> Iterator[None]:
-    """Lets the client take no answer that is too large, or would lead it to another place.
+    """Makes the client refuse answers that are too large or lead it to another place.
 
-    Within, errors of the client say in one line what they mean, and what to do.
+    Within this context, an error of the client says in one line what it means and what to do.
 
     Args:
-        name: What the Hub is asked for.
-        most: Bytes that an answer may have.
+        name: The datastore that the Hub is asked for.
+        most: The most bytes of an answer.
 
     Raises:
-        HubError: when the Hub has no such thing, refuses it, or cannot be reached.
+        HubError: when the Hub does not have it, refuses it, or cannot be reached.
         StorageError: when the disk is full or cannot be written.
     """
     from huggingface_hub import get_session
@@ -201,13 +204,13 @@ def asking(name: HubName, most: int = LARGEST_ANSWER) -> Iterator[None]:
 
 
 def checked_commit(name: HubName, commit: str | None) -> str:
-    """A commit as the Hub names it in an answer.
+    """Checks the commit that the Hub names in an answer.
 
     Raises:
-        HubError: when it is none.
+        HubError: when the answer does not name a commit.
     """
     if commit is None or not _COMMIT.fullmatch(commit):
-        raise HubError(f"{endpoint()} names no commit of {name}: try again later")
+        raise HubError(f"{endpoint()} did not name a commit of {name}: try again later")
     return commit
 
 
@@ -221,28 +224,32 @@ def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
         return HubError(f"{name} is gated: accept its terms at {address}, and {login}")
     if isinstance(error, errors.RepositoryNotFoundError):
         return HubError(
-            f"{name.repo} is neither a folder here nor a datastore at {endpoint()}, or it is "
-            f"private: check the name; for a private one {login}"
+            f"{name.repo} is neither a folder nor a public datastore at {endpoint()}: check the "
+            f"name; for a private datastore {login}"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return HubError(
-            f"{name.repo} has no revision {name.revision or 'main'} on the Hub (any more): leave "
-            "the revision out to get the newest"
+            f"{name.repo} has no revision {name.revision or 'main'} on the Hub: leave the revision "
+            "out to get the newest"
         )
     if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
         reason = _first_cause(error)
         if is_offline():
-            reason = "HF_HUB_OFFLINE forbids to ask the Hub"
+            reason = "HF_HUB_OFFLINE forbids asking it"
         return HubError(
-            f"{name} is not in the cache here, and the Hub was not reached ({reason}): run "
+            f"{name} is not in this machine's cache, and the Hub was not reached ({reason}): run "
             f"`knn-logits pull {name}` with a connection"
         )
     if isinstance(error, errors.EntryNotFoundError):
-        return HubError(f"{address} holds no datastore, or not all of it; tell its publisher")
+        return HubError(
+            f"{address} does not hold a complete datastore: check the name, or tell its publisher"
+        )
     if status in (401, 403):
-        return HubError(f"the Hub refuses access to {name.repo} ({status}): {login} that may do it")
+        return HubError(
+            f"the Hub refuses access to {name.repo} ({status}): {login} that has the permission"
+        )
     if status == 412:
-        return HubError(f"{name.repo} was changed meanwhile: run the command again")
+        return HubError(f"{name.repo} changed on the Hub during the command: run it again")
     if status is not None:
         return HubError(f"the Hub answered {status} for {name}: try again later")
     if isinstance(error, errors.HFValidationError):
@@ -253,7 +260,9 @@ def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
             "disk, then run the command again; what arrived is kept"
         )
     if isinstance(error, PermissionError):
-        return StorageError(f"cannot write {error.filename}: check its permissions, or set HF_HOME")
+        return StorageError(
+            f"{error.filename} cannot be written: check its permissions, or set HF_HOME"
+        )
     if isinstance(error, OSError | RuntimeError) or type(error).__module__.startswith("httpx"):
         return HubError(
             f"the connection to {endpoint()} broke ({_first_cause(error)}): run the command again; "
@@ -261,14 +270,14 @@ def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
         )
     if isinstance(error, ValueError | TypeError | KeyError | AttributeError):
         return HubError(
-            f"the answer of {endpoint()} about {name} cannot be read ({_first_cause(error)}): look "
-            "whether HF_ENDPOINT is the right Hub"
+            f"the answer of {endpoint()} about {name} cannot be read ({_first_cause(error)}): "
+            "check whether HF_ENDPOINT is the right Hub"
         )
     return None
 
 
 def _first_cause(error: BaseException) -> str:
-    """The first line of what an error began with."""
+    """The first line of the error that caused an error."""
     seen = error
     while seen.__cause__ is not None:
         seen = seen.__cause__

@@ -1,8 +1,8 @@
-"""A job that changes a datastore: it can be killed at any moment, and goes on where it stopped.
+"""A job that changes a datastore. It can be killed at any moment and continues where it stopped.
 
-A job writes its files beside those of the datastore, under names of its own, and notes each one in
-a journal once it is whole. The manifest comes last and decides at one stroke: until then readers
-see the old datastore, from then on the new one.
+A job writes its files next to those of the datastore, under other names, and records each complete
+file in a journal. It replaces the manifest last. Before that readers see the old datastore, and
+after it the new one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Journal(Record):
 
     Attributes:
         kind: What the job does.
-        base: Checksum of the manifest that it replaces, None for a new datastore.
-        generation: In the names of its files.
-        plan: What shapes the keys: a job goes on only under the same plan.
-        text: Identity of the tokens it is about, once they are written.
-        files: What is written, in order.
+        base: Checksum of the manifest that the job replaces; None for a new datastore.
+        generation: A number that the names of the job's files contain.
+        plan: Everything that determines the keys. A job continues only under the same plan.
+        text: A digest of the job's tokens, once they are written.
+        files: The files that are written, in order.
     """
 
     format: Literal["knn-logits job"] = "knn-logits job"
@@ -49,14 +49,14 @@ class Journal(Record):
 
 
 class Job:
-    """A job under way; `begin` makes one.
+    """A job that is running. `begin` makes one.
 
     Attributes:
         folder: The datastore's folder.
-        resumed: Whether an earlier run had begun it.
-        repeated: Whether an earlier run has done all of it, and was stopped before it could say so;
-            known once the text is.
-        overwrite: Whether what an unfinished job has written may be given up.
+        resumed: Whether an earlier run began the job.
+        repeated: Whether an earlier run finished the job, but was stopped before it cleaned up.
+            This is known once the text is known.
+        overwrite: Whether the files of an unfinished job may be deleted.
     """
 
     def __init__(
@@ -77,17 +77,17 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether such a job made the datastore, and was stopped before it could clear up."""
+        """Whether an earlier run of this job finished, but was stopped before it cleaned up."""
         return self._ended is not None
 
     @property
     def generation(self) -> int:
-        """In the names of the job's files."""
+        """The number that the names of the job's files contain."""
         return self._journal.generation
 
     @property
     def files(self) -> tuple[FileRecord, ...]:
-        """What is written, in order."""
+        """The files that are written, in order."""
         return self._journal.files
 
     @property
@@ -96,23 +96,23 @@ class Job:
         return [one for one in self.files if layout.kind_of(one.name) == "keys"]
 
     def path(self, kind: layout.Kind, shard: int | None = None) -> Path:
-        """Where the job writes a file."""
+        """The path of a file of the job."""
         return self.folder / layout.file_name(kind, self.generation, shard)
 
     def file(self, kind: layout.Kind) -> FileRecord | None:
-        """The record of the file of a kind, None while it is not written."""
+        """The record of the job's file of a kind; None while it is not written."""
         return next((one for one in self.files if layout.kind_of(one.name) == kind), None)
 
     def manifest(
         self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any
     ) -> Manifest:
-        """The manifest of what an earlier state, or one under way, is with the job's files.
+        """Makes the manifest of an earlier state together with the job's files.
 
-        A file of the job takes the place of one of its kind; shards of keys come after the old.
+        A file of the job replaces the old one of its kind. Shards of keys follow the old shards.
 
         Args:
-            old: The state.
-            without: Kinds whose files do not stay.
+            old: The manifest of the earlier state.
+            without: The kinds of files that are removed.
             changed: Other fields of the manifest.
         """
         gone = {layout.kind_of(one.name) for one in self.files} - {"keys"} | set(without)
@@ -123,14 +123,14 @@ class Job:
         return old.model_copy(update=changed)
 
     def drop(self, kind: layout.Kind) -> None:
-        """Deletes the file of a kind, if the job has written one."""
+        """Deletes the job's file of a kind, if there is one."""
         record = self.file(kind)
         if record is not None:
             self._keep(tuple(one for one in self.files if one != record))
 
     def begin_again(self) -> None:
-        """Gives up what an earlier run has written."""
-        logger.warning("what is there of the unfinished job in %s is given up", self.folder)
+        """Deletes what an earlier run has written."""
+        logger.warning("the files of the unfinished job in %s are deleted", self.folder)
         self._save(self._journal.model_copy(update={"text": None}))
         self._keep(())
 
@@ -144,8 +144,8 @@ class Job:
         """Notes which tokens the job is about.
 
         Raises:
-            DatastoreError: when a build may not replace the datastore that is there.
-            MismatchError: when an earlier run of the job was about others.
+            DatastoreError: when a build may not replace the existing datastore.
+            MismatchError: when an earlier run of the job had other tokens.
         """
         if self._ended is not None:
             self.repeated = text == self._ended.text
@@ -154,15 +154,15 @@ class Job:
         if self._journal.text not in (None, text):
             if not self.overwrite:
                 raise MismatchError(
-                    f"the corpus is not the one that the unfinished job in {self.folder} was made "
-                    f"of; give the same documents in the same order, or {self._way_out()}"
+                    f"the unfinished job in {self.folder} has another corpus; give the same "
+                    f"documents in the same order, or {self._way_out()}"
                 )
-            logger.warning("the unfinished job in %s is of another corpus", self.folder)
+            logger.warning("the unfinished job in %s has another corpus", self.folder)
             self._keep(tuple(one for one in self.files if layout.kind_of(one.name) == "checks"))
         self._save(self._journal.model_copy(update={"text": text}))
 
     def note(self, path: Path) -> FileRecord:
-        """Notes a file that is whole, in place of an earlier one of its name."""
+        """Records a complete file, which may replace an earlier one of its name."""
         record = record_file(path)
         others = [one for one in self.files if one.name != path.name]
         self._save(self._journal.model_copy(update={"files": (*others, record)}))
@@ -175,16 +175,16 @@ class Job:
 
     def _way_out(self) -> str:
         if self._journal.kind == "build":
-            return "begin again with --overwrite"
-        return f"delete {self.folder / layout.JOURNAL} to give that job up"
+            return "start again with --overwrite"
+        return f"delete {self.folder / layout.JOURNAL} to abandon that job"
 
     def commit(
         self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any
     ) -> None:
-        """Writes the manifest that `manifest` makes, and clears away what it does not name.
+        """Writes the manifest that `manifest` makes, and deletes the files that it does not name.
 
         Raises:
-            StorageError: when the manifest cannot be written; the old one counts.
+            StorageError: when the manifest cannot be written. The old one then stays valid.
         """
         manifest = self.manifest(old, without=without, **changed)
         try:
@@ -192,17 +192,17 @@ class Job:
         except StorageError as error:
             if not _is_current(self.folder, manifest):
                 raise
-            # In place, but perhaps not on the disk for good: old files stay until the next job.
+            # The manifest may not be durable on the disk yet, so the old files stay for now.
             logger.warning("%s is finished, though %s", self.folder, error)
             return
         try:
             _clear(self.folder, {one.name for one in manifest.files} | {layout.MANIFEST})
         except StorageError as error:
-            logger.warning("%s is finished, but old files are left there: %s", self.folder, error)
+            logger.warning("%s is finished, but old files are left: %s", self.folder, error)
 
     def give_up(self) -> None:
-        """Clears away what the job has written."""
-        # A manifest that is there but cannot be read now may be whole: nothing is deleted then.
+        """Deletes what the job has written."""
+        # A manifest that cannot be read now may still be good. Nothing is deleted then.
         with suppress(OSError, DatastoreError):
             kept: set[str] = set()
             if layout.MANIFEST in {entry.name for entry in self.folder.iterdir()}:
@@ -215,22 +215,22 @@ class Job:
 def begin(
     folder: Path, kind: JobKind, plan: Mapping[str, str], *, overwrite: bool = False
 ) -> Iterator[Job]:
-    """Begins a job, or goes on with it where an earlier run stopped.
+    """Starts a job, or continues it where an earlier run stopped.
 
     Args:
-        folder: The datastore's folder; for a build one that is empty, new, or to be overwritten.
+        folder: The datastore's folder. For a build it is new, empty, or to be overwritten.
         kind: What the job does.
-        plan: What shapes the keys.
-        overwrite: A build may replace what is there.
+        plan: Everything that determines the keys.
+        overwrite: Whether a build may replace an existing datastore.
 
     Yields:
-        The job. What it has written is kept when it fails, if it holds keys.
+        The job. If it fails after writing keys, its files are kept.
 
     Raises:
         BusyError: when another process is writing the folder.
-        DatastoreError: when the folder holds something else, or a datastore that a build may not
+        DatastoreError: when the folder holds other files, or a datastore that a build may not
             overwrite.
-        MismatchError: when it holds an unfinished build under another plan.
+        MismatchError: when the folder holds an unfinished build under another plan.
     """
     is_new = not folder.exists()
     try:
@@ -239,7 +239,7 @@ def begin(
             raise NotADirectoryError(20, "not a folder")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DatastoreError(f"cannot use {folder}: {reason}; choose another") from error
+        raise DatastoreError(f"{folder} cannot be used: {reason}; choose another folder") from error
     job: Job | None = None
     try:
         with locked(folder):
@@ -268,7 +268,7 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
     journal = _read_journal(folder, base)
     ended = None
     if journal is not None and journal.base != base:
-        # A job that was killed after its last step has done all it had to.
+        # A job that was killed after its last step has done everything.
         if manifest is not None and not overwrite and _has_ended(journal, manifest):
             ended = journal if (journal.kind, journal.plan) == (kind, plan) else None
         journal = None
@@ -277,19 +277,19 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
     wanted = Journal(
         kind=kind, base=base, generation=manifest.generation + 1 if manifest else 0, plan=plan
     )
-    # Of an index that is not whole nothing can be used.
+    # No part of an incomplete index can be used.
     same = journal is not None and (journal.kind, journal.plan) == (kind, plan)
     same = same and kind != "index"
     if journal is not None and not same:
         if kind == "build" and not overwrite:
             raise MismatchError(_difference(folder, journal, plan))
-        logger.warning("the unfinished %s in %s is given up", journal.kind, folder)
+        logger.warning("the unfinished %s in %s is abandoned", journal.kind, folder)
     kept = _whole_files(folder, journal) if same and journal else ()
     if same and journal and kept:
         wanted = journal.model_copy(update={"files": kept})
         rows = sum(one.shape[0] for one in kept if one.shape and len(one.shape) == 2)
         if rows:
-            logger.warning("going on with the unfinished %s: %d keys are there", kind, rows)
+            logger.warning("continuing the unfinished %s, which has %d keys", kind, rows)
     known = {one.name for one in (*kept, *(manifest.files if manifest else ()))}
     _clear(folder, known | ({layout.MANIFEST} if manifest else set()))
     job = Job(folder, wanted, resumed=bool(kept), ended=ended, overwrite=overwrite)
@@ -315,7 +315,7 @@ def _read_journal(folder: Path, base: str | None) -> Journal | None:
 
 
 def _has_ended(journal: Journal, manifest: Manifest) -> bool:
-    """Whether a manifest is what a job made."""
+    """Whether a job made a manifest."""
     made = journal.generation == manifest.generation and bool(journal.files)
     return made and set(journal.files) <= set(manifest.files)
 
@@ -332,14 +332,14 @@ def _difference(folder: Path, journal: Journal, plan: dict[str, str]) -> str:
         there, here = journal.plan.get(name), plan.get(name)
         if there != here:
             return (
-                f"{folder} holds an unfinished build of another configuration: {name} is {there} "
-                f"there, {here} here; give the same to go on, or --overwrite to begin again"
+                f"{folder} holds an unfinished build with other settings: its {name} is {there}, "
+                f"and here it is {here}; give the same to continue, or --overwrite to start again"
             )
-    return f"{folder} holds an unfinished {journal.kind}; pass --overwrite to begin again"
+    return f"{folder} holds an unfinished {journal.kind}; give --overwrite to start again"
 
 
 def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
-    """The files of an earlier run up to the first that is not what the journal says."""
+    """Returns the files of an earlier run up to the first that differs from the journal."""
     kept = []
     for record in journal.files:
         path = folder / record.name
@@ -359,7 +359,8 @@ def _refuse_foreign(folder: Path) -> set[str]:
     foreign = sorted(name for name in names - left if not layout.is_ours(name))
     if foreign:
         raise DatastoreError(
-            f"{folder} holds other files ({', '.join(foreign[:3])}); choose an empty folder"
+            f"{folder} holds files that are not a datastore's ({', '.join(foreign[:3])}); choose "
+            "an empty folder"
         )
     for name in left:
         delete(folder / name)
@@ -371,7 +372,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _clear(folder: Path, kept: set[str]) -> None:
-    """Deletes the files of a datastore's folder that are not `kept`, the journal last."""
+    """Deletes the files of a datastore's folder that are not in `kept`, and the journal last."""
     for path in sorted(folder.iterdir(), key=lambda one: one.name == layout.JOURNAL):
         if layout.is_ours(path.name) and path.name not in kept | {layout.LOCK}:
             delete(path)
@@ -385,14 +386,14 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def leftovers(folder: Path, manifest: Manifest) -> list[str]:
-    """Files of earlier states or unfinished jobs, which the manifest does not name."""
+    """Lists the files of earlier states or unfinished jobs, which the manifest does not name."""
     known = {one.name for one in manifest.files} | {layout.MANIFEST, layout.LOCK}
     found = (entry.name for entry in folder.iterdir())
     return sorted(name for name in found if layout.is_ours(name) and name not in known)
 
 
 def record_file(path: Path) -> FileRecord:
-    """Size, shape and hash of a file, as read back from the disk."""
+    """Records the size, shape and hash of a file, which is read back from the disk."""
     dtype, shape = array_facts(path)[:2] if path.suffix == ".npy" else (None, None)
     size = path.stat().st_size
     return FileRecord(name=path.name, dtype=dtype, shape=shape, bytes=size, sha256=sha256(path))

@@ -1,7 +1,8 @@
-"""Every file name of a datastore's folder, in one place.
+"""All file names of a datastore's folder.
 
-A job that changes a datastore writes its files beside the old ones, under names with a generation
-of their own (`tokens.npy`, then `tokens.1.npy`), and the manifest, replaced last, says which count.
+A job that changes a datastore writes its files next to the old ones. Their names contain the number
+of the job's generation: first `tokens.npy`, then `tokens.1.npy`. The manifest, which is replaced
+last, names the valid files.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-# Arrays in the file of checks: the keys of a fixed text, and queries with what they find.
+# Arrays in the file of checks: the keys of a fixed text, and queries with their neighbors.
 CANARY_TOKENS = "canary.tokens"
 CANARY_KEYS = "canary.keys"
 PROBE_QUERIES = "probe.queries"
 PROBE_IDS = "probe.ids"
 PROBE_DISTANCES = "probe.distances"
-# What a reader of a published datastore fetches only when something asks for it.
+# Files of a published datastore that are fetched only when they are needed.
 LATER: frozenset[Kind] = frozenset(("keys", "native"))
 
-# Of the numbers of a gate, without their sign: products of larger ones are infinite.
+# The largest number of a gate, apart from the sign. Products of larger ones would be infinite.
 LARGEST_IN_GATE = 1e18
 
 MANIFEST = "datastore.json"
@@ -48,11 +49,11 @@ _LEFT_BY_SAFETENSORS = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 
 
 def file_name(kind: Kind, generation: int = 0, shard: int | None = None) -> str:
-    """Name of a file.
+    """Returns the name of a file.
 
     Args:
-        kind: What it holds.
-        generation: Of the job that writes it, 0 for the first.
+        kind: What the file holds.
+        generation: The generation of the job that writes it, 0 for the first.
         shard: Number of a shard of keys, from 0; None for other kinds.
     """
     stem, suffix = _PARTS[kind]
@@ -62,7 +63,7 @@ def file_name(kind: Kind, generation: int = 0, shard: int | None = None) -> str:
 
 
 def kind_of(name: str) -> Kind | None:
-    """What a file of this name holds, None when no datastore has such a file."""
+    """Returns what a file of this name holds; None if no datastore has such a file."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -90,9 +91,9 @@ def is_ours(name: str) -> bool:
 
 
 def left_by_safetensors(names: Set[str]) -> set[str]:
-    """Which files of a folder a writer of released versions left there when it was killed.
+    """Finds files that earlier versions of this package left when they were killed.
 
-    It wrote them beside an empty partial file, which a kill left as well.
+    Those versions wrote them next to an empty partial file, which then stayed as well.
     """
     partial = any(is_ours(one) and one.endswith(f".safetensors{_PARTIAL_SUFFIX}") for one in names)
     return {one for one in names if partial and _LEFT_BY_SAFETENSORS.fullmatch(one)}

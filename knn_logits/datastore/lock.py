@@ -1,4 +1,4 @@
-"""One writer at a time: a lock that the system lets go of when its holder dies."""
+"""Allows one writer at a time, with a lock that the system releases when its holder dies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def locked(folder: Path) -> Iterator[None]:
     """Keeps other writers out of a folder.
 
     Args:
-        folder: One that exists.
+        folder: An existing folder.
 
     Raises:
-        BusyError: when another process, or another thread, is writing it, at once.
+        BusyError: when another process or thread is writing it. It is raised without waiting.
         DatastoreError: when the folder is a download in the Hub's cache, or the lock is a link to
             another place.
         StorageError: when the folder cannot be written.
@@ -30,11 +30,11 @@ def locked(folder: Path) -> Iterator[None]:
     repo = hub_repo_of(folder)
     if repo is not None:
         raise DatastoreError(
-            f"{folder} is a download of {repo}, which is not changed: copy it to a folder of its "
-            f"own with `knn-logits pull {repo} --out FOLDER`"
+            f"{folder} is a download of {repo} and cannot be changed: copy it to another folder "
+            f"with `knn-logits pull {repo} --out FOLDER`"
         )
     if (folder / layout.LOCK).is_symlink():
-        raise DatastoreError(f"{folder / layout.LOCK} is a link, which is not followed; delete it")
+        raise DatastoreError(f"{folder / layout.LOCK} is a link, and links are refused; delete it")
     lock = FileLock(folder / layout.LOCK, timeout=0, thread_local=False)
     try:
         lock.acquire()

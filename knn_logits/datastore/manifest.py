@@ -1,7 +1,7 @@
-"""`datastore.json`: everything needed to refuse a wrong model or a damaged file.
+"""The manifest, `datastore.json`: everything needed to refuse a wrong model or a damaged file.
 
-It is the last file that a job writes: a folder without it is no datastore, and what it does not
-name does not count. A checksum of its own finds a manifest that was damaged or edited.
+A job writes the manifest last. A folder without it is not a datastore, and files that it does not
+name are not part of the datastore. Its own checksum shows whether it was damaged or edited.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LONGEST_KEY = 1 << 16
 
 
 class Record(BaseModel):
-    """Plain values, checked strictly: nothing unknown, nothing converted."""
+    """Plain values that are checked strictly: unknown fields and other types are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -45,12 +45,12 @@ class ModelRecord(Record):
     """The model whose states are the keys.
 
     Attributes:
-        id: Hub id or folder's name, for people; never followed.
-        revision: Commit on the Hub, if known.
-        type: `config.model_type`.
-        config_sha256: Hash of the settings that shape the computation.
-        dtype: Precision the keys were computed in.
-        vocabulary: Number of tokens the model knows; all values lie below it.
+        id: Hub id or a folder's name, for people. It is never followed.
+        revision: Commit on the Hub, if it is known.
+        type: The model's type, `config.model_type`.
+        config_sha256: Hash of the settings that determine what the model computes.
+        dtype: Precision that the keys were computed in.
+        vocabulary: Number of tokens that the model has. All values are below it.
     """
 
     id: str
@@ -70,7 +70,7 @@ class TokenizerRecord(Record):
 
 
 class KeyRecord(Record):
-    """Where the key is: the name given, and the module and side that it meant."""
+    """The place of the key: the name that was given, and the module and side that it meant."""
 
     name: str
     module: str
@@ -95,8 +95,8 @@ class PairsRecord(Record):
     """How the sources and targets of an encoder-decoder model were cut.
 
     Attributes:
-        source_prefix: Stood before every source.
-        source_lang: Language of the sources by the tokenizer's name for it, if one was set.
+        source_prefix: Text that stood before every source.
+        source_lang: Language of the sources as the tokenizer names it, if one was set.
         target_lang: Language of the targets.
     """
 
@@ -112,7 +112,7 @@ class PairsRecord(Record):
 
 
 class RecallRecord(Record):
-    """Share of the true `at` nearest entries that the index finds, on sampled queries."""
+    """The share of the true `at` nearest entries that the index finds for sampled queries."""
 
     at: int = Field(ge=1)
     value: float = Field(ge=0, le=1)
@@ -120,10 +120,10 @@ class RecallRecord(Record):
 
 
 class IndexRecord(Record):
-    """The index: "exact", or a FAISS factory string with what was measured on it.
+    """The index: "exact" or a FAISS factory string, and what was measured on it.
 
     Attributes:
-        native: Whether it is kept in FAISS's own format, which is read for those only who ask.
+        native: Whether the index is stored in FAISS's own format. It is read only on request.
     """
 
     factory: str
@@ -139,9 +139,9 @@ class SettingsRecord(Record):
     """Settings that hold where a user gives none.
 
     Attributes:
-        calibrated: Whether they were fitted to text.
-        stale: Whether the datastore has changed since.
-        tuned: Whether that was text given for it, not a sample of the datastore's own.
+        calibrated: Whether the settings were fitted to text.
+        stale: Whether the datastore has changed since then.
+        tuned: Whether they were fitted to text given for it, and not to a sample of the datastore.
     """
 
     k: int = Field(ge=1)
@@ -154,18 +154,18 @@ class SettingsRecord(Record):
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = handler(self)
-        if not self.tuned:  # as in manifests that were written before there was such a thing
+        if not self.tuned:  # earlier manifests do not have this field
             del content["tuned"]
         return content
 
 
 class WritingRecord(Record):
-    """Settings for text that is written, where a user gives none.
+    """Settings for writing text that hold where a user gives none.
 
     Attributes:
-        retomaton: Whether passages are followed, and searched for only where one ends.
-        min_knns: Pointers below which a search is made.
-        no_repeat_ngram_size: Tokens in a row that `generate()` should not write twice.
+        retomaton: Whether to follow pointers, and search only when too few are left.
+        min_knns: A search is made when fewer pointers than this are left.
+        no_repeat_ngram_size: `generate()` should not write so many tokens in a row twice.
     """
 
     k: int = Field(ge=1)
@@ -177,10 +177,10 @@ class WritingRecord(Record):
 
 
 class NearRecord(Record):
-    """What text like the datastore's finds in it; see `building.nearness`.
+    """What text like the datastore's finds in it. `building.nearness` measures it.
 
     Attributes:
-        distance: The distance, or the similarity, within which a neighbor counts as near.
+        distance: The limit of the distance, or of the similarity, for a neighbor to count as near.
         hits: How often one of the nearest entries has the token that follows, in [0, 1].
     """
 
@@ -221,20 +221,21 @@ class Manifest(Record):
     """The whole of `datastore.json`.
 
     Attributes:
-        entries: Keys in the datastore.
-        documents: Documents they come from.
-        tokens: Tokens of all documents: entries plus one a document that starts a context.
+        entries: Number of keys in the datastore.
+        documents: Number of documents that they come from.
+        tokens: Number of tokens of all documents: the entries, and one for each context.
         dim: Length of a key.
         dtype: Precision of the stored keys.
         metric: How keys are compared.
-        generation: Number of the job that wrote the manifest; its files carry it in their names.
-        removed: Numbers of the documents that are never found any more, ascending.
-        pairs: Of an encoder-decoder model, whose documents are targets with a source each.
-        skipped: Documents of the corpus that could not be read.
+        generation: Number of the job that wrote the manifest. The names of its files contain it.
+        removed: Numbers of the removed documents, which no search finds, ascending.
+        pairs: How pairs were cut, for an encoder-decoder model. Each document is then a target
+            with a source.
+        skipped: Number of documents of the corpus that could not be read.
         settings: Settings for scoring.
-        writing: Settings for writing; None where those for scoring serve as well.
-        near: What text like the datastore's finds in it; None where it is not known.
-        infini_gram: Shares of the ∞-gram that were fitted to text; None where none were.
+        writing: Settings for writing; None where those for scoring hold for writing, too.
+        near: What text like the datastore's finds in it; None if that is not known.
+        infini_gram: Shares of the ∞-gram that were fitted to text; None if none were fitted.
         license: Licence of the text, as given by its publisher.
         source: Where the text comes from, as given by its publisher.
     """
@@ -269,12 +270,12 @@ class Manifest(Record):
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = handler(self)
         for name in ("writing", "near", "infini_gram"):
-            if content[name] is None:  # as in manifests from before there was such a thing
+            if content[name] is None:  # earlier manifests do not have this field
                 del content[name]
         return content
 
     def file(self, kind: layout.Kind) -> FileRecord | None:
-        """The record of the file of a kind, None when the datastore has none."""
+        """The record of the file of a kind; None if the datastore has no such file."""
         return next((one for one in self.files if layout.kind_of(one.name) == kind), None)
 
     @property
@@ -288,7 +289,7 @@ class Manifest(Record):
         return _checksum(self.model_dump(mode="json"))
 
     def write(self, folder: Path) -> None:
-        """Writes the manifest: from then on the folder is this datastore."""
+        """Writes the manifest. From then on the folder is this datastore."""
         write_bytes(folder / layout.MANIFEST, self.to_bytes())
 
     def to_bytes(self) -> bytes:
@@ -306,9 +307,9 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads and checks the manifest of a folder.
 
     Raises:
-        DatastoreError: when the folder is no datastore.
+        DatastoreError: when the folder is not a datastore.
         IncompleteError: when a build in it did not finish.
-        DamagedError: when the manifest is not one that this version can read.
+        DamagedError: when this version cannot read the manifest.
     """
     path = folder / layout.MANIFEST
     if not path.exists():
@@ -317,20 +318,22 @@ def read_manifest(folder: Path) -> Manifest:
         if (folder / layout.JOURNAL).exists():
             raise IncompleteError(
                 f"{folder} holds a build that did not finish; run the same `knn-logits build` "
-                "again, and it goes on where it stopped"
+                "again, which continues where it stopped"
             )
         raise DatastoreError(
-            f"{folder} is no datastore: it has no {layout.MANIFEST}; give a folder that "
+            f"{folder} is not a datastore, since it has no {layout.MANIFEST}; give a folder that "
             "`knn-logits build` wrote"
         )
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DatastoreError(f"{path} is not the manifest of a {FORMAT}")
+        raise DatastoreError(
+            f"{path} is not the manifest of a {FORMAT}; give a folder that `knn-logits build` wrote"
+        )
     version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise DatastoreError(
-            f"{path} has format version {_shown(version)}, this release reads {FORMAT_VERSION}; "
-            "install a newer knn-logits"
+            f"{path} has format version {_shown(version)}, but this release reads only "
+            f"{FORMAT_VERSION}; install a newer knn-logits"
         )
     checksum = content.pop(_CHECKSUM, None)
     try:
@@ -340,18 +343,18 @@ def read_manifest(folder: Path) -> Manifest:
         raise DamagedError(f"{path}: {_first_problem(error)}; build it again") from error
     if not whole:
         raise DamagedError(
-            f"{path} was damaged, or edited by hand: its checksum does not fit; get it again, and "
-            "change settings with `knn-logits tune --write`"
+            f"{path} was damaged or edited by hand, since its checksum is wrong; get it again, and "
+            "change settings only with `knn-logits tune --write`"
         )
     _check_files(path, manifest)
     return manifest
 
 
 def read_json(path: Path) -> Any:
-    """Reads JSON of moderate size, in whose objects no name occurs twice.
+    """Reads a JSON file of moderate size. No name may occur twice in an object.
 
     Raises:
-        DamagedError: when the file is none.
+        DamagedError: when the file is not such JSON.
     """
     size = regular_file(path).st_size
     if size > _LARGEST_MANIFEST:
@@ -364,7 +367,7 @@ def read_json(path: Path) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """A plain value as it is, and of any other its kind: it may be nested without end."""
+    """Shows a plain value, but only the type of any other value, which may be nested deeply."""
     plain = value is None or isinstance(value, (int, float, str))
     return f"{value!r:.40}" if plain else f"of the type {type(value).__name__}"
 
@@ -389,12 +392,18 @@ def _check_files(path: Path, manifest: Manifest) -> None:
     strange = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
     single = [kind for kind in kinds if kind not in (None, "keys")]
     if strange or len(set(names)) != len(names) or len(set(single)) != len(single):
-        raise DamagedError(f"{path} names files that no datastore has: {strange or names}")
+        raise DamagedError(
+            f"{path} names files that no datastore has: {strange or names}; build it again"
+        )
     missing = {"tokens", "documents", "checks"} - set(kinds)
     if missing:
-        raise DamagedError(f"{path} names no file of {', '.join(sorted(missing))}")
+        raise DamagedError(
+            f"{path} does not name the files of {', '.join(sorted(missing))}; build it again"
+        )
     removed = manifest.removed
     if list(removed) != sorted(set(removed)) or any(
         not 0 <= number < manifest.documents for number in removed
     ):
-        raise DamagedError(f"{path} names documents as removed that are not there")
+        raise DamagedError(
+            f"{path} names removed documents that the datastore does not have; build it again"
+        )

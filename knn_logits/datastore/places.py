@@ -1,7 +1,7 @@
-"""Where in its file a passage stands: pages, headings or lines, kept among a document's metadata.
+"""Places in a document, which are pages, headings or lines, stored in the document's metadata.
 
-They are numbered in tokens from the document's first one, so that they hold wherever the document
-comes to stand. A datastore without them, or with a stranger's that make no sense, has no places.
+A place is counted in tokens from the document's first token, so it stays right when the document
+moves within the datastore. Places that make no sense are ignored, as if there were none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-# A name that no field of a corpus has by chance.
+# A name that a field of a corpus does not have by chance.
 PLACES = "@places"
 _LONGEST_NAME = 100
 _DOCUMENTS_KEPT = 256
@@ -23,9 +23,9 @@ class TokenPlace:
     """A place in a document's tokens.
 
     Attributes:
-        start: Its first token, counted from 0 in the document.
-        name: Such as "page 12", "line 307" or a heading.
-        fragment: What makes the document's uri lead there; may be empty.
+        start: The place's first token, counted from 0 in the document.
+        name: The name of the place, such as "page 12", "line 307" or a heading.
+        fragment: The part after `#` that makes the document's uri lead there; may be empty.
     """
 
     start: int
@@ -34,19 +34,19 @@ class TokenPlace:
 
 
 def places_value(places: Iterable[tuple[int, str, str]]) -> list[list[int | str]]:
-    """Places as a document's metadata holds them under `PLACES`."""
+    """Converts places to the form in which a document's metadata holds them under `PLACES`."""
     return [[start, name, *([fragment] if fragment else [])] for start, name, fragment in places]
 
 
 def place_at(metadata: str | None, token: int) -> TokenPlace | None:
-    """The place of a document in which a token stands.
+    """Finds the place of a document that a token is in.
 
     Args:
-        metadata: The document's, as JSON.
-        token: Counted from 0 in the document.
+        metadata: The document's metadata, as JSON.
+        token: The token, counted from 0 in the document.
 
     Returns:
-        None where the document has no places, or the token stands before the first.
+        The place. None if the document has no places, or the token is before the first one.
     """
     if metadata is None or PLACES not in metadata:
         return None

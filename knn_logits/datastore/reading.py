@@ -1,4 +1,4 @@
-"""Reading a file of a datastore, with nothing taken on trust: links, sizes, shapes, headers."""
+"""Reads files of a datastore without trusting them: it checks links, sizes, shapes and headers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ _NUMBER = re.compile("[0-9]+")
 
 
 def regular_file(path: Path) -> os.stat_result:
-    """The state of a file that is one: no folder, pipe or link to a place outside.
+    """Returns the state of a regular file. Folders, pipes and links to other places are refused.
 
-    Hub downloads are links into the `blobs` folder of the same repository; those are followed.
+    Downloads from the Hub are links into the `blobs` folder of the same repository. These are
+    followed.
 
     Raises:
-        DamagedError: when the file is missing, or something else.
+        DamagedError: when the file is missing, or is not a regular file.
     """
     try:
         state = path.lstat()
@@ -39,35 +40,39 @@ def regular_file(path: Path) -> os.stat_result:
             snapshot = path.parent.resolve()
             blobs = snapshot.parent.parent / "blobs"
             if snapshot.parent.name != "snapshots" or path.resolve().parent != blobs:
-                raise DamagedError(f"{path} is a link, which is not followed; copy the file here")
+                raise DamagedError(
+                    f"{path} is a link to another place, and such links are refused; copy the file "
+                    "there instead"
+                )
             state = path.stat()
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DamagedError(f"{path} is missing ({reason}); build the datastore again") from error
     if not stat.S_ISREG(state.st_mode):
-        raise DamagedError(f"{path} is no file; build the datastore again")
+        raise DamagedError(f"{path} is not a regular file; build the datastore again")
     return state
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Opens a file for reading that is one; a pipe would wait for somebody to write into it.
+    """Opens a regular file for reading. Opening a pipe would wait for a writer.
 
     Raises:
-        DamagedError: when it is something else.
-        OSError: when it cannot be opened.
+        DamagedError: when the path is not a regular file.
+        OSError: when the file cannot be opened.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     handle = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise DamagedError(f"{path} is no file, but a folder, a pipe or a device; take it away")
+        raise DamagedError(f"{path} is a folder, a pipe or a device, not a file; remove it")
     return open(handle, "rb")  # noqa: PTH123 (it is a number)
 
 
 def hub_repo_of(folder: Path) -> str | None:
-    """The "org/name" of a folder in the Hub's cache of downloads, None for any other folder.
+    """Returns the "org/name" of a folder in the Hub's cache; None for any other folder.
 
-    Such a folder holds links, may lack files that were not needed yet, and is never written to.
+    A folder of the cache holds links. It may lack files that were not needed yet, and this package
+    never writes to it.
     """
     whole = folder.absolute()
     kind, _, repo = whole.parent.parent.name.partition("--")
@@ -77,17 +82,17 @@ def hub_repo_of(folder: Path) -> str | None:
 
 
 class OpenArrays:
-    """A .safetensors file that is open: its arrays are read when they are asked for.
+    """An open .safetensors file. Its arrays are read when they are asked for.
 
     Raises:
-        DamagedError: when it is none.
+        DamagedError: when the file is not a .safetensors file.
     """
 
     def __init__(self, path: Path) -> None:
         from safetensors import SafetensorError, safe_open
 
         self._path = path
-        # Of numbers that numpy lacks it says `AttributeError`.
+        # safetensors raises `AttributeError` for number formats that numpy lacks.
         ordinary = (OSError, ValueError, TypeError, AttributeError, KeyError, MemoryError)
         self._errors = (SafetensorError, *ordinary)
         try:
@@ -108,7 +113,7 @@ class OpenArrays:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the writer noted beside the arrays."""
+        """The texts that the writer stored beside the arrays."""
         return dict(self._file.metadata() or {})
 
 
@@ -116,20 +121,20 @@ def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     """Reads a .safetensors file: its arrays and its metadata.
 
     Raises:
-        DamagedError: when it is none.
+        DamagedError: when the file is not a .safetensors file.
     """
     file = OpenArrays(path)
     return file.read(), file.metadata
 
 
 def array_facts(path: Path) -> tuple[str, tuple[int, ...], int]:
-    """What the header of a .npy file says.
+    """Reads the header of a .npy file.
 
     Returns:
         The dtype's name, the shape, and the offset of the data in bytes.
 
     Raises:
-        ValueError: when it is no such header, or not one that this package writes.
+        ValueError: when the file has no such header, or one that this package does not write.
     """
     with open_file(path) as file:
         start = file.read(len(_MAGIC) + 2)
@@ -137,7 +142,7 @@ def array_facts(path: Path) -> tuple[str, tuple[int, ...], int]:
         if start[: len(_MAGIC)] != _MAGIC or length > _LARGEST_HEADER:
             raise ValueError("not version 1.0 of the .npy format")
         text = file.read(length).decode("latin1")
-    # Not by `ast`, which fails at times when threads parse at once (Python 3.11).
+    # `ast` is not used here: in Python 3.11 it sometimes fails when several threads parse at once.
     found = _HEADER.fullmatch(text)
     if found is None:
         raise ValueError("its header cannot be read")
@@ -150,7 +155,7 @@ def array_facts(path: Path) -> tuple[str, tuple[int, ...], int]:
 
 
 def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Maps a .npy file into memory, read-only, once it is what it should be.
+    """Checks a .npy file and maps it into memory, read-only.
 
     Raises:
         DamagedError: when the file is missing or has another dtype, shape or size.

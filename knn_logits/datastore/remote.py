@@ -1,8 +1,8 @@
-"""A datastore on the Hub, fetched file by file into the Hub's cache on this machine.
+"""Fetches a datastore from the Hub, file by file, into the Hub's cache on this machine.
 
-The manifest comes first and says what the other files must be: each is compared with its hash when
-it arrives, and thrown out of the cache when it is something else. Files come one after another, so
-that an interruption loses one of them at most. All are of one commit, also when the branch moves.
+The manifest is fetched first. It has the hash of each other file. A file with another hash is
+deleted from the cache. Files are fetched one after another, so that an interruption loses at most
+one of them. All files are of one commit, even if the branch changes meanwhile.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from knn_logits.datastore.reading import sha256
 from knn_logits.errors import DamagedError, DatastoreError, HubError, StorageError
 from knn_logits.progress import Progress, no_progress
 
-# What nobody has written to for so long was left by a process that was killed.
+# A partial file that nobody has written to for so long was left by a killed process.
 _ABANDONED_SECONDS = 300
 _FILES_AT_ONCE = 500
 
 
 class Remote:
-    """One commit of a datastore on the Hub; `Remote.find` asks for it.
+    """One commit of a datastore on the Hub. `Remote.find` makes it.
 
     Attributes:
-        name: As the user named it.
-        commit: 40 hexadecimal digits.
-        folder: Where its files are in the cache, links into the cache's blobs.
+        name: The name that the user gave.
+        commit: The commit, 40 hexadecimal digits.
+        folder: The folder in the cache with its files, which are links into the cache's blobs.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Remote:
         token: str | bool | None = None,
         local_files_only: bool = False,
     ) -> Remote:
-        """Fetches the manifest, or takes that of the cache where the Hub cannot be reached.
+        """Fetches the manifest, or takes it from the cache if the Hub cannot be reached.
 
         Args:
             name: Which datastore, and which revision of it.
@@ -79,7 +79,7 @@ class Remote:
             local_files_only: Do not ask the Hub.
 
         Raises:
-            HubError: when there is no such datastore, or it cannot be reached.
+            HubError: when there is no such datastore, or the Hub cannot be reached.
             StorageError: when the disk is full.
         """
         path = _download(
@@ -102,7 +102,7 @@ class Remote:
         """The manifest of this commit.
 
         Raises:
-            DamagedError: when it is none; it is then fetched again the next time.
+            DamagedError: when it is not a manifest. It is then fetched again the next time.
         """
         try:
             return read_manifest(self.folder)
@@ -111,18 +111,18 @@ class Remote:
             raise
 
     def missing(self, records: Sequence[FileRecord]) -> list[FileRecord]:
-        """Which of some files are not here yet."""
+        """Returns those of some files that are not in the cache yet."""
         return [one for one in records if not (self.folder / one.name).exists()]
 
     def fetch(self, records: Sequence[FileRecord], progress: Progress = no_progress) -> None:
-        """Fetches files that are not here yet, one after another.
+        """Fetches files that are not in the cache yet, one after another.
 
         Args:
-            records: From the manifest.
-            progress: Told the bytes that arrived, and all of them.
+            records: The manifest's records of the files.
+            progress: A callback that is told the bytes that arrived, and all bytes.
 
         Raises:
-            HubError: when they cannot be had.
+            HubError: when a file cannot be fetched.
             DamagedError: when a file on the Hub is not what the manifest says.
             StorageError: when the disk is full.
         """
@@ -132,8 +132,8 @@ class Remote:
         if self._local or is_offline():
             names = ", ".join(one.name for one in missing[:3])
             raise HubError(
-                f"{names} of {self.pinned} are not in the cache here, and the Hub is not to be "
-                f"asked: run `knn-logits pull {self.pinned}` with a connection"
+                f"{names} of {self.pinned} are not in this machine's cache, and asking the Hub is "
+                f"not allowed: run `knn-logits pull {self.pinned}` with a connection"
             )
         self._compare_with_hub(missing)
         self._refuse_full_disk(missing)
@@ -154,10 +154,10 @@ class Remote:
             progress("downloading", done, total)
 
     def _compare_with_hub(self, records: Sequence[FileRecord]) -> None:
-        """Refuses what the Hub itself says to be something else, before any byte is fetched."""
+        """Refuses files that differ by the Hub's own account, before any byte is fetched."""
         there: dict[str, Any] = {}
         api, names = client(self._token), [one.name for one in records]
-        # Only of these files: a list of all that a repository holds has no end that one can trust.
+        # Only these files are asked for. A list of all files of a repository might never end.
         with asking(self.pinned):
             for first in range(0, len(names), _FILES_AT_ONCE):
                 some = names[first : first + _FILES_AT_ONCE]
@@ -181,8 +181,9 @@ class Remote:
         need, free = sum(one.bytes for one in records), shutil.disk_usage(self.folder).free
         if need > free:
             raise StorageError(
-                f"{self.name} needs {need / 1e6:,.0f} MB, the disk of {self.folder.parents[2]} has "
-                f"{free / 1e6:,.0f} MB left: free some space, or set HF_HOME to another disk"
+                f"{self.name} needs {need / 1e6:,.0f} MB, but the disk of {self.folder.parents[2]} "
+                f"has only {free / 1e6:,.0f} MB left: free some space, or set HF_HOME to another "
+                "disk"
             )
 
     def _check(self, path: Path, record: FileRecord) -> None:
@@ -193,15 +194,15 @@ class Remote:
         self._reject(record)
 
     def _reject(self, record: FileRecord) -> None:
-        # The manifest may be the one that is wrong: it is fetched again as well.
+        # The manifest may be the wrong one of the two, so it is fetched again as well.
         _drop(self.folder / layout.MANIFEST)
         raise DamagedError(
-            f"{record.name} of {self.pinned} is not what its manifest says (size or SHA-256); it "
-            "is not kept: try again, then take another revision or tell its publisher"
+            f"{record.name} of {self.pinned} differs from its manifest (size or SHA-256) and was "
+            "deleted: try again, then take another revision or tell its publisher"
         )
 
     def _sweep(self) -> None:
-        """Deletes what downloads of this datastore left when they were killed."""
+        """Deletes what killed downloads of this datastore have left."""
         oldest = time.time() - _ABANDONED_SECONDS
         with suppress(OSError, DatastoreError):
             for part in (self.folder.parents[1] / "blobs").glob("*.incomplete"):
@@ -210,17 +211,17 @@ class Remote:
 
 
 def needed(manifest: Manifest) -> list[FileRecord]:
-    """The files without which a datastore cannot be searched; the others can come later."""
+    """Returns the files that a search needs. The other files can be fetched later."""
     kinds = {layout.kind_of(one.name) for one in manifest.files}
     later = layout.LATER if "index" in kinds else layout.LATER - {"keys"}
     if "native" in kinds:
-        # Whether it may be read is the user's choice, who may want the keys instead.
+        # The user decides whether it may be read, and may want the keys instead.
         later = layout.LATER
     return [one for one in manifest.files if layout.kind_of(one.name) not in later]
 
 
 def _download(name: HubName, file: str, most: int, progress: Progress, **options: Any) -> Path:
-    """Fetches a file of `most` bytes at most into the cache, if it is not there."""
+    """Fetches a file of at most `most` bytes into the cache, if it is not there."""
     from huggingface_hub import hf_hub_download
 
     where: dict[str, Any] = {"repo_type": REPO_TYPE, "revision": name.revision}
@@ -233,7 +234,7 @@ def _download(name: HubName, file: str, most: int, progress: Progress, **options
 
 
 def _drop(path: Path) -> None:
-    """Takes a file out of the cache, so that it is fetched again."""
+    """Deletes a file from the cache, so that it is fetched again."""
     blob = path.resolve()
     delete(path)
     if blob.parent == path.parent.resolve().parents[1] / "blobs":
@@ -241,12 +242,12 @@ def _drop(path: Path) -> None:
 
 
 def _after(progress: Progress, before: int, total: int) -> Progress:
-    """Progress of one file of several, as that of all."""
+    """Turns the progress of one of several files into the progress of all files."""
     return lambda phase, done, _: progress(phase, min(before + done, total), total)
 
 
 def _bar(progress: Progress) -> type[Any]:
-    """What the client takes for a progress bar: it tells `progress` instead of drawing one."""
+    """Makes a progress bar for the client that calls `progress` instead of drawing."""
     from huggingface_hub.utils.tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]

@@ -1,7 +1,7 @@
-"""Which datastores were verified here before, so that a later opening is quick.
+"""Remembers which datastores were verified on this machine, so that opening them again is quick.
 
-A stamp lies in the user's cache folder, never in the datastore, whose publisher could forge it. It
-holds each file's size, times and place on the disk; a file that was written to since differs.
+A stamp is a file in the user's cache folder, and never in the datastore, where its publisher could
+forge it. It holds each file's size, times and place on the disk. A later write changes these.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 
 from knn_logits.errors import StorageError
 
-# A change within one tick of the file system's clock leaves the time as it was.
+# Two changes within one tick of the file system's clock have the same time.
 _TICK_NS = 50_000_000
 
 State = tuple[int, ...]
 
 
 def cache_folder() -> Path:
-    """Where this package keeps what it can make again: `KNN_LOGITS_CACHE`, or the user's cache."""
+    """The folder for files that can be made again: `KNN_LOGITS_CACHE`, or the user's cache."""
     named = os.environ.get("KNN_LOGITS_CACHE")
     if named:
         return Path(named)
@@ -31,7 +31,7 @@ def cache_folder() -> Path:
 
 
 def state_of(path: Path) -> State:
-    """What changes when a file is written: size, times, place on the disk."""
+    """What changes when a file is written: its size, its times and its place on the disk."""
     state = path.stat()
     return (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino, state.st_dev)
 
@@ -46,7 +46,7 @@ def _content(checksum: str, states: dict[str, State]) -> dict[str, object]:
 
 
 def is_stamped(folder: Path, checksum: str, states: dict[str, State]) -> bool:
-    """Whether exactly these files were found whole before."""
+    """Whether exactly these files were verified before."""
     try:
         found = json.loads(_stamp(folder).read_bytes())
     except (OSError, ValueError, RuntimeError, RecursionError):
@@ -55,13 +55,13 @@ def is_stamped(folder: Path, checksum: str, states: dict[str, State]) -> bool:
 
 
 def write_stamp(folder: Path, checksum: str, states: dict[str, State], since: int) -> None:
-    """Notes that these files were found whole; without a word where that is not possible.
+    """Notes that these files were verified. If the note cannot be written, nothing happens.
 
     Args:
         folder: The datastore's folder.
-        checksum: The manifest's.
-        states: Of each file, taken before it was read.
-        since: When that was, in nanoseconds of `time.time_ns`.
+        checksum: The manifest's checksum.
+        states: The state of each file before it was read.
+        since: The time at which the states were taken, in nanoseconds of `time.time_ns`.
     """
     if any(max(state[1:3]) > since - _TICK_NS for state in states.values()):
         return

@@ -1,4 +1,4 @@
-"""`Datastore`: a finished folder, read. It knows nothing of models, queries or indexes."""
+"""`Datastore` reads a finished folder. It knows nothing of models, queries or indexes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from knn_logits.progress import Progress, no_progress
 if TYPE_CHECKING:
     from torch import Tensor
 
-# How often the files of a datastore may change while it is opened.
+# So often opening is tried again, if the files change while they are opened.
 _TRIES = 3
 
 
@@ -39,7 +39,7 @@ class Passage:
     """The text around an entry; it never crosses its document's edge.
 
     Attributes:
-        document: Where it stands.
+        document: The document that it is from.
         before: Token ids before the entry's token.
         token: The entry's token, its value.
         after: Token ids after it.
@@ -54,16 +54,16 @@ class Passage:
 class Datastore:
     """A folder of (key, value) entries and of the text they come from.
 
-    Open one with `Datastore.from_pretrained(folder or "org/name")`; `build_datastore` makes one.
-    What is open was verified, and stays as it was when its files are replaced or deleted, as every
-    job of this package does: open it again to see the change. What no program can promise: a file
-    that somebody else writes into, in its place, changes for those who have it open, and one that
-    is cut short in its place ends them with a signal (SIGBUS) where they read beyond its end.
+    `Datastore.from_pretrained(folder or "org/name")` opens a datastore, and `build_datastore`
+    makes one. An open datastore was verified. It stays as it was even if its files are replaced or
+    deleted, as jobs of this package do; open it again to see the change. Only a program that
+    writes into a file in place can change an open datastore. If it shortens a file, reading beyond
+    the new end ends the process with a signal (SIGBUS).
 
     Attributes:
-        folder: Where it is.
-        manifest: What `datastore.json` says.
-        remote: Where it was fetched from, None for a folder.
+        folder: The datastore's folder.
+        manifest: The content of `datastore.json`.
+        remote: The place on the Hub that it was fetched from; None for a folder.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Datastore:
                 self._open_verified(self._open, full=full, progress=progress)
                 return
             except (DamagedError, OSError) as error:
-                # A job that ended meanwhile has replaced files that the old manifest names.
+                # A job may have ended meanwhile and replaced files that the old manifest names.
                 if read_manifest(self.folder).checksum != self.manifest.checksum:
                     continue
                 if isinstance(error, DamagedError):
@@ -95,18 +95,19 @@ class Datastore:
     def _open_verified(
         self, opening: Callable[[], None], *, full: bool = False, progress: Progress = no_progress
     ) -> None:
-        """Verifies the files and opens them, until what is open is what was verified."""
+        """Verifies and opens the files, and repeats this if they change in between."""
         for _ in range(_TRIES):
             states = verification.check(self.folder, self.manifest, full=full, progress=progress)
             opening()
             if verification.unchanged(self.folder, states):
                 return
         raise DamagedError(
-            f"the files of {self.folder} change while they are read: open it when that has ended"
+            f"the files of {self.folder} keep changing while they are read: open it again when the "
+            "change has ended"
         )
 
     def _open(self) -> None:
-        """Opens every file, so that a later change of the folder does not reach this object."""
+        """Opens every file, so that a later change of the folder does not affect this object."""
         manifest = self.manifest
         self._tokens = map_array(self._path("tokens"), "int32", (manifest.tokens,))
         self._documents_file = pa.memory_map(str(self._path("documents")))
@@ -124,9 +125,9 @@ class Datastore:
         self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
 
     def _open_later(self) -> None:
-        """Opens what a download may lack, where it is here."""
+        """Opens the files that a download may lack, if they are there."""
         records = self.manifest.key_shards
-        # A download may lack them; from any other folder they were missed before.
+        # A download may lack them. In any other folder, verification has found them missing.
         whole = all((self.folder / one.name).exists() for one in records)
         self._shards = [
             map_array(self.folder / one.name, self.manifest.dtype, one.shape or ())
@@ -142,7 +143,7 @@ class Datastore:
 
     @classmethod
     def unfinished(cls, folder: Path, manifest: Manifest) -> Datastore:
-        """A datastore whose manifest is not written yet, for the job that writes it."""
+        """Opens a datastore whose manifest is not written yet, for the job that writes it."""
         store = cls.__new__(cls)
         store.folder, store.manifest, store.remote = folder, manifest, None
         store._open()
@@ -160,28 +161,32 @@ class Datastore:
         full: bool = False,
         progress: Progress = no_progress,
     ) -> Datastore:
-        """Opens a datastore: a folder, or one of the Hub.
+        """Opens a datastore from a folder or from the Hub.
 
-        The first opening on a machine reads every byte and compares it with the manifest; later
-        ones look whether the files were written to since. From the Hub come the manifest, the text
-        and the index; the keys only when they are asked for (`refine`, an index that is made of
-        them), and every file is compared with its hash when it arrives.
+        The first opening on a machine reads every byte and compares the files with the manifest.
+        A later opening only checks whether the files were written to since. From the Hub it
+        fetches the manifest, the text and the index. Keys are fetched only when they are needed,
+        by `refine` or by an index that is made from them. Each file that arrives is compared with
+        its hash.
 
         Args:
             name: A folder that `knn-logits build` wrote, or "org/name" or "org/name@revision".
-            revision: Branch, tag or commit on the Hub; None takes the newest. `revision` of the
-                datastore is the commit it stands for.
+            revision: Branch, tag or commit on the Hub; None takes the newest. The datastore's
+                attribute `revision` is the commit.
             cache_dir: The Hub's cache; None takes that of huggingface_hub.
             token: Access token of the Hub; None takes the one of the login.
-            local_files_only: Take what is in the cache and do not ask the Hub.
-            full: Read every byte again.
-            progress: Told how far downloading and reading are.
+            local_files_only: Take the files from the cache and do not ask the Hub.
+            full: Read every byte again, even if the files were verified before.
+            progress: A callback that is told how far downloading and reading are.
+
+        Returns:
+            The open datastore.
 
         Raises:
-            DatastoreError: when the folder is no datastore.
-            HubError: when it cannot be fetched.
+            DatastoreError: when the folder is not a datastore.
+            HubError: when the datastore cannot be fetched.
             IncompleteError: when its build did not finish.
-            DamagedError: when a file is not what the manifest says.
+            DamagedError: when a file differs from the manifest.
             StorageError: when the disk is full.
         """
         wanted = hub_name(name, revision)
@@ -205,17 +210,17 @@ class Datastore:
 
     @property
     def name(self) -> str:
-        """The folder's name, or that on the Hub, for people."""
+        """The folder's name, or the name on the Hub, for people."""
         return hub_repo_of(self.folder) or self.folder.resolve().name
 
     @property
     def revision(self) -> str | None:
-        """The commit on the Hub that it is, None for a folder."""
+        """The commit on the Hub; None for a folder."""
         return self.folder.name if hub_repo_of(self.folder) else None
 
     @property
     def tokens(self) -> Array:
-        """int32 [tokens]: all documents' tokens, one document after another."""
+        """The tokens of all documents in order, int32 [tokens]."""
         return self._tokens
 
     @cached_property
@@ -232,14 +237,14 @@ class Datastore:
 
     @cached_property
     def contexts(self) -> Contexts:
-        """The spans of tokens within which a context runs."""
+        """The contexts of the text, which are spans of tokens."""
         first, manifest = self.documents.first, self.manifest
         return Contexts.of(first, manifest.tokens, manifest.windows.concatenate)
 
     @cached_property
     def values(self) -> Tensor:
-        """int32 [entries]: the token of each entry."""
-        # What only reads a datastore's files is spared the two seconds that torch takes to load.
+        """The token of each entry, int32 [entries]."""
+        # Loading torch takes two seconds, and who only reads the files does not need it.
         import torch
 
         first, tokens = self.contexts.first, np.asarray(self.tokens)
@@ -249,14 +254,14 @@ class Datastore:
 
     @cached_property
     def removed_entries(self) -> Array:
-        """int64 [removed], ascending: the entries of removed documents, which no search finds."""
+        """The entries of removed documents, which no search finds, int64 [removed], ascending."""
         removed = np.asarray(self.manifest.removed, np.int64)
         return self.contexts.entries_of(
             self.documents.first[removed], self.documents.length[removed]
         )
 
     def entries_of(self, documents: Sequence[str]) -> Array:
-        """int64 [entries], ascending: the entries of all documents with one of some ids."""
+        """Returns the entries of all documents with these ids, int64 [entries], ascending."""
         numbers = [
             number for id in dict.fromkeys(documents) for number in self.documents.numbers_of(id)
         ]
@@ -265,7 +270,7 @@ class Datastore:
 
     @cached_property
     def goes_on(self) -> Array:
-        """bool [entries]: whether the next entry follows in the same document."""
+        """Whether the next entry follows in the same document, bool [entries]."""
         document = np.repeat(np.arange(len(self.documents)), self.documents.length)
         document = np.delete(document, self.contexts.first)
         on = np.zeros(len(self), dtype=bool)
@@ -274,7 +279,7 @@ class Datastore:
 
     @property
     def clusters(self) -> Array | None:
-        """int32 [entries], the cluster of each entry; None when none were made."""
+        """The cluster of each entry, int32 [entries]; None if there are no clusters."""
         return self._clusters
 
     @property
@@ -284,22 +289,22 @@ class Datastore:
 
     @property
     def has_keys(self) -> bool:
-        """Whether the keys are here; a published datastore may do without."""
+        """Whether the keys are in the folder. A datastore may be published without them."""
         return bool(self._shards) or len(self) == 0
 
     @property
     def offers_keys(self) -> bool:
-        """Whether the keys are here, or can be fetched from where the datastore came from."""
+        """Whether the keys are in the folder, or can be fetched from the Hub."""
         return self.has_keys or bool(self.manifest.key_shards)
 
     def fetch_keys(self, progress: Progress = no_progress) -> None:
-        """Makes sure that the keys are here.
+        """Fetches the keys, unless they are already in the folder.
 
         Args:
-            progress: Told how far downloading and reading are.
+            progress: A callback that is told how far downloading and reading are.
 
         Raises:
-            DatastoreError: when there are none.
+            DatastoreError: when the datastore was published without keys.
             HubError: when they cannot be fetched.
         """
         if self.has_keys:
@@ -307,7 +312,7 @@ class Datastore:
         records = self.manifest.key_shards
         if not records:
             raise DatastoreError(
-                f"{self.folder} has no keys, only an index; build it again to get them"
+                f"{self.folder} has an index but no keys; build the datastore again to get them"
             )
         self._fetch(records, progress)
 
@@ -325,7 +330,7 @@ class Datastore:
         return self._shards
 
     def keys(self, ids: Array) -> Array:
-        """Keys by entry, in their stored precision.
+        """Returns the keys of some entries, in their stored precision.
 
         Args:
             ids: int64 [...], each in [0, entries).
@@ -335,7 +340,7 @@ class Datastore:
         """
         shards, flat = self._all_shards(), np.asarray(ids).reshape(-1)
         if len(shards) == 1:
-            # A view without the memory map's own, slower way of indexing; `take` is faster still.
+            # A plain view is faster to index than a memory map, and `take` is faster still.
             only: Array = np.take(np.asarray(shards[0]), flat, axis=0)
             return only.reshape(*np.shape(ids), self.manifest.dim)
         out = np.empty((len(flat), self.manifest.dim), self.manifest.dtype)
@@ -347,10 +352,10 @@ class Datastore:
         return out.reshape(*np.shape(ids), self.manifest.dim)
 
     def key_batches(self, size: int, first_entry: int = 0) -> Iterator[Array]:
-        """The keys in order from an entry on, float32, `size` rows at a time.
+        """Yields the keys in order from an entry on, float32 [`size`, dim] at a time.
 
         Raises:
-            DatastoreError: when there are none, at once.
+            DatastoreError: when there are no keys. It is raised before the iteration.
         """
         shards = self._all_shards()
         return self._batches(shards, size, first_entry)
@@ -364,15 +369,15 @@ class Datastore:
             start += len(shard)
 
     def index_arrays(self) -> dict[str, Array] | None:
-        """The index's plain arrays by name, None when there is no such file."""
+        """The index's plain arrays by name; None if there is no such file."""
         return self._index.read() if self._index is not None else None
 
     def gate_arrays(self) -> tuple[dict[str, Array], dict[str, str]] | None:
-        """The arrays and the metadata of the gate, None when there is no such file."""
+        """The arrays and the metadata of the gate; None if there is no such file."""
         return (self._gate.read(), self._gate.metadata) if self._gate is not None else None
 
     def native_index(self) -> bytes | None:
-        """The index in FAISS's own format, None when there is no such file."""
+        """The index in FAISS's own format; None if there is no such file."""
         record = self.manifest.file("native")
         if record is None:
             return None
@@ -381,12 +386,12 @@ class Datastore:
         return b"" if self._native is None else self._native.tobytes()
 
     def passage(self, entry: int, before: int = 24, after: int = 12) -> Passage:
-        """The text around an entry.
+        """Returns the text around an entry.
 
         Args:
-            entry: In [0, entries).
-            before: Tokens wanted before the entry's token.
-            after: Tokens wanted after it.
+            entry: The entry, in [0, entries).
+            before: Number of tokens wanted before the entry's token.
+            after: Number of tokens wanted after it.
         """
         position = self.contexts.token_of(entry)
         document = self.documents[self.documents.at_token(position)]

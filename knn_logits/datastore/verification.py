@@ -1,7 +1,7 @@
-"""Whether a datastore's files are what its manifest says: hashes, shapes, ranges.
+"""Checks whether a datastore's files fit its manifest: hashes, shapes and ranges.
 
-Hashes find damage, not malice: who can publish a datastore can publish fitting hashes. So what a
-file holds is checked as well, and nothing is read before its size is known.
+Hashes find damage but not malice, since the publisher of a datastore also publishes its hashes. So
+the content of each file is checked as well, and nothing is read before its size is known.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from knn_logits.progress import Progress, no_progress
 # A power of two and a multiple of every dtype's size.
 _CHUNK = HASH_CHUNK // 4
 _THREADS = 4
-# Of files that are read into memory whole.
+# The most bytes of a file that is read into memory as a whole.
 _LARGEST = {"checks": 64 << 20, "gate": 1 << 20}
 _LONGEST_CANARY = 4096
 _ADVICE = "get the datastore again, or build it again"
@@ -45,21 +45,21 @@ _ADVICE = "get the datastore again, or build it again"
 def check(
     folder: Path, manifest: Manifest, *, full: bool = False, progress: Progress = no_progress
 ) -> dict[str, stamps.State]:
-    """Refuses a datastore with damaged files; quick once it was found whole on this machine.
+    """Refuses a datastore with damaged files. It is quick after a first check on this machine.
 
-    What is opened afterwards by the same names was verified if `unchanged` says so then.
+    Files that are opened afterwards are the verified ones if `unchanged` then returns True.
 
     Args:
         folder: The datastore's folder.
         manifest: Its manifest.
-        full: Read every byte, whatever was found before.
-        progress: Told the bytes read, and all of them.
+        full: Read every byte, even if the files were verified before.
+        progress: A callback that is told the bytes read, and all bytes.
 
     Returns:
-        The state of each file before it was read: which it is on the disk, its size and times.
+        The state of each file before it was read: its place on the disk, its size and its times.
 
     Raises:
-        DamagedError: naming the first file that is damaged.
+        DamagedError: when a file is damaged. The message names the first one.
     """
     since = stamps.now()
     records = files_here(folder, manifest)
@@ -79,11 +79,11 @@ def check(
 
 
 def unchanged(folder: Path, states: dict[str, stamps.State]) -> bool:
-    """Whether files are those that were verified, and were not written to since.
+    """Whether files are still those that were verified.
 
-    Asked once they are open, it says whether what is open was verified: a file of the same place on
-    the disk, size and times is the same, and was neither replaced nor put back meanwhile, since
-    both change its times.
+    Called once the files are open, it tells whether the open files were verified. A file with the
+    same place on the disk, size and times is the same file. Replacing it, or putting it back, would
+    have changed its times.
     """
     try:
         return all(stamps.state_of(folder / name) == state for name, state in states.items())
@@ -92,7 +92,7 @@ def unchanged(folder: Path, states: dict[str, stamps.State]) -> bool:
 
 
 def files_here(folder: Path, manifest: Manifest) -> list[FileRecord]:
-    """The files that have to be in a folder; in a download, keys may still be to come."""
+    """Returns the files that must be in a folder. A download may still lack its keys."""
     if hub_repo_of(folder) is None:
         return list(manifest.files)
     return [
@@ -103,12 +103,12 @@ def files_here(folder: Path, manifest: Manifest) -> list[FileRecord]:
 
 
 def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -> list[str]:
-    """Everything that is wrong with a datastore's files, a line each.
+    """Lists everything that is wrong with a datastore's files, one line each.
 
     Args:
         folder: The datastore's folder.
         manifest: Its manifest.
-        progress: Told the bytes read, and all of them.
+        progress: A callback that is told the bytes read, and all bytes.
     """
     records = files_here(folder, manifest)
     total = sum(record.bytes for record in records)
@@ -131,7 +131,7 @@ def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -
     try:
         with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
             found = [one for one in pool.map(problem, records) if one]
-    except RuntimeError:  # the system starts no thread any more, and one is enough
+    except RuntimeError:  # the system cannot start another thread, and one thread is enough
         done = 0
         found = [one for one in map(problem, records) if one]
     if not found:
@@ -149,7 +149,7 @@ def _size_problem(folder: Path, record: FileRecord) -> str | None:
     except DamagedError as error:
         return str(error)
     if size != record.bytes:
-        return f"{path} has {size} bytes, the manifest says {record.bytes}; {_ADVICE}"
+        return f"{path} has {size} bytes, but the manifest says {record.bytes}; {_ADVICE}"
     if size > _LARGEST.get(layout.kind_of(record.name) or "", size):
         return f"{path} is too large ({size} bytes); {_ADVICE}"
     return None
@@ -167,8 +167,8 @@ def _content_problem(
             return f"{path} is damaged: {error}; {_ADVICE}"
         if (dtype, shape) != (record.dtype, record.shape) or dtype != expected:
             return (
-                f"{path} holds {dtype} {shape}, the manifest says {record.dtype} {record.shape} "
-                f"of {expected}; {_ADVICE}"
+                f"{path} holds {dtype} {shape}, but the manifest says {record.dtype} "
+                f"{record.shape} of {expected}; {_ADVICE}"
             )
         limit = manifest.model.vocabulary or 1 << 31
         limit = manifest.entries if kind == "clusters" else limit
@@ -185,7 +185,7 @@ def _stream(
     look: Callable[[Any], str | None] | None,
     on_bytes: Callable[[int], None],
 ) -> str | None:
-    """Hashes a file, and looks at its numbers on the way."""
+    """Hashes a file, and checks its numbers in the same pass."""
     digest = hashlib.sha256()
     buffer = bytearray(_CHUNK)
     problem = None
@@ -199,12 +199,12 @@ def _stream(
             if look is not None and problem is None:
                 problem = look(part)
     if digest.hexdigest() != record.sha256:
-        return f"{path} is damaged: its SHA-256 is not the manifest's; {_ADVICE}"
+        return f"{path} is damaged: its SHA-256 differs from the manifest's; {_ADVICE}"
     return f"{path} {problem}; {_ADVICE}" if problem else None
 
 
 def _numbers(part: Any, kind: Any) -> Any:
-    # Bytes beyond the last whole number are found by the size.
+    # The check of the size finds bytes beyond the last whole number.
     return np.frombuffer(part, kind, count=len(part) // np.dtype(kind).itemsize)
 
 
@@ -226,13 +226,13 @@ def _below(limit: int) -> Callable[[Any], str | None]:
         low, high = int(tokens.min()), int(tokens.max())
         if low >= 0 and high < limit:
             return None
-        return f"holds the number {low if low < 0 else high}, not one from 0 to {limit - 1}"
+        return f"holds the number {low if low < 0 else high}, outside 0 to {limit - 1}"
 
     return look
 
 
 def _check_together(folder: Path, manifest: Manifest) -> None:
-    """Whether the files fit one another."""
+    """Checks whether the files fit one another."""
     record = manifest.file("documents")
     assert record is not None
     documents = read_documents(
@@ -245,12 +245,15 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
     keys = sum(one.shape[0] for one in manifest.key_shards if one.shape)
     if contexts.entries != manifest.entries or (manifest.key_shards and keys != manifest.entries):
         raise DamagedError(
-            f"{folder}: {contexts.entries} entries in the text and {keys} keys, the manifest says "
-            f"{manifest.entries}; {_ADVICE}"
+            f"the text of {folder} has {contexts.entries} entries and there are {keys} keys, but "
+            f"the manifest says {manifest.entries}; {_ADVICE}"
         )
     clusters = manifest.file("clusters")
     if clusters is not None and clusters.shape != (manifest.entries,):
-        raise DamagedError(f"{folder / clusters.name} holds {clusters.shape}, not one an entry")
+        raise DamagedError(
+            f"{folder / clusters.name} has the shape {clusters.shape}, not one number for each "
+            f"entry; {_ADVICE}"
+        )
     suffixes, text = manifest.file("suffixes"), manifest.file("tokens")
     if suffixes is not None and text is not None:
         tokens = map_array(folder / text.name, "int32", (manifest.tokens,))
@@ -262,7 +265,10 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
             )
     for one in manifest.key_shards:
         if one.shape is None or len(one.shape) != 2 or one.shape[1] != manifest.dim:
-            raise DamagedError(f"{folder / one.name} holds {one.shape}, not rows of {manifest.dim}")
+            raise DamagedError(
+                f"{folder / one.name} has the shape {one.shape}, not rows of {manifest.dim} "
+                f"numbers; {_ADVICE}"
+            )
     _check_checks(folder, manifest)
     gate = manifest.file("gate")
     if gate is not None:
@@ -270,13 +276,13 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
             sane = array.dtype == np.float32 and (np.abs(array) <= layout.LARGEST_IN_GATE).all()
             if not sane:
                 raise DamagedError(
-                    f"{folder / gate.name} holds {name} that is no gate's; fit it again with "
-                    "`knn-logits tune --gate ... --write`"
+                    f"{folder / gate.name} holds {name}, which does not belong in a gate; fit the "
+                    "gate again with `knn-logits tune --gate ... --write`"
                 )
 
 
 def _check_checks(folder: Path, manifest: Manifest) -> None:
-    """Whether canary and probe are such that a model and an index can be asked."""
+    """Checks that the canary fits the model, and the probe fits the index."""
     record = manifest.file("checks")
     assert record is not None
     arrays = read_arrays(folder / record.name)[0]
@@ -298,7 +304,9 @@ def _check_checks(folder: Path, manifest: Manifest) -> None:
             and distances.shape == ids.shape
         )
     if not sane:
-        raise DamagedError(f"{folder / record.name} holds no canary or probe that fits; {_ADVICE}")
+        raise DamagedError(
+            f"the canary or the probe in {folder / record.name} does not fit; {_ADVICE}"
+        )
 
 
 def _are_numbers(array: Array, kind: type, dimensions: int, end: int, least: int = 0) -> bool:

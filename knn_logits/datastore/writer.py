@@ -1,4 +1,4 @@
-"""Writing the text and the keys of a datastore, as steps of a job."""
+"""Writes the text and the keys of a datastore, as steps of a job."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ SHARD_BYTES = 256 << 20
 
 
 class TokenWriter:
-    """Writes tokens and documents, a document at a time.
+    """Writes tokens and documents, one document at a time.
 
-    A job that goes on with what an earlier run began gets its text again, and refuses another one.
+    A job that continues an earlier run is given the whole text again, and refuses another text.
 
     Args:
         job: The job.
         concatenate: Whether contexts run across documents.
-        vocabulary: Token ids must lie below it.
-        before: Tokens and documents that come first, for a datastore that is added to.
+        vocabulary: Number of tokens of the model. Token ids must be below it.
+        before: The datastore whose tokens and documents come first, if text is added to one.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TokenWriter:
         metadata: str | None = None,
         source: str | None = None,
     ) -> None:
-        """Appends a document of at least one token; a pair's target with its source.
+        """Appends a document of at least one token. For a pair these are the target's tokens.
 
         Raises:
             ConfigError: when a token is not in the model's vocabulary.
@@ -82,8 +82,8 @@ class TokenWriter:
         unknown = array[(array < 0) | (array >= self._vocabulary)]
         if len(unknown):
             raise ConfigError(
-                f"the tokenizer gave the token {int(unknown[0])}, the model knows "
-                f"{self._vocabulary}: load the tokenizer that belongs to the model"
+                f"the tokenizer gave the token {int(unknown[0])}, but the model has only "
+                f"{self._vocabulary} tokens: load the tokenizer that belongs to the model"
             )
         self._file.write(array.astype(np.int32).tobytes())
         self._documents.append(
@@ -92,7 +92,7 @@ class TokenWriter:
         self._tokens += len(array)
 
     def describe(self, number: int, **fields: str | None) -> None:
-        """Gives a document another title, uri or metadata; its tokens stay."""
+        """Gives a document another title, uri or metadata, and keeps its tokens."""
         self._documents[number] = replace(self._documents[number], **fields)  # type: ignore[arg-type]
 
     def __exit__(
@@ -119,7 +119,7 @@ class TokenWriter:
         self._job.note(path)
 
     def _identity(self) -> str:
-        """Of the new tokens, where documents begin, their sources: all that keys depend on."""
+        """A digest of all that the new keys depend on: tokens, starts of documents, sources."""
         before, documents = (0, 0)
         if self._before is not None:
             before, documents = len(self._before[0]), len(self._before[1])
@@ -137,12 +137,12 @@ class TokenWriter:
 
     @property
     def documents(self) -> int:
-        """Documents so far."""
+        """Number of documents so far."""
         return len(self._documents)
 
     @property
     def tokens(self) -> int:
-        """Tokens so far."""
+        """Number of tokens so far."""
         return self._tokens
 
     def sources(self, numbers: Sequence[int]) -> list[str]:
@@ -150,7 +150,7 @@ class TokenWriter:
         return [self._documents[number].source or "" for number in numbers]
 
     def contexts(self) -> Contexts:
-        """The spans in which contexts run.
+        """The contexts of the text.
 
         Raises:
             CorpusError: when they hold no entry, since no document has two tokens.
@@ -158,19 +158,19 @@ class TokenWriter:
         first = np.array([document.first for document in self._documents], dtype=np.int64)
         contexts = Contexts.of(first, self._tokens, self._concatenate)
         if contexts.entries == 0:
-            raise CorpusError("the corpus has no document of two tokens or more; give more text")
+            raise CorpusError("no document of the corpus has two tokens or more; give more text")
         return contexts
 
 
 class KeyWriter:
-    """Writes keys in shards; a shard appears when it is whole, and is then noted.
+    """Writes keys in shards. A complete shard gets its name, and the job records it.
 
     Args:
-        job: The job; shards that an earlier run wrote stay.
+        job: The job. Shards that an earlier run wrote stay.
         dim: Length of a key.
-        dtype: "float16" or "float32".
-        entries: Keys that will be written in all.
-        shard_bytes: Size of a shard.
+        dtype: Precision of the keys, "float16" or "float32".
+        entries: Number of keys that will be written in all.
+        shard_bytes: Size of one shard in bytes.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class KeyWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Writes what is buffered as a shard."""
+        """Writes the buffered keys as a shard."""
         if self._filled:
             path = self._job.path("keys", self._shard)
             write_array(path, self._buffer[: self._filled])

@@ -25,7 +25,7 @@ def read(path: Path, encoding: str | None) -> Iterator[Part]:
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         reader = PdfReader(path)
-        # Many PDFs are encrypted with an empty password: anybody may open them, but not change them.
+        # Many PDFs have an empty password for opening. Their encryption only forbids changes.
         if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
             raise RefusedError("encrypted: save it without its password")
         pages = len(reader.pages)
