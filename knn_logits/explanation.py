@@ -1,4 +1,4 @@
-"""`explain`: the same trace for a text that exists already, without generating."""
+"""`explain` makes the same trace for an existing text, without generating."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ def explain(
     candidates: int = 0,
     **settings: Unpack[MemorySettings],
 ) -> Trace:
-    """Which passages of a datastore speak for each word of a text.
+    """Traces which passages of a datastore support each word of a text.
 
-    The text is read in the datastore's windows; each token's probabilities are those the mixture
-    gives it after the tokens before it.
+    The text is read in the datastore's windows. The probability of each token is the mixture's,
+    given the tokens before it.
 
     Args:
         model: The model that built the datastore.
         tokenizer: Its tokenizer.
-        datastore: A `Memory` of this model; or a datastore, or its folder; or several datastores,
-            searched as one.
-        text: Any text of at least two tokens; for an encoder-decoder model a target.
-        source: What an encoder-decoder model reads, without prefix; the text is its translation.
-        max_neighbors: Passages kept a token.
-        candidates: How many of the likeliest tokens of each place the trace names.
-        settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and the others:
-            see `Memory`. Those that are not given are the datastore's for scoring.
+        datastore: A `Memory` of this model, or one or several datastores or their folders. Several
+            are searched as one.
+        text: A text of at least two tokens. For an encoder-decoder model it is a target.
+        source: The text that an encoder-decoder model reads, without prefix.
+        max_neighbors: The most passages to keep for each token.
+        candidates: How many of the likeliest tokens the trace names at each token.
+        settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and so on, which
+            `Memory` explains. The default of each is the datastore's setting for scoring.
 
     Returns:
-        A trace of one sequence, whose prompt is the first token, which nothing predicts; a target
-        is traced from its first word on.
+        A trace of one sequence. Its prompt is the first token, which nothing predicts. A target
+        has no prompt and is traced from its first token on.
 
     Raises:
-        ConfigError: when an encoder-decoder model gets no source, or a causal one gets one.
+        ConfigError: when an encoder-decoder model gets no source, or a causal model gets one.
         CorpusError: when the text is shorter than two tokens.
         MismatchError: when model or tokenizer are not the datastore's.
     """
@@ -80,7 +80,9 @@ def explain(
     read = _source_ids(pairs, source)
     ids = pairs.targets([text])[0] if pairs else tokenizer(text, verbose=False)["input_ids"]
     if len(ids) < 2:
-        raise CorpusError("the text is shorter than two tokens, so nothing predicts it")
+        raise CorpusError(
+            "the text has fewer than two tokens, so there is nothing to explain; give a longer text"
+        )
     words = token_texts(tokenizer, ids)
     windows = memory.stores[0].manifest.windows
     where = input_device(model)
@@ -117,11 +119,11 @@ def explain(
 def _source_ids(pairs: PairTokenizer | None, source: str | None) -> Array | None:
     if pairs is None:
         if source is not None:
-            raise ConfigError("a causal model reads no source: leave out --source")
+            raise ConfigError("a causal model does not read sources: leave out --source")
         return None
     if source is None or not source.strip():
         raise ConfigError(
-            "an encoder-decoder model writes to a source: give --source (source= in Python)"
+            "an encoder-decoder model needs a source: give --source (source= in Python)"
         )
     return pairs.sources([source])[0]
 

@@ -1,7 +1,7 @@
-"""`Memory`: a model with its datastores, opened and checked once, and asked as often as one likes.
+"""`Memory` is a model with its datastores, which are opened and checked once and asked many times.
 
-Everything that answers is given one: the processor in `generate()`, `explain`, `evaluate`, `tune`,
-the page. Each asks under settings of its own; the indexes stay open between them.
+Everything that answers takes a `Memory`: the processor in `generate()`, `explain`, `evaluate`,
+`tune` and the page. Each uses its own settings, and the indexes stay open.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from knn_logits.vote import Vote
 
 
 class MixtureSettings(SearchSettings, total=False):
-    """What a memory is asked under; see `Memory` for the meaning."""
+    """Keyword arguments for asking a memory. `Memory` explains each of them."""
 
     weights: Sequence[float] | None
     k: int | None
@@ -41,7 +41,7 @@ class MixtureSettings(SearchSettings, total=False):
 
 
 class MemorySettings(MixtureSettings, total=False):
-    """How a memory is opened, and what it is asked under; see `Memory` for the meaning."""
+    """Keyword arguments for opening and asking a memory. `Memory` explains each of them."""
 
     key: str | None
     device: torch.device | str | None
@@ -54,50 +54,54 @@ _OPENING = ("key", "device", "threads", "native_index", "check")
 
 
 class Memory:
-    """A model with one or several datastores, opened and checked once. Safe for threads.
+    """A model with one or several datastores, opened and checked once. It is safe for threads.
 
         memory = Memory(model, store)
         with KNNLogitsProcessor(model, memory) as knn:
             ...
         explain(model, tokenizer, memory, text)
 
-    Settings that are given here hold wherever the memory is asked. For the others a datastore has
-    two sets of its own: those for scoring, and those for writing.
+    Settings that are given here hold wherever the memory is asked. For every other setting the
+    datastore has two values: one for scoring and one for writing.
 
     Args:
         model: A causal or encoder-decoder language model of transformers.
-        datastore: A datastore, or its folder; or several, searched as one. Each must have been
-            built by this model.
-        scoring: Whether texts are scored under it; otherwise texts are written.
-        key: Where the key is; None takes the datastore's. Another one is refused.
-        device: Where to search; None searches on the model's device where the index can.
+        datastore: One or several datastores or their folders. Several are searched as one. This
+            model must have built each of them.
+        scoring: Whether the memory scores texts. Otherwise it writes texts.
+        key: The place of the key; None takes the datastore's. Another place is refused.
+        device: The device to search on. None takes the model's device if the index supports it.
         threads: OpenMP threads for searches; None takes one for small batches.
-        native_index: Read an index in FAISS's own format, which cannot be checked: for datastores
-            whose publisher is trusted.
+        native_index: Read an index in FAISS's own format. That format cannot be checked, so the
+            publisher of the datastore must be trusted.
         check: Compute the keys of a short text and compare them with the datastore's.
-        weights: Share of each of several datastores in the vote; None merges by distance.
-        k: Neighbors a query; None takes the datastore's setting, as for the next two.
+        weights: The share of each of several datastores in the vote; None merges neighbors by
+            distance.
+        k: Neighbors of each query; None takes the datastore's setting.
         lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token.
-            None takes the datastore's gate if it has one; text is written with its number.
-        temperature: Temperature of the softmax over the neighbors, above 0.
+            None takes the datastore's setting. For scoring this is its gate, if it has one.
+        temperature: Temperature of the softmax over the neighbors, above 0; None takes the
+            datastore's setting.
         settings: `refine`, `nprobe`, `retomaton`, `min_knns`, `max_knns`, `pointer_distances`,
-            `exclude`, `infini_gram`: how neighbors are found; see `KNNConfig`.
+            `exclude` and `infini_gram`, which say how neighbors are found. `KNNConfig` explains
+            them.
 
     Attributes:
         model: The model.
-        location: Where the key is.
+        location: The place of the key in the model.
         stores: The datastores.
-        scoring: Whether texts are scored under it.
-        config: The numbers among its settings.
-        gate: What decides on λ in place of their number; None for the number.
-        retriever: Searches the datastores.
-        infini_gram: Finds the end of a text in them word for word; None where it takes no part.
+        scoring: Whether the memory scores texts.
+        config: The settings that are numbers.
+        gate: The gate that decides on λ; None if λ is the number in `config`.
+        retriever: The retriever that searches the datastores.
+        infini_gram: Finds the end of a text in the datastores word for word; None if the ∞-gram
+            takes no part.
 
     Raises:
         ConfigError: when a setting is out of its range, or a gate was fitted for another metric.
         MismatchError: when a datastore was built by another model.
         ModelError: when the model has no place for the key.
-        DatastoreError: when a folder is no datastore.
+        DatastoreError: when a folder is not a datastore.
     """
 
     def __init__(
@@ -116,7 +120,7 @@ class Memory:
         check_threads(threads)
         self.model = model
         self.stores = open_stores(datastore)
-        # What is asked for is refused before the model computes anything.
+        # Wrong settings are refused before the model computes anything.
         _resolved(self.stores, scoring, settings)
         self.location = locate_key(model, self.stores[0], key)
         if check:
@@ -137,42 +141,48 @@ class Memory:
         scoring: bool = False,
         **settings: Unpack[MemorySettings],
     ) -> Memory:
-        """A memory of datastores; or one that is open already, under the settings that are given.
+        """Opens a memory of datastores, or takes an open memory with other settings.
 
         Args:
-            model: The model; the memory's own.
-            datastore: A memory, or what one is opened from.
-            scoring: Whether texts are scored under it.
-            settings: See `Memory`; of a memory that is open, those of the mixture only.
+            model: The model. It must be the model of an open memory.
+            datastore: An open memory, or datastores to open one from.
+            scoring: Whether the memory scores texts.
+            settings: The settings that `Memory` explains. For an open memory only those of
+                `MixtureSettings` are allowed.
 
         Raises:
-            ConfigError: when the memory is another model's, or is to be opened in another way.
+            ConfigError: when the memory has another model, or a setting is given that only counts
+                when a memory is opened.
         """
         if not isinstance(datastore, Memory):
             return cls(model, datastore, scoring=scoring, **settings)
         if datastore.model is not model:
-            raise ConfigError("this memory is another model's: give the model it was opened with")
+            raise ConfigError(
+                "this memory was opened with another model: give the model that it was opened with"
+            )
         given: dict[str, Any] = dict(settings)
         for name in _OPENING:
             if given.pop(name, None) not in (None, name == "check"):
-                raise ConfigError(f"the memory is open already: give {name} where it is opened")
+                raise ConfigError(
+                    f"{name} cannot be changed on an open memory: give it where the memory is opened"
+                )
         return datastore.asked(scoring=scoring, **given)
 
     def asked(self, *, scoring: bool, **settings: Unpack[MixtureSettings]) -> Memory:
-        """The same memory, asked for another purpose or under other settings.
+        """Returns the same memory for another purpose or with other settings.
 
         Args:
-            scoring: Whether texts are scored under it; otherwise texts are written.
-            settings: Those that change; None leaves one as it is.
+            scoring: Whether the memory scores texts. Otherwise it writes texts.
+            settings: The settings that change; None leaves a setting as it is.
         """
         return self._sibling(self.stores, scoring, settings)
 
     def over(self, datastore: Stores, **settings: Unpack[MixtureSettings]) -> Memory:
-        """The same model with other datastores; indexes that are open stay so.
+        """Returns a memory of the same model with other datastores. Open indexes stay open.
 
         Args:
             datastore: Datastores that were checked against the model before.
-            settings: Those that change; None leaves one as it is.
+            settings: The settings that change; None leaves a setting as it is.
         """
         return self._sibling(open_stores(datastore), self.scoring, settings)
 
@@ -197,16 +207,16 @@ class Memory:
             self.infini_gram = InfiniGram(self.stores, self.config, self._indexes)
 
     def neighbors(self, states: Tensor, ids: Tensor, log_p_lm: Tensor | None = None) -> Neighbors:
-        """The neighbors of one step, or of several in a row, of a batch of texts.
+        """Finds the neighbors of one or several consecutive steps of a batch of texts.
 
         Args:
             states: [rows, positions, dim], the states at the last positions of the texts.
-            ids: int64 [rows, length], the texts up to the last of those positions.
-            log_p_lm: [rows * positions, vocabulary], all rows of a position after another, for a
-                gate that leaves rows out; None searches for all.
+            ids: int64 [rows, length], the texts up to the last of these positions.
+            log_p_lm: [rows * positions, vocabulary], for a gate that skips searches. All rows of
+                the first position come first. None searches for all rows.
 
         Returns:
-            Neighbors of `rows * positions` queries, all rows of a position after another.
+            The neighbors of `rows * positions` queries, in the same order.
         """
         wanted = None if log_p_lm is None else rows_to_search(self.gate, log_p_lm)
         if wanted is not None:
@@ -219,9 +229,9 @@ class Memory:
         return replace(found, occurrences=more.to(found.ids.device))
 
     def vote(self, neighbors: Neighbors, log_p_lm: Tensor) -> Vote:
-        """What neighbors say about the next token.
+        """Computes the neighbors' vote on the next token and the mixture.
 
-        A token that the model was forbidden to choose gets no vote; see `drop_impossible`.
+        A token that the model is forbidden to choose gets no vote, as `drop_impossible` explains.
 
         Args:
             neighbors: The neighbors of `rows` queries.
@@ -247,9 +257,9 @@ class Memory:
 
     @cached_property
     def near_within(self) -> tuple[Metric, float] | None:
-        """The metric, and the distance within which a neighbor is as near as the datastores' own.
+        """The metric, and the distance within which a neighbor counts as near.
 
-        None where a datastore does not say what is near.
+        None if a datastore does not know what is near in it.
         """
         records = [store.manifest.near for store in self.stores]
         known = [one.distance for one in records if one is not None]
@@ -260,16 +270,16 @@ class Memory:
 
     @property
     def expected_hits(self) -> float | None:
-        """How often text like the datastores' has a hit in them; None where that is not known."""
+        """How often text like the datastores' has a hit in them; None if that is not known."""
         known = [store.manifest.near for store in self.stores]
         return min((one.hits for one in known if one), default=None) if all(known) else None
 
     def hits(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Whether one of the entries nearest to each state has the token that follows; a search.
+        """Searches whether one of the nearest entries of each state has the token that follows.
 
         Args:
-            states: [rows, dim].
-            tokens: int64 [rows].
+            states: [rows, dim], the states.
+            tokens: int64 [rows], the tokens that follow them.
 
         Returns:
             bool [rows], on the CPU.
@@ -283,7 +293,7 @@ class Memory:
 def _resolved(
     stores: Sequence[Datastore], scoring: bool, settings: MixtureSettings
 ) -> tuple[KNNConfig, Gate | None]:
-    """The numbers and the gate that hold; see `knn_logits.settings`."""
+    """Resolves the settings to numbers and a gate, as `knn_logits.settings` explains."""
     given = {name: value for name, value in settings.items() if name != "weights"}
     choose = scoring_settings if scoring else writing_settings
     return choose(stores[0], **given)  # type: ignore[arg-type]

@@ -1,1 +1,1 @@
-"""Several tokens from one forward pass: drafts, and the loop that verifies them."""
+"""Gets several tokens from one forward pass: drafts, and the loop that verifies them."""

@@ -1,7 +1,7 @@
-"""What a text probably goes on with: drafts from its memory and from the text itself.
+"""Drafts the probable continuation of a text, from the memory and from the text itself.
 
-A draft costs no forward pass, so it may be wrong. Its length follows from how often the drafts of
-its source came true; a source whose drafts fail is asked less and less.
+A draft costs no forward pass, so it may be wrong. Each source of drafts has a rate of success. The
+rate determines the length of its drafts. A source whose drafts fail is asked less and less.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ import numpy as np
 from knn_logits.memory import Memory
 from knn_logits.vote import Vote
 
-# Tokens of a draft at most.
+# The most tokens of a draft.
 MOST = 24
-# A draft ends where the chance that all of it comes true falls below this.
+# A draft ends where the chance that all its tokens are accepted falls below this.
 _LEAST_CHANCE = 0.35
-# A source with a lower rate is asked in one step of so many only, to see whether it has recovered.
+# A source with a lower rate is asked only once in so many steps, to see whether it has recovered.
 _LEAST_RATE, _RARELY = 0.2, 12
-# How much the latest draft says about the next.
+# The weight of the latest draft in the rate.
 _MEMORY = 0.3
-# Neighbors that continue a draft, and the part of their weight that has to agree on a token.
+# The number of neighbors that continue a draft, and the share of their weight that must agree on a
+# token.
 _FOLLOWED, _AGREEMENT = 16, 0.3
-# Tokens of a suffix that is looked for earlier in the text.
+# The numbers of tokens of a suffix that is looked for earlier in the text.
 _LONGEST_SUFFIX, _SHORTEST_SUFFIX = 6, 2
 
 
 class Source:
-    """How well the drafts of one source came true.
+    """The success of the drafts of one source.
 
     Attributes:
-        rate: The chance that a drafted token comes true, where those before it did.
+        rate: The chance that a drafted token is accepted, if those before it were.
     """
 
     def __init__(self, rate: float) -> None:
@@ -40,7 +41,7 @@ class Source:
         self._asked = 0
 
     def length(self) -> int:
-        """Tokens that are worth drafting now; 0 for none."""
+        """The number of tokens that are worth drafting now."""
         self._asked += 1
         if self.rate < _LEAST_RATE:
             return 2 if self._asked % _RARELY == 0 else 0
@@ -49,24 +50,24 @@ class Source:
         return max(1, min(MOST, int(math.log(_LEAST_CHANCE) / math.log(self.rate))))
 
     def learn(self, drafted: int, accepted: int) -> None:
-        """Notes what became of a draft.
+        """Notes how successful a draft was.
 
         Args:
-            drafted: Its tokens.
-            accepted: Those that came true, up to the first that did not.
+            drafted: Number of its tokens.
+            accepted: Number of its tokens that were accepted, before the first wrong one.
         """
         tried = min(drafted, accepted + 1)
         self.rate += (1 - (1 - _MEMORY) ** tried) * (accepted / tried - self.rate)
 
 
 class Drafter:
-    """Drafts for one text, at each step from the first source that has any.
+    """Makes drafts for one text. At each step the first source that has a draft gives it.
 
-    The continuations of the passages that gave the latest token come first. Where there are none,
-    the longest end of the text that stood in it before goes on as it did then (prompt lookup).
+    The first source are the passages that gave the latest token. The second is the text itself:
+    if it contains its own end earlier, the draft repeats what followed there (prompt lookup).
 
     Args:
-        memory: Where passages go on; None for the text alone.
+        memory: The memory that continues passages; None to draft from the text alone.
     """
 
     def __init__(self, memory: Memory | None) -> None:
@@ -75,11 +76,14 @@ class Drafter:
         self._latest: tuple[Source, int] | None = None
 
     def draft(self, ids: Sequence[int], vote: Vote | None) -> list[int]:
-        """Tokens that may come next.
+        """Drafts the next tokens.
 
         Args:
-            ids: The text.
-            vote: What the memory said about its last token; None for nothing.
+            ids: The tokens of the text.
+            vote: The memory's vote on the text's last token, if there was one.
+
+        Returns:
+            The drafted tokens, or an empty list.
         """
         found: list[int] = []
         for name, source in self._sources.items():
@@ -96,14 +100,14 @@ class Drafter:
         return found
 
     def learn(self, accepted: int) -> None:
-        """Notes how many tokens of the latest draft came true."""
+        """Notes how many tokens of the latest draft were accepted."""
         if self._latest is not None:
             source, drafted = self._latest
             source.learn(drafted, accepted)
 
     @staticmethod
     def from_text(ids: Sequence[int], most: int) -> list[int]:
-        """What followed the longest end of a text where it last stood before."""
+        """Returns what followed the longest end of a text where it last occurred before."""
         text = np.asarray(ids, np.int64)
         length = len(text)
         before = np.flatnonzero(text[:-1] == text[-1])
@@ -122,13 +126,15 @@ class Drafter:
 
 
 def from_memory(memory: Memory, vote: Vote, token: int, most: int) -> list[int]:
-    """How the passages go on that spoke for a text's last token, as most of their weight says.
+    """Returns the continuation of the passages that voted for a text's last token.
+
+    Where passages differ, the continuation with most weight is taken.
 
     Args:
         memory: The memory.
-        vote: What it said about the token, one row.
+        vote: The memory's vote on the token, one row.
         token: The text's last token.
-        most: Tokens at most.
+        most: The most tokens to return.
     """
     columns = (vote.neighbors.values[0] == token).nonzero()[:, 0]
     if not len(columns):
@@ -142,14 +148,14 @@ def from_memory(memory: Memory, vote: Vote, token: int, most: int) -> list[int]:
     for entry, share in zip(vote.neighbors.ids[0, columns].tolist(), shares, strict=True):
         if share > 0.0:
             store, number = memory.retriever.locate(entry)
-            # Where a document ends here the next one follows; a draft may be wrong.
+            # At the end of a document this runs into the next one. That is fine for a draft.
             following = store.values[number + 1 : number + 1 + most]
             passages.append((share, following.tolist()))
     return _agreed(passages, most)
 
 
 def _agreed(passages: list[tuple[float, list[int]]], most: int) -> list[int]:
-    """The continuation that most weight agrees on, as far as it does."""
+    """Returns the tokens that most of the weight agrees on, up to the first disagreement."""
     total = sum(share for share, _ in passages)
     drafted: list[int] = []
     while passages and len(drafted) < most:

@@ -1,12 +1,12 @@
 """Greedy search and sampling with drafts: one forward pass verifies several tokens.
 
-The pass reads the latest token and a draft behind it. Each position's scores go through the same
-processors as without drafts, and a token is chosen from them in the same way; the draft counts as
-far as it is what was chosen. So greedy text is the same, and sampled text has the same
-distribution, from the same random numbers: every token is drawn from its own conditional one.
+The pass reads the latest token and a draft after it. The scores of each position go through the
+same processors as without drafts, and a token is chosen from them in the same way. The draft is
+accepted as far as it agrees with the chosen tokens. So greedy text is the same as without drafts.
+Sampled text has the same distribution, since each token is drawn from its own conditional one.
 
-Leviathan et al. (2023), "Fast Inference from Transformers via Speculative Decoding", with drafts
-that cost nothing; Saxena (2023), "Prompt Lookup Decoding".
+Leviathan et al. (2023), "Fast Inference from Transformers via Speculative Decoding". The drafts are
+those of Saxena (2023), "Prompt Lookup Decoding", which need no second model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-# What a causal model's pass is told beside ids; with anything else the text is written plainly.
+# Arguments of a causal model's pass besides the ids. With any other, no drafts are used.
 _KNOWN = {
     "attention_mask",
     "cache_position",
@@ -35,15 +35,16 @@ Learn = Callable[[int], None]
 
 
 def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
-    """Whether a text can be written with drafts; otherwise it is written as without.
+    """Whether a text can be written with drafts.
 
-    Drafts serve one text at a time, greedy or sampled, from ids, by a causal model whose cache
-    forgets what was rejected: full attention in a dynamic cache.
+    Drafts need a single text, greedy search or sampling, and a prompt of ids. The model must be
+    causal, and its cache must be able to drop rejected tokens. That is a dynamic cache with full
+    attention.
 
     Args:
         model: The model.
-        input_ids: What it goes on from.
-        settings: What `generate()` is called with, the model's own generation settings beneath.
+        input_ids: The prompt.
+        settings: The arguments of `generate()`, merged with the model's own generation settings.
     """
     if not isinstance(input_ids, Tensor) or len(input_ids) != 1 or model.config.is_encoder_decoder:
         return False
@@ -84,15 +85,15 @@ def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
 
 
 class DraftedDecoding:
-    """The loop, as `custom_generate` of transformers takes it.
+    """The decoding loop, for the argument `custom_generate` of transformers.
 
     Args:
-        draft: From the ids of a text, tokens that may come next.
-        learn: Told how many of the drafted tokens came true.
-        streamer: Told every token that is chosen; None for nobody.
+        draft: Returns tokens that may come next, given the ids of a text.
+        learn: A callback that is told how many of the drafted tokens were accepted.
+        streamer: A streamer that receives every chosen token, if any.
 
     Attributes:
-        passes: Forward passes after the prompt's.
+        passes: Number of forward passes after the prompt's.
     """
 
     def __init__(self, draft: Draft, learn: Learn, streamer: Any = None) -> None:
@@ -108,7 +109,7 @@ class DraftedDecoding:
         generation_config: Any,
         **model_kwargs: Any,
     ) -> Any:
-        """Continues one text; see `GenerationMixin._sample` of transformers."""
+        """Continues one text. `GenerationMixin._sample` of transformers explains the arguments."""
         unknown = [one for one in model_kwargs if one not in _KNOWN]
         if unknown or not model_kwargs.get("use_cache", True):
             return type(model)._sample(
@@ -123,7 +124,7 @@ class DraftedDecoding:
         wants_dict = generation_config.return_dict_in_generate
         scores: tuple[Tensor, ...] = ()
         logits: tuple[Tensor, ...] = ()
-        # Read by those who ask which rows go on; see `knn_logits.capture.calls`.
+        # `knn_logits.capture.calls` reads this variable to learn which rows go on.
         unfinished_sequences = torch.ones(1, dtype=torch.long, device=input_ids.device)
         cache = model_kwargs.get("past_key_values")
         text: list[int] = input_ids[0].tolist()
@@ -154,7 +155,7 @@ class DraftedDecoding:
                 if self._streamer is not None:
                     self._streamer.put(token.cpu())
                 chosen.append(int(token))
-                # A new tensor each time: who read the one before keeps it.
+                # This is a new tensor each time, since somebody may still hold the one before.
                 stops = stopping_criteria(input_ids, scores or None)
                 unfinished_sequences = unfinished_sequences & ~stops
                 done = not bool(unfinished_sequences.any())
@@ -183,13 +184,13 @@ class DraftedDecoding:
 
 
 def _choose(scores: Tensor, do_sample: bool) -> Tensor:
-    """The next token, int64 [1], as transformers chooses it."""
+    """Chooses the next token as transformers does, int64 [1]."""
     if not do_sample:
         return scores.argmax(dim=-1)
     return torch.multinomial(scores.softmax(dim=-1), num_samples=1)[:, 0]
 
 
 def _forget(cache: Any, tokens: int) -> None:
-    """Takes the latest tokens out of a cache of full attention."""
+    """Removes the latest tokens from a cache with full attention."""
     if tokens:
         cache.crop(-tokens)

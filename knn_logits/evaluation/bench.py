@@ -1,4 +1,4 @@
-"""A model, perhaps with its memory, made ready to score texts; all that can be refused is."""
+"""Prepares a model, with or without its memory, to score texts, and checks all settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from knn_logits.windows import resolve
 
 
 class BenchSettings(MemorySettings, total=False):
-    """How texts are read, beside how a memory is opened and asked; see `open_bench`."""
+    """Keyword arguments that say how texts are read and a memory is opened; see `open_bench`."""
 
     window: WindowConfig | None
     concatenate: bool | None
@@ -37,12 +37,12 @@ class Bench:
         model: The model.
         tokenizer: Its tokenizer.
         location: Where the key is.
-        memory: Datastores and settings; None scores the model alone.
-        window: Tokens read at once.
-        stride: Tokens by which the window moves on.
+        memory: The datastores with their settings; None scores the model alone.
+        window: Number of tokens read at once.
+        stride: Number of tokens by which the window moves on.
         concatenate: Whether documents are joined into one stream.
-        batch_tokens: Tokens a forward pass.
-        pairs: Cuts the pairs of an encoder-decoder model; None for a causal one.
+        batch_tokens: Number of tokens of one forward pass.
+        pairs: Cuts the pairs of an encoder-decoder model; None for a causal model.
     """
 
     model: nn.Module
@@ -66,16 +66,17 @@ def open_bench(
     batch_tokens: int | None = None,
     **settings: Unpack[MemorySettings],
 ) -> Bench:
-    """Checks model, tokenizer, datastores and settings against one another.
+    """Checks that model, tokenizer, datastores and settings fit one another.
 
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        datastore: A memory, or what one is opened from; None scores the model alone.
-        window: Tokens seen at once, and the stride; None takes the datastore's.
+        datastore: A memory, or datastores to open one from; None scores the model alone.
+        window: The number of tokens that the model sees at once, and the stride; None takes the
+            datastore's.
         concatenate: Join the documents into one stream; None does what the datastore did.
-        batch_tokens: Tokens a forward pass; None chooses by device and vocabulary.
-        settings: See `Memory`.
+        batch_tokens: Tokens of one forward pass; None chooses by device and vocabulary.
+        settings: `Memory` explains these.
 
     Raises:
         ConfigError: when a setting is out of its range.
@@ -98,7 +99,10 @@ def open_bench(
     pairs = pair_tokenizer(model, tokenizer, store)
     if pairs is not None:
         if concatenate:
-            raise ConfigError("pairs are no stream of text: leave out --concatenate")
+            raise ConfigError(
+                "pairs of source and target cannot be joined into one stream: leave out "
+                "--concatenate"
+            )
         concatenate = False
     return Bench(
         model,
@@ -114,7 +118,7 @@ def open_bench(
 
 
 def _like_the_store(window: WindowConfig | None, store: Datastore) -> tuple[WindowConfig, bool]:
-    """The windows asked for, those the datastore was built with where none are."""
+    """Returns the given windows, or those of the datastore where none are given."""
     record = store.manifest.windows
     window = window or WindowConfig()
     if window.window is None:

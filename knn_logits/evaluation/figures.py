@@ -1,4 +1,4 @@
-"""What reports are made with: matplotlib, loaded when a figure is drawn, and files for people."""
+"""Tools for reports: matplotlib, which is loaded when a figure is drawn, and checks of files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from knn_logits.errors import MissingDependencyError, StorageError
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Makes one line of what the system says when something cannot be written.
+    """Turns the system's error into one line when something cannot be written.
 
     Raises:
-        StorageError: when it cannot.
+        StorageError: when it cannot be written.
     """
     try:
         yield
@@ -27,16 +27,16 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_writable(path: str | os.PathLike[str], *, folder: bool = True) -> None:
-    """Refuses a place that cannot be written, before hours of work are done for it.
+    """Refuses a path that cannot be written, before hours of work are done for it.
 
-    Nothing is left there.
+    The check leaves nothing there.
 
     Args:
-        path: A folder that may have to be made, or a file.
-        folder: Whether it is to be a folder.
+        path: A folder, which need not exist yet, or a file.
+        folder: Whether the path is a folder.
 
     Raises:
-        StorageError: when it cannot be written.
+        StorageError: when the path cannot be written.
     """
     with writing(path):
         place = Path(path).absolute()
@@ -56,11 +56,11 @@ def check_writable(path: str | os.PathLike[str], *, folder: bool = True) -> None
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty matplotlib figure; it needs no display and changes no global state.
+    """Makes an empty matplotlib figure. It needs no display and changes no global state.
 
     Args:
-        width: In inches.
-        height: In inches.
+        width: Width in inches.
+        height: Height in inches.
 
     Raises:
         MissingDependencyError: when matplotlib is not installed.

@@ -1,10 +1,11 @@
-"""Which of a text's tokens a datastore holds in runs of 13: what is measured on them is recall.
+"""Finds the tokens of a text that a datastore also holds, in runs of at least 13 tokens.
 
-Knows tokens and the tables of documents; no model. The tokens of a text are hashed in runs, sorted,
-and the datastore's tokens stream by once; what has the hash of a run is compared token by token.
+A measure on such tokens only shows that the datastore contains them. The runs of the text are
+hashed and sorted. Then the datastore's tokens are read once, and runs with an equal hash are
+compared token by token. This module knows tokens and tables of documents, but no model.
 
-Runs of 13 are what Brown et al. (2020), "Language Models are Few-Shot Learners", appendix C, take
-for a sign that a text was in the training data.
+Brown et al. (2020), "Language Models are Few-Shot Learners", appendix C, take a run of 13 as a
+sign that a text was in the training data.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from knn_logits.arrays import Array
 from knn_logits.datastore.store import Datastore
 
 RUN = 13
-# Tokens of a text kept until they are looked for: some 30 bytes each while they are.
+# So many tokens of a text are collected before they are looked for. A token takes some 30 bytes.
 _KEPT = 4 << 20
-# Tokens of a datastore at once.
+# So many tokens of a datastore are read at once.
 _AT_ONCE = 1 << 18
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-# A table of bits that most runs which are not in the text are told by.
+# The size of a table of bits that sorts out most runs that are not in the text.
 _TABLE_BITS = 24
 _NAMED = 10
-# Shares of a text's tokens. Of like text that is not in the datastore, 3% to 20% are: see LOG.md.
+# Limits for the share of a text's tokens. Similar text that is not in the datastore has a share of
+# 3% to 20% (LOG.md).
 _NOTABLE, _HELD, _HELD_WHOLE = 0.1, 0.5, 0.1
-# Of a document, so much counts as the whole.
+# A document counts as contained if this share of it is.
 _WHOLE = 0.9
 
 Hashes = npt.NDArray[np.uint64]
@@ -38,15 +40,15 @@ Hashes = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of a text datastores hold.
+    """How much of a text the datastores hold.
 
     Attributes:
-        tokens: Tokens of the text.
-        shared: Those within a run of 13 that a datastore holds as well.
-        texts: Documents of the text, by number, of which nine tenths or more are shared.
-        in_texts: Tokens of these.
-        documents: The documents of the datastores that hold the runs, those with most of them
-            first, ten at most: (id, runs).
+        tokens: Number of tokens of the text.
+        shared: Number of tokens in runs of 13 that a datastore also holds.
+        texts: Numbers of the text's documents that are shared to nine tenths or more.
+        in_texts: Number of tokens of these documents.
+        documents: The documents of the datastores that hold most of the runs, at most ten, each as
+            (id, number of runs).
     """
 
     tokens: int
@@ -57,21 +59,21 @@ class Overlap:
 
     @property
     def share(self) -> float:
-        """Of the text's tokens, those that are shared."""
+        """The share of the text's tokens that the datastores also hold."""
         return self.shared / max(1, self.tokens)
 
     @property
     def notable(self) -> bool:
-        """Whether it should be known where numbers are measured on the text."""
+        """Whether the overlap is large enough to be reported with measures of the text."""
         return self.share >= _NOTABLE or bool(self.texts)
 
     @property
     def held(self) -> bool:
-        """Whether the text is the datastore's own, so that nothing can be chosen on it."""
+        """Whether the overlap is so large that settings must not be chosen on the text."""
         return self.share >= _HELD or self.in_texts >= _HELD_WHOLE * max(1, self.tokens)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON."""
+        """Returns all fields, for JSON."""
         content = asdict(self)
         content["documents"] = [{"id": id, "runs": runs} for id, runs in self.documents]
         return {"share": self.share, **content, "texts": list(self.texts)}
@@ -87,14 +89,14 @@ class Overlap:
 
 
 class OverlapCheck:
-    """Is given a text's tokens as they are read, and finds those that datastores hold.
+    """Takes a text's tokens while they are read, and finds those that datastores hold.
 
-    Memory does not grow with the text, nor with the datastores: they are read once for each four
-    million tokens of the text.
+    The memory needed does not depend on the size of the text or the datastores. The datastores are
+    read once for every four million tokens of the text.
 
     Args:
         stores: The datastores.
-        exclude: Ids of documents that take no part.
+        exclude: Ids of documents that are ignored.
     """
 
     def __init__(self, stores: Sequence[Datastore], exclude: Collection[str] = ()) -> None:
@@ -108,10 +110,10 @@ class OverlapCheck:
         self._documents: dict[str, int] = {}
 
     def add(self, document: int, tokens: Array) -> None:
-        """Takes tokens of the text.
+        """Takes more tokens of the text.
 
         Args:
-            document: Number of the document that they go on with.
+            document: Number of the document that the tokens belong to.
             tokens: int32 [tokens].
         """
         for first in range(0, len(tokens), _KEPT):
@@ -123,7 +125,7 @@ class OverlapCheck:
                 self._look()
 
     def result(self) -> Overlap:
-        """What was found in all tokens given."""
+        """Returns the overlap of all tokens that were given."""
         self._look()
         whole = {
             number: all for number, (all, found) in self._by_text.items() if found >= _WHOLE * all
@@ -161,7 +163,7 @@ class _Runs:
     def __init__(self, tokens: Array, document: Array) -> None:
         self._tokens = tokens
         hashes = hashed(tokens)
-        # A run within one document.
+        # A run must lie within one document.
         starts = np.flatnonzero(document[: len(hashes)] == document[len(document) - len(hashes) :])
         hashes = hashes[starts]
         self._known, first, self._place = np.unique(hashes, return_index=True, return_inverse=True)
@@ -172,7 +174,7 @@ class _Runs:
         self._table[_place(self._known)] = True
 
     def shared(self) -> Array:
-        """bool [tokens], whether each is in a run that was found."""
+        """Whether each token is in a run that was found, bool [tokens]."""
         starts = self._starts[self._found[self._place]]
         steps = np.zeros(len(self._tokens) + 1, dtype=np.int64)
         np.add.at(steps, starts, 1)
@@ -193,7 +195,7 @@ class _Runs:
             tokens = np.asarray(store.tokens[first : first + _AT_ONCE + RUN - 1])
             at, places = self._same(tokens)
             owner = np.searchsorted(table.first, first + at, side="right") - 1
-            # A run across the edge of two documents is in neither.
+            # A run that crosses from one document to the next is in neither.
             inside = first + at + RUN <= table.first[owner] + table.length[owner]
             inside &= ~np.isin(owner, gone)
             self._found[places[inside]] = True
@@ -204,7 +206,7 @@ class _Runs:
         return counts
 
     def _same(self, tokens: Array) -> tuple[Array, Array]:
-        """Where runs of the text stand among some tokens, and which each is."""
+        """Finds the positions of the text's runs among some tokens, and which run each is."""
         hashes = hashed(tokens)
         at = np.flatnonzero(self._table[_place(hashes)])
         places = np.searchsorted(self._known, hashes[at])
@@ -219,13 +221,13 @@ class _Runs:
 
 
 def hashed(tokens: Array) -> Hashes:
-    """The hash of each run of 13: a polynomial modulo 2^64.
+    """Hashes each run of 13 tokens, by a polynomial modulo 2^64.
 
     Args:
         tokens: int32 [tokens].
 
     Returns:
-        uint64 [tokens - 12], or none where there are fewer.
+        uint64 [tokens - 12]; empty for fewer than 13 tokens.
     """
     runs = max(0, len(tokens) - RUN + 1)
     numbers = tokens.astype(np.uint64) + np.uint64(1)
@@ -237,5 +239,5 @@ def hashed(tokens: Array) -> Hashes:
 
 
 def _place(hashes: Hashes) -> Hashes:
-    """Places in the table, from the bits that all tokens of a run reach."""
+    """Returns positions in the table, from the bits that depend on all tokens of a run."""
     return np.asarray(hashes >> np.uint64(64 - _TABLE_BITS))

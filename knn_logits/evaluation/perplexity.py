@@ -1,7 +1,7 @@
-"""`evaluate`: how well texts are predicted by a model, by its neighbors and by their mixture.
+"""`evaluate` measures how well a model, its neighbors and their mixture predict texts.
 
-Streams: of each token only the probabilities of that token are kept, never a table over the
-vocabulary, and of a text only the sums by document.
+Texts are streamed. Only the probabilities of the text's own tokens are kept, and never a table over
+the vocabulary. Of a whole text only the sums of each document are kept.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from knn_logits.windows import Piece
 
 logger = logging.getLogger(__name__)
 
-# Queries of one search: their neighbors with k 1024 are 20 MB.
+# The most queries of one search. With k 1024 their neighbors take 20 MB.
 _QUERIES_AT_ONCE = 1024
 
 
@@ -49,15 +49,15 @@ class TokenLikelihoods:
     """Log-likelihoods of some tokens of a text.
 
     Attributes:
-        places: int64 [rows], where each token stands in the text.
+        places: int64 [rows], the position of each token in the text.
         lm: float32 [rows], log p_LM.
         knn: float32 [rows], log p_kNN; -inf where no neighbor votes for the token. With the ∞-gram
             it is the vote of both.
         mixed: float32 [rows], log p of the mixture.
-        searches: How many of them were searched for.
+        searches: For how many of the tokens a search was made.
         without_expert: float32 [rows], log p of the mixture without the ∞-gram.
-        expert: log p by the ∞-gram, float32 [rows], and tokens of the end that occurs, int64
-            [rows]; None where it takes no part.
+        expert: log p by the ∞-gram, float32 [rows], and the number of tokens of the end that
+            occurs, int64 [rows]; None if the ∞-gram takes no part.
     """
 
     places: Ints
@@ -81,28 +81,28 @@ def evaluate(
     progress: Progress = no_progress,
     **settings: Unpack[BenchSettings],
 ) -> Evaluation:
-    """Perplexity of texts under the model, its neighbors, and their mixture.
+    """Measures the perplexity of texts under the model, its neighbors, and their mixture.
 
-    Each token is predicted once, after at least `window - stride` tokens of its document where it
-    has them. Khandelwal et al. (2020), "Generalization through Memorization", section 3.
+    Each token is predicted once, with at least `window - stride` tokens before it where its
+    document has them. Khandelwal et al. (2020), "Generalization through Memorization", section 3.
 
     Args:
         model: The model that built the datastore.
         tokenizer: Its tokenizer.
-        datastore: A `Memory` of this model; or a datastore or its folder, or several; None
+        datastore: A `Memory` of this model, or one or several datastores or their folders. None
             measures the model alone.
-        texts: Documents (read once), or several lots of them by name.
+        texts: The documents of a text, or of several texts by name. They are read once.
         samples: Resamples of the bootstrap over documents; 0 leaves intervals out.
         seed: Seed of the bootstrap.
-        allow_overlap: Do not look whether the datastores hold the texts. Without it a warning says
-            so, with the share and the documents.
-        progress: Told how many tokens are scored, of those read so far.
-        settings: `window`, `concatenate` and `batch_tokens`, see `open_bench`; `k`, `lmbda`,
-            `temperature`, `weights`, `retomaton` and the others, see `Memory`. Those that are not
-            given are the datastore's for scoring.
+        allow_overlap: Do not check whether the datastores hold the texts. With the check, a
+            warning names the share and the documents.
+        progress: A callback that is told how many of the tokens read so far are scored.
+        settings: `window`, `concatenate` and `batch_tokens`, which `open_bench` explains; `k`,
+            `lmbda`, `temperature`, `weights`, `retomaton` and so on, which `Memory` explains. The
+            default of each is the datastore's setting for scoring.
 
     Returns:
-        The measures of each text and of all together.
+        The measures of each text and of all texts together.
 
     Raises:
         ConfigError: when a setting is out of its range.
@@ -133,7 +133,7 @@ def evaluate(
         results.append(tally.result(name, text.documents, text.words, text.bytes, **options))
         tallies.append(tally)
     if not results:
-        raise CorpusError("no text is given; name at least one")
+        raise CorpusError("no text is given; give at least one")
     total = results[0]
     if len(results) > 1:
         counts = [
@@ -144,7 +144,7 @@ def evaluate(
     saved = total.tokens - searches if bench.memory is not None else 0
     overlap = None if check is None else check.result()
     if overlap is not None and overlap.notable:
-        logger.warning("%s: on other text the numbers are worse", overlap)
+        logger.warning("%s, so the numbers will be worse on other text", overlap)
     return Evaluation(results, total, describe(bench), searches, saved, passed, overlap)
 
 
@@ -153,14 +153,14 @@ def _noted(check: OverlapCheck, before: int, document: int, tokens: Array) -> No
 
 
 def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLikelihoods]:
-    """Scores windows of a text token by token, one search a forward pass.
+    """Scores windows of a text token by token, with one search for each forward pass.
 
     Args:
         bench: Model, datastore and settings.
         pieces: Windows with their tokens.
 
     Yields:
-        The tokens of a search at a time, in no promised order.
+        The likelihoods of the tokens of one search, in no particular order.
     """
     for scored, neighbors in searched(bench, pieces):
         if neighbors is None or bench.memory is None:
@@ -185,7 +185,10 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
 
 
 def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
-    """λ of each token, float32 [rows], 0 for one without neighbors; and log w_i, [rows, k]."""
+    """Returns λ of each token, float32 [rows], and log w_i, [rows, k].
+
+    λ is 0 for a token without neighbors.
+    """
     weights = memory.retriever.log_weights(neighbors)
     if memory.gate is not None:
         parts = [
@@ -207,7 +210,7 @@ def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple
 
 
 def _wanted(memory: Memory, scored: TokenScores) -> Tensor | None:
-    """bool [rows], the tokens for which the gate wants neighbors; None where it wants them all."""
+    """Selects the tokens that the gate wants neighbors for, bool [rows]; None means all."""
     if getattr(memory.gate, "searches", None) is None:
         return None
     found = [rows_to_search(memory.gate, log_p) for _, log_p in scored.distributions.parts()]
@@ -217,14 +220,14 @@ def _wanted(memory: Memory, scored: TokenScores) -> Tensor | None:
 def searched(
     bench: Bench, pieces: Iterable[Piece]
 ) -> Iterator[tuple[TokenScores, Neighbors | None]]:
-    """What the model makes of windows of a text, and the neighbors of each of their tokens.
+    """Scores windows of a text with the model alone, and searches the neighbors of each token.
 
     Args:
         bench: Model, datastore and settings.
         pieces: Windows with their tokens.
 
     Yields:
-        Tokens of one forward pass and their neighbors, None without a datastore.
+        The tokens of one forward pass, and their neighbors. Without a datastore these are None.
     """
     memory = bench.memory
     for scored in score_pieces(bench.model, bench.location, pieces, bench.batch_tokens):
@@ -270,13 +273,13 @@ def _score_text(
             progress(name, done, text.tokens)
     if not done:
         raise CorpusError(
-            f"{name}: no token follows another, so nothing is predicted; give a longer text"
+            f"no token of {name} follows another, so nothing can be predicted; give a longer text"
         )
     return text, tally
 
 
 def describe(bench: Bench) -> dict[str, Any]:
-    """What an evaluation's numbers hold for, as JSON."""
+    """Describes the conditions of an evaluation, for JSON."""
     settings: dict[str, Any] = {"model": model_record(bench.model).id}
     memory = bench.memory
     if memory is not None:

@@ -1,4 +1,4 @@
-"""A page about an evaluation, fit for a model card: setting, table, plot, exact command."""
+"""Writes a report of an evaluation for a model card: settings, table, plot and exact command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = "evaluation.md"
 PLOT = "evaluation.png"
 NUMBERS = "evaluation.json"
 
-# More bars than this cannot be read; then there is one group for all texts.
+# More bars than this cannot be read. Then one group of bars stands for all texts.
 _MOST_TEXTS = 12
 _BARS = (("model", "lm", "#9aa0a6"), ("mixture", "interpolated", "#1a73e8"))
 _ORACLE = ("oracle λ", "oracle", "#a8dab5")
@@ -41,16 +41,16 @@ def write_report(
     """Writes a page in Markdown, its plot, and the numbers as JSON.
 
     Args:
-        result: From `evaluate`.
-        folder: Where to; made if it is not there.
-        command: The command that made the result, printed as it is.
-        translations: From `evaluate_translations`, for a table of their own.
+        result: The result of `evaluate`.
+        folder: The folder to write. It is made if it does not exist.
+        command: The command that made the result. It is printed as it is.
+        translations: The result of `evaluate_translations`, which gets its own table.
 
     Returns:
-        The files.
+        The files that were written.
 
     Raises:
-        MissingDependencyError: when matplotlib is not installed; nothing is written then.
+        MissingDependencyError: when matplotlib is not installed. Nothing is written then.
         StorageError: when the folder cannot be written.
     """
     figure = _plot(result)
@@ -73,11 +73,11 @@ def page(
     command: str | None = None,
     translations: Sequence[Translations] | None = None,
 ) -> str:
-    """The page in Markdown."""
+    """Makes the page in Markdown."""
     lines = ["## Evaluation", ""]
     lines += [
         "Perplexity per token: of the model alone, of the neighbors alone, of the mixture, and "
-        "with the better of both for each token (the oracle, out of reach of any rule).",
+        "with the better of both for each token (the oracle, which no rule can reach).",
         "",
     ]
     lines += _table(HEADER, [[_cell(cell) for cell in row] for row in rows(result)], left=1)
@@ -115,7 +115,7 @@ def _table(header: Sequence[str], body: list[list[str]], left: int) -> list[str]
 
 
 def _cell(text: str) -> str:
-    """A cell that holds its text as it is: names of files may contain anything."""
+    """Escapes the text of a cell, since names of files may contain anything."""
     flat = one_line(text).strip()
     for sign in "\\|<>[]*_`":
         flat = flat.replace(sign, "\\" + sign)

@@ -1,4 +1,4 @@
-"""The bootstrap: sums over units of a text that are drawn with replacement. Arrays only."""
+"""The bootstrap, which sums over units of a text drawn with replacement. It knows arrays only."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import numpy as np
 
 from knn_logits.arrays import Floats
 
-# Units drawn at once: 32 MB of numbers a column.
+# The most units drawn at once, which take 32 MB for each column.
 _AT_ONCE = 4 << 20
 
 
 def resampled(units: Floats, samples: int, seed: int) -> Floats:
-    """What the sums of some columns would be, had other units of the same text been drawn.
+    """Computes what the sums of columns would be if other units of the text had been drawn.
 
     Args:
         units: float64 [units, columns], what each unit adds to the sums.
-        samples: Resamples.
+        samples: Number of resamples.
         seed: Seed of the draws.
 
     Returns:
-        float64 [samples, columns].
+        float64 [samples, columns], the sums of each resample.
     """
     random = np.random.default_rng(seed)
     drawn = np.empty((samples, units.shape[1]))

@@ -1,4 +1,4 @@
-"""What an evaluation found: sums by document, and the perplexities made of them. Numbers only."""
+"""The results of an evaluation: sums of each document, and perplexities. It knows numbers only."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LARGEST_EXPONENT = 700.0
 class Measures:
     """One measure of the model, of the neighbors alone, of their mixture, and of the oracle.
 
-    The oracle takes the better of p_LM and p_kNN for each token: the best λ a token could have,
-    which no rule that does not know the token can reach.
+    The oracle takes the better of p_LM and p_kNN for each token. A rule would have to know the
+    token to reach it. A measure that is infinite is None.
 
     Attributes:
-        lm: The model alone; None where it is infinite, as for the others.
-        knn: The neighbors alone. Infinite, hence None, as soon as a single token has no vote.
-        interpolated: The mixture.
-        oracle: The better of both, token by token.
+        lm: The measure of the model alone.
+        knn: The measure of the neighbors alone. It is infinite if a single token has no vote.
+        interpolated: The measure of the mixture.
+        oracle: The measure of the better of both for each token.
     """
 
     lm: float | None
@@ -38,12 +38,12 @@ class Measures:
 
 @dataclass(frozen=True)
 class Reached:
-    """The tokens for which at least one neighbor votes: where p_kNN has a finite perplexity.
+    """The tokens that at least one neighbor votes for, where p_kNN has a finite perplexity.
 
     Attributes:
         share: Share of all tokens.
-        lm: Perplexity of the model on them.
-        knn: Perplexity of the neighbors alone on them.
+        lm: Perplexity of the model on these tokens.
+        knn: Perplexity of the neighbors alone on these tokens.
     """
 
     share: float
@@ -53,21 +53,21 @@ class Reached:
 
 @dataclass(frozen=True)
 class TextResult:
-    """What was measured on one text, or on all of them.
+    """The measures of one text, or of all texts together.
 
     Attributes:
         name: The text's name.
-        documents: Its documents.
-        tokens: Tokens scored: all but the first of each context.
-        words: Words, separated by white space.
-        bytes: Bytes in UTF-8.
-        perplexity: exp of the mean negative log-likelihood of a token.
-        perplexity_per_word: The same of a word, which does not depend on the tokenizer.
-        bits_per_byte: Negative log-likelihood to the base 2 of a byte.
-        reached: The tokens with a vote.
-        interval: 95% intervals of "lm", "interpolated", "oracle" and of "ratio", the mixture's
-            perplexity divided by the model's, from a bootstrap over documents; None with fewer
-            than two documents.
+        documents: Number of its documents.
+        tokens: Number of scored tokens, which are all but the first of each context.
+        words: Number of words, which are separated by white space.
+        bytes: Number of bytes in UTF-8.
+        perplexity: The exponential of the mean negative log-likelihood of a token.
+        perplexity_per_word: The same for a word. It does not depend on the tokenizer.
+        bits_per_byte: The mean negative log-likelihood of a byte, to the base 2.
+        reached: The tokens that a neighbor votes for.
+        interval: 95% intervals of "lm", "interpolated", "oracle" and "ratio", from a bootstrap
+            over documents. "ratio" is the mixture's perplexity divided by the model's. None with
+            fewer than two documents.
     """
 
     name: str
@@ -87,13 +87,13 @@ class Evaluation:
     """The result of `evaluate`.
 
     Attributes:
-        texts: A result a text.
-        total: All texts together.
-        settings: Model, datastore, k, lmbda, temperature, windows: what the numbers hold for.
-        searches: Queries that the index was asked.
-        searches_saved: Queries answered without asking it.
+        texts: The result of each text.
+        total: The result of all texts together.
+        settings: The conditions of the numbers: model, datastore, k, lmbda, temperature, windows.
+        searches: Number of queries that the index was searched for.
+        searches_saved: Number of queries that were answered without a search.
         seconds: Seconds that the pass over the texts took, without loading.
-        overlap: What the datastores hold of the texts; None where nobody looked.
+        overlap: How much of the texts the datastores hold; None if it was not checked.
     """
 
     texts: list[TextResult]
@@ -106,11 +106,11 @@ class Evaluation:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens scored a second."""
+        """Number of tokens scored in a second."""
         return self.total.tokens / max(self.seconds, 1e-9)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON: the total's numbers at the top, and a list of texts."""
+        """Returns all fields for JSON: the total's numbers at the top, and a list of texts."""
         total = asdict(self.total)
         del total["name"]
         return {
@@ -126,7 +126,7 @@ class Evaluation:
 
 
 class Tally:
-    """Adds log-likelihoods up by document: eight numbers each, however long it is."""
+    """Sums log-likelihoods by document. It keeps eight numbers for each document."""
 
     def __init__(self) -> None:
         self._sums: Floats = np.zeros((0, 8))
@@ -168,7 +168,7 @@ class Tally:
         return int(self._sums[:, _TOKENS].sum())
 
     def by_document(self) -> Floats:
-        """float64 [documents, 3]: tokens, mean log p_LM and mean log p of the mixture of each."""
+        """Tokens, mean log p_LM and mean log p of each document, float64 [documents, 3]."""
         used = self._sums[self._sums[:, _TOKENS] > 0]
         tokens = used[:, _TOKENS]
         return np.stack([tokens, used[:, _LM] / tokens, used[:, _MIXED] / tokens], axis=-1)
@@ -184,7 +184,7 @@ class Tally:
         samples: int,
         seed: int,
     ) -> TextResult:
-        """The measures of what was added."""
+        """Computes the measures of all tokens that were added."""
         sums = self._sums.sum(axis=0)
         tokens = float(sums[_TOKENS])
         nats = [-float(sums[column]) for column in (_LM, _KNN, _MIXED, _ORACLE)]
@@ -221,14 +221,14 @@ class Tally:
         if with_knn:
             found["interpolated"] = _middle(nats[:, 1])
             found["oracle"] = _middle(nats[:, 2])
-            # The difference of two infinite sums says nothing.
+            # The difference of two infinite sums has no meaning.
             with np.errstate(invalid="ignore"):
                 found["ratio"] = _middle(nats[:, 1] - nats[:, 0])
         return found
 
 
 def join(tallies: list[Tally]) -> Tally:
-    """All documents of several texts."""
+    """Joins the documents of several texts."""
     joined = Tally()
     joined._sums = np.concatenate([one._sums for one in tallies])
     joined.searches = sum(one.searches for one in tallies)
@@ -236,7 +236,7 @@ def join(tallies: list[Tally]) -> Tally:
 
 
 def perplexity(nats: float, count: float) -> float | None:
-    """exp(nats / count), None where it is infinite or nothing was counted."""
+    """Computes exp(nats / count); None if it is infinite or the count is 0."""
     if count <= 0 or not nats / count < _LARGEST_EXPONENT:
         return None
     return math.exp(nats / count)

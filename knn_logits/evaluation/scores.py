@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacrebleu, with intervals. Texts only, no models."""
+"""Computes BLEU and chrF with sacrebleu, and their intervals. It knows texts, but no models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Score:
     Attributes:
         score: The score.
         interval: 95% interval by bootstrap over the sentences; None for fewer than two.
-        signature: sacrebleu's, which says how it was computed.
+        signature: sacrebleu's signature, which says how the score was computed.
     """
 
     score: float
@@ -28,10 +28,10 @@ class Score:
 
 
 def sacrebleu() -> Any:
-    """The library, loaded when it is needed.
+    """Loads the library sacrebleu.
 
     Raises:
-        MissingDependencyError: when it is not installed.
+        MissingDependencyError: when sacrebleu is not installed.
     """
     try:
         return importlib.import_module("sacrebleu")
@@ -42,7 +42,7 @@ def sacrebleu() -> Any:
 
 
 def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus BLEU, sacrebleu's default.
+    """Computes corpus BLEU with sacrebleu's default settings.
 
     Raises:
         MissingDependencyError: when sacrebleu is not installed.
@@ -53,15 +53,15 @@ def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
 def scores(
     systems: Mapping[str, Sequence[str]], references: Sequence[str], samples: int = 1000
 ) -> tuple[dict[str, dict[str, Score]], dict[str, float] | None]:
-    """BLEU and chrF of one or two systems.
+    """Computes BLEU and chrF of one or two systems.
 
     Args:
-        systems: What each wrote; the first is what the second is compared with.
-        references: What it should have written.
-        samples: Resamples of the bootstrap; fewer than two leave intervals out.
+        systems: The texts of each system. The second system is compared with the first.
+        references: The texts that the systems should have written.
+        samples: Number of resamples of the bootstrap; fewer than two leave intervals out.
 
     Returns:
-        By system and name the scores, and by name the p value of the second system.
+        The scores by system and name, and the p values of the second system by name.
 
     Raises:
         MissingDependencyError: when sacrebleu is not installed.
@@ -76,7 +76,7 @@ def scores(
                 signature = f"{result.name}|{metric.get_signature()}"
                 found[name][NAMES[result.name]] = Score(float(result.score), None, signature)
         return found, None
-    # Its test of pairs gives the intervals as well, also of one system.
+    # sacrebleu's paired test also gives the intervals, even for one system.
     significance = importlib.import_module("sacrebleu.significance")
     test = significance.PairedTest(
         [(name, list(texts)) for name, texts in systems.items()],
@@ -97,7 +97,7 @@ def scores(
     if len(systems) < 2:
         return found, None
     first, second = (list(texts) for texts in systems.values())
-    # No difference at all would count as one that chance does not reach.
+    # The test would call two equal scores a significant difference.
     p_values = {
         short: 1.0 if first == second else float(results[title][1].p_value)
         for title, short in NAMES.items()

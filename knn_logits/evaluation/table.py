@@ -1,4 +1,4 @@
-"""An evaluation as lines of text, for a terminal and for a page. Formatting only."""
+"""Formats an evaluation as lines of text, for a terminal and for a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADER = ("text", "tokens", "model", "neighbors", "mixture", "oracle", "bits a b
 
 
 def number(value: float | None) -> str:
-    """A measure with a sensible number of digits; infinity for None."""
+    """Formats a measure with a sensible number of digits. None is infinity."""
     if value is None:
         return "∞"
     digits = 4 if value < 10 else 2 if value < 1000 else 0
@@ -21,7 +21,7 @@ def number(value: float | None) -> str:
 
 
 def rows(result: Evaluation) -> list[Sequence[str]]:
-    """A row a text, and one of all together where there are several."""
+    """Makes one row for each text. Several texts also get a row for all of them together."""
     found = list(result.texts)
     if len(found) > 1:
         found.append(result.total)
@@ -43,7 +43,7 @@ def _row(text: TextResult) -> Sequence[str]:
 
 
 def notes(result: Evaluation) -> list[str]:
-    """What a reader of the table needs to know, a sentence each."""
+    """Returns what a reader of the table needs to know, one sentence each."""
     total = result.total
     found = []
     if total.interval is not None:
@@ -69,7 +69,7 @@ def notes(result: Evaluation) -> list[str]:
 
 
 def plain_table(result: Evaluation) -> str:
-    """The table for a terminal, and the settings below it."""
+    """Makes the table for a terminal, and the settings below it."""
     text = [*_aligned([HEADER, *rows(result)]), *notes(result)]
     text.append(one_line(", ".join(f"{name} {one}" for name, one in result.settings.items())))
     saved = f", {result.searches_saved:,} saved" if result.searches_saved else ""
@@ -93,7 +93,7 @@ TRANSLATIONS_HEADER = ("text", "beams", "written by", "BLEU", "chrF", "pairs a s
 
 
 def translation_rows(found: Sequence[Translations]) -> list[Sequence[str]]:
-    """A row a text, number of beams and system."""
+    """Makes one row for each text, number of beams and system."""
     lines: list[Sequence[str]] = []
     for one in found:
         systems = [("model", one.lm, one.lm_per_second)]
@@ -121,7 +121,7 @@ def _score(score: Score) -> str:
 
 
 def translation_notes(found: Sequence[Translations]) -> list[str]:
-    """What a reader of the translations' table needs to know, a sentence each."""
+    """Returns what a reader of the translations' table needs to know, one sentence each."""
     lines = ["In parentheses: 95% intervals, by resampling the pairs."]
     for one in found:
         if one.p_value is not None:
@@ -129,8 +129,8 @@ def translation_notes(found: Sequence[Translations]) -> list[str]:
                 f"{title} {one.p_value[name]:.3f}" for name, title in _TITLES.items()
             )
             lines.append(
-                f"{one.name}, beams {one.num_beams}: so large a difference by chance (paired "
-                f"bootstrap): {chances}."
+                f"{one.name}, beams {one.num_beams}: probability of so large a difference by "
+                f"chance (paired bootstrap): {chances}."
             )
     signatures = dict.fromkeys(score.signature for one in found for score in one.lm.values())
     return [*lines, *(f"Signature: {signature}" for signature in signatures)]
@@ -140,6 +140,6 @@ _TITLES = {"bleu": "BLEU", "chrf": "chrF"}
 
 
 def plain_translations(found: Sequence[Translations]) -> str:
-    """The translations' table for a terminal, and notes below it."""
+    """Makes the translations' table for a terminal, and notes below it."""
     table = _aligned([TRANSLATIONS_HEADER, *translation_rows(found)])
     return "\n".join([*table, *translation_notes(found)])

@@ -1,6 +1,6 @@
-"""A text to be scored: its documents as windows of tokens, and counts of what went by.
+"""Reads a text to be scored: cuts its documents into windows of tokens, and counts what it read.
 
-Knows tokenizers and windows; no model, no datastore.
+This module knows tokenizers and windows, but no model and no datastore.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _CHARACTERS = 1 << 20
 class Text:
     """Streams the documents of a text as windows.
 
-    Memory holds one document's text and a window of tokens, not the text.
+    Memory holds only one document and one window of tokens.
 
     Args:
-        name: For people.
-        documents: Texts or `Document`s, in order; read once.
-        tokenizer: The model's.
-        window: Tokens the model reads at once.
-        stride: Tokens by which the window moves on.
+        name: A name for people.
+        documents: Texts or `Document`s, in order. They are read once.
+        tokenizer: The model's tokenizer.
+        window: Number of tokens that the model reads at once.
+        stride: Number of tokens by which the window moves on.
         concatenate: Join the documents into one stream.
-        pairs: Cuts the pairs of an encoder-decoder model, whose targets are the text.
-        on_tokens: Told the number of a document and its tokens, int32 [tokens], part by part.
+        pairs: Cuts the pairs of an encoder-decoder model. Their targets are the text.
+        on_tokens: Called with the number of a document and its next tokens, int32 [tokens].
 
     Attributes:
-        tokens: Tokens read so far.
-        words: Words of the text that follows a document's first, unscored token.
-        bytes: Bytes of that text in UTF-8.
-        starts: Place of the first token of each document read so far.
+        tokens: Number of tokens read so far.
+        words: Number of words after a document's first token, which is not scored.
+        bytes: Bytes of these words in UTF-8.
+        starts: Position of the first token of each document read so far.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Text:
 
     @property
     def documents(self) -> int:
-        """Documents read so far."""
+        """Number of documents read so far."""
         return len(self.starts)
 
     def pieces(self) -> Iterator[Piece]:
-        """The windows of all documents, in order; with their sources where they have any."""
+        """Yields the windows of all documents in order. Those of pairs include their sources."""
         if self._pairs is not None:
             yield from self._pieces_of_pairs(self._pairs)
             return
@@ -103,7 +103,7 @@ class Text:
                 yield replace(piece, source=source)
 
     def documents_at(self, places: Ints) -> Ints:
-        """int64 [rows], the number of the document in which each token stands."""
+        """Returns the number of the document that each token is in, int64 [rows]."""
         return np.searchsorted(np.array(self.starts), places, side="right") - 1
 
     def _blocks(self, document: Document | str) -> Iterator[Array]:
@@ -128,10 +128,10 @@ class Text:
 
 
 def named(texts: Texts | Iterable[Document | str]) -> dict[str, Iterator[Document]]:
-    """Texts by name; documents without a name are the one text named "text".
+    """Returns texts by name. Documents without a name become a single text named "text".
 
     Raises:
-        CorpusError: when a single text is given in place of several documents.
+        CorpusError: when a single text is given instead of several documents.
     """
     given = texts if isinstance(texts, Mapping) else {"text": texts}
     return {str(name): as_documents(documents) for name, documents in given.items()}

@@ -1,7 +1,7 @@
-"""What an encoder-decoder model writes to its sources, without and with kNN, and how good it is.
+"""Translates with an encoder-decoder model, without and with kNN, and measures the quality.
 
-Khandelwal et al. (2021), "Nearest Neighbor Machine Translation", section 3. BLEU and chrF are
-those of sacrebleu (Post, 2018), named by their signatures.
+Khandelwal et al. (2021), "Nearest Neighbor Machine Translation", section 3. sacrebleu (Post, 2018)
+computes BLEU and chrF, and its signatures say how.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.text.pairs import PairTokenizer, context_length
 
 _BATCH_SIZE = 16
-# A translation may be so many times as long as its source, and longer by so many tokens.
+# A translation may have so many times the tokens of its source, and so many more.
 _TIMES, _MORE = 2, 50
-# Settings that say what an encoder reads.
+# The settings that determine what an encoder reads.
 _READING = ("source_prefix", "source_lang", "target_lang", "max_new_tokens")
 
 
@@ -52,24 +52,26 @@ def translate(
     phase: str = "translating",
     **settings: Unpack[MemorySettings],
 ) -> list[str]:
-    """Translates, or summarizes: whatever an encoder-decoder model writes to a source.
+    """Writes a target for each source with an encoder-decoder model, such as a translation.
 
     Args:
         model: An encoder-decoder model.
         tokenizer: Its tokenizer.
-        sources: What it reads, without prefix.
-        datastore: A `Memory` of this model; or a datastore or its folder, or several; None takes
-            the model alone.
-        num_beams: Beams, 1 for greedy search.
-        batch_size: Sources at once; they are sorted by length.
-        max_new_tokens: Tokens written at most; None allows for twice a batch's longest source and
-            50 more, as far as the model can read.
-        source_prefix: Stands before every source; None takes the datastore's, as for the next two.
-        source_lang: Language of the sources, where the tokenizer knows languages.
-        target_lang: The language to write.
-        progress: Told how many sources are done.
-        phase: What progress calls this work.
-        settings: `k`, `lmbda`, `temperature`, `weights`, `device` and the others: see `Memory`.
+        sources: The texts that the model reads, without prefix.
+        datastore: A `Memory` of this model, or one or several datastores or their folders. None
+            takes the model alone.
+        num_beams: Number of beams; 1 is greedy search.
+        batch_size: Number of sources in a batch. Sources are sorted by length.
+        max_new_tokens: The most tokens to write for each source. None allows twice the tokens of a
+            batch's longest source and 50 more, within what the model can read.
+        source_prefix: Text that stands before every source; None takes the datastore's prefix.
+        source_lang: Language of the sources, if the tokenizer knows languages; None takes the
+            datastore's.
+        target_lang: Language to write; None takes the datastore's.
+        progress: A callback that is told how many sources are done.
+        phase: The name of this work for the callback.
+        settings: `k`, `lmbda`, `temperature`, `weights`, `device` and so on, which `Memory`
+            explains.
 
     Returns:
         A text for each source.
@@ -97,7 +99,7 @@ def translate(
         target_lang=target_lang,
     )
     if pairs is None:
-        raise ModelError("a causal model reads no source: give an encoder-decoder model")
+        raise ModelError("a causal model does not read sources: give an encoder-decoder model")
     attached = KNNLogitsProcessor(model, memory, record=False) if memory else nullcontext()
     found: list[str] = [""] * len(sources)
     progress(phase, 0, len(sources))
@@ -142,26 +144,26 @@ def _written(
 
 
 def reading_of(store: Datastore) -> dict[str, Any]:
-    """Prefix and languages of a datastore, for a `translate` without it."""
+    """Returns a datastore's prefix and languages, for a `translate` without the datastore."""
     record = store.manifest.pairs
     return record.model_dump() if record is not None else {}
 
 
 @dataclass(frozen=True)
 class Translations:
-    """What a model wrote to the sources of a text, and how near it is to the targets.
+    """A model's translations of a text's sources, and their scores.
 
     Attributes:
         name: The text's name.
-        pairs: Its pairs.
-        num_beams: Beams, 1 for greedy search.
+        pairs: Number of its pairs.
+        num_beams: Number of beams; 1 is greedy search.
         lm: BLEU and chrF of the model alone.
-        knn: Those with kNN; None without a datastore.
-        p_value: By score, how often the difference of both is as large by chance: sacrebleu's
-            paired bootstrap.
-        lm_per_second: Pairs a second of the model alone.
-        knn_per_second: Those with kNN.
-        texts: Source, target and what was written by each, a row a pair.
+        knn: BLEU and chrF with kNN; None without a datastore.
+        p_value: For each score, the probability of so large a difference by chance, from
+            sacrebleu's paired bootstrap.
+        lm_per_second: Pairs that the model alone translates in a second.
+        knn_per_second: Pairs that the model translates in a second with kNN.
+        texts: For each pair, the source, the target and both translations.
     """
 
     name: str
@@ -175,7 +177,7 @@ class Translations:
     texts: list[dict[str, str]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the texts, as JSON."""
+        """Returns all fields but the texts, for JSON."""
         plain = asdict(self)
         del plain["texts"]
         return plain
@@ -193,23 +195,23 @@ def evaluate_translations(
     progress: Progress = no_progress,
     **settings: Any,
 ) -> list[Translations]:
-    """BLEU and chrF of what a model writes without and with kNN.
+    """Measures BLEU and chrF of a model's translations, without and with kNN.
 
     Args:
         model: An encoder-decoder model.
         tokenizer: Its tokenizer.
-        datastore: A `Memory` of this model; or a datastore or its folder, or several; None
+        datastore: A `Memory` of this model, or one or several datastores or their folders. None
             measures the model alone.
-        texts: Pairs by name; read once.
-        num_beams: Each number of beams to decode with.
-        batch_size: Sources at once.
-        samples: Resamples of the bootstrap over pairs, for intervals and p values.
-        progress: Told how many sources are done.
-        settings: `source_prefix`, `source_lang` and `target_lang`, see `translate`; `k`, `lmbda`,
-            `temperature` and the others, see `Memory`.
+        texts: The pairs of each text, by the text's name. They are read once.
+        num_beams: The numbers of beams to decode with.
+        batch_size: Number of sources in a batch.
+        samples: Number of resamples of the bootstrap over pairs, for intervals and p values.
+        progress: A callback that is told how many sources are done.
+        settings: `source_prefix`, `source_lang` and `target_lang`, which `translate` explains;
+            `k`, `lmbda`, `temperature` and so on, which `Memory` explains.
 
     Returns:
-        One result a text and number of beams.
+        One result for each text and number of beams.
 
     Raises:
         CorpusError: when a text has no pair.
@@ -218,13 +220,16 @@ def evaluate_translations(
     lots = named(texts)
     read = {name: settings.pop(name) for name in _READING if name in settings}
     memory = None if datastore is None else Memory.of(model, datastore, **settings)
-    # The model alone reads what it reads beside the datastore.
+    # The model alone gets the same prefix and languages as with the datastore.
     read = (reading_of(memory.stores[0]) if memory else {}) | read
     found = []
     for name, documents in lots.items():
         rows = list(documents)
         if not rows or any(row.source is None for row in rows):
-            raise CorpusError(f"{name}: translations are measured on pairs with a source each")
+            raise CorpusError(
+                f"{name} has no pairs, which translations are measured on: give rows with a source "
+                "and a target"
+            )
         sources, targets = [str(row.source) for row in rows], [row.text for row in rows]
         for beams in num_beams:
             systems: dict[str, list[str]] = {}

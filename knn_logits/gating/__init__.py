@@ -1,1 +1,1 @@
-"""How much to trust the neighbors' vote at each token."""
+"""Gates, which decide at each token how much the neighbors' vote counts."""

@@ -1,9 +1,9 @@
-"""`DistanceGate`: λ by the distance of the nearest neighbor.
+"""`DistanceGate` chooses λ by the distance of the nearest neighbor.
 
-A near neighbor has seen this context; a far one has seen something else. Drozdov et al. (2022),
-"You can't pick your neighbors, or can you?", put that similarity into buckets and give each a
-coefficient of its own. Here the coefficients stand at the bins' middles and λ runs straight from
-one to the next, since two distances on either side of an edge differ by nothing.
+A near neighbor has seen this context, and a far one has seen another. Drozdov et al. (2022), "You
+can't pick your neighbors, or can you?", put the similarity into buckets and fit a coefficient for
+each. Here the coefficients hold at the middles of the bins, and λ is linear between them. So two
+distances on either side of a bin's edge get almost the same λ.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class DistanceGate:
         gate = DistanceGate("l2", [2.0, 8.0], [0.9, 0.1])      # λ 0.5 at the distance 5
         KNNLogitsProcessor(model, store, lmbda=gate)
 
-    Between two middles λ is interpolated; beyond the outermost it stays what it is there, since
-    nothing was measured that could tell where it goes. A row without neighbors has λ 0.
+    Between two middles λ is interpolated. Beyond the outermost middles it stays constant, since
+    nothing was measured there. A row without neighbors has λ 0.
 
     Args:
-        metric: What the distances are: squared distances ("l2") or similarities ("ip", "cosine").
-        middles: Distances, [bins], finite and rising.
-        lmbdas: λ at each of them, [bins], in [0, 1].
+        metric: The metric: squared distances ("l2") or similarities ("ip", "cosine").
+        middles: The distances at the middles of the bins, [bins], finite and ascending.
+        lmbdas: λ at each middle, [bins], in [0, 1].
 
     Raises:
-        ConfigError: when the two do not fit together or a value is out of its range.
+        ConfigError: when the lengths differ or a value is out of its range.
     """
 
     kind = "distance"
@@ -47,28 +47,30 @@ class DistanceGate:
         self.middles = _numbers("middles", middles)
         self.lmbdas = _numbers("lmbdas", lmbdas)
         if self.middles.shape != self.lmbdas.shape:
-            raise ConfigError("a DistanceGate needs as many lmbdas as middles")
+            raise ConfigError("a DistanceGate needs the same number of middles and lmbdas")
         if bool((self.middles[1:] <= self.middles[:-1]).any()):
-            raise ConfigError("the middles of a DistanceGate must rise")
+            raise ConfigError("the middles of a DistanceGate must be ascending")
         if not bool(((self.lmbdas >= 0.0) & (self.lmbdas <= 1.0)).all()):
             raise ConfigError("the lmbdas of a DistanceGate must lie between 0 and 1")
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:  # noqa: ARG002
-        """λ of each row; see `Gate.lmbda`.
+        """Returns λ of each row, as `Gate.lmbda` says.
 
         Raises:
             ConfigError: when the gate was fitted for another metric.
         """
         if metric != self.metric:
-            raise ConfigError(f"this gate reads {self.metric} distances, not {metric}: fit another")
+            raise ConfigError(
+                f"this gate was fitted for the metric {self.metric}, not {metric}: fit another gate"
+            )
         nearest = nearest_distance(neighbors, metric)
         return self.at(nearest).masked_fill(nearest.isinf(), 0.0)
 
     def at(self, nearest: Tensor) -> Tensor:
-        """λ at some distances.
+        """Returns λ at some distances.
 
         Args:
-            nearest: [n], distances of nearest neighbors.
+            nearest: [n], distances of the nearest neighbors.
 
         Returns:
             float32 [n], in [0, 1].
@@ -83,16 +85,16 @@ class DistanceGate:
         return torch.lerp(lmbdas[above - 1], lmbdas[above], part)
 
     def to_arrays(self) -> dict[str, Array]:
-        """The gate as arrays, float32 [bins] each."""
+        """Returns the gate as arrays, float32 [bins] each."""
         return {"middles": self.middles.cpu().numpy(), "lmbdas": self.lmbdas.cpu().numpy()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> DistanceGate:
-        """The gate from its arrays.
+        """Makes the gate from its arrays.
 
         Raises:
-            KeyError: when one is missing.
-            ConfigError: when their values are no gate's.
+            KeyError: when an array is missing.
+            ConfigError: when the arrays do not form a gate.
         """
         return cls(metric, arrays["middles"], arrays["lmbdas"])
 
@@ -104,7 +106,7 @@ def _numbers(name: str, values: Any) -> Tensor:
         array = np.array(values, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the {name} of a DistanceGate must be numbers: {error}") from error
-    # NaN is not within any bound.
+    # A comparison with NaN is false, so this refuses NaN as well.
     if array.ndim != 1 or not array.size or not (np.abs(array) <= LARGEST_IN_GATE).all():
         raise ConfigError(
             f"the {name} of a DistanceGate must be a list of finite numbers, "

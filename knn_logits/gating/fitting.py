@@ -1,8 +1,8 @@
-"""Fits gates to held-out text: arrays in, a gate out.
+"""Fits gates to held-out text. It takes arrays and returns a gate.
 
-Each array has a row for each token of the text: how far its nearest neighbor was (or more features
-than that), and what the model and the neighbors each gave the token that came. The text must not be
-the datastore's own, or every token would find itself.
+Each array has one row for each token of the text. The rows hold the distance of the nearest neighbor
+or more features, and the probabilities that the model and the neighbors gave the token. The text
+must not be in the datastore, or every token would find itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from knn_logits.gating.meta_k import MetaKGate
 from knn_logits.gating.network import trained
 from knn_logits.gating.skipping import SKIP_FEATURES, ConfidenceSkip, LearnedSkip
 
-# Fewer tokens than this do not get a bin of their own.
+# A bin has at least so many tokens.
 _TOKENS_A_BIN = 25
 _ROUNDS = 1000
 _CLOSE = 1e-6
@@ -39,23 +39,27 @@ def fit_distance_gate(
     bins: int = 32,
     smoothing: float = 10.0,
 ) -> DistanceGate:
-    """The `DistanceGate` under which a text is likeliest.
+    """Fits the `DistanceGate` that makes a text likeliest.
 
-    The bins hold equally many tokens. Their coefficients come from expectation and maximisation:
-    λ at a distance is a weighted mean of the two nearest middles' coefficients, so that the
-    mixture is one over pairs (middle, model or neighbors), and every round has a closed form. The
-    likelihood is concave in the coefficients: there is one maximum. (Drozdov et al., 2022, tune a
-    coefficient for each bin by itself.)
+    All bins hold the same number of tokens. The coefficients are found by expectation maximisation.
+    λ at a distance is a weighted mean of the coefficients at the two nearest middles. So the
+    mixture has one component for each pair of a middle and the model or the neighbors, and every
+    round has a closed form. The likelihood is concave in the coefficients, so it has one maximum.
+    (Drozdov et al., 2022, tune the coefficient of each bin separately.)
 
     Args:
-        nearest: [n], the nearest neighbor's distance (similarity for "ip" and "cosine"), not
-            finite where there was none; such tokens are left out, as no gate changes them.
-        log_p_lm: [n], log p_LM of the tokens that came.
-        log_p_knn: [n], log p_kNN of them, -inf where no neighbor voted for one.
-        metric: What the distances are.
-        bins: At most so many; few tokens get fewer.
-        smoothing: Tokens' worth of pull of each coefficient towards the λ that is best for the
-            whole text, above 0: a bin with little data stays near it.
+        nearest: [n], the nearest neighbor's distance, or its similarity for "ip" and "cosine". A
+            token without neighbors has a number that is not finite. It is left out, since no gate
+            changes it.
+        log_p_lm: [n], log p_LM of the text's tokens.
+        log_p_knn: [n], log p_kNN of the text's tokens, -inf where no neighbor voted for the token.
+        metric: The metric of the distances.
+        bins: The most bins. There are fewer if there are few tokens.
+        smoothing: How strongly each coefficient is pulled towards the best λ of the whole text,
+            above 0. The pull counts like so many tokens, so a bin with little data stays near it.
+
+    Returns:
+        The gate.
 
     Raises:
         ConfigError: when the arrays do not fit together or no token is left.
@@ -64,7 +68,7 @@ def fit_distance_gate(
         raise ConfigError("bins must be at least 1 and smoothing above 0")
     (nearest,), lm, knn = _usable([nearest], log_p_lm, log_p_knn)
     number = max(1, min(bins, len(nearest) // _TOKENS_A_BIN))
-    # float32, as the gate has them: two middles that become equal there are one.
+    # The gate stores float32. Middles that become equal in float32 are merged.
     places = np.quantile(nearest, (np.arange(number) + 0.5) / number).astype(np.float32)
     middles = np.unique(places).astype(np.float64)
     peak = np.maximum(lm, knn)
@@ -84,16 +88,16 @@ def fit_distance_gate(
 def _coefficients(
     left: Array, part: Array, lm: Array, knn: Array, number: int, centre: float, smoothing: float
 ) -> Array:
-    """λ at each middle, by expectation and maximisation.
+    """Computes λ at each middle by expectation maximisation.
 
     Args:
-        left: int64 [n], the middle left of each token.
-        part: [n], how far it lies towards the next middle, in [0, 1].
-        lm: [n], p_LM up to a factor that p_kNN has as well.
-        knn: [n], p_kNN.
+        left: int64 [n], the middle to the left of each token.
+        part: [n], how far the token lies towards the next middle, in [0, 1].
+        lm: [n], p_LM, up to a factor that it shares with p_kNN.
+        knn: [n], p_kNN, up to the same factor.
         number: Number of middles.
-        centre: What each coefficient is pulled to.
-        smoothing: By how many tokens.
+        centre: The value that each coefficient is pulled towards.
+        smoothing: The strength of the pull, in tokens.
     """
     right = np.minimum(left + 1, number - 1)
     lmbdas = np.full(number, centre)
@@ -101,7 +105,7 @@ def _coefficients(
     for _ in range(_ROUNDS):
         mixed = (1.0 - part) * lmbdas[left] + part * lmbdas[right]
         p = mixed * knn + (1.0 - mixed) * lm
-        # For each token: how much each of its two middles spoke, by the neighbors and in all.
+        # The responsibility of each token's two middles: of the neighbors' part, and in total.
         by_knn = np.concatenate([(1.0 - part) * lmbdas[left], part * lmbdas[right]])
         by_knn *= np.tile(knn / p, 2)
         by_lm = np.concatenate([(1.0 - part) * (1.0 - lmbdas[left]), part * (1.0 - lmbdas[right])])
@@ -125,21 +129,24 @@ def fit_learned_gate(
     decay: float = 1e-3,
     seed: int = 0,
 ) -> LearnedGate:
-    """A `LearnedGate` trained to make a text likely.
+    """Trains a `LearnedGate` that makes a text likely.
 
-    Minimises the mean of -log(λ p_kNN + (1 - λ) p_LM), as He et al. (2021), section 4.1, do
-    (without their penalty on λ, which is there to save searches), with AdamW on batches of 4,096
-    tokens. Takes seconds on one core; the same seed and thread number give the same gate.
+    It minimises the mean of -log(λ p_kNN + (1 - λ) p_LM) with AdamW on batches of 4,096 tokens. He
+    et al. (2021), section 4.1, do the same with a penalty on λ that saves searches. The training
+    takes seconds on one core. The same seed and number of threads give the same gate.
 
     Args:
-        features: [n, features], from `gate_features`, a row for each token.
-        log_p_lm: [n], log p_LM of the tokens that came.
-        log_p_knn: [n], log p_kNN of them, -inf where no neighbor voted for one.
-        metric: What the distances are.
-        units: Hidden units.
+        features: [n, features], the result of `gate_features`, one row for each token.
+        log_p_lm: [n], log p_LM of the text's tokens.
+        log_p_knn: [n], log p_kNN of the text's tokens, -inf where no neighbor voted for the token.
+        metric: The metric of the distances.
+        units: Number of hidden units.
         steps: Number of training steps.
         decay: Weight decay.
         seed: Seed of the first weights and of the batches.
+
+    Returns:
+        The gate.
 
     Raises:
         ConfigError: when the arrays do not fit together or no token is left.
@@ -147,7 +154,7 @@ def fit_learned_gate(
     if np.ndim(features) != 2 or np.shape(features)[1] != len(FEATURES):
         raise ConfigError(f"features must have the shape [tokens, {len(FEATURES)}]")
     columns, lm, knn = _usable(list(np.asarray(features).T), log_p_lm, log_p_knn)
-    # A difference of 60 is the same to a float as any larger one, and has a gradient.
+    # A float cannot tell a difference of 60 from a larger one, but 60 still has a gradient.
     by_lm = torch.from_numpy(np.maximum(lm, knn - 60.0)).float()
     by_knn = torch.from_numpy(np.maximum(knn, lm - 60.0)).float()
 
@@ -175,20 +182,20 @@ def fit_meta_k_gate(
     decay: float = 0.3,
     seed: int = 0,
 ) -> MetaKGate:
-    """A `MetaKGate` trained to make a text likely.
+    """Trains a `MetaKGate` that makes a text likely.
 
-    Minimises the mean of -log(a_0 p_LM + sum over j of a_j p_kNN of the nearest k_j), as Zheng et
-    al. (2021), section 3, do, in the way of `fit_learned_gate`; with its many more weights it
-    learns ten thousand tokens by heart where training goes on for longer.
+    It minimises the mean of -log(a_0 p_LM + sum over j of a_j p_kNN of the nearest k_j), as Zheng
+    et al. (2021), section 3, do. It trains like `fit_learned_gate`. But the gate has many more
+    weights, and longer training would make it memorise ten thousand tokens.
 
     Args:
-        features: [n, 6 + 2 ks], from `meta_k_features`, a row for each token.
-        ks: Ascending.
-        log_p_lm: [n], log p_LM of the tokens that came.
-        log_p_knn: [n, ks], log p_kNN of them by the nearest k for each k, -inf where none of
-            those voted for one.
-        metric: What the distances are.
-        units: Hidden units.
+        features: [n, 6 + 2 ks], the result of `meta_k_features`, one row for each token.
+        ks: The values of k, ascending.
+        log_p_lm: [n], log p_LM of the text's tokens.
+        log_p_knn: [n, ks], log p_kNN of the text's tokens by the nearest k neighbors, for each k.
+            It is -inf where none of these neighbors voted for the token.
+        metric: The metric of the distances.
+        units: Number of hidden units.
         steps: Number of training steps.
         decay: Weight decay.
         seed: Seed of the first weights and of the batches.
@@ -202,7 +209,8 @@ def fit_meta_k_gate(
     if np.ndim(log_p_knn) != 2 or np.shape(log_p_knn)[1] != number:
         raise ConfigError(f"log_p_knn must have the shape [tokens, {number}]")
     sides = np.column_stack([log_p_lm, log_p_knn]).astype(np.float64)
-    # Those that any side can do something about, by the rule for two.
+    # Only tokens with a neighbor can teach the gate anything. `_usable` decides this for two
+    # sides, so the best of the neighbors' columns stands for them all.
     places = np.arange(len(sides), dtype=np.float64)
     columns, _, _ = _usable([*np.asarray(features).T, places], sides[:, 0], sides[:, 1:].max(-1))
     *read, kept = columns
@@ -225,11 +233,11 @@ def fit_meta_k_gate(
 
 
 def best_lmbda(log_p_lm: Array, log_p_knn: Array) -> float:
-    """The number in [0, 1] under which a text is likeliest, by the same rounds.
+    """Finds the λ in [0, 1] that makes a text likeliest, by expectation maximisation.
 
     Args:
-        log_p_lm: [n], log p_LM of the tokens that came.
-        log_p_knn: [n], log p_kNN of them, -inf where no neighbor voted for one.
+        log_p_lm: [n], log p_LM of the text's tokens.
+        log_p_knn: [n], log p_kNN of the text's tokens, -inf where no neighbor voted for the token.
 
     Raises:
         ConfigError: when the arrays do not fit together or no token is left.
@@ -244,12 +252,15 @@ def best_lmbda(log_p_lm: Array, log_p_knn: Array) -> float:
 
 
 def fit_confidence_skip(log_p_max: Array, share: float, lmbda: float | Gate) -> ConfidenceSkip:
-    """A gate that skips the tokens of which the model is surest.
+    """Fits a gate that skips the tokens that the model is most certain of.
 
     Args:
-        log_p_max: [n], log p_LM of the likeliest token at each place of a text.
+        log_p_max: [n], log p_LM of the likeliest token at each position of a text.
         share: Share of the text's tokens that are to be skipped, in [0, 1].
-        lmbda: Where it searches.
+        lmbda: The weight of the neighbors where a search is made: a number or a gate.
+
+    Returns:
+        The gate.
 
     Raises:
         ConfigError: when a value is out of its range.
@@ -270,20 +281,23 @@ def fit_learned_skip(
     decay: float = 1e-3,
     seed: int = 0,
 ) -> LearnedSkip:
-    """A gate that skips the tokens at which the neighbors are expected to win least.
+    """Trains a gate that skips the tokens where the neighbors are expected to gain least.
 
-    A network is trained to predict what the mixture wins over the model. Leaving out the places
-    with the lowest expectation costs least of all ways to leave out so many.
+    A network is trained to predict the gain of the mixture over the model. Skipping the tokens with
+    the lowest expected gain costs least.
 
     Args:
-        features: [n, features], from `skip_features`, a row for each token.
-        gains: [n], log p - log p_LM of the tokens that came, in nats.
+        features: [n, features], the result of `skip_features`, one row for each token.
+        gains: [n], log p - log p_LM of the text's tokens, in nats.
         share: Share of the text's tokens that are to be skipped, in [0, 1].
-        lmbda: Where it searches.
-        units: Hidden units.
+        lmbda: The weight of the neighbors where a search is made: a number or a gate.
+        units: Number of hidden units.
         steps: Number of training steps.
         decay: Weight decay.
         seed: Seed of the first weights and of the batches.
+
+    Returns:
+        The gate.
 
     Raises:
         ConfigError: when the arrays do not fit together or a value is out of its range.
@@ -301,7 +315,7 @@ def fit_learned_skip(
 
     arrays = trained(features, loss, units=units, steps=steps, decay=decay, seed=seed)
     expected = LearnedSkip(0.0, 0.0, arrays).expected(torch.from_numpy(features))
-    # Without interpolation: the threshold is what some token has, and that one is skipped.
+    # The quantile is not interpolated: the threshold is the number of a token, which is skipped.
     order = np.sort(expected.numpy())
     place = int(np.ceil(share * len(order))) - 1
     lowest = float(order[0])
@@ -310,10 +324,10 @@ def fit_learned_skip(
 
 
 def check_share(share: float) -> None:
-    """Refuses a share that is none.
+    """Refuses a share that is not in [0, 1].
 
     Raises:
-        ConfigError: when it is not a number in [0, 1].
+        ConfigError: when the share is not a number in [0, 1].
     """
     if isinstance(share, bool) or not 0.0 <= share <= 1.0:
         raise ConfigError(f"the share of tokens to skip must lie between 0 and 1, not {share!r}")
@@ -322,20 +336,20 @@ def check_share(share: float) -> None:
 def _usable(
     features: list[Array], log_p_lm: Array, log_p_knn: Array
 ) -> tuple[list[Array], Array, Array]:
-    """The tokens that a gate can do something about, in float64.
+    """Selects the tokens that a gate can change, and converts the arrays to float64.
 
     Args:
-        features: Each [n]; the first is the nearest neighbor's distance.
-        log_p_lm: [n].
-        log_p_knn: [n].
+        features: The features, each [n]. The first is the nearest neighbor's distance.
+        log_p_lm: [n], log p_LM of the text's tokens.
+        log_p_knn: [n], log p_kNN of the text's tokens.
     """
     columns = [np.asarray(one, dtype=np.float64) for one in (*features, log_p_lm, log_p_knn)]
     if any(one.ndim != 1 or len(one) != len(columns[0]) for one in columns):
-        raise ConfigError("a gate is fitted to arrays of one length, a number for each token")
+        raise ConfigError("the arrays that a gate is fitted to need one number for each token")
     if any(np.isnan(one).any() for one in columns):
         raise ConfigError("the arrays that a gate is fitted to hold NaN: compute them again")
     kept = np.isfinite(columns[0]) & (np.maximum(columns[-2], columns[-1]) > -np.inf)
     if not kept.any():
-        raise ConfigError("no token has a neighbor: fit the gate on text of the datastore's kind")
+        raise ConfigError("no token has a neighbor: fit the gate on text like the datastore's")
     *read, lm, knn = (one[kept] for one in columns)
     return read, lm, knn

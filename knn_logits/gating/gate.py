@@ -1,6 +1,6 @@
-"""`Gate`: a λ for each row in place of one number, and what every gate shares.
+"""`Gate` gives a λ for each row in place of one number. This module has what all gates share.
 
-Knows neighbors and probabilities; nothing of models, of indexes, or of how a gate was fitted.
+It knows neighbors and probabilities, but no models and indexes, and not how a gate was fitted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from knn_logits.config import Metric
 from knn_logits.errors import ConfigError
 from knn_logits.neighbors import Neighbors
 
-# A model without any say leaves a token without a vote impossible; in float32 a sigmoid reaches 1.
+# λ stays below 1, since with λ 1 a token without a vote would be impossible. A sigmoid in float32
+# can reach 1.
 MOST_BY_NETWORK = 0.999
 
 
@@ -22,25 +23,27 @@ MOST_BY_NETWORK = 0.999
 class Gate(Protocol):
     """Decides how much the neighbors' vote counts, row by row.
 
-    Whatever has this method can be given as `lmbda`. A gate that was fitted for one metric says so
-    in an attribute `metric`, and is refused where another one is in use.
+    Any object with this method can be given as `lmbda`. A gate that was fitted for a metric has an
+    attribute `metric`, and is refused with another metric.
 
-    A gate may also have a method `searches(log_p_lm)`, of the model's log-probabilities as above,
-    that returns bool [rows]: False where no neighbors are to be looked for. Such a row has λ 0.
-    He et al. (2021), "Efficient Nearest Neighbor Language Models", section 4.1.
+    A gate may also have a method `searches(log_p_lm)`. It takes the model's log-probabilities and
+    returns bool [rows]: False where no search is needed. Such a row has λ 0. He et al. (2021),
+    "Efficient Nearest Neighbor Language Models", section 4.1.
 
-    And it may have a method `weigh(neighbors, log_weights, metric, log_p_lm)` that is asked in
-    place of `lmbda`, and decides on the weight of each neighbor as well: given log w_i [rows, k],
-    it returns λ [rows] and log w_i [rows, k], the weights of a row with neighbors summing to 1.
+    A gate may also have a method `weigh(neighbors, log_weights, metric, log_p_lm)`, which is then
+    called instead of `lmbda`. It also chooses the weight of each neighbor. It takes log w_i
+    [rows, k], and returns λ [rows] and log w_i [rows, k]. The weights of a row with neighbors must
+    sum to 1.
     """
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
-        """λ of each row.
+        """Returns λ of each row.
 
         Args:
-            neighbors: Of each row's query, in no promised order; a row may have none.
-            metric: What their distances are.
-            log_p_lm: The model's normalised log-probabilities as other processors left them,
+            neighbors: The neighbors of each row's query, in no particular order. A row may have
+                no neighbor.
+            metric: The metric of the neighbors' distances.
+            log_p_lm: The model's normalised log-probabilities after all earlier processors,
                 float32 [rows, vocabulary], on the device of the neighbors.
 
         Returns:
@@ -50,12 +53,12 @@ class Gate(Protocol):
 
 
 def gate_name(gate: Gate) -> str:
-    """What a gate is called in results: "learned", "distance", "learned, skips by confidence"."""
+    """Returns a gate's name in results: "learned", "distance", "learned, skips by confidence"."""
     return str(getattr(gate, "kind", type(gate).__name__))
 
 
 def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | None, Gate | None]:
-    """What was given as λ: a number or a gate.
+    """Tells whether a number or a gate was given as λ.
 
     Args:
         lmbda: A number, a gate, or None for neither.
@@ -72,24 +75,24 @@ def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | Non
     own = getattr(lmbda, "metric", None)
     if own is not None and own != metric:
         raise ConfigError(
-            f"the gate was fitted for the metric {own}, the datastore has {metric}: fit a gate on "
-            "this datastore, or give a number as lmbda"
+            f"the gate was fitted for the metric {own}, but the datastore has {metric}: fit a gate "
+            "on this datastore, or give a number as lmbda"
         )
     return None, lmbda
 
 
 def rows_to_search(gate: Gate | None, log_p_lm: Tensor) -> Tensor | None:
-    """The rows for which a gate wants neighbors.
+    """Returns the rows that a gate wants neighbors for.
 
     Args:
-        gate: Any gate, or none.
-        log_p_lm: [rows, vocabulary].
+        gate: A gate, or None.
+        log_p_lm: The model's log-probabilities, [rows, vocabulary].
 
     Returns:
-        bool [rows], on the CPU; None where there is no gate that leaves rows out.
+        bool [rows], on the CPU. None if there is no gate, or it never skips a search.
 
     Raises:
-        ConfigError: when the gate answers with anything else.
+        ConfigError: when the gate returns anything else.
     """
     searches = getattr(gate, "searches", None)
     if searches is None:
@@ -99,38 +102,38 @@ def rows_to_search(gate: Gate | None, log_p_lm: Tensor) -> Tensor | None:
     if not isinstance(found, Tensor) or found.shape != (rows,) or found.dtype != torch.bool:
         what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found)
         raise ConfigError(
-            f"{type(gate).__name__}.searches must return a bool tensor of shape ({rows},), one "
-            f"answer a row, not {what}"
+            f"{type(gate).__name__}.searches must return a bool tensor of shape ({rows},), with "
+            f"one answer for each row, not {what}"
         )
     return found.cpu()
 
 
 def lmbda_of_rows(gate: Gate, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
-    """A gate's λ, checked, and 0 for every row without neighbors.
+    """Asks a gate for λ and checks the answer. A row without neighbors gets λ 0.
 
     Args:
         gate: Any gate.
         neighbors: The neighbors of `rows` queries.
         metric: Metric of their distances.
-        log_p_lm: [rows, vocabulary].
+        log_p_lm: The model's log-probabilities, [rows, vocabulary].
 
     Returns:
         [rows], in [0, 1], in the type and on the device of `log_p_lm`.
 
     Raises:
-        ConfigError: when the gate answers with anything else.
+        ConfigError: when the gate returns anything else.
     """
     share = gate.lmbda(neighbors, metric, log_p_lm)
     return _checked(share, f"{type(gate).__name__}.lmbda", neighbors, log_p_lm)
 
 
 def _checked(share: object, source: str, neighbors: Neighbors, log_p_lm: Tensor) -> Tensor:
-    """λ as a gate gave it, 0 for rows without neighbors."""
+    """Checks λ as a gate gave it, and sets it to 0 for rows without neighbors."""
     if not isinstance(share, Tensor) or share.shape != (neighbors.rows,):
         what = tuple(share.shape) if isinstance(share, Tensor) else type(share).__name__
         raise ConfigError(
-            f"{source} must return a tensor of shape ({neighbors.rows},), one number a row, not "
-            f"{what}"
+            f"{source} must return a tensor of shape ({neighbors.rows},), with one number for each "
+            f"row, not {what}"
         )
     share = share.to(log_p_lm)
     if not bool(((share >= 0.0) & (share <= 1.0)).all()):
@@ -143,20 +146,20 @@ def _checked(share: object, source: str, neighbors: Neighbors, log_p_lm: Tensor)
 def weigh_rows(
     gate: Gate, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A gate's λ, and the weights of the neighbors as it wants them, checked.
+    """Asks a gate for λ and the weights of the neighbors, and checks the answer.
 
     Args:
         gate: Any gate.
         neighbors: The neighbors of `rows` queries.
         log_weights: log w_i, [rows, k].
         metric: Metric of their distances.
-        log_p_lm: [rows, vocabulary].
+        log_p_lm: The model's log-probabilities, [rows, vocabulary].
 
     Returns:
-        λ [rows] as from `lmbda_of_rows`, and log w_i [rows, k].
+        λ [rows] as in `lmbda_of_rows`, and log w_i [rows, k].
 
     Raises:
-        ConfigError: when the gate answers with anything else.
+        ConfigError: when the gate returns anything else.
     """
     weigh = getattr(gate, "weigh", None)
     if weigh is None:

@@ -1,10 +1,10 @@
-"""`LearnedGate`: λ by a small network on what the neighbors and the model's distribution look like.
+"""`LearnedGate` chooses λ by a small network that reads the neighbors and the model's distribution.
 
-He et al. (2021), "Efficient Nearest Neighbor Language Models", section 4.1, let a network on the
-model's confidence and entropy decide; Zheng et al. (2021), "Adaptive Nearest Neighbor Machine
-Translation", section 3, one on distances and on how many values the neighbors have. Here it is
-both, and whether the model would have said what the nearest neighbor says. No feature depends on
-the temperature.
+The network of He et al. (2021), "Efficient Nearest Neighbor Language Models", section 4.1, reads the
+model's confidence and entropy. The network of Zheng et al. (2021), "Adaptive Nearest Neighbor
+Machine Translation", section 3, reads distances and the number of different values. This one reads
+both, and also the model's probability of the nearest neighbor's value. No feature depends on the
+temperature.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LEAST_LOG_P = -20.0
 
 
 def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
-    """What a `LearnedGate` reads.
+    """Computes the features that a `LearnedGate` reads.
 
     Args:
         neighbors: The neighbors of `rows` queries.
@@ -44,8 +44,8 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
         log_p_lm: The model's log-probabilities, [rows, vocabulary].
 
     Returns:
-        float32 [rows, features], finite, in the order of `FEATURES`; natural logarithms and nats.
-        The features of neighbors are 0 for a row that has none.
+        float32 [rows, features], finite, in the order of `FEATURES`, in natural logarithms and
+        nats. For a row without neighbors, the features of neighbors are 0.
     """
     rows = neighbors.rows
     found = torch.zeros(rows, 4, dtype=torch.float32, device=log_p_lm.device)
@@ -75,12 +75,12 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
 class LearnedGate:
     """λ = sigmoid(out · tanh(hidden · (features - mean) / scale + hidden_bias) + out_bias).
 
-    At most 0.999, so that the model keeps a say.
-    `fit_learned_gate` makes one; a few hundred numbers, read in no time beside a search. A row
-    without neighbors has λ 0.
+    λ is at most 0.999, so that the model's share is never 0. A row without neighbors has λ 0.
+    `fit_learned_gate` makes a gate. It has a few hundred numbers, and is fast compared with a
+    search.
 
     Args:
-        metric: What the distances are that it was fitted for.
+        metric: The metric of the distances that the gate was fitted for.
         arrays: `mean` and `scale` [features], `hidden` [units, features], `hidden_bias` [units],
             `out` [units], `out_bias` [1], all finite, `scale` above 0.
 
@@ -95,18 +95,20 @@ class LearnedGate:
         self._network = Network("LearnedGate", len(FEATURES), arrays)
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
-        """λ of each row; see `Gate.lmbda`.
+        """Returns λ of each row, as `Gate.lmbda` says.
 
         Raises:
             ConfigError: when the gate was fitted for another metric.
         """
         if metric != self.metric:
-            raise ConfigError(f"this gate reads {self.metric} distances, not {metric}: fit another")
+            raise ConfigError(
+                f"this gate was fitted for the metric {self.metric}, not {metric}: fit another gate"
+            )
         lmbda = self.at(gate_features(neighbors, metric, log_p_lm))
         return lmbda.masked_fill(nearest_distance(neighbors, metric).isinf(), 0.0)
 
     def at(self, features: Tensor) -> Tensor:
-        """λ for some features.
+        """Returns λ for some features.
 
         Args:
             features: float32 [n, features].
@@ -117,15 +119,15 @@ class LearnedGate:
         return torch.sigmoid(self._network(features)).clamp(max=MOST_BY_NETWORK)
 
     def to_arrays(self) -> dict[str, Array]:
-        """The gate as arrays, float32."""
+        """Returns the gate as arrays, float32."""
         return self._network.to_arrays()
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> LearnedGate:
-        """The gate from its arrays.
+        """Makes the gate from its arrays.
 
         Raises:
-            KeyError: when one is missing.
-            ConfigError: when their values are no gate's.
+            KeyError: when an array is missing.
+            ConfigError: when the arrays do not form a gate.
         """
         return cls(metric, arrays)

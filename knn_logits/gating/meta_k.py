@@ -1,12 +1,12 @@
-"""`MetaKGate`: how many of the nearest neighbors to trust, and how much, token by token.
+"""`MetaKGate` chooses at each token how many of the nearest neighbors count, and how much.
 
 Zheng et al. (2021), "Adaptive Nearest Neighbor Machine Translation", section 3 (meta-k network):
-a small network shares probability out over {no neighbors, the nearest 1, 2, 4, ..., k}, and
+a small network divides probability between {no neighbors, the nearest 1, 2, 4, ..., k}, and
 
     p(y) = a_0 p_LM(y) + sum over j of a_j p_kNN(y | the nearest k_j)
 
-That is again a mixture of p_LM and one vote: λ = 1 - a_0, and each neighbor's weight is the sum of
-what it has in the sets it belongs to. So whatever works with λ and weights works here.
+This is again a mixture of p_LM and one vote: λ = 1 - a_0, and the weight of a neighbor is the sum of
+its weights in all sets that it belongs to. So everything that works with λ and weights works here.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ def meta_k_features(
     *,
     order: Tensor | None = None,
 ) -> Tensor:
-    """What a `MetaKGate` reads.
+    """Computes the features that a `MetaKGate` reads.
 
     Args:
         neighbors: The neighbors of `rows` queries.
         metric: Metric of their distances.
         log_p_lm: The model's log-probabilities, [rows, vocabulary].
-        ks: Ascending.
-        order: From `nearest_first`, where that is known.
+        ks: The values of k, ascending.
+        order: The result of `nearest_first`, if it is already known.
 
     Returns:
-        float32 [rows, 6 + 2 ks], finite: those of `gate_features`, the distance of the k-th
-        nearest for each k, and the logarithm of how many values the nearest k have. Where fewer
-        were found, all of them count as the nearest k. The features of neighbors are 0 for a row
-        that has none.
+        float32 [rows, 6 + 2 ks], finite. These are the features of `gate_features`, the distance
+        of the k-th nearest neighbor for each k, and the logarithm of the number of different
+        values among the nearest k. If fewer than k were found, all of them count as the nearest k.
+        For a row without neighbors, the features of neighbors are 0.
     """
     plain = gate_features(neighbors, metric, log_p_lm)
     rows = neighbors.rows
@@ -65,7 +65,7 @@ def meta_k_features(
     distances = neighbors.distances.gather(-1, order.gather(-1, columns))
     values = neighbors.values.gather(-1, order)
     by_value, places = values.sort(dim=-1, stable=True)
-    # The first of each value in the order of the values is its nearest, since the sort is stable.
+    # The sort is stable, so the first neighbor with a value is the nearest with that value.
     first = torch.ones_like(by_value)
     first[:, 1:] = (by_value[:, 1:] != by_value[:, :-1]).long()
     different = torch.zeros_like(first).scatter_(-1, places, first).cumsum(-1)
@@ -76,9 +76,13 @@ def meta_k_features(
 
 
 def nearest_first(neighbors: Neighbors, metric: Metric) -> Tensor:
-    """int64 [rows, k], the columns of each row from the nearest to the farthest, padding last.
+    """Sorts the columns of each row from the nearest to the farthest, with padding last.
 
-    Of two equally near, the one of the lower entry comes first: equal contexts have equal keys.
+    Equal contexts have equal keys. Of two equally near entries the one with the lower number comes
+    first.
+
+    Returns:
+        int64 [rows, k], numbers of columns.
     """
     by_entry = neighbors.ids.argsort(dim=-1)
     distances = neighbors.distances.gather(-1, by_entry)
@@ -87,18 +91,18 @@ def nearest_first(neighbors: Neighbors, metric: Metric) -> Tensor:
 
 
 class MetaKGate:
-    """Shares of the model and of the nearest 1, 2, 4, ..., k neighbors, by a small network.
+    """A network that chooses the shares of the model and of the nearest 1, 2, 4, ..., k neighbors.
 
-    `fit_meta_k_gate` makes one. A row without neighbors has λ 0; others have 0.999 at most, so that
-    the model keeps a say.
+    `fit_meta_k_gate` makes a gate. λ is at most 0.999, so that the model's share is never 0. A row
+    without neighbors has λ 0.
 
     Args:
-        metric: What the distances are that it was fitted for.
-        ks: Ascending, each at least 1; a neighbor beyond the last has no vote.
-        arrays: Of the network, with 6 + 2 ks inputs and 1 + ks outputs; see `Network`.
+        metric: The metric of the distances that the gate was fitted for.
+        ks: The values of k, ascending, each at least 1. Neighbors beyond the last have no vote.
+        arrays: The arrays of a `Network` with 6 + 2 ks inputs and 1 + ks outputs.
 
     Raises:
-        ConfigError: when the arrays do not fit together or ks are no such numbers.
+        ConfigError: when the arrays do not fit together or `ks` are not such numbers.
     """
 
     kind = "meta-k"
@@ -114,13 +118,13 @@ class MetaKGate:
             or (np.diff(found, prepend=0.0) < 1.0).any()
             or found[-1] >= 2**24
         ):
-            raise ConfigError("the ks of a MetaKGate must be rising whole numbers above 0")
+            raise ConfigError("the ks of a MetaKGate must be ascending whole numbers above 0")
         self.ks: tuple[int, ...] = tuple(found.astype(int).tolist())
         inputs = len(FEATURES) + 2 * len(self.ks)
         self._network = Network("MetaKGate", inputs, arrays, outputs=1 + len(self.ks))
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
-        """λ of each row; see `Gate.lmbda`. `weigh` says what each neighbor gets of it.
+        """Returns λ of each row, as `Gate.lmbda` says. `weigh` divides it among the neighbors.
 
         Raises:
             ConfigError: when the gate was fitted for another metric.
@@ -130,7 +134,7 @@ class MetaKGate:
     def weigh(
         self, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """λ of each row, and log w_i of the neighbors; see `Gate`.
+        """Returns λ of each row, and log w_i of the neighbors, as `Gate` says.
 
         Raises:
             ConfigError: when the gate was fitted for another metric.
@@ -142,10 +146,10 @@ class MetaKGate:
         weights = log_weights.gather(-1, order)
         ks = torch.tensor(self.ks, device=weights.device)
         within = weights.exp().cumsum(-1)[:, ks.clamp(max=neighbors.k) - 1]
-        # Of each set's weights the part that one unit of w_i has; a set without weight has none.
+        # The share of a set for one unit of w_i in it. A set without weight has no share.
         there = within >= torch.finfo(within.dtype).tiny
         parts = torch.where(there, shares / within, torch.zeros_like(within))
-        # A neighbor is in its own set and in all larger ones.
+        # A neighbor belongs to its own set and to all larger ones.
         sums = torch.nn.functional.pad(parts.flip(-1).cumsum(-1).flip(-1), (0, 1))
         ranks = torch.arange(1, neighbors.k + 1, device=weights.device)
         mixed = weights + sums[:, torch.bucketize(ranks, ks)].log()
@@ -158,37 +162,39 @@ class MetaKGate:
         self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, order: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         if metric != self.metric:
-            raise ConfigError(f"this gate reads {self.metric} distances, not {metric}: fit another")
+            raise ConfigError(
+                f"this gate was fitted for the metric {self.metric}, not {metric}: fit another gate"
+            )
         said = self._network(meta_k_features(neighbors, metric, log_p_lm, self.ks, order=order))
         lmbda = torch.sigmoid(said[:, 1:].logsumexp(-1) - said[:, 0]).clamp(max=MOST_BY_NETWORK)
         lmbda = lmbda.masked_fill(nearest_distance(neighbors, metric).isinf(), 0.0)
         return lmbda, torch.softmax(said[:, 1:], dim=-1)
 
     def at(self, features: Tensor) -> Tensor:
-        """log a_0, log a_1, ... for some features.
+        """Returns log a_0, log a_1, ... for some features.
 
         Args:
-            features: float32 [n, features], from `meta_k_features`.
+            features: float32 [n, features], the result of `meta_k_features`.
 
         Returns:
             float32 [n, 1 + ks].
         """
         shares = torch.log_softmax(self._network(features), dim=-1)
         model = shares[:, :1].clamp(min=math.log1p(-MOST_BY_NETWORK))
-        # What the model is given back is taken from the sets, in proportion.
+        # If the model's share is raised, the sets lose in proportion.
         sets = torch.log_softmax(shares[:, 1:], dim=-1) + torch.log1p(-model.exp())
         return torch.cat([model, sets], dim=-1)
 
     def to_arrays(self) -> dict[str, Array]:
-        """The gate as arrays, float32."""
+        """Returns the gate as arrays, float32."""
         return {"ks": np.array(self.ks, np.float32), **self._network.to_arrays()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> MetaKGate:
-        """The gate from its arrays.
+        """Makes the gate from its arrays.
 
         Raises:
-            KeyError: when one is missing.
-            ConfigError: when their values are no gate's.
+            KeyError: when an array is missing.
+            ConfigError: when the arrays do not form a gate.
         """
         return cls(metric, arrays["ks"].tolist(), arrays)

@@ -1,6 +1,6 @@
-"""A network of one hidden layer that reads features of a token and says one number or several.
+"""A network with one hidden layer that maps features of a token to one or several numbers.
 
-Knows arrays and how to train on them; what features and number mean is the gates' business.
+This module knows arrays and how to train on them. The gates know what the numbers mean.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from knn_logits.errors import ConfigError
 
 ARRAYS = ("mean", "scale", "hidden", "hidden_bias", "out", "out_bias")
 _BATCH = 4096
-# Standard deviations from the mean.
+# Features are clipped at so many standard deviations from the mean.
 _FARTHEST = 1e15
 _RATE = 0.02
 
@@ -27,16 +27,16 @@ class Network:
     """out · tanh(hidden · (features - mean) / scale + hidden_bias) + out_bias.
 
     Args:
-        owner: Whose network it is, for errors.
+        owner: Name of the gate that it belongs to, for errors.
         inputs: Number of features.
         arrays: `mean` and `scale` [features], `hidden` [units, features], `hidden_bias` [units],
             `out` [units] or [outputs, units], `out_bias` [1] or [outputs], all finite, `scale`
             above 0.
-        outputs: How many numbers it says; None for one.
+        outputs: Number of outputs as a dimension of its own; None for a single number.
 
     Raises:
         ConfigError: when the arrays do not fit together.
-        KeyError: when one is missing.
+        KeyError: when an array is missing.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Network:
             raise ConfigError(f"scale of a {owner} must be above 0")
 
     def __call__(self, features: Tensor) -> Tensor:
-        """The network's number for each row, or its numbers.
+        """Computes the network's number or numbers for each row.
 
         Args:
             features: float32 [n, features].
@@ -70,13 +70,13 @@ class Network:
         """
         weights = (one.to(features.device) for one in self._weights.values())
         mean, scale, hidden, hidden_bias, out, out_bias = weights
-        # Nothing in here is infinite, whatever the features: the weights are bounded as well.
+        # The features are clipped and the weights are bounded, so nothing here becomes infinite.
         near = ((features - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
         inside = torch.tanh(near @ hidden.T + hidden_bias)
         return torch.inner(inside, out) + out_bias
 
     def to_arrays(self) -> dict[str, Array]:
-        """The network as arrays, float32."""
+        """Returns the network as arrays, float32."""
         return {name: one.cpu().numpy() for name, one in self._weights.items()}
 
 
@@ -90,19 +90,23 @@ def trained(
     seed: int,
     outputs: int | None = None,
 ) -> dict[str, Tensor]:
-    """The arrays of a network, trained with AdamW on batches of 4,096 rows.
+    """Trains a network with AdamW on batches of 4,096 rows.
 
-    Takes seconds on one core; the same seed and thread number give the same network.
+    The training takes seconds on one core. The same seed and number of threads give the same
+    network.
 
     Args:
         features: [n, features].
-        loss: Of the network's numbers for some rows, [some] or [some, outputs], and int64 [some],
-            which rows they are; a scalar.
-        units: Hidden units.
+        loss: Returns a scalar, given the network's outputs for some rows, [some] or
+            [some, outputs], and the numbers of these rows, int64 [some].
+        units: Number of hidden units.
         steps: Number of training steps.
         decay: Weight decay.
         seed: Seed of the first weights and of the batches.
-        outputs: How many numbers it says; None for one.
+        outputs: Number of outputs as a dimension of its own; None for a single number.
+
+    Returns:
+        The arrays of the network by name, as `Network` takes them.
     """
     read = torch.from_numpy(np.asarray(features)).float()
     inputs = read.shape[1]
@@ -141,7 +145,7 @@ def _out_shape(units: int, outputs: int | None) -> tuple[int, ...]:
 def _numbers(owner: str, name: str, values: Any) -> Tensor:
     values = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     array = np.array(values, dtype=np.float32)
-    # NaN is not within any bound.
+    # A comparison with NaN is false, so this refuses NaN as well.
     if not array.size or not (np.abs(array) <= LARGEST_IN_GATE).all():
         raise ConfigError(
             f"{name} of a {owner} must be finite numbers, {LARGEST_IN_GATE:g} at most"

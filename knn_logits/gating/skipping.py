@@ -1,8 +1,8 @@
-"""Gates that also say where no neighbors need to be looked for, by the model's distribution alone.
+"""Gates that also skip searches. They decide by the model's distribution alone.
 
-What is known before the search is what the model says. He et al. (2021), "Efficient Nearest
-Neighbor Language Models", section 4.1 (adaptive retrieval), leave the search out where a network
-expects little of it, and so many of them as a speed asks for.
+Before a search only the model's distribution is known. He et al. (2021), "Efficient Nearest Neighbor
+Language Models", section 4.1 (adaptive retrieval), skip the searches that a network expects little
+of. The share of skipped searches is chosen by the wanted speed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEAST = -30.0
 
 
 def entropy_of(log_p: Tensor) -> Tensor:
-    """The entropy of each row in nats, [rows]; a token of log-probability -inf adds nothing."""
+    """Computes each row's entropy in nats, [rows]. A log-probability of -inf adds nothing."""
     p = log_p.exp()
     entropy = -(p * log_p).sum(-1)
     if bool(entropy.isnan().any()):  # 0 * -inf is NaN
@@ -44,13 +44,13 @@ def entropy_of(log_p: Tensor) -> Tensor:
 
 
 def skip_features(log_p_lm: Tensor) -> Tensor:
-    """What a `LearnedSkip` reads.
+    """Computes the features that a `LearnedSkip` reads.
 
     Args:
         log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
 
     Returns:
-        float32 [rows, features], finite, in the order of `SKIP_FEATURES`; natural logarithms.
+        float32 [rows, features], finite, in the order of `SKIP_FEATURES`, in natural logarithms.
     """
     top = log_p_lm.topk(min(_MANY, log_p_lm.shape[-1]), dim=-1).values
     found = torch.stack(
@@ -60,7 +60,7 @@ def skip_features(log_p_lm: Tensor) -> Tensor:
             top[:, :_FEW].logsumexp(-1),
             top.logsumexp(-1),
             entropy_of(log_p_lm),
-            # Beyond the likeliest few, squares add nothing.
+            # Only the likeliest tokens matter in a sum of squares.
             (2.0 * top).logsumexp(-1),
         ],
         dim=-1,
@@ -69,10 +69,10 @@ def skip_features(log_p_lm: Tensor) -> Tensor:
 
 
 class _Skipping:
-    """What the gates that skip have in common: λ where they search.
+    """What the gates that skip have in common: λ where a search is made.
 
     Args:
-        lmbda: A number in [0, 1], or a gate.
+        lmbda: λ where a search is made: a number in [0, 1], or a gate.
     """
 
     skip: ClassVar[str]
@@ -81,22 +81,25 @@ class _Skipping:
         if not isinstance(lmbda, Gate):
             lmbda = KNNConfig(lmbda=lmbda).lmbda  # checks its range
         elif getattr(lmbda, "searches", None) is not None:
-            raise ConfigError("a gate that skips takes a number or a gate that does not")
+            raise ConfigError(
+                "a gate that skips cannot hold another gate that skips: give a number or another "
+                "gate"
+            )
         self.inner: float | Gate = lmbda
 
     @property
     def metric(self) -> Metric | None:
-        """Of the distances that λ is read from, None where any will do."""
+        """The metric of the distances that λ depends on; None if any metric will do."""
         return getattr(self.inner, "metric", None)
 
     @property
     def kind(self) -> str:
-        """What λ is, and how the gate skips."""
+        """The kind of λ, and how the gate skips."""
         inner = gate_name(self.inner) if isinstance(self.inner, Gate) else f"{self.inner:g}"
         return f"{inner}, skips by {self.skip}"
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
-        """λ of each row; see `Gate.lmbda`. A row that was not searched for has λ 0."""
+        """Returns λ of each row, as `Gate.lmbda` says. A row without a search has λ 0."""
         if isinstance(self.inner, Gate):
             found = self.inner.lmbda(neighbors, metric, log_p_lm)
         else:
@@ -108,7 +111,7 @@ class _Skipping:
     def weigh(
         self, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """λ of each row as from `lmbda`, and weights as the inner gate wants them; see `Gate`."""
+        """Returns λ of each row as `lmbda` does, and the weights that the inner gate chooses."""
         weigh = getattr(self.inner, "weigh", None)
         if weigh is None:
             return self.lmbda(neighbors, metric, log_p_lm), log_weights
@@ -122,13 +125,13 @@ class _Skipping:
 
 
 class ConfidenceSkip(_Skipping):
-    """Skips where the model is sure of its token.
+    """Skips the search where the model is certain of its token.
 
         KNNLogitsProcessor(model, store, lmbda=ConfidenceSkip(0.5, limit=0.9))
 
     Args:
-        lmbda: Where it searches: a number in [0, 1], or a gate.
-        limit: Searches where no token has more than this probability, in [0, 1].
+        lmbda: λ where a search is made: a number in [0, 1], or a gate.
+        limit: A search is made where no token has a higher probability than this, in [0, 1].
 
     Raises:
         ConfigError: when a value is out of its range.
@@ -140,7 +143,7 @@ class ConfidenceSkip(_Skipping):
         super().__init__(lmbda)
         if isinstance(limit, bool) or not 0.0 <= float(limit) <= 1.0:
             raise ConfigError(f"limit must be a probability, not {limit!r}")
-        self.limit = float(np.float32(limit))  # as a file keeps it
+        self.limit = float(np.float32(limit))  # a file stores it in float32
 
     def searches(self, log_p_lm: Tensor) -> Tensor:
         """bool [rows], where to search; see `Gate`."""
@@ -163,15 +166,15 @@ class ConfidenceSkip(_Skipping):
 
 
 class LearnedSkip(_Skipping):
-    """Skips where a small network expects little of the neighbors.
+    """Skips the search where a small network expects little of the neighbors.
 
-    `fit_learned_skip` makes one. The network predicts from the model's distribution how many nats
-    the neighbors would win.
+    `fit_learned_skip` makes a gate. The network predicts from the model's distribution how many
+    nats the neighbors would gain.
 
     Args:
-        lmbda: Where it searches: a number in [0, 1], or a gate.
-        threshold: Searches where more than this is expected, in nats.
-        arrays: Of the network; see `Network`.
+        lmbda: λ where a search is made: a number in [0, 1], or a gate.
+        threshold: A search is made where the expected gain is higher than this, in nats.
+        arrays: The arrays of a `Network`.
 
     Raises:
         ConfigError: when a value is out of its range.
@@ -187,10 +190,10 @@ class LearnedSkip(_Skipping):
         self._network = Network("LearnedSkip", len(SKIP_FEATURES), arrays)
 
     def expected(self, features: Tensor) -> Tensor:
-        """What the neighbors are expected to win.
+        """Returns the gain that is expected from the neighbors.
 
         Args:
-            features: float32 [n, features], from `skip_features`.
+            features: float32 [n, features], the result of `skip_features`.
 
         Returns:
             float32 [n], in nats.

@@ -1,6 +1,6 @@
-"""Gates as plain arrays, in a .safetensors file of their own or in a datastore's.
+"""Stores gates as plain arrays, in a .safetensors file or in a datastore.
 
-The metadata names the kind and the metric; the arrays are the gate's own.
+The metadata names the kind and the metric of a gate. The arrays are those that the gate returns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip
 
 _VERSION = "1"
 _SKIP = "skip."
-# The gates that search always.
+# The gates that always search.
 WeightGate: TypeAlias = DistanceGate | LearnedGate | MetaKGate
 StoredGate: TypeAlias = WeightGate | ConfidenceSkip | LearnedSkip
 _KINDS: dict[str | None, type[DistanceGate] | type[LearnedGate] | type[MetaKGate]] = {
@@ -38,15 +38,15 @@ _SKIPS: dict[str, type[ConfidenceSkip] | type[LearnedSkip]] = {
     ConfidenceSkip.skip: ConfidenceSkip,
     LearnedSkip.skip: LearnedSkip,
 }
-# In place of a gate, for one that skips: a constant λ.
+# This stands for a constant λ in place of a gate, within a gate that skips.
 _NUMBER = "number"
 
 
 def gate_arrays(gate: StoredGate) -> tuple[dict[str, Array], dict[str, str]]:
-    """A gate as the arrays and the metadata of a .safetensors file.
+    """Returns a gate as the arrays and the metadata of a .safetensors file.
 
     Raises:
-        ConfigError: when it holds a gate of the user's own, which has no such form.
+        ConfigError: when the gate is or contains an object of the user's, which has no such form.
     """
     arrays: dict[str, Array] = {}
     metadata = {"version": _VERSION}
@@ -62,21 +62,24 @@ def gate_arrays(gate: StoredGate) -> tuple[dict[str, Array], dict[str, str]]:
         }
     if isinstance(weight, float):
         return arrays | {"lmbda": np.array([weight], np.float32)}, metadata | {"gate": _NUMBER}
-    raise ConfigError(f"a {type(weight).__name__} has no form in a file: save what it is made of")
+    raise ConfigError(
+        f"a {type(weight).__name__} is not a gate of this package and cannot be saved: save the "
+        "numbers that it consists of"
+    )
 
 
 def gate_from_arrays(
     arrays: Mapping[str, Array], metadata: Mapping[str, str], *, name: str = "the file"
 ) -> StoredGate:
-    """A gate from what `gate_arrays` gave.
+    """Makes a gate from the result of `gate_arrays`.
 
     Args:
-        arrays: As read; their shapes and values are checked.
-        metadata: As read.
-        name: The file's, for errors.
+        arrays: The arrays of a file. Their shapes and values are checked.
+        metadata: The metadata of the file.
+        name: The name of the file, for errors.
 
     Raises:
-        DamagedError: when they are no gate.
+        DamagedError: when the arrays do not form a gate.
     """
     kind, version, skip = metadata.get("gate"), metadata.get("version"), metadata.get("skip")
     try:
@@ -95,15 +98,15 @@ def gate_from_arrays(
         return weight
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(
-            f"{name} holds no gate that this version can read ({error}): fit it again"
+            f"{name} does not hold a gate that this version can read ({error}): fit it again"
         ) from error
 
 
 def stored_gate(store: Datastore) -> StoredGate | None:
-    """The gate that a datastore holds, None when it has none.
+    """Reads the gate of a datastore; None if the datastore has no gate.
 
     Raises:
-        DamagedError: when its file is no gate, or one of another metric than the datastore's.
+        DamagedError: when the file is not a gate, or the gate has another metric.
     """
     saved = store.gate_arrays()
     if saved is None:
@@ -111,21 +114,21 @@ def stored_gate(store: Datastore) -> StoredGate | None:
     gate = gate_from_arrays(*saved, name=f"the gate of {store.folder}")
     if gate.metric not in (None, store.manifest.metric):
         raise DamagedError(
-            f"the gate of {store.folder} reads {gate.metric} distances, not "
+            f"the gate of {store.folder} was fitted for the metric {gate.metric}, not "
             f"{store.manifest.metric}: fit another with `knn-logits tune --gate ... --write`"
         )
     return gate
 
 
 def lmbda_or_gate(lmbda: float | Gate | None, store: Datastore) -> tuple[float | None, Gate | None]:
-    """What weighs the neighbors: a number, a gate, or what a datastore has of its own.
+    """Decides what weighs the neighbors: a given number, a given gate, or the datastore's gate.
 
     Args:
-        lmbda: As given; None takes the datastore's gate if it holds one.
-        store: The datastore, the first of several.
+        lmbda: What the user gave; None takes the datastore's gate if it has one.
+        store: The datastore, or the first of several.
 
     Returns:
-        The number and the gate; both are None where the datastore's number holds.
+        The number and the gate. Both are None where the datastore's number holds.
 
     Raises:
         ConfigError: when the gate was fitted for another metric.
@@ -140,7 +143,7 @@ def save_gate(gate: StoredGate, path: str | os.PathLike[str]) -> None:
     """Writes a gate as one .safetensors file, whole or not at all.
 
     Raises:
-        ConfigError: when it holds a gate of the user's own, which has no form in a file.
+        ConfigError: when the gate is or contains an object of the user's, which cannot be saved.
         DatastoreError: when the disk is full or the folder cannot be written.
     """
     arrays, metadata = gate_arrays(gate)
@@ -151,6 +154,6 @@ def load_gate(path: str | os.PathLike[str]) -> StoredGate:
     """Reads a gate that `save_gate` wrote.
 
     Raises:
-        DamagedError: when the file is missing, damaged, or holds no gate of a known kind.
+        DamagedError: when the file is missing or damaged, or does not hold a known kind of gate.
     """
     return gate_from_arrays(*read_arrays(Path(path)), name=str(path))

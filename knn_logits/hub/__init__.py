@@ -1,1 +1,1 @@
-"""Sharing datastores: pushing them to the Hub, their cards, and the catalogue of published ones."""
+"""Shares datastores: publishes and fetches them, writes their cards, and lists published ones."""

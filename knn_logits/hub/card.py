@@ -1,7 +1,7 @@
-"""The card of a published datastore: front matter for the Hub's search, and a page for people.
+"""Makes the card of a published datastore: front matter for the Hub's search, a page for people.
 
-What the package writes stands between two marks and is replaced by the next push; everything else,
-and every front matter field that somebody changed, is the user's and stays.
+The part that the package writes is between two marks, and the next push replaces it. All other text
+belongs to the user and stays, and so does every field of the front matter that somebody changed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SIZES = (
     (10**8, "10M<n<100M"),
     (10**9, "100M<n<1B"),
 )
-# Characters of a manifest's text.
+# The most characters that are shown of a text from a manifest.
 _LONGEST = 500
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
-# The Hub's names of the licences that text comes under, by what people write.
+# The Hub's names of common licences of text, by the names that people write.
 _LICENSES = re.compile(
     r"cc0-1\.0|cc-by(-sa|-nc|-nd|-nc-sa|-nc-nd)?-[234]\.0|apache-2\.0|mit|bsd-[23]-clause|l?gpl-[23]\.0"
     r"|mpl-2\.0|odc-by|odbl|pddl|gfdl|unlicense|isc|artistic-2\.0"
@@ -41,16 +41,16 @@ _LICENSES = re.compile(
 
 
 def front_matter(manifest: Manifest) -> dict[str, Any]:
-    """The fields by which the Hub finds and sorts a datastore."""
+    """Makes the fields by which the Hub finds and sorts a datastore."""
     found: dict[str, Any] = {
         "tags": list(_TAGS),
         "size_categories": [
             next((name for limit, name in _SIZES if manifest.entries < limit), "n>1B")
         ],
-        # The files are arrays, which the Hub's viewer of tables cannot show.
+        # The files are arrays, and the Hub's viewer shows only tables.
         "viewer": False,
     }
-    # Any other name is that of a folder on somebody's disk.
+    # Any other name is a folder on somebody's disk.
     named = "/" in manifest.model.id or manifest.model.revision is not None
     if named and _HUB_NAME.fullmatch(manifest.model.id):
         found["base_model"] = manifest.model.id
@@ -63,28 +63,28 @@ def front_matter(manifest: Manifest) -> dict[str, Any]:
 
 
 def license_id(text: str) -> str | None:
-    """The Hub's name of a licence, None for one that it does not list."""
+    """Returns the Hub's name of a licence; None if the Hub does not list it."""
     plain = re.sub(r"[\s_-]+", "-", text.strip().lower())
     return plain if _LICENSES.fullmatch(plain) else None
 
 
 def page(manifest: Manifest, repo: str, commit_of: str | None, report: str | None = None) -> str:
-    """The part of a card that the package writes, in Markdown.
+    """Makes the package's part of a card, in Markdown.
 
     Args:
-        manifest: Of the datastore as it is published.
-        repo: Where it is published, "org/name".
-        commit_of: A revision to name in the example, None for the newest.
-        report: The page that `knn-logits eval --report` wrote.
+        manifest: The manifest of the datastore as it is published.
+        repo: The repository that it is published in, "org/name".
+        commit_of: A revision that the example names; None for the newest.
+        report: The report that `knn-logits eval --report` wrote.
     """
     load = f'"{repo}"' if commit_of is None else f'"{repo}", revision="{commit_of}"'
     model = _code(manifest.model.id)
-    # What a reader copies into a shell.
+    # A reader copies this into a shell.
     name = manifest.model.id if _HUB_NAME.fullmatch(manifest.model.id) else "MODEL"
     lines = [
-        f"A [knn-logits](https://pypi.org/project/knn-logits/) datastore: a kNN-LM memory for "
-        f"{model}, which looks its next token up in this text, and shows the "
-        "passage behind each word.",
+        f"A [knn-logits](https://pypi.org/project/knn-logits/) datastore, which is a kNN-LM memory "
+        f"for {model}. The model looks its next token up in this text, and shows the passage "
+        "behind each word.",
         "",
         "```python",
         "from knn_logits import Datastore, KNNLogitsProcessor",
@@ -147,9 +147,9 @@ def _table(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _line(text: str) -> str:
-    """Text from a manifest, which may hold anything, on one line, without what is not to be seen.
+    """Makes text from a manifest, which may hold anything, fit for one line.
 
-    Control characters, and those that turn the direction of what follows, are left out.
+    Control characters are left out, and so are characters that reverse the direction of text.
     """
     text = " ".join(text.split())
     text = "".join(one for one in text if unicodedata.category(one)[0] != "C")
@@ -157,12 +157,12 @@ def _line(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Text from a manifest, for a place in Markdown where it means nothing but itself."""
+    """Escapes text from a manifest for Markdown."""
     return re.sub(r"([\\`*_\[\](){}#!~])", r"\\\1", html.escape(_line(text), quote=False))
 
 
 def _code(text: str) -> str:
-    """Text from a manifest as code, which a backtick would end, and a comment's end a comment."""
+    """Makes text from a manifest code in Markdown, without backticks and ends of comments."""
     return "`" + re.sub("[<>]", "", _line(text).replace("`", "'")) + "`"
 
 
@@ -171,25 +171,25 @@ def _size(size: int) -> str:
 
 
 def _lowered(report: str) -> str:
-    """A report below the headings of the card."""
+    """Lowers the headings of a report below those of the card."""
     return re.sub(r"(?m)^(#{1,5}) ", r"#\1 ", report)
 
 
 def merged(old: str | None, repo: str, fields: Mapping[str, Any], body: str) -> str:
-    """A card with a new generated part and what the user wrote.
+    """Merges a new generated part with what the user wrote in the present card.
 
     Args:
-        old: The card that is there, None when there is none.
-        repo: Where the datastore is published.
-        fields: From `front_matter`.
-        body: From `page`.
+        old: The present card; None if there is none.
+        repo: The repository that the datastore is published in.
+        fields: The result of `front_matter`.
+        body: The result of `page`.
 
     Returns:
-        The card, front matter and all.
+        The card with its front matter.
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 
-    # So that no value ends the comment; JSON reads the escapes as the signs themselves.
+    # The escape keeps a value from ending the comment. JSON reads it as the character itself.
     values = json.dumps(dict(fields), sort_keys=True).replace(">", "\\u003e")
     noted = f"{_FIELDS}{values.replace('<', chr(92) + 'u003c')} -->"
     generated = "\n".join([BEGIN, noted, "", body, "", END])
@@ -210,7 +210,7 @@ def _replaced(text: str, generated: str) -> str:
 
 
 def _noted(text: str) -> dict[str, Any]:
-    """The fields that the package wrote the last time."""
+    """Returns the fields that the package wrote the last time."""
     for line in text.splitlines():
         if line.startswith(_FIELDS):
             try:
@@ -224,7 +224,7 @@ def _noted(text: str) -> dict[str, Any]:
 def _fields_kept(
     there: Mapping[str, Any], written: Mapping[str, Any], new: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The user's fields, and the new ones where the user changed nothing."""
+    """Returns the user's fields, and the new ones where the user changed nothing."""
     merged = {
         name: value
         for name, value in there.items()
@@ -232,7 +232,7 @@ def _fields_kept(
     }
     for name, value in new.items():
         if name in there and isinstance(value, list) and isinstance(there[name], list):
-            # Lists are joined: what the package wrote before goes, what the user added stays.
+            # Lists are merged: values that the package wrote before go, and the user's stay.
             before = written.get(name, [])
             own = [one for one in there[name] if one not in before]
             gone = [one for one in before if one not in there[name]]
@@ -246,10 +246,10 @@ def _fields_kept(
 
 
 def report_names() -> tuple[str, ...]:
-    """Files of an evaluation that are published beside the card: page, plot, numbers."""
+    """The files of an evaluation that are published with the card: page, plot, numbers."""
     return ("evaluation.md", "evaluation.png", "evaluation.json")
 
 
 def is_published(name: str) -> bool:
-    """Whether a file of a repository is one that a push writes, and may delete."""
+    """Whether a push writes files of this name, and so may delete them."""
     return name == layout.MANIFEST or layout.kind_of(name) is not None or name in report_names()

@@ -1,4 +1,4 @@
-"""The catalogue: recipes of the datastores that the project publishes, as data in the package.
+"""The catalogue of the datastores that the project publishes. Its recipes are data in the package.
 
 A recipe says how a datastore is made, how large it is, and which published figures it reproduces.
 """
@@ -26,14 +26,14 @@ _FOLDER = "recipes"
 
 
 class Expected(Record):
-    """What a build is expected to give.
+    """The expected sizes of a build.
 
     Attributes:
-        entries: Keys.
-        key_bytes: Size of the keys.
-        index_bytes: Size of the index.
-        download_bytes: What a reader fetches: text and index.
-        model_tokens: Tokens through the model: what decides how long a build takes.
+        entries: Number of entries.
+        key_bytes: Size of the keys in bytes.
+        index_bytes: Size of the index in bytes.
+        download_bytes: Bytes of text and index, which a reader downloads.
+        model_tokens: Number of tokens that the model reads, which decides how long a build takes.
     """
 
     entries: int = Field(ge=1)
@@ -47,11 +47,11 @@ class Published(Record):
     """A published result that the datastore is to reproduce.
 
     Attributes:
-        what: Measure, text and setting.
-        by: Where it is published.
-        model: Without kNN.
-        knn: With kNN.
-        retomaton: With RetoMaton.
+        what: The measure, the text and the setting.
+        by: The publication.
+        model: The result without kNN.
+        knn: The result with kNN.
+        retomaton: The result with RetoMaton.
     """
 
     what: str
@@ -66,16 +66,16 @@ class Recipe(Record):
 
     Attributes:
         name: Name of the recipe.
-        title: For people.
-        repo: Where it is published, or will be.
+        title: A title for people.
+        repo: The repository on the Hub where it is, or will be, published.
         model: Hub id of the model.
-        corpus: The CORPUS of `knn-logits build`.
+        corpus: The argument CORPUS of `knn-logits build`.
         license: Licence of the text.
         source: Where the text is from.
-        commands: The whole way, from text to publication.
-        needs: What is still missing for it.
-        expected: Sizes.
-        published: Figures to reproduce.
+        commands: All commands, from the text to the publication.
+        needs: What is still missing to make it.
+        expected: The expected sizes.
+        published: Published results that it is to reproduce.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Recipe(Record):
 
 
 def recipes() -> list[Recipe]:
-    """All recipes, by name."""
+    """Returns all recipes, sorted by name."""
     folder = resources.files("knn_logits.hub").joinpath(_FOLDER)
     files = sorted(
         (one for one in folder.iterdir() if one.name.endswith(".toml")), key=lambda one: one.name
@@ -101,25 +101,25 @@ def recipes() -> list[Recipe]:
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of a name.
+    """Returns the recipe with a name.
 
     Raises:
-        ConfigError: when there is none.
+        ConfigError: when there is no such recipe.
     """
     known = recipes()
     for one in known:
         if name in (one.name, one.repo):
             return one
     raise ConfigError(
-        f"the catalogue has no {name!r}; it has {', '.join(one.name for one in known)}"
+        f"the catalogue has no recipe {name!r}; give one of {', '.join(one.name for one in known)}"
     )
 
 
 def parse(name: str, text: str) -> Recipe:
-    """A recipe from TOML.
+    """Reads a recipe from TOML.
 
     Raises:
-        ConfigError: when it is not one.
+        ConfigError: when the text is not a recipe.
     """
     try:
         content: dict[str, Any] = tomllib.loads(text)
@@ -129,7 +129,7 @@ def parse(name: str, text: str) -> Recipe:
 
 
 def cached_bytes(repo: str) -> int:
-    """Bytes of a datastore, of any revision, that are in the Hub's cache here."""
+    """The bytes of a datastore, in any revision, that this machine's cache of the Hub holds."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 

@@ -1,4 +1,4 @@
-"""`pull`: a datastore of the Hub onto this machine, into the Hub's cache or a folder of its own."""
+"""`pull` fetches a datastore from the Hub, into the Hub's cache or into a new folder."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ State = Literal["here", "fetched", "wanted", "left"]
 
 @dataclass(frozen=True)
 class Pulled:
-    """What was fetched, or would be.
+    """The files that were fetched, or that would be.
 
     Attributes:
-        name: The datastore, at the commit it stands for.
-        folder: Where it is on this machine.
-        files: Name, size in bytes, and whether it was "here" before, was "fetched", is "wanted"
-            (with `dry_run`), or was "left" on the Hub.
+        name: The datastore's name with its commit.
+        folder: The folder on this machine.
+        files: The name, the size in bytes and the state of each file. The state is "here" if the
+            file was there before, "fetched", "wanted" (with `dry_run`), or "left" on the Hub.
     """
 
     name: HubName
@@ -38,7 +38,7 @@ class Pulled:
     files: tuple[tuple[str, int, State], ...]
 
     def bytes(self, *states: State) -> int:
-        """Size of the files in some states, of all without any."""
+        """The size of the files in some states, or of all files if no state is given."""
         return sum(size for _, size, state in self.files if not states or state in states)
 
 
@@ -52,29 +52,29 @@ def pull(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> Pulled:
-    """Fetches a datastore; what arrived before an interruption is not fetched again.
+    """Fetches a datastore from the Hub. Files that arrived before an interruption are kept.
 
     Args:
         name: "org/name" or "org/name@revision".
         revision: Branch, tag or commit; None takes the newest.
-        keys: Fetch the keys as well; None fetches them where the index is made of them.
+        keys: Whether to fetch the keys; None fetches them if the index is made from them.
         out: A new folder for a copy that can be changed; None leaves it in the Hub's cache.
         token: Access token of the Hub; None takes the one of the login.
-        dry_run: Fetch the manifest only, and say what would be fetched.
+        dry_run: Fetch only the manifest, and return what would be fetched.
         progress: A callback that is told how far the work is.
 
     Returns:
         What was fetched.
 
     Raises:
-        ConfigError: when the name is none of the Hub.
-        HubError: when it cannot be fetched.
-        DamagedError: when a file is not what the manifest says.
+        ConfigError: when the name is not a name on the Hub.
+        HubError: when the datastore cannot be fetched.
+        DamagedError: when a file differs from the manifest.
         StorageError: when the disk is full.
     """
     wanted = hub_name(name, revision)
     if wanted is None:
-        raise ConfigError(f"{name!r} is a folder or no name on the Hub: write org/name")
+        raise ConfigError(f"{name!r} is a folder, or not a name on the Hub: write org/name")
     remote = Remote.find(wanted, token=token)
     manifest = remote.manifest()
     records = needed(manifest)
@@ -101,7 +101,7 @@ def pull(
 def _copied(
     store: Datastore, wanted: Sequence[FileRecord], folder: Path, progress: Progress
 ) -> Datastore:
-    """A copy in a folder of its own, of the wanted files that are here."""
+    """Copies the wanted files that were fetched into a new folder."""
     manifest = store.manifest
     records = [one for one in wanted if (store.folder / one.name).exists()]
     if not store.has_keys:

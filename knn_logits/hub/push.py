@@ -1,4 +1,4 @@
-"""`push_to_hub`: a datastore, its card and its evaluation, as one commit on the Hub."""
+"""`push_to_hub` publishes a datastore, its card and its evaluation in one commit on the Hub."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _CARD = "README.md"
 
 @dataclass(frozen=True)
 class Pushed:
-    """What was published, or would be.
+    """The files that were published, or that would be.
 
     Attributes:
-        repo: "org/name".
-        url: Where it is to be seen.
-        commit: 40 hexadecimal digits; None when nothing was sent.
-        files: Names and sizes in bytes.
+        repo: The repository, "org/name".
+        url: The address of its page.
+        commit: The commit, 40 hexadecimal digits; None if nothing was sent.
+        files: The name and the size in bytes of each file.
     """
 
     repo: str
@@ -45,7 +45,7 @@ class Pushed:
 
     @property
     def bytes(self) -> int:
-        """Size of all files."""
+        """The size of all files."""
         return sum(size for _, size in self.files)
 
 
@@ -63,33 +63,33 @@ def push_to_hub(
 ) -> Pushed:
     """Publishes a datastore as a dataset repository of the Hub, in one commit.
 
-    Readers see the old state or the new one. What was sent before an interruption is not sent
-    again. The card is written anew where the package wrote it; a user's edits of it stay.
+    Readers see either the old state or the new one. Files that were sent before an interruption are
+    not sent again. The package's part of the card is replaced, and a user's edits stay.
 
     Args:
         datastore: A datastore, its folder, or its name on the Hub.
-        repo: "org/name"; made if it is not there.
+        repo: The repository, "org/name". It is made if it does not exist.
         private: Whether a new repository is private; None takes the account's default.
-        keys: Publish the keys as well. Without them the datastore is a fraction of the size, and
-            `refine`, `add` and another index are not possible.
-        revision: Branch to publish to, made if it is not there; None is "main".
+        keys: Whether to publish the keys. Without them the datastore is a fraction of the size,
+            but `refine`, `add` and another index are not possible.
+        revision: The branch to publish to; None is "main". It is made if it does not exist.
         token: Access token of the Hub; None takes the one of the login.
         message: Message of the commit.
-        report: Folder that `knn-logits eval --report` wrote; None takes the datastore's.
-        dry_run: Send nothing and ask nothing; say what would be sent.
+        report: The folder that `knn-logits eval --report` wrote; None takes the datastore's report.
+        dry_run: Send nothing and do not ask the Hub; return what would be sent.
 
     Returns:
         What was published.
 
     Raises:
-        ConfigError: when `repo` is no name, or the index cannot do without keys.
+        ConfigError: when `repo` is not a name on the Hub, or the index needs the keys.
         DatastoreError: when the datastore holds removed documents.
-        DamagedError: when a file is not what the manifest says.
+        DamagedError: when a file differs from the manifest.
         HubError: when the Hub refuses it or cannot be reached.
     """
     name = hub_name(repo, revision)
     if name is None:
-        raise ConfigError(f"{repo!r} is no name on the Hub: write org/name")
+        raise ConfigError(f"{repo!r} is not a name on the Hub: write org/name")
     store = datastore if isinstance(datastore, Datastore) else Datastore.from_pretrained(datastore)
     manifest = _as_published(store, keys=keys)
     if keys:
@@ -97,7 +97,9 @@ def push_to_hub(
     folder = Path(report) if report is not None else store.folder
     reports = [folder / one for one in report_names() if (folder / one).is_file()]
     if report is not None and not reports:
-        raise ConfigError(f"{report} holds no {report_names()[0]}: give what `eval --report` wrote")
+        raise ConfigError(
+            f"{report} has no {report_names()[0]}: give a folder that `eval --report` wrote"
+        )
     content: list[tuple[str, Path | bytes]] = [
         *((one.name, store.folder / one.name) for one in manifest.files),
         *((one.name, one) for one in reports),
@@ -127,18 +129,18 @@ def push_to_hub(
             commit_message=message or f"Datastore of {manifest.entries:,} entries",
             repo_type=REPO_TYPE,
             revision=name.revision,
-            # Somebody who edits the card meanwhile is not overwritten: the Hub refuses this commit.
+            # If somebody has edited the card meanwhile, the Hub refuses this commit.
             parent_commit=commit,
         )
     return Pushed(name.repo, _url(name), done.oid, _sizes(content))
 
 
 def _as_published(store: Datastore, *, keys: bool) -> Manifest:
-    """The manifest of what is published.
+    """Makes the manifest of the datastore as it is published.
 
     Raises:
         DatastoreError: when removed documents would be published with it.
-        ConfigError: when keys are left out that the index is made of.
+        ConfigError: when the keys are left out but the index is made from them.
     """
     manifest = store.manifest
     if manifest.removed:
@@ -150,8 +152,8 @@ def _as_published(store: Datastore, *, keys: bool) -> Manifest:
         return manifest
     if manifest.file("index") is None and manifest.file("native") is None:
         raise ConfigError(
-            f"the index {manifest.index.factory} of {store.folder} is made of the keys, so they "
-            "cannot be left out: build another with `knn-logits index`, for example IVF1024,SQ8"
+            f"the index {manifest.index.factory} of {store.folder} is made from the keys, so they "
+            "cannot be left out: build another index with `knn-logits index`, such as IVF1024,SQ8"
         )
     kept = [one for one in manifest.files if layout.kind_of(one.name) != "keys"]
     return manifest.model_copy(update={"files": tuple(kept)})
@@ -167,7 +169,7 @@ def _page(manifest: Manifest, name: HubName, reports: Sequence[Path]) -> str:
 
 
 def _card(api: Any, name: HubName, commit: str) -> str:
-    """The card that is there, as it is at a commit."""
+    """Fetches the present card at a commit."""
     path = api.hf_hub_download(name.repo, _CARD, repo_type=REPO_TYPE, revision=commit)
     try:
         return Path(path).read_text(encoding="utf-8")
@@ -176,7 +178,7 @@ def _card(api: Any, name: HubName, commit: str) -> str:
 
 
 def _operations(content: Sequence[tuple[str, Path | bytes]], there: Sequence[str]) -> list[Any]:
-    """What a commit adds, and what it deletes of an earlier state."""
+    """Lists what a commit adds, and what it deletes of an earlier state."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     new = {file for file, _ in content}

@@ -1,1 +1,1 @@
-"""Nearest-neighbor search over keys: one protocol, an exact reference, and FAISS."""
+"""Nearest-neighbor search over keys: a protocol, an exact reference, and FAISS."""

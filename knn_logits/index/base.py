@@ -1,10 +1,10 @@
-"""What an index is to the rest of the package. It knows vectors and numbers, not tokens.
+"""The protocol of an index. It knows vectors and numbers, but no tokens.
 
-Where the backends differ:
+The backends differ in this:
 
-- `ExactIndex` (torch) computes every distance; on a GPU when the keys are there.
-- `FaissIndex` approximates unless its factory is "Flat"; distances are those of the compressed
-  vectors. On the CPU it takes and gives CPU tensors, on a GPU tensors stay on the device.
+- `ExactIndex` (torch) computes every distance, on the device of the keys.
+- `FaissIndex` approximates, unless its factory is "Flat". Its distances are those of the compressed
+  vectors. On the CPU it takes and returns CPU tensors. On a GPU tensors stay on the device.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Index(Protocol):
 
     Attributes:
         metric: How vectors are compared.
-        dim: Their length.
-        size: Their number; ids run from 0 to size - 1 unless some were removed.
+        dim: Length of a vector.
+        size: Number of vectors. Ids run from 0 to size - 1, unless vectors were removed.
     """
 
     metric: Metric
@@ -33,25 +33,25 @@ class Index(Protocol):
     size: int
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k nearest vectors of each query.
+        """Finds the k nearest vectors of each query.
 
         Args:
             queries: float32 [rows, dim], on any device.
-            k: At least 1; more than `size` gives padding.
+            k: Number of vectors, at least 1. If it is larger than `size`, the rest is padding.
 
         Returns:
-            distances: float32 [rows, columns], squared distances for "l2", similarities else.
-            ids: int64 [rows, columns], -1 where nothing was found. Columns are at most k; their
-                order is not promised, but padding stands last, at an infinite distance. A query
-                that is not finite finds nothing.
+            distances: float32 [rows, columns], squared distances for "l2", otherwise similarities.
+                Padding is infinitely far.
+            ids: int64 [rows, columns], -1 for padding. There are at most k columns, in no
+                particular order, with padding last. A query that is not finite finds nothing.
         """
         ...
 
     def reconstruct(self, ids: Array) -> Tensor:
-        """The vectors as the index keeps them, compressed or not, by number.
+        """Returns some vectors as the index stores them, which may be compressed.
 
         Args:
-            ids: int64 [rows], of vectors that were not removed.
+            ids: int64 [rows], the ids of vectors that were not removed.
 
         Returns:
             float32 [rows, dim].
@@ -59,28 +59,28 @@ class Index(Protocol):
         ...
 
     def remove(self, ids: Array) -> None:
-        """Takes vectors out; the others keep their numbers.
+        """Removes vectors. The others keep their ids.
 
         Args:
-            ids: int64 [removed].
+            ids: int64 [removed], the ids of the vectors to remove.
         """
         ...
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Computes in the tensors' own type, also where the caller's `torch.autocast` is at work."""
+    """Computes in the tensors' own type, even within the caller's `torch.autocast`."""
     if not torch.is_autocast_enabled(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
 def normalised(vectors: Tensor) -> Tensor:
-    """Vectors of length 1 (a zero vector stays zero), for the metric "cosine"."""
+    """Scales vectors to length 1 for the metric "cosine". A zero vector stays zero."""
     return torch.nn.functional.normalize(vectors, dim=-1)
 
 
 def pairwise(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
-    """Distances between each query and its own keys, computed from differences.
+    """Computes the distances between each query and its own keys, from their differences.
 
     Args:
         queries: float32 [rows, dim].
@@ -88,7 +88,7 @@ def pairwise(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
         metric: "l2", "ip" or "cosine".
 
     Returns:
-        float32 [rows, k], squared distances for "l2", similarities else.
+        float32 [rows, k], squared distances for "l2", otherwise similarities.
     """
     if metric == "l2":
         return (keys - queries.unsqueeze(1)).square().sum(dim=-1)

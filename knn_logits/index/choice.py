@@ -1,10 +1,10 @@
-"""Which index suits how many entries. Numbers in, a factory string out.
+"""Chooses an index for a number of entries.
 
-The thresholds come from measurements on real hidden states (benchmarks/results/index*.json): the
+The thresholds come from measurements on real hidden states (benchmarks/results/index*.json). The
 exact search takes a third of a millisecond for each thousand entries of 256 numbers (8 queries, one
-thread), so that it does not matter up to a few thousand; scalar quantisation has the best recall
-for its speed and a tenth of the build time of product quantisation; where memory does not allow it,
-product quantisation takes a quarter of the bytes.
+thread), which is fast enough for a few thousand entries. Scalar quantisation has the best recall
+for its speed, and a tenth of the build time of product quantisation. Product quantisation takes a
+quarter of the bytes, for machines with too little memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _MEMORY_SHARE = 0.5
 
 
 def choose_factory(entries: int, dim: int, memory: int | None = None) -> str:
-    """The index that "auto" stands for.
+    """Chooses the index that "auto" stands for.
 
     Args:
-        entries: Keys to index.
-        dim: Their length.
-        memory: Bytes at hand; None asks the machine.
+        entries: Number of keys to index.
+        dim: Length of a key.
+        memory: Available memory in bytes; None asks the machine.
 
     Returns:
         "exact" or a FAISS factory string.
@@ -42,13 +42,13 @@ def choose_factory(entries: int, dim: int, memory: int | None = None) -> str:
 
 
 def choose_lists(entries: int) -> int:
-    """Inverted lists for a number of entries: the power of two nearest to 2 * sqrt(entries)."""
+    """Returns the number of inverted lists: the power of two nearest to 2 * sqrt(entries)."""
     lists = 1 << max(0, round(math.log2(2.0 * math.sqrt(max(1, entries)))))
     return min(max(lists, _LEAST_LISTS), _MOST_LISTS)
 
 
 def choose_train_size(entries: int, lists: int) -> int:
-    """Keys to train on: enough for every centroid, as k-means in FAISS wants them."""
+    """Returns the number of keys to train on: as many for each centroid as FAISS wants."""
     return min(entries, max(64 * lists, 20_000))
 
 

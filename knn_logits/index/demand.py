@@ -1,8 +1,8 @@
-"""What a factory string from outside may ask for. It knows strings and numbers, not FAISS.
+"""Limits what a factory string from outside may ask for. It knows strings and numbers, not FAISS.
 
-FAISS takes the memory for lists, codebooks and rotations while it reads the string, before it has
-seen a key; some numbers in it end the process; and some kinds train for minutes on a few keys. So
-what a string costs is reckoned before FAISS sees it.
+FAISS allocates lists, codebooks and rotations while it reads the string, before it has seen a key.
+Some numbers in the string end the process, and some kinds of index train for minutes on a few keys.
+So this module computes the cost of a string before FAISS sees it.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ _MOST_PARTS = 6
 _MOST_LISTS = 1 << 20
 _LARGEST_NUMBER = 1 << 16
 _MOST_CODE_BITS = 16
-# Links of each vector in a graph that is built on a stranger's word.
+# The most links of each vector in a graph, if the string is not the user's own.
 _MOST_LINKS = 128
-# Of float32: 64 MB, for what an index learns from keys.
+# The most float32 numbers that an index may learn from keys, which are 64 MB.
 _FREE_NUMBERS = 1 << 24
-# Multiplications: half a minute of one core, or as many for each number of the keys.
+# The most multiplications: half a minute of one core, or so many for each number of the keys.
 _FREE_WORK = 1 << 38
 _WORK_OF_A_NUMBER = 1 << 13
 _ROUNDS = 25
 _ROUNDS_OF_LISTS = 10
 _ROUNDS_OF_A_ROTATION = 250
-# A distance between short parts costs as much as one between parts of this length.
+# A distance between shorter parts costs as much as one between parts of this length.
 _SHORTEST_PART = 16
-# Of a product quantiser alone, which FAISS also sorts so that near codes differ in few bits.
+# A limit for a product quantiser without lists. FAISS also sorts its codes, so that near codes
+# differ in few bits.
 _WORK_OF_SORTING = 80_000_000
 
 _NUMBER = "[1-9][0-9]*"
 _CODES = rf"Flat|SQ(?:4|6|8|fp16|bf16)|PQ{_NUMBER}(?:x{_NUMBER})?(?:np|fs|fsr)?|RaBitQ(?:fs)?"
-# Links of a graph: FAISS ends the process when there are too few.
+# The links of a graph. FAISS ends the process if there are too few.
 _GRAPH = r"(?:HNSW|NSG)(?:[2-9]|[1-9][0-9]{1,2})"
 _PART = re.compile(
     rf"{_CODES}|{_GRAPH}(?:_(?:{_CODES}))?|IVF{_NUMBER}(?:_{_GRAPH})?|RFlat|LSH|L2norm"
@@ -47,12 +48,12 @@ _PRODUCT = re.compile(r"PQ(\d+)(?:x(\d+))?(np|fs|fsr)?")
 
 @dataclass
 class _Cost:
-    """What a factory string asks for.
+    """The cost of a factory string.
 
     Attributes:
-        lists: Inverted lists.
-        numbers: float32 that the index learns: centroids, codebooks, rotations.
-        work: Multiplications to learn them.
+        lists: Number of inverted lists.
+        numbers: Number of float32 that the index learns: centroids, codebooks, rotations.
+        work: Number of multiplications to learn them.
     """
 
     lists: int = 1
@@ -64,32 +65,33 @@ def check_demand(factory: str, dim: int, lists: int, numbers: int) -> None:
     """Refuses a factory string that is unknown, or asks for more than its index can need.
 
     Args:
-        factory: As a manifest names it.
+        factory: The factory string of a manifest.
         dim: Length of a key.
-        lists: Inverted lists that there can be, at most.
-        numbers: float32 that it may learn, beside what costs little: as many as its file holds.
+        lists: The most inverted lists that there can be.
+        numbers: Number of float32 in the index's file. The index may learn so many, and always a
+            small number.
 
     Raises:
-        ValueError: saying what is wrong.
+        ValueError: when the string is refused. The message says why.
     """
     cost = _cost(factory, dim, 0)
     if cost.lists > min(max(lists, 1), _MOST_LISTS):
-        raise ValueError("more lists than there can be")
+        raise ValueError("it has more lists than there can be")
     if cost.numbers > max(numbers, _FREE_NUMBERS):
-        raise ValueError("codebooks or rotations that are too large")
+        raise ValueError("its codebooks or rotations are too large")
 
 
 def check_building(factory: str, dim: int, entries: int, train_size: int | None = None) -> None:
     """Refuses a factory string whose index takes too much memory or time to be built from keys.
 
     Args:
-        factory: As a manifest names it.
+        factory: The factory string of a manifest.
         dim: Length of a key.
-        entries: Keys.
-        train_size: Keys to train on, as a manifest names it.
+        entries: Number of keys.
+        train_size: Number of keys to train on, from the manifest.
 
     Raises:
-        ValueError: saying what is wrong.
+        ValueError: when the string is refused. The message says why.
     """
     check_demand(factory, dim, entries, entries * dim)
     rows = choose_train_size(entries, max(256, _cost(factory, dim, 0).lists))
@@ -98,18 +100,18 @@ def check_building(factory: str, dim: int, entries: int, train_size: int | None 
         raise ValueError("it takes too long to train")
     links = [int(number) for number in re.findall(r"(?:HNSW|NSG)(\d+)", factory)]
     if max(links, default=0) > _MOST_LINKS:
-        raise ValueError("a graph of too many links")
+        raise ValueError("its graph has too many links")
 
 
 def fewest_keys(factory: str) -> int:
-    """Keys that an index of lists and codes learns from: one a list, one a code."""
+    """The fewest keys that an index can learn from: one for each list, and one for each code."""
     lists = math.prod(int(number) for number in re.findall(r"\bIVF(\d{1,18})", factory))
     bits = [int(found or 8) for found in re.findall(r"\bPQ\d+(?:x(\d{1,2}))?(?!\w*fs)", factory)]
     return max([lists, *(1 << one for one in bits)])
 
 
 def _cost(factory: str, dim: int, rows: int) -> _Cost:
-    """What an index costs that is trained on some rows.
+    """Computes the cost of an index that is trained on some rows.
 
     Raises:
         ValueError: when the string is not of a known kind.
@@ -121,7 +123,7 @@ def _cost(factory: str, dim: int, rows: int) -> _Cost:
         raise ValueError("it is not of a kind that is known to be safe")
     others = [int(number) for number in re.findall(r"\d+", re.sub(r"IVF\d+", "", factory))]
     if max(others, default=0) > _LARGEST_NUMBER:
-        raise ValueError("a number that is too large")
+        raise ValueError("a number in it is too large")
     cost, width = _Cost(), dim
     for part in parts:
         transform, product = _TRANSFORM.fullmatch(part), _PRODUCT.search(part)
@@ -130,7 +132,7 @@ def _cost(factory: str, dim: int, rows: int) -> _Cost:
             wide = width if kind == "OPQ" else int(first)
             wide = int(second) if second else wide
             if wide > 2 * dim:
-                raise ValueError("vectors that become longer")
+                raise ValueError("it makes vectors longer")
             if kind == "OPQ":
                 cost.work += _ROUNDS_OF_A_ROTATION * _clustering(rows, 8, int(first), wide)
             if kind != "Pad":
@@ -145,7 +147,7 @@ def _cost(factory: str, dim: int, rows: int) -> _Cost:
         elif product is not None:
             bits = int(product[2] or 8)
             if bits > _MOST_CODE_BITS:
-                raise ValueError("codes of too many bits")
+                raise ValueError("its codes have too many bits")
             cost.numbers += width << bits
             cost.work += _ROUNDS * _clustering(rows, bits, int(product[1]), width)
             if len(parts) == 1 and part.startswith("PQ") and product[3] is None:
@@ -154,6 +156,6 @@ def _cost(factory: str, dim: int, rows: int) -> _Cost:
 
 
 def _clustering(rows: int, bits: int, parts: int, width: int) -> int:
-    """Multiplications of one round of k-means on each part of a vector."""
+    """The multiplications of one round of k-means on each part of a vector."""
     length = max(math.ceil(width / parts), _SHORTEST_PART)
     return min(rows, 256 << bits) * parts * length << bits

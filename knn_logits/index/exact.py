@@ -1,4 +1,4 @@
-"""`ExactIndex`: every distance computed with torch, the reference that FAISS is held against."""
+"""`ExactIndex` computes every distance with torch. It is the reference for FAISS."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from knn_logits.errors import SearchError
 from knn_logits.index.base import full_precision, normalised
 from knn_logits.neighbors import padding_distance
 
-# Distances computed at once: 64 million float32 are 256 MB.
+# The most distances computed at once, which are 256 MB of float32.
 _BLOCK = 64 << 20
 
 
 class ExactIndex:
     """Exact search over keys in memory.
 
-    Keys are kept in float32. For "l2" they are kept relative to their mean: distances do not
-    change, and |q|^2 + |k|^2 - 2qk loses far less to rounding when vectors are short.
+    Keys are stored in float32. For "l2" they are stored relative to their mean. That does not
+    change distances, and |q|^2 + |k|^2 - 2qk loses far less to rounding when vectors are short.
 
     Args:
         keys: float32 [size, dim].
         metric: How vectors are compared.
-        device: Where they are kept and compared.
+        device: The device that stores and compares the keys.
     """
 
     def __init__(self, keys: Tensor, metric: Metric, device: torch.device | str = "cpu") -> None:
@@ -79,9 +79,12 @@ class ExactIndex:
         self.size = len(self._ids)
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """See `Index.search`. Neighbors come nearest first."""
+        """Searches as `Index.search` says. Neighbors are sorted, with the nearest first."""
         if queries.dim() != 2 or queries.shape[1] != self.dim:
-            raise SearchError(f"queries of shape {tuple(queries.shape)}, the keys have {self.dim}")
+            raise SearchError(
+                f"the queries have the shape {tuple(queries.shape)}, but keys have {self.dim} "
+                "numbers: give queries [rows, dim] from the model that built the datastore"
+            )
         k = min(k, self.size)
         queries = queries.to(self._keys.device, torch.float32)
         if not k or not len(queries):

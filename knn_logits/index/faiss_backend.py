@@ -1,7 +1,8 @@
-"""`FaissIndex`: approximate search. The only module that imports faiss, and not before it must.
+"""`FaissIndex` searches approximately. Only this module imports faiss, and only when needed.
 
-FAISS's own file format is never read here: of damaged files many load and answer wrongly, and one
-may name other files on the disk. `plain` takes an index apart into arrays and makes it again.
+FAISS's own file format is never read here. Many damaged files of that format load and answer
+wrongly, and such a file may name other files on the disk. `plain` converts an index to arrays and
+back.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from knn_logits.neighbors import padding_distance
 
 logger = logging.getLogger(__name__)
 
-# With few queries, waking a second thread costs more than it brings, and at times 10 ms.
+# With few queries, waking a second thread costs more time than it saves, and sometimes 10 ms.
 _ROWS_FOR_THREADS = 32
-# A heap of k neighbors costs more than sorting out all candidates where these are few.
+# With few candidates, selecting from all of them costs less than a heap of k neighbors.
 _CANDIDATES_PER_K = 4
 _LARGEST_RANGE = 1 << 24
 
 
 def faiss_module() -> Any:
-    """The faiss module.
+    """Imports the faiss module.
 
     Raises:
-        MissingDependencyError: when it is not installed.
+        MissingDependencyError: when faiss is not installed.
     """
     try:
         import faiss  # type: ignore[import-untyped,unused-ignore]
@@ -50,16 +51,16 @@ def faiss_module() -> Any:
 
 
 def faiss_reason(error: Exception) -> str:
-    """What an error of FAISS says, on one line and without the C++ function that raised it."""
+    """Returns an error of FAISS as one line, without the C++ function that raised it."""
     text = " ".join(str(error).split())
     return re.sub(r"^Error in .* at \S+:\d+: (?:Error: )?", "", text)
 
 
 def make_empty(factory: str, dim: int, metric: Metric) -> Any:
-    """An untrained FAISS index.
+    """Makes an untrained FAISS index.
 
     Raises:
-        ConfigError: when FAISS does not know the factory string, or not for this dimension.
+        ConfigError: when FAISS cannot make such an index for this dimension.
     """
     faiss = faiss_module()
     kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
@@ -74,19 +75,19 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
     ivf = inverted_file(index)
     if ivf is not None:
         ivf.cp.seed = 1234
-        # Fewer keys than FAISS recommends are no reason for a line of its own on stderr.
+        # This silences FAISS's warning on stderr that there are fewer keys than it recommends.
         ivf.cp.min_points_per_centroid = 1
         if hasattr(ivf, "pq"):
             ivf.pq.cp.min_points_per_centroid = 1
         if hasattr(ivf, "do_polysemous_training"):
-            # It would number the centroids so that codes compare by their bits. No search here does
-            # that, and it takes nearly all the time of the training.
+            # Polysemous training numbers the centroids so that codes can be compared by their bits.
+            # No search here needs that, and it takes nearly all the time of the training.
             ivf.do_polysemous_training = False
     return index
 
 
 def inverted_file(index: Any) -> Any:
-    """The index's inverted file, None when it has none."""
+    """Returns the inverted file of an index; None if it has none."""
     faiss = faiss_module()
     inner = faiss.downcast_index(index)
     while isinstance(inner, faiss.IndexPreTransform):
@@ -96,7 +97,7 @@ def inverted_file(index: Any) -> Any:
 
 @contextlib.contextmanager
 def openmp_threads(number: int | None) -> Iterator[None]:
-    """Lets FAISS use a number of threads for a while; None leaves it as it is."""
+    """Sets FAISS's number of threads for a while; None leaves it as it is."""
     if number is None:
         yield
         return
@@ -111,13 +112,13 @@ def openmp_threads(number: int | None) -> Iterator[None]:
 
 
 class FaissIndex:
-    """A FAISS index as the package's search.
+    """A FAISS index with the package's protocol of an index.
 
     Args:
         index: A trained FAISS index, on the CPU or on a GPU.
-        metric: How keys are compared; "cosine" is the inner product of normalised vectors.
-        nprobe: Inverted lists visited a query, where the index has any.
-        threads: OpenMP threads; None takes one for small batches and FAISS's own choice else.
+        metric: How keys are compared. "cosine" is the inner product of normalised vectors.
+        nprobe: Inverted lists visited for each query, if the index has inverted lists.
+        threads: OpenMP threads. None takes one for small batches, and otherwise FAISS's choice.
     """
 
     def __init__(
@@ -138,16 +139,16 @@ class FaissIndex:
         )
         self._can_range = type(self._ivf) in ranged
         self._filled = max(1, int(np.count_nonzero(self.list_sizes()))) if self._ivf else 1
-        # Numbers of the vectors, where FAISS counts those that are left anew.
+        # The ids of the vectors, if FAISS has numbered the remaining ones again.
         self._ids: Array | None = None
-        # Vectors that FAISS cannot take out: they are dropped from what it finds.
+        # Removed vectors that FAISS cannot delete. They are dropped from its results.
         self._hidden: Array | None = None
         self._removed = False
         if nprobe is not None:
             self.nprobe = nprobe
 
     def list_sizes(self) -> Array:
-        """int64 [lists], how many keys each inverted list holds."""
+        """The number of keys in each inverted list, int64 [lists]."""
         lists = self._ivf.invlists
         return np.array([lists.list_size(number) for number in range(self._ivf.nlist)])
 
@@ -158,7 +159,7 @@ class FaissIndex:
 
     @property
     def nprobe(self) -> int | None:
-        """Inverted lists visited a query, None for an index without any."""
+        """Inverted lists visited for each query; None for an index without inverted lists."""
         if self._on_gpu:
             return int(self._index.nprobe) if hasattr(self._index, "nprobe") else None
         return int(self._ivf.nprobe) if self._ivf is not None else None
@@ -171,33 +172,33 @@ class FaissIndex:
             self._ivf.nprobe = min(value, int(self._ivf.nlist))
 
     def add(self, keys: Array) -> None:
-        """Adds keys, float32 [rows, dim], behind those there are."""
+        """Adds keys after the present ones, float32 [rows, dim]."""
         self._index.add(_prepared(keys, self.metric))
         self.size = int(self._index.ntotal)
 
     def reconstruct(self, ids: Array) -> Tensor:
-        """See `Index.reconstruct`; on the CPU only.
+        """Does what `Index.reconstruct` says, on the CPU only.
 
         Raises:
-            SearchError: for a kind of index that cannot.
+            SearchError: when this kind of index cannot reconstruct vectors.
         """
         ids = np.ascontiguousarray(ids, np.int64)
         if self._ids is not None:
             ids = np.searchsorted(self._ids, ids)
         try:
             if self._ivf is not None and self._ivf.direct_map.type == self._faiss.DirectMap.NoMap:
-                # An array of places needs numbers without gaps.
+                # FAISS's table for this needs ids without gaps.
                 maps = self._faiss.DirectMap
                 self._ivf.set_direct_map_type(maps.Hashtable if self._removed else maps.Array)
             return torch.from_numpy(self._index.reconstruct_batch(ids))
         except RuntimeError as error:
             raise SearchError(
-                f"this kind of index keeps no vectors to compare ({faiss_reason(error)}); take the "
-                "stored keys instead"
+                f"this kind of index cannot return its vectors ({faiss_reason(error)}); compare "
+                "pointers by the stored keys instead (--pointer-distances keys)"
             ) from error
 
     def remove(self, ids: Array) -> None:
-        """See `Index.remove`; on the CPU only."""
+        """Does what `Index.remove` says, on the CPU only."""
         self._removed = True
         ids = np.ascontiguousarray(ids, np.int64)
         total = int(self._index.ntotal)
@@ -213,7 +214,10 @@ class FaissIndex:
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """See `Index.search`."""
         if queries.dim() != 2 or queries.shape[1] != self.dim:
-            raise SearchError(f"queries of shape {tuple(queries.shape)}, the keys have {self.dim}")
+            raise SearchError(
+                f"the queries have the shape {tuple(queries.shape)}, but keys have {self.dim} "
+                "numbers: give queries [rows, dim] from the model that built the datastore"
+            )
         if not self.size or not len(queries):
             return torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
         queries = queries.to(self._device, torch.float32)
@@ -221,7 +225,7 @@ class FaissIndex:
             queries = normalised(queries)
         k = min(k, self.size)
         if not math.isfinite(float(queries.sum())):
-            # FAISS finds nothing near NaN, but an infinite query is at a distance like any other.
+            # FAISS finds nothing for a query with NaN, but it does for an infinite one.
             finite = queries.isfinite().all(dim=-1, keepdim=True)
             queries = queries.masked_fill(~finite, math.nan)
         if self._on_gpu:
@@ -245,7 +249,7 @@ class FaissIndex:
         return k if self._hidden is None else min(k + len(self._hidden), self.size)
 
     def _shown(self, distances: Array, ids: Array, k: int) -> tuple[Array, Array]:
-        """The k nearest that are not hidden, padding last."""
+        """Selects the k nearest that were not removed, with padding last."""
         assert self._hidden is not None
         gone = np.isin(ids, self._hidden) | (ids < 0)
         order = np.argsort(gone, axis=1, kind="stable")[:, :k]
@@ -268,10 +272,11 @@ class FaissIndex:
         return bool(candidates <= _CANDIDATES_PER_K * k and rows * candidates < _LARGEST_RANGE)
 
     def _search_range(self, queries: Array, k: int) -> tuple[Tensor, Tensor]:
-        """All keys of the visited lists, then the k nearest of them without sorting.
+        """Gets all keys of the visited lists, and selects the k nearest without sorting.
 
-        The same neighbors as a search with a heap, in half the time where k is a large part of
-        the keys visited (200 k keys, k 1024, nprobe 8: 0.9 ms instead of 1.7 for 8 queries).
+        It finds the same neighbors as a search with a heap. If k is a large part of the visited
+        keys, it takes half the time: 0.9 ms instead of 1.7 ms for 8 queries with 200,000 keys,
+        k 1024 and nprobe 8.
         """
         everything = 3.0e38 if self.metric == "l2" else -3.0e38
         limits, found, found_ids = self._index.range_search(queries, everything)
@@ -310,9 +315,9 @@ def build_faiss(
         factory: A FAISS factory string.
         dim: Length of a key.
         metric: How keys are compared.
-        sample: float32 [rows, dim], to train on.
-        batches: float32 [rows, dim] each: all keys, in order.
-        threads: OpenMP threads; None leaves FAISS's own choice.
+        sample: float32 [rows, dim], the keys to train on.
+        batches: All keys in order, float32 [rows, dim] each.
+        threads: OpenMP threads; None leaves the choice to FAISS.
 
     Raises:
         ConfigError: when FAISS does not know the factory, or the sample is too small for it.
@@ -327,7 +332,7 @@ def build_faiss(
             reason = faiss_reason(error)
             raise ConfigError(
                 f"the index {factory!r} cannot be trained on {len(sample)} keys ({reason}); "
-                "take fewer lists, 'auto' or 'exact'"
+                "give --index with fewer lists, or auto, or exact"
             ) from error
     return FaissIndex(index, metric, threads=threads)
 
@@ -335,14 +340,14 @@ def build_faiss(
 def train_centroids(
     keys: Array, clusters: int, *, normal: bool, seed: int, threads: int | None = None
 ) -> Array:
-    """Centroids of k-means.
+    """Finds centroids by k-means.
 
     Args:
-        keys: float32 [rows, dim], to learn from.
-        clusters: How many.
-        normal: Whether keys count by their direction alone.
-        seed: Of where k-means begins.
-        threads: OpenMP threads; None leaves FAISS's own choice.
+        keys: float32 [rows, dim], the keys to learn from.
+        clusters: Number of clusters.
+        normal: Whether only the direction of a key matters.
+        seed: Seed of the first centroids.
+        threads: OpenMP threads; None leaves the choice to FAISS.
 
     Returns:
         float32 [clusters, dim].
@@ -359,7 +364,7 @@ def train_centroids(
 
 
 def assign(centroids: Array, keys: Array, *, normal: bool, threads: int | None = None) -> Array:
-    """The nearest centroid of each key, int64 [rows]."""
+    """Finds the nearest centroid of each key, int64 [rows]."""
     faiss = faiss_module()
     index = faiss.IndexFlatL2(centroids.shape[1])
     index.add(np.ascontiguousarray(centroids))
@@ -377,7 +382,7 @@ def _prepared(vectors: Array, metric: Metric) -> Array:
 
 
 def to_gpu(index: FaissIndex, device: torch.device) -> FaissIndex:
-    """The same index on a GPU, or on the CPU as it was where FAISS has none for it."""
+    """Moves an index to a GPU. It stays on the CPU if FAISS has no GPU form of it."""
     faiss = faiss_module()
     if not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() == 0:
         return index
@@ -387,7 +392,7 @@ def to_gpu(index: FaissIndex, device: torch.device) -> FaissIndex:
         moved = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), device.index or 0, index.raw)
     except RuntimeError as error:
         reason = faiss_reason(error)
-        logger.warning("the index stays on the CPU, FAISS has no GPU form of it: %s", reason)
+        logger.warning("the index stays on the CPU, since FAISS has no GPU form of it: %s", reason)
         return index
     there = FaissIndex(moved, index.metric, nprobe=index.nprobe, threads=index.threads)
     there._ids = index._ids

@@ -1,11 +1,11 @@
-"""FAISS's files of common kinds, read as data: bytes to plain arrays, without FAISS reading them.
+"""Reads common kinds of FAISS's files as data, from bytes to plain arrays, without FAISS.
 
-FAISS's own reader trusts a file: some damaged ones answer wrongly, and one may name other files on
-the disk. Here a file is taken apart field by field, every count is compared with the bytes there
-are, and what comes out goes through the same checks as an index of a datastore (`plain`). Kinds:
-Flat, IVFFlat, IVFSQ and IVFPQ over a flat quantiser, which is what earlier kNN-LM systems write.
+FAISS's own reader trusts a file. Some damaged files then answer wrongly, and a file may name other
+files on the disk. This module reads a file field by field and compares every count with the number
+of bytes. The arrays then go through the same checks as an index of a datastore (`plain`). It reads
+Flat, IVFFlat, IVFSQ and IVFPQ over a flat quantiser, which earlier kNN-LM systems write.
 
-What it cannot find is a bit that flipped within the codes: such files carry no checksum.
+It cannot find a flipped bit within the codes, since such files have no checksum.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class FaissFile:
     """An index as plain arrays.
 
     Attributes:
-        arrays: By name, as `plain.from_arrays` takes them.
+        arrays: The arrays by name, as `plain.from_arrays` takes them.
         factory: The factory string of such an index.
-        metric: How it compares vectors.
-        dim: Their length.
-        size: Their number.
-        nprobe: Inverted lists visited a query; None without any.
+        metric: How vectors are compared.
+        dim: Length of a vector.
+        size: Number of vectors.
+        nprobe: Inverted lists visited for each query; None without inverted lists.
     """
 
     arrays: dict[str, Array]
@@ -52,10 +52,10 @@ def read_faiss_file(path: Path) -> FaissFile:
     """Reads an index.
 
     Args:
-        path: What `faiss.write_index` wrote.
+        path: A file that `faiss.write_index` wrote.
 
     Raises:
-        DamagedError: when it is of another kind, or its counts do not fit its bytes.
+        DamagedError: when the index is of another kind, or its counts do not fit its bytes.
     """
     try:
         with path.open("rb") as file:
@@ -68,14 +68,16 @@ def read_faiss_file(path: Path) -> FaissFile:
     except (ValueError, struct.error, KeyError, OverflowError, MemoryError) as error:
         raise DamagedError(
             f"{path} cannot be read as an index of the kinds Flat, IVFFlat, IVFSQ or IVFPQ "
-            f"({error}); with the keys at hand, another is built with --index"
+            f"({error}); if the keys are there, build another index with --index"
         ) from error
     except OSError as error:
-        raise DamagedError(f"{path} cannot be read ({error.strerror})") from error
+        raise DamagedError(
+            f"{path} cannot be read ({error.strerror}); check its permissions"
+        ) from error
 
 
 class _Fields:
-    """One field after another."""
+    """Reads one field of a file after another."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -83,11 +85,11 @@ class _Fields:
 
     @property
     def left(self) -> int:
-        """Bytes not yet read."""
+        """Number of bytes that are not read yet."""
         return len(self._data) - self._at
 
     def take(self, size: int) -> memoryview:
-        """The next bytes."""
+        """Reads the next bytes."""
         if not 0 <= size <= self.left:
             raise ValueError("cut short")
         part = self._data[self._at : self._at + size]
@@ -95,12 +97,12 @@ class _Fields:
         return part
 
     def number(self, form: str) -> int:
-        """A number of one of `struct`'s kinds."""
+        """Reads a number in a format of `struct`."""
         found: int = struct.unpack("<" + form, self.take(struct.calcsize("<" + form)))[0]
         return found
 
     def code(self) -> str:
-        """Four letters that name what follows."""
+        """Reads four letters that name what follows."""
         return bytes(self.take(4)).decode("latin1")
 
     def array(self, dtype: str, count: int) -> Array:
@@ -112,7 +114,7 @@ class _Fields:
         return found
 
     def vector(self, dtype: str, unit: int = 1) -> Array:
-        """A counted array; the count is in units of so many numbers."""
+        """Reads an array with its length, which counts in units of so many numbers."""
         return self.array(dtype, self.number("Q") * unit)
 
 

@@ -1,8 +1,8 @@
-"""FAISS's own format, for kinds of index without a plain form: the one place that reads it.
+"""Reads and writes FAISS's own format, for kinds of index without a plain form.
 
-Of damaged files in this format many load and answer wrongly, and one may name other files on the
-disk. It is therefore written only when it is asked for by name, and read only when it is asked for
-by name again, by a user who trusts the publisher of the datastore.
+Many damaged files in this format load and answer wrongly, and such a file may name other files on
+the disk. So the format is written only on request, and read only on request of a user who trusts
+the publisher of the datastore. Only this module reads it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LARGEST_LOOP = 1 << 24
 
 
 def to_bytes(index: FaissIndex) -> bytes:
-    """An index as FAISS writes it."""
+    """Returns an index in FAISS's own format."""
     data: bytes = faiss_module().serialize_index(index.raw).tobytes()
     return data
 
@@ -40,10 +40,10 @@ def from_bytes(
     nprobe: int | None = None,
     threads: int | None = None,
 ) -> FaissIndex:
-    """Reads an index that `to_bytes` wrote. Only for data whose publisher the user trusts.
+    """Reads an index that `to_bytes` wrote. The user must trust the publisher of the data.
 
     Raises:
-        DamagedError: when it is no such index.
+        DamagedError: when the data is not such an index.
     """
     faiss = faiss_module()
     faiss.set_deserialization_loop_limit(_LARGEST_LOOP)

@@ -1,7 +1,7 @@
-"""A FAISS index as plain arrays, and made again from them through FAISS's own API.
+"""Converts a FAISS index to plain arrays, and makes it again from them through FAISS's own API.
 
-Flat, IVFFlat, IVFSQ, IVFPQ and IVFRaBitQ, with linear transforms (OPQ, PCA) before. Other kinds
-have no plain form; they are built from the keys again each time a datastore is opened.
+It handles Flat, IVFFlat, IVFSQ, IVFPQ and IVFRaBitQ, after linear transforms (OPQ, PCA). Other kinds
+have no plain form, and are built from the keys each time a datastore is opened.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from knn_logits.errors import DamagedError
 from knn_logits.index.demand import check_demand
 from knn_logits.index.faiss_backend import FaissIndex, faiss_module, faiss_reason, make_empty
 
-# Arrays that grow with the keys; the others are what an index learnt from them.
+# The arrays that grow with the number of keys. An index learns the other arrays from the keys.
 _OF_KEYS = ("codes", "ids", "sizes")
-# Of a product quantiser, for all lists together: 128 MB.
+# The most bytes of a product quantiser's tables for all lists together: 128 MB.
 _LARGEST_TABLE = 128 << 20
 
 
 def _parts(index: Any) -> tuple[list[Any], Any]:
-    """The linear transforms before an index, and the index behind them."""
+    """Returns the linear transforms before an index, and the index after them."""
     faiss = faiss_module()
     inner, transforms = faiss.downcast_index(index), []
     while isinstance(inner, faiss.IndexPreTransform):
@@ -37,7 +37,7 @@ def _parts(index: Any) -> tuple[list[Any], Any]:
 
 
 def has_plain_form(index: Any) -> bool:
-    """Whether `to_arrays` can take a FAISS index apart."""
+    """Whether `to_arrays` can convert a FAISS index."""
     faiss = faiss_module()
     transforms, inner = _parts(index)
     if not all(isinstance(transform, faiss.LinearTransform) for transform in transforms):
@@ -56,13 +56,13 @@ def has_plain_form(index: Any) -> bool:
 
 
 def to_arrays(index: FaissIndex) -> dict[str, Array]:
-    """Takes an index apart.
+    """Converts an index to plain arrays.
 
     Args:
-        index: One for which `has_plain_form(index.raw)` holds.
+        index: An index for which `has_plain_form(index.raw)` is True.
 
     Returns:
-        Arrays by name; `from_arrays` makes the same index of them, bit for bit.
+        The arrays by name. `from_arrays` makes the same index from them, bit for bit.
     """
     faiss = faiss_module()
     transforms, inner = _parts(index.raw)
@@ -106,18 +106,19 @@ def from_arrays(
     nprobe: int | None = None,
     threads: int | None = None,
 ) -> FaissIndex:
-    """Makes an index of the arrays that `to_arrays` gave: the one way from a file to an index.
+    """Makes an index from the result of `to_arrays`. Every index from a file is made here.
 
-    Everything is checked before anything is made of it, since FAISS and NumPy trust what they get.
+    Everything is checked first, since FAISS and NumPy do not check what they are given.
 
     Args:
-        arrays: By name.
-        factory: The factory string it was built with.
+        arrays: The arrays by name.
+        factory: The factory string that the index was built with.
         dim: Length of a key.
         metric: How keys are compared.
         size: Number of keys in the arrays.
-        kept: bool [size]: the keys that the index is to hold, numbered anew; None for all.
-        nprobe: Inverted lists visited a query.
+        kept: bool [size], the keys that the index is to hold, which are numbered anew; None for
+            all keys.
+        nprobe: Inverted lists visited for each query.
         threads: OpenMP threads for searches.
 
     Raises:
@@ -147,7 +148,7 @@ def _assemble(
     size: int,
     kept: Array | None,
 ) -> Any:
-    # Keys may have been taken out since, so that there are fewer of them than lists.
+    # Keys may have been removed since, so there may be fewer keys than lists.
     lists = arrays["centroids"].nbytes // 4 if "IVF" in factory else 0
     numbers = sum(one.nbytes for name, one in arrays.items() if name not in _OF_KEYS) // 4
     check_demand(factory, dim, lists, numbers)
@@ -166,7 +167,7 @@ def _assemble(
 
 
 def _learnt(arrays: Mapping[str, Array], name: str, count: int, kind: Any = np.float32) -> Array:
-    """What an index learnt: so many finite numbers, as they are or as bytes."""
+    """Checks an array that an index learnt: so many finite numbers, or their bytes."""
     array = arrays[name]
     _expect(array.dtype == kind, f"{name} of dtype {array.dtype}")
     _expect(array.size == count, f"{name} of {array.size} numbers, expected {count}")
@@ -211,7 +212,7 @@ def _fill_inverted_file(
     quantizer.ntotal = inner.nlist
     quantizer.is_trained = True
     if isinstance(inner, faiss.IndexIVFScalarQuantizer):
-        # FAISS reads as many numbers as the kind of quantiser has, however many there are.
+        # FAISS reads as many numbers as the kind of quantiser needs, even if there are fewer.
         like = faiss.ScalarQuantizer(inner.d, inner.sq.qtype)
         like.train(np.zeros((1, inner.d), np.float32))
         copy(_learnt(arrays, "trained", like.trained.size()), inner.sq.trained)
@@ -220,7 +221,7 @@ def _fill_inverted_file(
         if inner.metric_type == faiss.METRIC_L2 and inner.by_residual:
             table = inner.nlist * inner.pq.M * inner.pq.ksub * 4
             own = sum(one.nbytes for one in arrays.values())
-            # It makes searches faster; 0 lets FAISS decide, -1 leaves it out.
+            # A precomputed table makes searches faster. 0 lets FAISS decide; -1 leaves it out.
             inner.use_precomputed_table = 0 if table <= max(_LARGEST_TABLE, own) else -1
             inner.precompute_table()
     sizes, ids, codes = _checked_lists(inner, arrays, size)
@@ -244,12 +245,12 @@ def _fill_inverted_file(
 def _checked_lists(
     inner: Any, arrays: Mapping[str, Array], size: int
 ) -> tuple[Array, Array, Array]:
-    """How many keys each list holds, which, and their codes: each key in one list, once."""
+    """Returns the size of each list, its keys and their codes. Each key must occur once."""
     sizes, ids, codes = arrays["sizes"], arrays["ids"], arrays["codes"]
     _expect(ids.shape == (size,) and ids.dtype == np.int64, "ids")
     _expect(codes.shape == (size, inner.code_size) and codes.dtype == np.uint8, "codes")
     _expect(sizes.shape == (inner.nlist,) and sizes.dtype == np.int64, "list sizes")
-    # Each on its own too, since a sum of large numbers can wrap around to `size`.
+    # Each number is checked, too, since a sum of large numbers can wrap around to `size`.
     _expect(bool(((sizes >= 0) & (sizes <= size)).all()) and int(sizes.sum()) == size, "list sizes")
     _expect(size == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size), "ids out of range")
     there = np.zeros(size, dtype=bool)
@@ -262,7 +263,7 @@ def _checked_lists(
 
 
 def _selected(sizes: Array, ids: Array, codes: Array, kept: Array) -> tuple[Array, Array, Array]:
-    """The lists without some of their keys; the others are numbered anew."""
+    """Removes keys from the lists, and numbers the others anew."""
     there = kept[ids]
     lists = np.repeat(np.arange(len(sizes)), sizes)
     numbers = np.cumsum(kept, dtype=np.int64) - 1
