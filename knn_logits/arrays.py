@@ -1,6 +1,6 @@
-"""NumPy's arrays, by short names.
+"""Short names for the types of NumPy's arrays.
 
-They stand apart, so that modules which only read and write files name them without loading torch.
+This is a module of its own, so that modules which only handle files can import it without torch.
 """
 
 from __future__ import annotations

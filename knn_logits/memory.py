@@ -164,7 +164,8 @@ class Memory:
         for name in _OPENING:
             if given.pop(name, None) not in (None, name == "check"):
                 raise ConfigError(
-                    f"{name} cannot be changed on an open memory: give it where the memory is opened"
+                    f"{name} cannot be changed on an open memory: give it where the memory is "
+                    "opened"
                 )
         return datastore.asked(scoring=scoring, **given)
 

@@ -1,4 +1,4 @@
-"""Opening a datastore's index: from its arrays, or from the keys; checked by its probe."""
+"""Opens a datastore's index from its arrays or from the keys, and checks it with its probe."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ logger = logging.getLogger(__name__)
 
 _KEYS_AT_ONCE = 65_536
 _PROBE_FOUND = 0.75
-# Of one datastore: its whole index, some that leave documents out, and the pointers for each.
+# The most objects kept for a datastore: its index, indexes without some documents, and pointers.
 _KEPT = 6
 _T = TypeVar("_T")
 
 
 class Indexes:
-    """The open indexes of some datastores, each opened once. Safe for threads.
+    """The open indexes of some datastores. Each is opened once. It is safe for threads.
 
-    An index that leaves documents out, or visits another number of lists, is another one; of these
-    the latest few are kept.
+    An index without some documents, or with another nprobe, is a separate index. The latest few of
+    these are kept.
 
     Args:
-        device: Where to search; FAISS moves there when faiss-gpu is installed.
+        device: The device to search on. FAISS searches there if faiss-gpu is installed.
         threads: OpenMP threads for searches; None takes one for small batches.
-        native: Read indexes in FAISS's own format; see `open_index`.
+        native: Read indexes in FAISS's own format, as `open_index` explains.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class Indexes:
         self.threads = threads
         self.native = native
         self._lock = threading.Lock()
-        # What is open is closed with its datastore, which this does not keep alive.
+        # This does not keep datastores alive. An index is closed with its datastore.
         self._made: WeakKeyDictionary[Datastore, OrderedDict[object, Any]] = WeakKeyDictionary()
 
     def open(self, store: Datastore, config: KNNConfig) -> Index:
-        """The index of a datastore, as `exclude` and `nprobe` of the settings want it.
+        """Returns the index of a datastore, with the settings' `exclude` and `nprobe`.
 
         Raises:
             DamagedError: when the index's arrays do not belong to it.
@@ -76,12 +76,12 @@ class Indexes:
         )
 
     def once(self, store: Datastore, what: object, make: Callable[[], _T]) -> _T:
-        """What is made of a datastore and serves all who search it, made for the first of them.
+        """Returns an object that belongs to a datastore. The first caller makes it.
 
         Args:
             store: The datastore.
-            what: Its name, and the settings that it depends on.
-            make: Makes it; it must not keep the datastore alive.
+            what: The object's name and the settings that it depends on.
+            make: Makes the object, which must not keep the datastore alive.
         """
         with self._lock:
             known = self._made.setdefault(store, OrderedDict())
@@ -95,7 +95,7 @@ class Indexes:
 
 
 def training_sample(store: Datastore, size: int, seed: int) -> Array:
-    """Keys to train an index on, drawn without replacement.
+    """Draws keys to train an index on, without replacement.
 
     Returns:
         float32 [min(size, entries), dim], in the entries' order.
@@ -112,9 +112,9 @@ def index_from_keys(
 
     Args:
         store: A datastore with keys.
-        factory: "exact" or a FAISS factory string ("auto" is resolved before).
-        config: Training size and seed.
-        threads: OpenMP threads; None leaves FAISS's own choice.
+        factory: "exact" or a FAISS factory string. "auto" must be resolved before.
+        config: The training size and the seed.
+        threads: OpenMP threads; None leaves the choice to FAISS.
 
     Raises:
         ConfigError: when FAISS cannot make such an index for these keys.
@@ -142,17 +142,17 @@ def open_index(
     native: bool = False,
     without: Array | None = None,
 ) -> Index:
-    """Opens the index of a datastore: from its arrays, or from the keys where it has none.
+    """Opens the index of a datastore from its arrays, or from the keys if there are no arrays.
 
-    Entries of removed documents are taken out of it.
+    The index is without the entries of removed documents.
 
     Args:
         store: The datastore.
-        device: Where to search; FAISS moves there when faiss-gpu is installed.
+        device: The device to search on. FAISS searches there if faiss-gpu is installed.
         threads: OpenMP threads for searches.
-        native: Read an index in FAISS's own format, which cannot be checked: for a datastore
-            whose publisher is trusted.
-        without: Entries that are taken out as well, in memory only; None takes out no others.
+        native: Read an index in FAISS's own format. That format cannot be checked, so the
+            publisher of the datastore must be trusted.
+        without: Further entries that the index in memory is to be without.
 
     Raises:
         DamagedError: when the index's arrays do not belong to it.
@@ -173,7 +173,7 @@ def open_index(
 
 
 def hidden_entries(store: Datastore, without: Array | None) -> Array:
-    """int64, ascending: the entries that no search may find, removed ones and others."""
+    """Returns the entries that no search may find, int64 [hidden], ascending."""
     if without is None or not len(without):
         return store.removed_entries
     found: Array = np.union1d(store.removed_entries, without)
@@ -187,7 +187,7 @@ def whole_index(
     threads: int | None = None,
     native: bool = False,
 ) -> Index:
-    """The index over every entry, removed ones too; see `open_index`."""
+    """Opens the index over all entries, including removed ones, as `open_index` does."""
     record, size, dim = store.manifest.index, len(store), store.manifest.dim
     metric: Metric = store.manifest.metric
     if record.factory == "exact":
@@ -208,12 +208,16 @@ def whole_index(
             data, record.factory, dim, metric, size, nprobe=record.nprobe, threads=threads
         )
     if not store.offers_keys:
-        advice = "pass --native-index if you trust its publisher" if record.native else "build it"
-        raise DatastoreError(f"{store.folder} has no index in a plain form and no keys; {advice}")
+        advice = (
+            "give --native-index if you trust its publisher" if record.native else "build it again"
+        )
+        raise DatastoreError(
+            f"{store.folder} has neither an index of plain arrays nor keys; {advice}"
+        )
     if not native:
         check_factory(store)
     logger.warning(
-        "the index %s has no plain form; it is built from the keys at each opening",
+        "the index %s is not stored as plain arrays, so it is built from the keys at each opening",
         record.factory,
     )
     config = IndexConfig(record.factory, train_size=record.train_size, seed=record.seed)
@@ -223,10 +227,10 @@ def whole_index(
 
 
 def check_factory(store: Datastore) -> None:
-    """Refuses to build a datastore's index where that might take all memory, or end the process.
+    """Refuses to build a datastore's index if that might take all memory or end the process.
 
     Raises:
-        DamagedError: saying why.
+        DamagedError: when it is refused. The message says why.
     """
     manifest = store.manifest
     factory = manifest.index.factory
@@ -234,20 +238,19 @@ def check_factory(store: Datastore) -> None:
         check_building(factory, manifest.dim, len(store), manifest.index.train_size)
     except ValueError as error:
         raise DamagedError(
-            f"{store.folder} names the index {factory[:40]!r}, which is not built on a stranger's "
-            f"word ({error}): pass --native-index if you trust its publisher, or make another with "
-            "`knn-logits index`"
+            f"building the index {factory[:40]!r} of {store.folder} is refused ({error}): give "
+            "--native-index if you trust its publisher, or make another with `knn-logits index`"
         ) from error
 
 
 def _check_probe(store: Datastore, index: Index) -> None:
-    """Refuses an index that does not find what it found when it was built."""
+    """Refuses an index whose results differ from those at its build."""
     queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
     if queries is None or expected is None or not expected.size:
         if len(store) and store.manifest.index.factory != "exact":
             logger.warning(
-                "%s has no probe, so whether its index finds what it should could not be checked: "
-                "make it again with `knn-logits index`",
+                "%s has no probe, so the results of its index could not be checked: make the index "
+                "again with `knn-logits index`",
                 store.folder,
             )
         return
@@ -259,27 +262,28 @@ def _check_probe(store: Datastore, index: Index) -> None:
         len(set(row) & set(true)) / len(true)
         for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
     ]
-    # Equal keys may come in another order, and push one another out at the end.
+    # Equal keys may come in another order, and either may be missing at the end.
     if float(np.mean(found)) < _PROBE_FOUND:
         raise DamagedError(
-            f"the index of {store.folder} does not find what it found when it was built (another "
-            "index, metric or keys): make it again with `knn-logits index`"
+            f"the index of {store.folder} finds other entries than when it was built, so the "
+            "index, the metric or the keys have changed: make it again with `knn-logits index`"
         )
     _check_distances(store, asked, distances.cpu().numpy())
 
 
 def _check_distances(store: Datastore, asked: Array, found: Array) -> None:
-    """Refuses an index that compares keys in another way than when it was built."""
+    """Refuses an index whose distances differ from those at its build."""
     expected, metric = store.checks.get(PROBE_DISTANCES), store.manifest.metric
     if expected is None or expected.shape != found.shape:
         return
-    # Lengths and angles can have the same neighbors, never the same distances.
-    # In double precision, since squares of what a file holds can be beyond single precision.
+    # Two metrics can give the same neighbors, but not the same distances.
+    # A file may hold numbers whose squares exceed single precision, so this takes double precision.
     asked, found, expected = (one.astype(np.float64) for one in (asked, found, expected))
     scale = 1.0 if metric == "cosine" else float(np.square(asked).sum(axis=-1).mean())
     close = np.isclose(np.sort(found), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
     if float(close.mean()) < _PROBE_FOUND:
         raise DamagedError(
-            f"the index of {store.folder} is not at the distances it was at when it was built "
-            f"(another metric than {metric}, or other keys): make it again with `knn-logits index`"
+            f"the index of {store.folder} gives other distances than when it was built, so its "
+            f"metric is not {metric}, or its keys have changed: make it again with `knn-logits "
+            "index`"
         )

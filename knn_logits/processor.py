@@ -1,4 +1,4 @@
-"""`KNNLogitsProcessor`: attach to a model, mix the neighbors' vote in, record, detach."""
+"""`KNNLogitsProcessor` attaches to a model, mixes the neighbors' vote in, and records it."""
 
 from __future__ import annotations
 
@@ -34,47 +34,47 @@ from knn_logits.vote import Vote
 logger = logging.getLogger(__name__)
 
 _NO_PASS = (
-    "kNN is off: a KNNLogitsProcessor was called, but the model that it was made with ran no "
-    "forward pass over these tokens in this thread. Give it to generate() of that very model, not "
-    "of a copy, in evaluation mode, and run by PyTorch itself"
+    "kNN has no effect: a KNNLogitsProcessor was called, but its model made no forward pass over "
+    "these tokens in this thread. Call generate() of the very model that it was made with, not of "
+    "a copy, in evaluation mode, and run by PyTorch itself"
 )
-# Of the latest generations, as long as they hold no more than so many bytes.
+# So many of the latest generations stay recorded, if they take no more than so many bytes.
 _RECORDINGS_KEPT = 32
 _BYTES_KEPT = 32 << 20
-# Places at the end of a prompt that are looked at to say whether the memory has anything near.
+# So many positions at the end of a prompt decide whether the memory has anything near.
 _PROMPT_PLACES = 32
 
 
 class KNNLogitsProcessor(LogitsProcessor):
-    """Mixes what a datastore's neighbors say into a model's next-token distribution.
+    """Mixes the vote of a datastore's neighbors into a model's next-token distribution.
 
         with KNNLogitsProcessor(model, store) as knn:
             output = model.generate(**inputs, logits_processor=[knn])
             knn.trace(output, tokenizer).show()
 
-    The processor attaches hooks to the model; they act in `generate()` calls of any thread, each
-    with states of its own. A `generate()` that the processor is not given to is not changed.
-    Greedy search, sampling, beams, batches with left padding, assisted decoding and prompt lookup
-    work; continuous batching, which ignores processors, is refused.
+    The processor attaches hooks to the model. They act in `generate()` calls of any thread, and
+    each thread has its own states. A `generate()` without the processor is not changed. Greedy
+    search, sampling, beams, batches with left padding, assisted decoding and prompt lookup work.
+    Continuous batching ignores processors and is refused.
 
     Khandelwal et al. (2020), "Generalization through Memorization", section 2.
 
     Args:
         model: A causal or encoder-decoder language model of transformers.
-        datastore: A `Memory` of this model; or a datastore, or its folder; or several datastores,
-            searched as one. Settings that are not given are those that the first has for writing,
-            which follow its passages (RetoMaton), unless `k`, `lmbda` and `temperature` are all
-            given.
-        record: Keep what `trace` needs: about 24 * k bytes a generated token.
+        datastore: A `Memory` of this model, or one or several datastores or their folders. Several
+            are searched as one. The defaults of the settings are those of the first datastore for
+            writing, which follow passages (RetoMaton). If `k`, `lmbda` and `temperature` are all
+            given, no other setting for writing is used.
+        record: Whether to keep what `trace` needs, about 24 * k bytes for each generated token.
         candidates: How many of the likeliest tokens of each step a trace names.
-        settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and the others:
-            see `Memory`.
+        settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and so on, which
+            `Memory` explains.
 
     Raises:
         ConfigError: when a setting is out of its range, or a gate was fitted for another metric.
         MismatchError: when the datastore was built by another model.
         ModelError: when the model has no place for the key.
-        DatastoreError: when the folder is no datastore.
+        DatastoreError: when the folder is not a datastore.
     """
 
     supports_continuous_batching = False
@@ -102,42 +102,42 @@ class KNNLogitsProcessor(LogitsProcessor):
 
     @property
     def config(self) -> KNNConfig:
-        """The numbers among the settings."""
+        """The settings that are numbers."""
         return self.memory.config
 
     @property
     def gate(self) -> Gate | None:
-        """What decides on λ in place of their number."""
+        """The gate that decides on λ; None if λ is a number."""
         return self.memory.gate
 
     @property
     def vote(self) -> Vote | None:
-        """What the memory said at this thread's latest step; None before the first."""
+        """The memory's vote at this thread's latest step; None before the first step."""
         return getattr(self._current, "vote", None)
 
     def close(self) -> None:
-        """Takes the hooks off the model, which is then exactly as it was before."""
+        """Removes the hooks from the model, which is then exactly as it was before."""
         self._capture.close()
 
     def generate(self, inputs: Tensor | None = None, *, draft: bool = True, **settings: Any) -> Any:
-        """Calls the model's `generate()` with this processor, and writes with drafts where it can.
+        """Calls the model's `generate()` with this processor, and uses drafts where possible.
 
             with KNNLogitsProcessor(model, store) as knn:
                 output = knn.generate(**tokenizer("The winch", return_tensors="pt"))
 
-        With drafts one forward pass gives several tokens; which ones is not changed. Drafts serve
-        one text at a time, greedy or sampled; see `drafting.loop.can_draft`. All else is written
-        as `generate()` writes it.
+        With drafts one forward pass gives several tokens, and the text stays the same. Drafts work
+        for one text at a time, greedy or sampled, as `drafting.loop.can_draft` explains. Otherwise
+        this is the same as `generate()`.
 
         Args:
-            inputs: Ids of the prompt; `input_ids` by name does the same.
-            draft: Whether to draft.
-            settings: Arguments of `generate()`. An n-gram that the datastore's settings for
-                writing keep from being repeated is not repeated unless `no_repeat_ngram_size` is
-                given.
+            inputs: The ids of the prompt, int64 [rows, length]. They may also be given as
+                `input_ids`.
+            draft: Whether to use drafts.
+            settings: Arguments of `generate()`. The default of `no_repeat_ngram_size` is the
+                datastore's setting for writing.
 
         Returns:
-            What `generate()` returns.
+            The result of `generate()`.
         """
         model: Any = self.memory.model
         own = settings.get("generation_config") or self._model_config
@@ -165,7 +165,7 @@ class KNNLogitsProcessor(LogitsProcessor):
 
     @property
     def passes(self) -> int:
-        """Forward passes behind the prompt's in this thread's latest `generate` of this object."""
+        """Forward passes after the prompt's in this thread's latest call of `generate`."""
         return int(getattr(self._current, "passes", 0))
 
     def __enter__(self) -> KNNLogitsProcessor:
@@ -188,8 +188,8 @@ class KNNLogitsProcessor(LogitsProcessor):
             scores: [rows, vocabulary], logits or log-probabilities.
 
         Returns:
-            float32 [rows, vocabulary], log-probabilities of the mixture; `scores` itself for a
-            call that no forward pass of the model stands behind.
+            float32 [rows, vocabulary], log-probabilities of the mixture. If no forward pass of the
+            model produced the scores, `scores` itself.
 
         Raises:
             ModelError: when the processor was closed.
@@ -224,13 +224,13 @@ class KNNLogitsProcessor(LogitsProcessor):
         return mixed
 
     def _warn(self) -> None:
-        """Says once that nothing is mixed in."""
+        """Warns once that nothing is mixed in."""
         if not self._warned:
             self._warned = True
             logger.warning(_NO_PASS)
 
     def _follow(self, call: Call, window: Window, input_ids: Tensor) -> None:
-        """Notices where a generation begins: what an earlier one left is none of its business."""
+        """Notices where a generation begins, and then drops what an earlier one left."""
         course: Course | None = getattr(self._current, "course", None)
         length = input_ids.shape[1]
         if course is not None and window.answers:
@@ -246,10 +246,10 @@ class KNNLogitsProcessor(LogitsProcessor):
         self, window: Window, position: int, input_ids: Tensor, log_p_lm: Tensor
     ) -> Neighbors:
         if position not in window.answers:
-            # Assisted decoding asks for the positions from here on one by one: search them at once,
-            # unless a gate leaves some out, which reads what the model says there.
+            # Assisted decoding asks for the positions from here on one by one. They are searched
+            # together, unless a gate skips some, which needs the model's scores at each.
             states = self._capture.states(window, position)
-            # What is known one by one only is asked for one by one.
+            # A gate that skips searches gets the scores one by one, and so asks one by one.
             reads_model = getattr(self.gate, "searches", None) is not None
             if reads_model or self.memory.retriever.follows_text:
                 states = states[:, :1]
@@ -260,7 +260,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                 texts = torch.cat([input_ids, candidates], dim=-1)
             sources = self._sources(input_ids)
             if sources is not None:
-                # Another source is another text: a number that no token has tells them apart.
+                # Another source makes another text. A number that no token has tells them apart.
                 texts = torch.cat([-1 - sources.unsqueeze(1), texts], dim=-1)
             found = self.memory.neighbors(states, texts, log_p_lm if reads_model else None)
             for number in range(positions):
@@ -270,14 +270,14 @@ class KNNLogitsProcessor(LogitsProcessor):
         return answer
 
     def _sources(self, input_ids: Tensor) -> Tensor | None:
-        """int64 [rows], see `sources_of`."""
+        """Numbers the sources that the rows read, int64 [rows], as `sources_of` explains."""
         sources: Tensor | None = getattr(self._current, "sources", None)
         if sources is None or len(sources) != len(input_ids):
             return None
         return sources.to(input_ids.device)
 
     def _recording(self, input_ids: Tensor, *, is_first: bool) -> Recording:
-        """The recording that a call belongs to, a new one when a `generate()` begins."""
+        """Returns the recording that a call belongs to. A new `generate()` gets a new one."""
         recording: Recording | None = getattr(self._current, "recording", None)
         if recording is not None and not is_first:
             return recording
@@ -315,7 +315,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         )
 
     def _familiarity(self, recording: Recording, row: int, places: int) -> Familiarity | None:
-        """How well the memory knows the end of a row's prompt."""
+        """Measures how well the memory knows the end of a row's prompt."""
         expected, states = self.memory.expected_hits, recording.states
         if expected is None or states is None or min(places, states.shape[1]) < 1:
             return None
@@ -331,25 +331,25 @@ class KNNLogitsProcessor(LogitsProcessor):
         max_neighbors: int = MAX_NEIGHBORS,
         pad_token_id: int | None = None,
     ) -> Trace:
-        """Which passages caused which token of an output.
+        """Traces which passages caused which token of an output.
 
         Args:
-            output: What `generate()` returned, in any thread. With beams it has to be called with
-                `return_dict_in_generate=True`, since only that says which beam a token came from.
+            output: The result of `generate()` in any thread. Beam search needs
+                `return_dict_in_generate=True`, since only then the output says which beam a token
+                came from.
             tokenizer: The model's tokenizer.
-            max_neighbors: Passages kept a token.
-            pad_token_id: What finished rows of a batch were filled up with, where `generate()`
-                was given another than the model's; it is no part of the trace.
+            max_neighbors: The most passages to keep for each token.
+            pad_token_id: The padding token of finished rows, if `generate()` was given another
+                one than the model's. Padding is not traced.
 
         Returns:
-            A trace with one sequence for each of the output's. With beams, the token that ends a
-            sequence has no probabilities if it is not an end token of the model's own
+            A trace with one sequence for each sequence of the output. With beams, the token that
+            ends a sequence has probabilities only if it is an end token of the model's own
             `generation_config`.
 
         Raises:
-            ConfigError: when `max_neighbors` is no whole number of at least 0.
-            TraceError: when this processor did not see the generation, or no longer has it: the
-                latest one is kept, and earlier ones up to 32 in 32 MB.
+            ConfigError: when `max_neighbors` is not a whole number of at least 0.
+            TraceError: when this processor has not recorded the generation, or no longer has it.
             MismatchError: when the tokenizer is not the datastore's.
         """
         max_neighbors = whole_number("max_neighbors", max_neighbors, 0)
@@ -357,7 +357,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         sequences = getattr(output, "sequences", output)
         beam_indices = getattr(output, "beam_indices", None)
         if not isinstance(sequences, Tensor) or sequences.dim() != 2:
-            raise TraceError("give trace() what generate() returned")
+            raise TraceError("this is not an output of generate(): give trace() such an output")
         if pad_token_id is None:
             config = self._model_config
             pad_token_id = getattr(config, "pad_token_id", None)
@@ -365,7 +365,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                 pad_token_id = self._ends[0]
         with self._lock:
             recordings = self._recordings[::-1]
-        # Another thread may be in the middle of the very same text.
+        # Another thread may be writing the very same text.
         own = getattr(self._current, "recording", None)
         recordings.sort(key=lambda recording: recording is not own)
         for recording in recordings:
@@ -384,13 +384,13 @@ class KNNLogitsProcessor(LogitsProcessor):
                     familiarity=partial(self._familiarity, recording),
                 )
         raise TraceError(
-            "no such generation is recorded: trace the whole output of a recent generate(), made "
-            "with record=True; with beams, one of generate(..., return_dict_in_generate=True)"
+            "this processor has not recorded such a generation: give the whole output of a recent "
+            "generate(), made with record=True; beam search needs return_dict_in_generate=True"
         )
 
 
 def _end_tokens(config: Any, vocabulary: int) -> list[int]:
-    """The tokens that end a sequence, without those that the model has no score for."""
+    """Returns the tokens that end a sequence, without those that the model has no score for."""
     ends = getattr(config, "eos_token_id", None)
     if ends is None:
         return []

@@ -1,7 +1,7 @@
-"""RetoMaton: a retriever that follows the corpus onward, and searches only when it has to.
+"""RetoMaton, a retriever that follows pointers through the corpus and searches only when needed.
 
-An entry whose token was chosen points to the entry after it in its document: the text goes on
-there as it did in the corpus. Those entries, and perhaps the members of their clusters, take the
+If the token of an entry was chosen, the entry points to the next entry of its document, where the
+corpus continued. These entries, and the members of their clusters if there are clusters, take the
 place of a search. Alon et al. (2022), "Neuro-Symbolic Language Modeling with Automaton-augmented
 Retrieval", sections 3 and 4.
 """
@@ -27,20 +27,20 @@ from knn_logits.neighbors import Neighbors, padding_distance
 from knn_logits.opening import hidden_entries
 from knn_logits.retrieval import Retriever
 
-# Drafts of assisted decoding are rejected, and an assistant's steps come between those of a text.
+# So many steps are kept, since drafts may be rejected, and an assistant's steps come in between.
 _STEPS_KEPT = 64
-# Keys that each thread has memory for; 1,024 of 768 numbers are 3 MB.
+# Each thread has memory for so many keys. 1,024 keys of 768 numbers take 3 MB.
 _KEYS_KEPT = 1024
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The entries that voted in one row's step, in no order.
+    """The entries that voted in one row's step, in no particular order.
 
     Attributes:
-        ids: int64 [entries].
-        values: int64 [entries].
-        far: float32 [entries], the smaller the nearer.
+        ids: int64 [entries], the numbers of the entries.
+        values: Integers [entries], their tokens.
+        far: float32 [entries], their distances. Smaller is nearer for every metric.
     """
 
     ids: Array
@@ -50,24 +50,24 @@ class Candidates:
 
 @dataclass(frozen=True)
 class _Step:
-    """What one step left behind: the texts it was about, and each one's candidates."""
+    """What one step leaves for the next: the texts of its rows, and the candidates of each."""
 
     ids: Tensor
     candidates: list[Candidates]
 
 
 class Pointers:
-    """Where the text goes on: from entries and a token chosen to the entries that follow.
+    """Finds the entries that follow the entries of the chosen token.
 
     Args:
         store: The datastore.
-        max_knns: Candidates at most.
-        without: Entries that are left out beside those of removed documents.
+        max_knns: The most entries to return.
+        without: Entries that are left out, in addition to those of removed documents.
     """
 
     def __init__(self, store: Datastore, max_knns: int, without: Array | None = None) -> None:
         self._max = max_knns
-        # Whether the next entry belongs to the same document, and is not removed.
+        # Whether the next entry belongs to the same document and is not removed.
         self._goes_on = store.goes_on.copy()
         hidden = np.zeros(len(store), dtype=bool)
         hidden[hidden_entries(store, without)] = True
@@ -81,14 +81,14 @@ class Pointers:
             self._first = np.concatenate([[0], np.cumsum(sizes)])
 
     def after(self, candidates: Candidates, token: int) -> Array:
-        """The entries that follow those whose token was chosen.
+        """Returns the entries that follow the candidates with the chosen token.
 
         Args:
             candidates: The candidates of the step before.
-            token: The token chosen.
+            token: The chosen token.
 
         Returns:
-            int64 [pointers]; the nearest first, where they are more than `max_knns`.
+            int64 [pointers], at most `max_knns`. If there are more, the nearest are taken.
         """
         chosen = np.flatnonzero(candidates.values == token)
         if len(chosen) > self._max:
@@ -98,9 +98,9 @@ class Pointers:
         return following
 
     def extended(self, pointers: Array) -> Array:
-        """Pointers and the other members of their clusters, no entry twice.
+        """Adds the other members of the pointers' clusters. No entry occurs twice.
 
-        Clusters that more of the pointers fall into come first. Section 3.2 of the paper.
+        Clusters with more of the pointers come first. Alon et al. (2022), section 3.2.
 
         Returns:
             int64 [entries], at most `max_knns`.
@@ -108,12 +108,12 @@ class Pointers:
         wanted = self._max - len(pointers)
         if self._clusters is None or not len(pointers) or wanted <= 0:
             return pointers[: self._max]
-        # A few microseconds, where `np.unique` takes a tenth of a millisecond.
+        # This takes a few microseconds. `np.unique` would take a tenth of a millisecond.
         counts = np.bincount(self._clusters[pointers])
         numbers = np.flatnonzero(counts)
         numbers = numbers[np.argsort(-counts[numbers], kind="stable")]
         first, last = self._first[numbers], self._first[numbers + 1]
-        # Each of these clusters has so many members that are not among the pointers.
+        # The number of members of each cluster that are not pointers already.
         others = np.cumsum(last - first - counts[numbers])
         needed = int(np.searchsorted(others, wanted)) + 1
         members = np.concatenate(
@@ -128,11 +128,11 @@ class Pointers:
 
 
 class RetomatonRetriever(Retriever):
-    """Searches a datastore only where too few pointers are left to follow.
+    """Follows pointers, and searches a datastore only where too few of them are left.
 
     Args:
-        store: A datastore; with its keys unless `pointer_distances` is "index".
-        config: `retomaton`, `min_knns`, `max_knns` and `pointer_distances` beside the rest.
+        store: A datastore. It needs its keys unless `pointer_distances` is "index".
+        config: The settings, including `min_knns`, `max_knns` and `pointer_distances`.
         settings: Further arguments of `Retriever`.
 
     Raises:
@@ -146,8 +146,8 @@ class RetomatonRetriever(Retriever):
             store.fetch_keys()
         elif not self._from_index:
             raise DatastoreError(
-                f"{store.folder} has no keys to compare pointers with; take the index's with "
-                "--pointer-distances index, or leave out --retomaton"
+                f"{store.folder} has no keys to compare pointers by; give --pointer-distances "
+                "index to compare them by the index, or leave --retomaton out"
             )
         self._pointers = self.indexes.once(
             store,
@@ -162,15 +162,15 @@ class RetomatonRetriever(Retriever):
         return True
 
     def begin_text(self) -> None:
-        """See `Retriever.begin_text`. A prompt may be where an earlier text went through."""
+        """Begins a new text. An earlier text may have contained the new text's prompt."""
         self._thread.steps = deque(maxlen=_STEPS_KEPT)
 
     def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
-        """See `Retriever.search_steps`. A text's pointers are those of its own last step.
+        """Does what `Retriever.search_steps` does, with the pointers of each text's last step.
 
-        Rows may come in another order than before, some doubled and some gone, as beams do: a row
-        goes on from the row whose text it continues. What continues no text searches. A step that
-        is not wanted follows no pointers and leaves none.
+        Rows may come in another order than before, and beams may be doubled or gone. So a row uses
+        the pointers of the row whose text it continues. A row that continues no text makes a
+        search. A step that is not wanted follows no pointers and leaves none.
         """
         positions = states.shape[1]
         if not hasattr(self._thread, "steps"):
@@ -188,7 +188,7 @@ class RetomatonRetriever(Retriever):
         return _stacked(found, self.metric)
 
     def _pointers_of(self, ids: Tensor, steps: Sequence[_Step]) -> list[Array]:
-        """For each row the pointers that its own text left; the latest step counts."""
+        """Returns the pointers that each row's own text left in the latest step."""
         before, nothing = ids[:, :-1], np.empty(0, np.int64)
         for step in reversed(steps):
             if step.ids.shape[1] != before.shape[1]:
@@ -214,7 +214,7 @@ class RetomatonRetriever(Retriever):
     def _step(
         self, queries: Tensor, pointers: list[Array], wanted: list[bool] | None
     ) -> tuple[Neighbors, list[Candidates]]:
-        """One step of all rows: one search for those that need it, one gathering of keys."""
+        """Makes one step of all rows, with one search for the rows that need it."""
         config = self.config
         if wanted is not None:
             nothing = np.empty(0, np.int64)
@@ -261,16 +261,16 @@ class RetomatonRetriever(Retriever):
         neighbors = Neighbors(
             torch.from_numpy(all_ids),
             torch.from_numpy(all_distances),
-            torch.from_numpy(values),
+            torch.from_numpy(values).long(),
             every_row=all(len(one) for one in ids),
             searched=searched,
         )
         return neighbors, candidates
 
     def _distances(self, queries: Tensor, ids: list[Array]) -> list[Array]:
-        """Each row's distances to its own entries, in float32.
+        """Computes each row's distances to its own entries, in float32.
 
-        Row by row, since a thousand keys fit a core's cache and those of a batch do not.
+        It goes row by row, since a thousand keys fit a core's cache and a batch's keys do not.
         """
         queries = queries.detach().float().cpu()
         if self.metric == "cosine":
@@ -284,7 +284,7 @@ class RetomatonRetriever(Retriever):
         keys = self._vectors(ids)
         if self.metric == "l2":
             apart = keys.sub_(query).numpy()
-            # NumPy's needs no table of squares.
+            # NumPy's `einsum` needs no table of squares.
             squared: Array = np.vecdot(apart, apart)
             return squared
         keys = normalised(keys) if self.metric == "cosine" else keys
@@ -293,20 +293,21 @@ class RetomatonRetriever(Retriever):
         return similarities
 
     def _vectors(self, ids: Array) -> Tensor:
-        """Keys of entries, float32 [entries, dim]; those of the call before are gone."""
+        """Returns the keys of entries, float32 [entries, dim]. The next call overwrites them."""
         if self._from_index:
             return self.index.reconstruct(ids)
         keys = torch.from_numpy(self.store.keys(ids))
         if len(keys) > _KEYS_KEPT or keys.dtype == torch.float32:
             return keys.float()
-        # The system hands fresh memory over page by page, which takes longer than all else here.
+        # The memory is reused, since the system gives new memory page by page, which takes longer
+        # than everything else here.
         if not hasattr(self._thread, "keys"):
             self._thread.keys = np.empty((_KEYS_KEPT, keys.shape[1]), np.float32)
         return torch.from_numpy(self._thread.keys[: len(keys)]).copy_(keys)
 
 
 def _stacked(steps: list[Neighbors], metric: Any) -> Neighbors:
-    """The neighbors of several steps of the same rows, one step after another."""
+    """Joins the neighbors of several steps of the same rows, one step after another."""
     if len(steps) == 1:
         return steps[0]
     width = max(one.k for one in steps)

@@ -1,4 +1,4 @@
-"""From queries to `Neighbors`: search a datastore's index, look the values up."""
+"""Finds the neighbors of queries: searches a datastore's index, and looks the values up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from knn_logits.index.base import Index, pairwise
 from knn_logits.neighbors import Neighbors, padding_distance
 from knn_logits.opening import Indexes
 
-# Keys gathered at once to refine: 256 MB of float32.
+# The most numbers of keys that are gathered at once to refine, which are 256 MB of float32.
 _REFINE_NUMBERS = 64 << 20
 
 
@@ -26,9 +26,9 @@ class Retriever:
 
     Args:
         store: The datastore.
-        config: k, refine and nprobe.
-        index: An index over the store's keys that is open already.
-        indexes: Opens the index where none is given; None opens one on the CPU.
+        config: The settings, of which k, refine and nprobe matter here.
+        index: An open index over the datastore's keys, if there is one.
+        indexes: Opens the index if none is given; None opens one on the CPU.
 
     Raises:
         DatastoreError: when `refine` is wanted and the datastore has no keys.
@@ -43,7 +43,10 @@ class Retriever:
         indexes: Indexes | None = None,
     ) -> None:
         if config.refine and not store.offers_keys:
-            raise DatastoreError(f"{store.folder} has no keys, so refine is not possible")
+            raise DatastoreError(
+                f"{store.folder} has no keys to recompute distances from: leave --refine out, or "
+                "fetch the keys with `knn-logits pull --keys`"
+            )
         if config.refine:
             store.fetch_keys()
         self.store = store
@@ -59,46 +62,46 @@ class Retriever:
 
     @property
     def follows_text(self) -> bool:
-        """Whether what is found depends on the tokens before, and not on the state alone."""
+        """Whether the neighbors depend on earlier tokens, and not on the state alone."""
         return False
 
     def begin_text(self) -> None:
-        """Says that the next step of this thread goes on from no text before."""
+        """Begins a new text: this thread's next step continues no earlier text."""
 
     @property
     def stores(self) -> list[Datastore]:
-        """What is searched."""
+        """The datastores that are searched."""
         return [self.store]
 
     def locate(self, entry: int) -> tuple[Datastore, int]:
-        """The datastore of an entry that a search found, and its number there."""
+        """Returns the datastore of an entry that a search found, and the entry's number there."""
         return self.store, entry
 
     def log_weights(self, neighbors: Neighbors) -> Tensor:
-        """log w_i of the neighbors that `search` found, [rows, k]."""
+        """Computes log w_i of the neighbors that `search` found, [rows, k]."""
         return log_weights(neighbors, self.metric, self.config.temperature)
 
     def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
-        """The neighbors of one step, or of several in a row, of a batch of texts.
+        """Finds the neighbors of one or several consecutive steps of a batch of texts.
 
         Args:
             states: [rows, positions, dim], the states at the last positions of the texts.
-            ids: int64 [rows, length], the texts up to the last of those positions.
-            wanted: bool [rows, positions], False where nothing is looked for; None for nowhere.
+            ids: int64 [rows, length], the texts up to the last of these positions.
+            wanted: bool [rows, positions], False where no neighbors are needed; None if all are.
 
         Returns:
-            Neighbors of `rows * positions` queries, all rows of a position after another.
+            The neighbors of `rows * positions` queries. All rows of the first position come first.
         """
-        del ids  # of no interest to a search, which knows no text
+        del ids  # a plain search does not depend on the text
         queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
         return self.search_some(queries, None if wanted is None else wanted.T.reshape(-1))
 
     def search_some(self, queries: Tensor, wanted: Tensor | None) -> Neighbors:
-        """The neighbors of those queries that are wanted, in one search; the others have none.
+        """Searches the neighbors of some queries at once. The other queries get padding.
 
         Args:
             queries: [rows, dim], any floating type and device.
-            wanted: bool [rows]; None for all.
+            wanted: bool [rows], the queries to search for; None for all.
         """
         if wanted is None:
             return self.search(queries)
@@ -109,7 +112,7 @@ class Retriever:
         return found.among(wanted, self.metric)
 
     def search(self, queries: Tensor) -> Neighbors:
-        """The neighbors of a batch of queries, in one search.
+        """Finds the neighbors of a batch of queries, in one search.
 
         Args:
             queries: [rows, dim], any floating type and device.
@@ -123,7 +126,7 @@ class Retriever:
         dim = self.store.manifest.dim
         if queries.dim() != 2 or queries.shape[1] != dim:
             raise MismatchError(
-                f"the model's states have {queries.shape[-1]} numbers, the keys of "
+                f"the model's states have {queries.shape[-1]} numbers, but the keys of "
                 f"{self.store.folder} have {dim}: load the model that built the datastore"
             )
         if not len(self.store):
@@ -139,7 +142,7 @@ class Retriever:
         return Neighbors(ids, distances, values, every_row=int(ids[:, 0].min()) >= 0)
 
     def _looked_up(self, ids: Tensor) -> Tensor:
-        """int64 [rows, k], the values of entries; the first entry's for padding."""
+        """Looks up the values of entries, int64 [rows, k]. Padding gets the first entry's value."""
         if ids.device.type == "cpu":
             return torch.from_numpy(np.take(self._array, ids.numpy(), mode="clip")).long()
         if self._values.device != ids.device:

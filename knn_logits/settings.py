@@ -1,7 +1,7 @@
-"""Which settings hold: those that are given, and a datastore's own for the rest.
+"""Decides which settings hold. A setting that is not given is taken from the datastore.
 
-A datastore has two sets of its own. Settings for scoring were chosen by likelihood, and serve where
-text is scored or explained. Settings for writing serve where text is written.
+A datastore has two sets of settings. Those for scoring were chosen by likelihood, and hold where
+text is scored or explained. Those for writing hold where text is written.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ def scoring_settings(
     temperature: float | None = None,
     **search: Unpack[SearchSettings],
 ) -> tuple[KNNConfig, Gate | None]:
-    """The settings for scoring a text.
+    """Returns the settings for scoring a text.
 
     Args:
-        store: The datastore, the first of several.
-        k: Neighbors a query; None takes the datastore's, as for the next two.
-        lmbda: Weight of the neighbors; None takes the datastore's gate if it has one.
-        temperature: Temperature of the softmax over the neighbors.
-        search: How neighbors are found; see `KNNConfig`.
+        store: The datastore, or the first of several.
+        k: Neighbors of each query; None takes the datastore's setting.
+        lmbda: Weight of the neighbors; None takes the datastore's gate, or else its number.
+        temperature: Temperature of the softmax over the neighbors; None takes the datastore's
+            setting.
+        search: How neighbors are found, as `KNNConfig` explains.
 
     Returns:
-        The settings, and the gate that decides on λ in place of their number, if any.
+        The settings, and the gate that decides on λ in place of their number, if there is one.
 
     Raises:
         ConfigError: when a setting is out of its range, or the gate was fitted for another metric.
@@ -54,10 +55,10 @@ def writing_settings(
     temperature: float | None = None,
     **search: Unpack[SearchSettings],
 ) -> tuple[KNNConfig, Gate | None]:
-    """The settings for text that is written; arguments and errors as for `scoring_settings`.
+    """Returns the settings for writing text. Arguments and errors are those of `scoring_settings`.
 
-    Who gives k, λ and temperature, or a gate, has chosen a kNN-LM: nothing of the datastore's
-    settings for writing is mixed with that.
+    If a user gives k, λ and temperature, or a gate, the user has chosen a kNN-LM. Then none of the
+    datastore's settings for writing is used.
     """
     record = store.manifest.writing
     chosen = None not in (k, lmbda, temperature)
@@ -69,22 +70,23 @@ def writing_settings(
         record.temperature,
         retomaton=record.retomaton,
         min_knns=record.min_knns,
-        # Keys that are still on the Hub are many times the index's size.
+        # Keys that are still on the Hub are many times as large as the index.
         pointer_distances="keys" if store.has_keys else "index",
     )
     return own.with_given(k=k, lmbda=lmbda, temperature=temperature, **search), None
 
 
 def generation_settings(store: Datastore) -> dict[str, Any]:
-    """What `generate()` of transformers should be called with, so that text does not loop.
+    """Returns arguments for `generate()` of transformers that keep text from looping.
 
         model.generate(**inputs, logits_processor=[knn], **generation_settings(store))
 
     Args:
-        store: The datastore, the first of several.
+        store: The datastore, or the first of several.
 
     Returns:
-        `no_repeat_ngram_size`, where the datastore has one for writing; else nothing.
+        `no_repeat_ngram_size`, if the datastore has such a setting for writing; otherwise an empty
+        dictionary.
     """
     record = store.manifest.writing
     if record is None or record.no_repeat_ngram_size is None:

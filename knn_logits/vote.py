@@ -1,5 +1,6 @@
-"""`Vote`: what a memory says at one step, for a batch of rows. Tensors only, computed when asked.
+"""`Vote` is the answer of a memory at one step, for a batch of rows.
 
+It holds tensors, and computes the mixture only when it is asked for:
 p(y) = lmbda * p_kNN(y) + (1 - lmbda) * p_LM(y), Khandelwal et al. (2020), equation 3.
 """
 
@@ -18,15 +19,15 @@ from knn_logits.neighbors import Neighbors, are_near
 
 @dataclass(frozen=True)
 class Candidates:
-    """The likeliest next tokens of each row, in no promised order.
+    """The likeliest next tokens of each row, in no particular order.
 
-    The model's own favourite is among them, and may stand there twice.
+    The model's own favourite is among them, and may occur twice.
 
     Attributes:
-        tokens: int64 [rows, candidates].
-        p: float32 [rows, candidates], probabilities in the mixture.
-        p_lm: float32 [rows, candidates], by the model alone.
-        p_knn: float32 [rows, candidates], by the neighbors alone.
+        tokens: int64 [rows, candidates], the tokens.
+        p: float32 [rows, candidates], their probabilities in the mixture.
+        p_lm: float32 [rows, candidates], their probabilities by the model alone.
+        p_knn: float32 [rows, candidates], their probabilities by the neighbors alone.
     """
 
     tokens: Tensor
@@ -35,7 +36,7 @@ class Candidates:
     p_knn: Tensor
 
     def __getitem__(self, row: int) -> list[tuple[int, float, float, float]]:
-        """Token, p, p_lm and p_knn of a row's candidates, the likeliest first, none twice."""
+        """Returns (token, p, p_lm, p_knn) of a row's candidates, the likeliest first, each once."""
         parts = (self.tokens, self.p, self.p_lm, self.p_knn)
         found = {one[0]: one for one in zip(*(part[row].tolist() for part in parts), strict=True)}
         return sorted(found.values(), key=lambda one: -one[1])
@@ -43,7 +44,7 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class Vote:
-    """What the neighbors of some queries say about the next token, beside what the model says.
+    """The neighbors' vote on the next token of each row, with the model's distribution.
 
     With the ∞-gram its occurrences are among the neighbors, and λ is the weight of both together;
     `neighbors.matched` tells them apart.
@@ -51,11 +52,11 @@ class Vote:
     Attributes:
         neighbors: The neighbors of `rows` queries, on the device of `log_p_lm`.
         log_weights: log w_i of the votes that count, float32 [rows, k]; -inf for no vote.
-        lmbda: The weight of the neighbors where there are any: a number, or one a row, [rows].
+        lmbda: The weight of the neighbors, if there are any: one number, or a tensor [rows].
         log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
-        every_row: Whether every row is known to have a vote, which spares several steps.
-        near_within: The metric of the distances, and that within which a neighbor is near; None
-            where nobody knows what is.
+        every_row: Whether every row is known to have a vote, which saves several steps.
+        near_within: The metric, and the distance within which a neighbor is near. None if it is
+            not known what is near.
     """
 
     neighbors: Neighbors
@@ -67,7 +68,7 @@ class Vote:
 
     @cached_property
     def near(self) -> Tensor | None:
-        """bool [rows], whether a neighbor is near; None where nobody knows what is."""
+        """Whether a neighbor of each row is near, bool [rows]; None if that is not known."""
         return are_near(self.neighbors, *self.near_within) if self.near_within else None
 
     @cached_property
@@ -83,22 +84,23 @@ class Vote:
 
     @cached_property
     def lmbdas(self) -> Tensor:
-        """float32 [rows], the weight of the neighbors; 0 where there are none."""
+        """The weight of each row's neighbors, float32 [rows]; 0 for a row without neighbors."""
         found = torch.as_tensor(self.lmbda, dtype=torch.float32, device=self.log_p_lm.device)
         found = found.expand(self.neighbors.rows)
         voted = self.log_weights.isfinite().any(dim=-1) if self.neighbors.k else torch.zeros(1)
         return found * voted.to(found)
 
     def influence(self, row: int, token: int) -> float:
-        """The neighbors' share of a token's probability, in [0, 1]."""
+        """Returns the neighbors' share of a token's probability, in [0, 1]."""
         own = (1.0 - self.lmbdas[row]) * (self.log_p_lm[row, token] - self.log_p[row, token]).exp()
         return min(1.0, max(0.0, 1.0 - float(own)))
 
     def candidates(self, number: int) -> Candidates:
-        """The likeliest next tokens.
+        """Returns the likeliest next tokens.
 
         Args:
-            number: Of the mixture's likeliest tokens; the model's own favourite comes to these.
+            number: How many of the mixture's likeliest tokens are wanted. The model's own
+                favourite is added to them.
         """
         likeliest = self.log_p.topk(min(number, self.log_p.shape[-1]), dim=-1).indices
         tokens = torch.cat([likeliest, self.log_p_lm.argmax(dim=-1, keepdim=True)], dim=-1)

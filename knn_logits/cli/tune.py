@@ -266,4 +266,4 @@ def _advice(result: Tuning) -> str:
     verdict = result.verdict
     if verdict is None or verdict.better or result.bleu is not None:
         return "add --write to store them in the datastore"
-    return verdict.reason("the choice", "the settings stored")
+    return verdict.reason("the choice", "the stored settings")

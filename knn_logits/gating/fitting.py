@@ -1,8 +1,8 @@
 """Fits gates to held-out text. It takes arrays and returns a gate.
 
-Each array has one row for each token of the text. The rows hold the distance of the nearest neighbor
-or more features, and the probabilities that the model and the neighbors gave the token. The text
-must not be in the datastore, or every token would find itself.
+Each array has one row for each token of the text. The rows hold the distance of the nearest
+neighbor or more features, and the probabilities that the model and the neighbors gave the token.
+The text must not be in the datastore, or every token would find itself.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ def fit_meta_k_gate(
     if np.ndim(log_p_knn) != 2 or np.shape(log_p_knn)[1] != number:
         raise ConfigError(f"log_p_knn must have the shape [tokens, {number}]")
     sides = np.column_stack([log_p_lm, log_p_knn]).astype(np.float64)
-    # Only tokens with a neighbor can teach the gate anything. `_usable` decides this for two
-    # sides, so the best of the neighbors' columns stands for them all.
+    # `_usable` drops tokens that nothing gives a probability. It compares two columns, so the best
+    # of the neighbors' columns stands for them all.
     places = np.arange(len(sides), dtype=np.float64)
     columns, _, _ = _usable([*np.asarray(features).T, places], sides[:, 0], sides[:, 1:].max(-1))
     *read, kept = columns

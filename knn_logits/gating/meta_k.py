@@ -5,8 +5,8 @@ a small network divides probability between {no neighbors, the nearest 1, 2, 4, 
 
     p(y) = a_0 p_LM(y) + sum over j of a_j p_kNN(y | the nearest k_j)
 
-This is again a mixture of p_LM and one vote: λ = 1 - a_0, and the weight of a neighbor is the sum of
-its weights in all sets that it belongs to. So everything that works with λ and weights works here.
+This is again a mixture of p_LM and one vote: λ = 1 - a_0, and a neighbor's weight is the sum of its
+weights in all sets that it belongs to. So everything that works with λ and weights works here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Gates that also skip searches. They decide by the model's distribution alone.
 
-Before a search only the model's distribution is known. He et al. (2021), "Efficient Nearest Neighbor
-Language Models", section 4.1 (adaptive retrieval), skip the searches that a network expects little
-of. The share of skipped searches is chosen by the wanted speed.
+Before a search only the model's distribution is known. He et al. (2021), "Efficient Nearest
+Neighbor Language Models", section 4.1 (adaptive retrieval), skip the searches that a network
+expects little of. The wanted speed decides how many searches are skipped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Converts a FAISS index to plain arrays, and makes it again from them through FAISS's own API.
 
-It handles Flat, IVFFlat, IVFSQ, IVFPQ and IVFRaBitQ, after linear transforms (OPQ, PCA). Other kinds
-have no plain form, and are built from the keys each time a datastore is opened.
+It handles Flat, IVFFlat, IVFSQ, IVFPQ and IVFRaBitQ, after linear transforms (OPQ, PCA). Other
+kinds have no plain form, and are built from the keys each time a datastore is opened.
 """
 
 from __future__ import annotations

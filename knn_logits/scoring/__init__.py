@@ -1,1 +1,1 @@
-"""How likely a text is: one pass over it, and the likelihood under many settings at once."""
+"""Scores texts: one pass over a text, and its likelihood under many settings at once."""

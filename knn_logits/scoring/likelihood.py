@@ -1,14 +1,15 @@
-"""The likelihood of tokens under thousands of settings at once, from one search.
+"""Computes the likelihood of tokens under thousands of settings from one search.
 
-Knows distances, votes and what the model gave each token; no model, no datastore, no files.
-
-The distances of a token's neighbors do not depend on k, temperature and λ. Sorted once, the sums
-of their weights up to each k give p_kNN for every k at a temperature, and
+The distances of a token's neighbors do not depend on k, temperature and λ. They are sorted once.
+Then the sums of the weights up to each k give p_kNN for every k at a temperature, and
 
     log p = log p_LM + log(1 - λ + λ p_kNN / p_LM)
 
-is then one logarithm a setting. Khandelwal et al. (2020), "Generalization through Memorization",
-equations 2 and 3.
+takes one logarithm for each setting. Khandelwal et al. (2020), "Generalization through
+Memorization", equations 2 and 3.
+
+This module knows distances, votes and the model's probability of each token. It knows no model, no
+datastore and no files.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from torch import Tensor
 from knn_logits.config import Metric
 from knn_logits.neighbors import Neighbors
 
-# Rows at once: with fewer, calls cost more than sums; with many more, distances leave the cache.
+# Rows computed at once. With fewer, calls cost more than sums. With many more, the distances do not
+# fit the cache.
 _ROWS_AT_ONCE = 512
-# p_LM counts as at least e^-80 here, so that p_kNN / p_LM is a float32.
+# p_LM counts as at least e^-80 here, so that p_kNN / p_LM stays within float32.
 _LOWEST = -80.0
 
 LMBDAS = (0.0, 0.02, *(round(0.05 * step, 2) for step in range(1, 20)), 0.98)
-# From nearly the nearest neighbor alone to nearly equal weights, in the unit of `spread`.
+# The range of temperatures in units of `spread`. At the lower end nearly all weight is on the
+# nearest neighbor, and at the upper end weights are nearly equal.
 _COLDEST, _HOTTEST = 0.02, 1.0
 
 
@@ -39,7 +42,7 @@ class Grid:
     """Settings to try, each list ascending.
 
     Attributes:
-        ks: Neighbors a query.
+        ks: Numbers of neighbors of each query.
         temperatures: Temperatures of the softmax over the neighbors.
         lmbdas: Weights of the neighbors.
     """
@@ -50,7 +53,7 @@ class Grid:
 
     @property
     def settings(self) -> int:
-        """How many settings that are."""
+        """The number of settings in the grid."""
         return len(self.ks) * len(self.temperatures) * len(self.lmbdas)
 
 
@@ -59,11 +62,11 @@ class Choice:
     """The best setting of a grid.
 
     Attributes:
-        k: Neighbors a query.
+        k: Neighbors of each query.
         temperature: Temperature of the softmax over the neighbors.
         lmbda: Weight of the neighbors.
-        place: Its place in the grid: of k, of the temperature, of λ.
-        perplexity: On the tokens it was chosen on.
+        place: The indices of k, the temperature and λ in the grid.
+        perplexity: Perplexity of the tokens that the setting was chosen on.
     """
 
     k: int
@@ -74,7 +77,7 @@ class Choice:
 
 
 def powers_up_to(k: int, first: int = 1) -> tuple[int, ...]:
-    """first, 2 first, 4 first ... and k itself."""
+    """Returns first, 2 first, 4 first and so on up to k, and k itself."""
     found = []
     while first < k:
         found.append(first)
@@ -83,11 +86,11 @@ def powers_up_to(k: int, first: int = 1) -> tuple[int, ...]:
 
 
 def spread(neighbors: Neighbors, metric: Metric) -> float:
-    """How far distances lie from the nearest: the scale on which temperatures matter.
+    """Measures how far distances are from the nearest, which is the scale for temperatures.
 
     Returns:
         The mean over the queries of (mean distance - nearest distance), in the unit of the
-        distances; 1 where no query has two neighbors at different distances.
+        distances. It is 1 if no query has two neighbors at different distances.
     """
     distances = neighbors.distances.double()
     nearness = -distances if metric == "l2" else distances
@@ -102,13 +105,13 @@ def spread(neighbors: Neighbors, metric: Metric) -> float:
 
 
 def temperatures_around(scale: float, through: float) -> tuple[float, ...]:
-    """Temperatures in steps of √2 that cover every sensible one.
+    """Returns temperatures in steps of √2 over the whole sensible range.
 
-    Each is half of the next but one, which spares most of the exponentials.
+    Each temperature is half of the one two steps later, which saves most of the exponentials.
 
     Args:
-        scale: From `spread`.
-        through: A temperature that must be among them.
+        scale: The result of `spread`.
+        through: A temperature that must be in the result.
     """
     steps = np.arange(
         min(0, math.floor(2 * math.log2(_COLDEST * scale / through))),
@@ -118,9 +121,9 @@ def temperatures_around(scale: float, through: float) -> tuple[float, ...]:
 
 
 class GridLikelihood:
-    """Adds up the log-likelihood of tokens for each setting of a grid.
+    """Sums the log-likelihood of tokens for each setting of a grid.
 
-    Memory does not depend on the number of tokens.
+    The memory that it needs does not depend on the number of tokens.
 
     Args:
         grid: The settings.
@@ -128,8 +131,8 @@ class GridLikelihood:
 
     Attributes:
         sums: float64 [ks, temperatures, lmbdas], log-likelihoods in nats.
-        lm: The model's own.
-        tokens: Tokens added.
+        lm: The log-likelihood under the model alone.
+        tokens: Number of tokens added.
     """
 
     def __init__(self, grid: Grid, metric: Metric) -> None:
@@ -151,11 +154,11 @@ class GridLikelihood:
         """Adds tokens.
 
         Args:
-            neighbors: Of each token's query, for the largest k of the grid or more.
+            neighbors: The neighbors of each token's query, at least for the largest k of the grid.
             targets: int64 [rows], the tokens.
-            log_p_lm: float32 [rows], log p_LM of each.
-            keep: Told p_kNN of the tokens under each k and temperature, float32
-                [some, ks, temperatures], a few rows at a time, in order.
+            log_p_lm: float32 [rows], log p_LM of each token.
+            keep: Called with p_kNN of the tokens under each k and temperature, float32
+                [some, ks, temperatures], for a few rows at a time, in order.
         """
         for first in range(0, len(targets), _ROWS_AT_ONCE):
             rows = slice(first, first + _ROWS_AT_ONCE)
@@ -173,7 +176,7 @@ class GridLikelihood:
         ratio = p_knn_table(neighbors, self.metric, targets, self.grid)
         if keep is not None:
             keep(ratio.clone())
-        # A token without any neighbor keeps the model's probability, whatever the setting.
+        # A token without neighbors keeps the model's probability under every setting.
         ratio *= log_p_lm.clamp(min=_LOWEST).neg().exp()[:, None, None]
         if not neighbors.every_row:
             ratio[~neighbors.mask.any(dim=-1)] = 1.0
@@ -184,16 +187,16 @@ class GridLikelihood:
             self.sums[:, :, number] += buffer.sum(dim=0)
 
     def perplexities(self) -> Tensor:
-        """float64 [ks, temperatures, lmbdas], the perplexity under each setting."""
+        """Computes the perplexity under each setting, float64 [ks, temperatures, lmbdas]."""
         return (-self.sums / max(1, self.tokens)).exp()
 
     def best(self, k_tolerance: float = 0.0, least_k: int = 1) -> Choice:
-        """The setting with the largest likelihood.
+        """Returns the setting with the largest likelihood.
 
         Args:
-            k_tolerance: How much larger, as a share, the perplexity of a smaller k may be for it
-                to be taken: a search for fewer neighbors is faster.
-            least_k: The smallest that may be taken.
+            k_tolerance: A smaller k is taken if it makes the perplexity larger by at most this
+                share, since a search for fewer neighbors is faster.
+            least_k: The smallest k that may be taken.
         """
         found = self.perplexities().nan_to_num(nan=math.inf)
         found[[k < least_k for k in self.grid.ks]] = math.inf
@@ -210,12 +213,12 @@ class GridLikelihood:
 
 
 def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Grid) -> Tensor:
-    """p_kNN of one token a row, for every k and temperature of a grid.
+    """Computes p_kNN of one token in each row, for every k and temperature of a grid.
 
     Args:
-        neighbors: Of each row's query; the nearest k of them count.
+        neighbors: The neighbors of each row's query. For each k the nearest k of them count.
         metric: How keys are compared.
-        targets: int64 [rows].
+        targets: int64 [rows], the tokens.
         grid: The settings.
 
     Returns:
@@ -227,7 +230,7 @@ def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Gri
         return table
     below, votes = _sorted_votes(neighbors, metric, targets)
     segments = len(grid.ks)
-    # The segment of the grid's ks in which each column lies; what lies beyond the last counts not.
+    # The segment of the grid's ks that each column is in. Columns beyond the last do not count.
     columns = min(neighbors.k, grid.ks[-1])
     below, votes = below[:, :columns], votes[:, :columns]
     segment = torch.bucketize(torch.arange(columns), torch.tensor(grid.ks), right=True)
@@ -235,7 +238,7 @@ def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Gri
     flat, target = row * columns + column, row * segments + segment[column]
     ends = [min(k, columns) for k in grid.ks]
     below = below.contiguous()
-    # Of the two temperatures before: a weight at half the temperature is the weight's square.
+    # A weight at half the temperature is the weight's square, so the last two are kept.
     before = torch.empty_like(below), torch.empty_like(below)
     for number in reversed(range(len(grid.temperatures))):
         weights, temperature = before[number % 2], grid.temperatures[number]
@@ -254,14 +257,16 @@ def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Gri
 
 
 def _sorted_votes(neighbors: Neighbors, metric: Metric, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """How much farther than the nearest each neighbor is, nearest first, and whether it votes.
+    """Sorts the neighbors by distance, and tells which of them vote for the target.
 
-    The vote rides in the last bit of the distance, so that a plain sort keeps both together: it
-    is three times as fast as a sort of places, and changes a distance by less than its rounding.
+    The vote is stored in the last bit of the distance, so that a plain sort keeps both together.
+    This is three times as fast as sorting indices, and changes a distance by less than its
+    rounding.
 
     Returns:
-        below: float32 [rows, k], 0 for the nearest, +inf for padding.
-        votes: bool [rows, k].
+        below: float32 [rows, k], how much farther than the nearest each neighbor is, in ascending
+            order; +inf for padding.
+        votes: bool [rows, k], whether the neighbor votes for the row's target.
     """
     distances = neighbors.distances if metric == "l2" else -neighbors.distances
     numbers = np.array(distances.numpy(), dtype=np.float32, copy=True)

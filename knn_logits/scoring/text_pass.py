@@ -1,6 +1,6 @@
-"""One pass of a model over windows of text: queries, and what the model gave each token.
+"""Runs a model over windows of text: the queries, and the model's probability of each token.
 
-Knows models and windows. It knows no datastore, no search and no tokenizer.
+This module knows models and windows, but no datastore, no search and no tokenizer.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from knn_logits.capture.location import KeyLocation
 from knn_logits.occurrences import Prefixes
 from knn_logits.windows import Piece, TextWindow, batches
 
-# Windows of like size share a batch; they are sorted within groups of so many batches.
+# Windows of similar size share a batch. They are sorted within groups of so many batches.
 _BATCHES_A_GROUP = 16
-# On a CPU the activations of a larger batch no longer fit the cache.
+# The activations of a larger batch no longer fit the cache of a CPU.
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 32_768}
-# Scores of the model held at once: 64 million float32 are 256 MB.
+# The most scores of the model held at once, which are 256 MB of float32.
 _SCORES = 64 << 20
 _ROWS_AT_ONCE = 128
 
 
 @dataclass(frozen=True)
 class Distributions:
-    """What a model says of the next token at some places of a text.
+    """A model's distributions over the next token at some positions of a text.
 
-    The scores are those of a forward pass, as it left them; log-probabilities are made of a few
-    rows at a time, so that no second table over the vocabulary is held.
+    The scores are those of a forward pass. Log-probabilities are computed for a few rows at a time,
+    so that there is no second table over the vocabulary.
 
     Attributes:
-        scores: [places of the pass, vocabulary], any floating type.
-        rows: int64 [rows], which of those places, on the device of the scores.
+        scores: [positions of the pass, vocabulary], any floating type.
+        rows: int64 [rows], the chosen positions of the pass, on the device of the scores.
     """
 
     scores: Tensor
@@ -46,15 +46,15 @@ class Distributions:
         return len(self.rows)
 
     def __getitem__(self, rows: Tensor | slice) -> Distributions:
-        """Some of the places."""
+        """Selects some of the positions."""
         there = rows if isinstance(rows, slice) else rows.to(self.rows.device)
         return Distributions(self.scores, self.rows[there])
 
     def parts(self) -> Iterator[tuple[slice, Tensor]]:
-        """A few rows at a time, in order.
+        """Yields the log-probabilities of a few rows at a time, in order.
 
         Yields:
-            Which of the rows, and their log-probabilities, float32 [some, vocabulary].
+            The slice of the rows, and their log-probabilities, float32 [some, vocabulary].
         """
         for first in range(0, len(self.rows), _ROWS_AT_ONCE):
             part = slice(first, min(first + _ROWS_AT_ONCE, len(self.rows)))
@@ -63,16 +63,16 @@ class Distributions:
 
 @dataclass(frozen=True)
 class TokenScores:
-    """What a model makes of some tokens of a text.
+    """A model's states and probabilities of some tokens of a text.
 
     Attributes:
-        states: [rows, dim], the state before each token: the query of a search.
+        states: [rows, dim], the state before each token, which is the query of a search.
         targets: int64 [rows], the tokens.
         log_p_lm: float32 [rows], log p_LM of each token.
-        places: int64 [rows], where each token stands in the text.
-        distributions: What the model said at each of them.
-        prefixes: The text that it read before each of them.
-        lengths: How many of the tokens each window of the pass predicts, one after another.
+        places: int64 [rows], the position of each token in the text.
+        distributions: The model's distribution at each token.
+        prefixes: The text that the model read before each token.
+        lengths: The number of tokens that each window of the pass predicts, in order.
     """
 
     states: Tensor
@@ -84,7 +84,7 @@ class TokenScores:
     lengths: tuple[int, ...] = ()
 
     def __getitem__(self, rows: Tensor | slice) -> TokenScores:
-        """Some of the tokens."""
+        """Selects some of the tokens."""
         there = rows if isinstance(rows, slice) else rows.to(self.states.device)
         own = rows if isinstance(rows, slice) else rows.numpy()
         return TokenScores(
@@ -98,7 +98,7 @@ class TokenScores:
 
 
 def scoring_batch_tokens(device: torch.device, vocabulary: int) -> int:
-    """Tokens a batch that a device works through quickly, and whose scores fit in memory."""
+    """The tokens of a batch that a device works through quickly, and whose scores fit memory."""
     return max(1, min(_BATCH_TOKENS.get(device.type, 8192), _SCORES // max(1, vocabulary)))
 
 
@@ -108,13 +108,13 @@ def score_pieces(
     """Scores every token that windows of a text predict.
 
     Args:
-        model: In evaluation mode.
+        model: The model, in evaluation mode.
         location: Where the key is.
         pieces: Windows with their tokens, and with their sources for an encoder-decoder model.
-        batch_tokens: Tokens a forward pass, padding included.
+        batch_tokens: Tokens of one forward pass, padding included.
 
     Yields:
-        The tokens of one forward pass at a time; batches come in no promised order.
+        The tokens of one forward pass. Passes come in no particular order.
 
     Raises:
         ModelError: when the key's module did not run.
@@ -189,7 +189,7 @@ def _score_group(
 
 
 def log_p_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """log softmax of one token a row, a few rows at a time.
+    """Computes the log softmax of one token in each row, for a few rows at a time.
 
     Args:
         logits: [rows, vocabulary], any floating type.

@@ -1,9 +1,8 @@
-"""How an encoder-decoder model reads a pair: the source in its encoder, the target in its decoder.
+"""Cuts pairs for an encoder-decoder model: sources for its encoder, targets for its decoder.
 
-This is all that tells such a model from a causal one here. A target becomes the decoder's text,
-from the token that starts it to the one that ends it; what follows on from it (windows, entries,
-keys, pointers) is that of any text. Khandelwal et al. (2021), "Nearest Neighbor Machine
-Translation", section 2.
+Only this distinguishes such a model from a causal one here. A target becomes the decoder's text,
+from its start token to its end token. Windows, entries, keys and pointers then work as for any
+text. Khandelwal et al. (2021), "Nearest Neighbor Machine Translation", section 2.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _OPTIONS = {"src_lang": "--source-lang", "tgt_lang": "--target-lang"}
 
 
 def context_length(model: nn.Module) -> int | None:
-    """Tokens a model can read at once, None when its configuration sets no limit.
+    """The number of tokens that a model can read at once; None if it sets no limit.
 
-    Of an encoder-decoder model those of its decoder.
+    For an encoder-decoder model this is the number for its decoder.
     """
     return _length(model, _LENGTHS)
 
@@ -55,20 +54,20 @@ def _length(model: nn.Module, names: Sequence[str]) -> int | None:
 
 
 class PairTokenizer:
-    """Cuts sources and targets as an encoder-decoder model wants them.
+    """Cuts sources and targets into tokens as an encoder-decoder model needs them.
 
     Args:
         model: The model.
-        tokenizer: Its tokenizer; it is not changed.
-        source_prefix: Stands before every source, such as T5's "translate English to German: ".
-        source_lang: Language of the sources, by the tokenizer's name for it ("en_XX", "eng_Latn",
-            "en"); None where the tokenizer knows of none, or to keep its own.
-        target_lang: Language of the targets.
+        tokenizer: Its tokenizer, which is not changed.
+        source_prefix: Text before every source, such as T5's "translate English to German: ".
+        source_lang: Language of the sources as the tokenizer names it ("en_XX", "eng_Latn", "en").
+            None keeps the tokenizer's own, if it knows languages.
+        target_lang: Language of the targets, in the same way.
 
     Attributes:
-        source_lang: The language given, or else the tokenizer's own.
-        target_lang: So here.
-        source_limit: Tokens that the encoder can read, None when the model sets no limit.
+        source_lang: The given language of the sources, or else the tokenizer's own.
+        target_lang: The given language of the targets, or else the tokenizer's own.
+        source_limit: The number of tokens that the encoder can read; None for no limit.
 
     Raises:
         ConfigError: when the tokenizer does not know the language.
@@ -91,7 +90,7 @@ class PairTokenizer:
                 "whose encoder reads tokens"
             )
         if any(hasattr(tokenizer, name) for name in _OPTIONS):
-            # Cutting a target alone changes such a tokenizer.
+            # Cutting a target changes the state of such a tokenizer.
             tokenizer = copy.deepcopy(tokenizer)
         _set_language(tokenizer, "src_lang", source_lang)
         _set_language(tokenizer, "tgt_lang", target_lang)
@@ -112,24 +111,24 @@ class PairTokenizer:
 
     @cached_property
     def opening(self) -> list[int]:
-        """What the decoder's text begins with, whatever the target: a start, a language.
+        """The tokens that every text of the decoder begins with: a start token, a language.
 
         Raises:
-            ConfigError: when the tokenizer writes several languages, and none is named.
+            ConfigError: when the tokenizer knows several languages, and none is named.
             ModelError: when the model names no token that starts the decoder's text.
         """
         (text,) = self.targets([""])
-        # What starts the decoder's text may also be what ends it.
+        # The start token of the decoder's text may also be its end token.
         return text[: text.index(self._end, 1) if self._end in text[1:] else 1]
 
     def sources(self, texts: Sequence[str]) -> list[Array]:
-        """What the encoder reads.
+        """Cuts sources into the tokens that the encoder reads.
 
         Args:
             texts: The sources, without prefix.
 
         Returns:
-            int32 [tokens] each; cut where the encoder can read no further.
+            int32 [tokens] for each source. A source that is too long for the encoder is cut off.
 
         Raises:
             CorpusError: when a source has no token.
@@ -155,25 +154,25 @@ class PairTokenizer:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "a source has %d tokens, the model reads %d: what is beyond is left out, here and "
-                "in further sources",
+                "a source has %d tokens, but the model reads only %d: the rest is left out, here "
+                "and in further sources",
                 len(ids),
                 limit,
             )
-        # What ends a text stays: its end, a language.
+        # The tokens that end every text stay: the end token, a language.
         kept = 0
         while kept < limit - 1 and ids[-1 - kept] in self._special:
             kept += 1
         return [*ids[: limit - kept], *ids[len(ids) - kept :]]
 
     def targets(self, texts: Sequence[str]) -> list[list[int]]:
-        """The decoder's text for some targets: the token that starts it, theirs, its end.
+        """Cuts targets into the decoder's text: the start token, the target's tokens, the end.
 
         Args:
             texts: The targets.
 
         Raises:
-            ConfigError: when the tokenizer writes several languages, and none is named.
+            ConfigError: when the tokenizer knows several languages, and none is named.
             ModelError: when the model names no token that starts the decoder's text.
         """
         found: list[list[int]] = []
@@ -185,7 +184,7 @@ class PairTokenizer:
     def _labels(self, texts: list[str]) -> list[list[int]]:
         try:
             ids: list[list[int]] = self.tokenizer(text_target=texts, verbose=False)["input_ids"]
-            # Some take the sources' language where none is named.
+            # Some tokenizers take the language of the sources if no other is named.
             unnamed = self.target_lang is None and getattr(self.tokenizer, "tgt_lang", None)
         except (KeyError, TypeError):
             if self.target_lang is not None or not hasattr(self.tokenizer, "tgt_lang"):
@@ -193,43 +192,43 @@ class PairTokenizer:
             unnamed = True
         if unnamed:
             raise ConfigError(
-                f"{type(self.tokenizer).__name__} knows several languages: name the one to write "
-                "with --target-lang (target_lang= in Python)"
+                f"{type(self.tokenizer).__name__} knows several languages: name the language to "
+                "write with --target-lang (target_lang= in Python)"
             )
         return ids
 
     def _decoder_text(self, labels: Sequence[int]) -> list[int]:
         ids = list(labels)
         if len(ids) > 1 and ids[-2] == self._end != ids[-1]:
-            # A language after the end, as mBART's tokenizer puts it, is what starts the text.
+            # mBART's tokenizer puts the language after the end, but the text starts with it.
             return [ids[-1], *ids[:-1]]
         if self._start is None:
             raise ModelError(
-                "the model's configuration has no decoder_start_token_id, so where a target begins "
-                "is not known; set model.generation_config.decoder_start_token_id"
+                "the model's configuration does not say which token starts a target; set "
+                "model.generation_config.decoder_start_token_id"
             )
         return [int(self._start), *ids]
 
     def inputs(self, texts: Sequence[str], device: torch.device) -> dict[str, Tensor]:
-        """Arguments of `generate()` for some sources: `input_ids` and `attention_mask`.
+        """Makes the arguments of `generate()` for sources: `input_ids` and `attention_mask`.
 
         Args:
             texts: The sources, without prefix.
-            device: The model's.
+            device: The model's device.
         """
         found = padded(self.sources(texts), device, self._pad)
         return {"attention_mask": torch.ones_like(found["input_ids"]), **found}
 
     def texts(self, output: Tensor) -> list[str]:
-        """What `generate()` wrote.
+        """Decodes what `generate()` wrote.
 
         Args:
-            output: int64 [rows, tokens], as it returned them, with `settings` among its arguments.
+            output: int64 [rows, tokens], the result of `generate()` called with `settings`.
 
         Returns:
-            Texts without what every text of the decoder begins and ends with.
+            The texts, without the tokens that every text of the decoder begins and ends with.
         """
-        # A language is no special token to every tokenizer.
+        # Not every tokenizer treats a language as a special token.
         first = len(self.opening) if self.settings else 1
         found = self.tokenizer.batch_decode(output[:, first:], skip_special_tokens=True)
         return [str(text).strip() for text in found]
@@ -251,14 +250,14 @@ def _set_language(tokenizer: Any, name: str, language: str | None) -> None:
     option = _OPTIONS[name]
     if not hasattr(tokenizer, name):
         raise ConfigError(
-            f"{type(tokenizer).__name__} knows no languages: leave {option} out, or say it to the "
-            "model with --source-prefix"
+            f"{type(tokenizer).__name__} knows no languages: leave {option} out, or name the "
+            "language in --source-prefix"
         )
-    # Asked for first, since some tokenizers take any name and others fail in ways of their own.
+    # This is checked first, since some tokenizers accept any name and others fail in strange ways.
     known = _languages(tokenizer)
     if language not in known:
         raise ConfigError(
-            f"{option} {language!r} is no language of the tokenizer, which knows "
+            f"the tokenizer does not know the language {language!r} of {option}; give one of "
             f"{', '.join(known[:8]) or 'none'}{', ...' if len(known) > 8 else ''}"
         )
     setattr(tokenizer, name, language)
@@ -269,6 +268,6 @@ def _languages(tokenizer: Any) -> list[str]:
         known = getattr(tokenizer, name, None)
         if known:
             return list(known)
-    # Of the special tokens those that have no other part to play.
+    # The special tokens that have no other role.
     others = [str(token) for token in tokenizer.special_tokens_map.values()]
     return [token for token in tokenizer.all_special_tokens if token not in others]

@@ -1,4 +1,4 @@
-"""Text as it grows: what each token adds."""
+"""Decodes text token by token."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 
 class Pieces:
-    """The text that each token adds; a character cut in two belongs to the last of its tokens.
+    """Tells the text that each token adds to a text that grows.
+
+    If a character is cut into several tokens, the last of them adds it.
 
     Args:
-        tokenizer: To turn tokens into text.
+        tokenizer: Turns tokens into text.
         before: The tokens of the prompt.
     """
 
@@ -20,7 +22,7 @@ class Pieces:
         self._seen = len(self._ids)
 
     def add(self, token: int) -> str:
-        """The text that one more token adds to those before it."""
+        """Returns the text that one more token adds to the tokens before it."""
         self._ids.append(token)
         before = self._text(self._ids[self._first : self._seen])
         after = self._text(self._ids[self._first :])

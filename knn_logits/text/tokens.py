@@ -1,4 +1,4 @@
-"""Text to tokens, as the model's tokenizer cuts it, also for documents of any length."""
+"""Cuts documents of any length into tokens with the model's tokenizer."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from knn_logits.corpus.documents import Document
 from knn_logits.errors import CorpusError
 from knn_logits.text.pairs import PairTokenizer
 
-# A tokenizer holds several times a text's size in memory, so a huge text goes in parts.
+# A tokenizer needs several times a text's size in memory, so a huge text is cut in parts.
 _PART = 1 << 20
 _BLOCK = 1 << 17
 _PARTS_AT_ONCE = 64
 _PAIRS_AT_ONCE = 1024
 _CHARACTERS_AT_ONCE = 4 << 20
-# A tokenizer of one script, or of one kind of text, may drop what is none of it.
+# A tokenizer for one script or one kind of text may drop all other text.
 _PROBES = ("a", "A", "1", ".", "я", "中", "क")
 _TOKENS_TRIED = 64
 _BREAK = re.compile(r"\n(?=\S)")
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """What a tokenizer puts before and after a text, whatever the text."""
+    """Finds the tokens that a tokenizer puts before and after every text."""
     for probe in _probes(tokenizer):
         plain = tokenizer(probe, add_special_tokens=False)["input_ids"]
         whole = tokenizer(probe, add_special_tokens=True)["input_ids"]
-        # A text that the tokenizer drops stands nowhere.
+        # The tokenizer drops this text, so it has no position among the tokens.
         for start in range(len(whole) - len(plain) + 1 if plain else 0):
             if whole[start : start + len(plain)] == plain:
                 return list(whole[:start]), list(whole[start + len(plain) :])
@@ -40,7 +40,7 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def _probes(tokenizer: Any) -> Iterator[str]:
-    """Short texts, until one is a text for the tokenizer: at last those of its own tokens."""
+    """Yields short texts to try with the tokenizer. The last are the texts of its own tokens."""
     yield from _PROBES
     special = set(getattr(tokenizer, "all_special_ids", ()))
     ordinary = (one for one in range(len(tokenizer)) if one not in special)
@@ -59,13 +59,13 @@ def _parts(text: str, size: int | None = None) -> Iterator[str]:
 
 
 def tokenize(tokenizer: Any, documents: Iterable[Document]) -> Iterator[tuple[Document, list[int]]]:
-    """Cuts documents into tokens, with the special tokens the tokenizer puts around a text.
+    """Cuts documents into tokens, with the special tokens that the tokenizer puts around a text.
 
-    A document above a million characters is cut at a line's end before it is tokenized.
+    A document of more than a million characters is split at the end of a line before that.
 
     Args:
         tokenizer: A tokenizer of transformers.
-        documents: In order.
+        documents: The documents, in order.
 
     Yields:
         Each document and its token ids.
@@ -81,11 +81,11 @@ def tokenize_with_places(
 
     Args:
         tokenizer: A tokenizer of transformers.
-        documents: In order.
+        documents: The documents, in order.
 
     Yields:
-        Each document, its token ids, and for each of its places the number of the first token
-        there; no number from a tokenizer that does not say where its tokens stand.
+        Each document, its token ids, and the number of the first token at each of its places. The
+        numbers are missing if the tokenizer does not tell the positions of its tokens.
     """
     before, after = special_tokens(tokenizer)
     for group in _groups(documents):
@@ -114,9 +114,9 @@ def tokenize_with_places(
 
 
 def _ends(encoding: Any) -> Array:
-    """Where each token ends in its text, in characters."""
+    """Returns the position where each token ends in its text, in characters."""
     offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
-    # A token without a text of its own stands where the one before it ends.
+    # A token without text of its own ends where the token before it does.
     return np.maximum.accumulate(offsets[:, 1])
 
 
@@ -141,10 +141,10 @@ def tokenize_pairs(
 
     Args:
         pairs: The model's tokenizer.
-        documents: In order, each with its source.
+        documents: The documents in order, each with its source.
 
     Yields:
-        Each document and the token ids of its target, from the one that starts it.
+        Each document and the token ids of its target, from the start token on.
 
     Raises:
         CorpusError: when a document has no source.
@@ -154,24 +154,24 @@ def tokenize_pairs(
         for document in group:
             if document.source is None:
                 raise CorpusError(
-                    f"{document.id} has no source: an encoder-decoder model needs pairs, that is "
-                    'rows with "source" and "target"'
+                    f"the document {document.id} has no source: give an encoder-decoder model "
+                    'pairs, which are rows with "source" and "target"'
                 )
         yield from zip(group, pairs.targets([one.text for one in group]), strict=True)
 
 
 def token_blocks(tokenizer: Any, text: str, around: tuple[list[int], list[int]]) -> Iterator[Array]:
-    """The tokens of one document, part by part, cut at the ends of lines.
+    """Yields the tokens of one document part by part. Parts are cut at the ends of lines.
 
-    Memory holds what a tokenizer makes of one part, however long the document is.
+    Memory holds only one part, however long the document is.
 
     Args:
         tokenizer: A tokenizer of transformers.
         text: The document's text.
-        around: From `special_tokens`.
+        around: The result of `special_tokens`.
 
     Yields:
-        int32 [tokens], one after another.
+        The tokens of a part, int32 [tokens].
     """
     before, after = around
     if before:

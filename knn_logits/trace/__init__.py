@@ -1,1 +1,1 @@
-"""Which entries caused which token: recorded while generating, put together, shown."""
+"""Traces which entries caused which token: records a generation, assembles it and shows it."""

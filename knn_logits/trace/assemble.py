@@ -1,4 +1,4 @@
-"""From recorded steps to a `Trace`: chosen tokens, their shares, the passages around entries."""
+"""Makes a `Trace` from recorded steps: chosen tokens, shares, and the passages around entries."""
 
 from __future__ import annotations
 
@@ -47,15 +47,16 @@ def trace_recording(
     """Traces what a `generate()` chose.
 
     Args:
-        recording: Its steps; `recording.fits(sequences, beam_indices)` holds.
-        sequences: int64 [sequences, length], as it returned them.
+        recording: The steps, for which `recording.fits(sequences, beam_indices)` is True.
+        sequences: int64 [sequences, length], the result of `generate()`.
         beam_indices: int64 [sequences, new tokens], for beams; -1 where a sequence has ended.
-        tokenizer: To turn tokens into text.
-        locate: The datastore of an entry found, and its number there.
-        max_neighbors: Passages kept a token.
-        pad: Fills up the rows of a batch before they begin and after they have ended.
+        tokenizer: Turns tokens into text.
+        locate: Returns the datastore of an entry that was found, and the entry's number there.
+        max_neighbors: The most passages to keep for each token.
+        pad: The token that fills up rows before they begin and after they have ended.
         near_within: The metric, and the distance within which a neighbor is near.
-        familiarity: Of a row of the recording, looking at so many places at the prompt's end.
+        familiarity: Returns how well the memory knows a prompt, given a row of the recording and
+            the number of positions at the prompt's end to look at.
     """
     first = recording.prompt.shape[1]
     with recording.lock:
@@ -85,13 +86,13 @@ def trace_recording(
             ids[start:], first - start, chosen, tokenizer, locate, max_neighbors, near_within
         )
         row = int((recording.prompt == sequences[number, :first]).all(dim=-1).nonzero()[0, 0])
-        # A row's first token has nothing before it, and padding is none of its prompt.
+        # Nothing precedes a row's first token, and padding does not belong to its prompt.
         traced.append(replace(one, familiarity=familiarity(row, first - start - 2)))
     return Trace(traced)
 
 
 def _end(ids: list[int], first: int, pad: int | None, ends: list[int]) -> int:
-    """Where a row stops: before the padding, but behind an end token that pads as well."""
+    """Finds the end of a row: before the padding, but after an end token that is also padding."""
     end = len(ids)
     while end > first and ids[end - 1] == pad:
         end -= 1
@@ -132,7 +133,7 @@ def _sequence(
 
 
 def prompt_text(tokenizer: Any, ids: Sequence[int], words: Sequence[str]) -> str:
-    """The text of a prompt; none where it only starts a decoder."""
+    """Returns the text of a prompt. A prompt that only starts a decoder has no text."""
     special = set(getattr(tokenizer, "all_special_ids", ()))
     return "" if special.issuperset(ids) else "".join(words)
 
@@ -153,23 +154,23 @@ def trace_token(
     candidates: Sequence[tuple[int, float, float, float]] = (),
     near_within: tuple[Metric, float] | None = None,
 ) -> TokenTrace:
-    """One token's shares and its main neighbors.
+    """Traces one token: its shares and its main neighbors.
 
     Args:
         word: The token's text.
-        token: Its id.
-        neighbors: Of this step's query, one row.
+        token: The token's id.
+        neighbors: The neighbors of this step's query, one row.
         weights: log w_i, [1, k].
-        lmbda: The weight of the neighbors, where there are any.
-        log_p_lm: The model's log-probability of the token, None when it is not known.
-        tokenizer: To turn tokens into text.
-        locate: The datastore of an entry found, and its number there.
-        max_neighbors: Passages kept.
-        around: The tokens of the text before it, and those after it.
-        likeliest: The model's likeliest token and its log p_LM; None when they are not known.
-        candidates: Tokens that might have stood there, each with its p, p_LM and p_kNN.
-        near_within: The metric, and the distance within which a neighbor is near; None where
-            nobody knows.
+        lmbda: The weight of the neighbors, if there are any.
+        log_p_lm: The model's log-probability of the token; None if it is not known.
+        tokenizer: Turns tokens into text.
+        locate: Returns the datastore of an entry that was found, and the entry's number there.
+        max_neighbors: The most passages to keep.
+        around: The tokens of the text before the token, and those after it.
+        likeliest: The model's likeliest token and its log p_LM; None if they are not known.
+        candidates: The likeliest tokens at this position, each with its p, p_LM and p_kNN.
+        near_within: The metric, and the distance within which a neighbor is near; None if that is
+            not known.
     """
     if not bool((weights > float("-inf")).any()):
         lmbda = 0.0
@@ -232,7 +233,7 @@ def _by_memory(
     tokenizer: Any,
     locate: Locate,
 ) -> Rival | None:
-    """The neighbors' likeliest token, if it is not the one that stands in the text."""
+    """Returns the neighbors' likeliest token, if it differs from the token in the text."""
     values, votes = neighbors.values[0].cpu(), weights[0].exp().cpu()
     if not len(values):
         return None
@@ -249,12 +250,12 @@ def _by_memory(
 
 
 def _text_after(tokenizer: Any, before: Sequence[int], token: int) -> str:
-    """The text that a token adds to those before it."""
+    """Returns the text that a token adds to the tokens before it."""
     return token_texts(tokenizer, [*before[-_CONTEXT:], token])[-1]
 
 
 def _retrieval(neighbors: Neighbors) -> str:
-    """How the neighbors of a step were found; one row."""
+    """Says how the neighbors of a step were found, which are one row."""
     if neighbors.searched is None or bool(neighbors.searched[0]):
         return "search"
     found = (
@@ -273,7 +274,7 @@ def _neighbor(
 ) -> NeighborTrace:
     store, entry = locate(int(neighbors.ids[0, column]))
     passage = store.passage(entry)
-    # What starts and ends a document for the model is none of its text.
+    # The tokens that start and end a document for the model are not part of its text.
     special = set(getattr(tokenizer, "all_special_ids", ()))
     before = [token for token in passage.before if token not in special]
     after = [token for token in passage.after if token not in special]
@@ -282,7 +283,7 @@ def _neighbor(
     title, uri = where(store, entry, tokenizer)
     matched = 0 if neighbors.matched is None else int(neighbors.matched[0, column])
     return NeighborTrace(
-        # A character may be cut where the passage begins or ends.
+        # A character may be cut at the beginning or the end of the passage.
         before="".join(words[:here]).lstrip("\ufffd"),
         word=words[here],
         after="".join(words[here + 1 :]).rstrip("\ufffd"),
@@ -300,10 +301,10 @@ def _neighbor(
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """The text that each token adds to those before it.
+    """Returns the text that each token adds to the tokens before it.
 
-    A character cut into several tokens belongs to the last of them; the texts joined are the text
-    of all tokens.
+    If a character is cut into several tokens, the last of them adds it. The texts joined are the
+    text of all tokens.
     """
     texts, start, done = [], 0, ""
     for end in range(1, len(ids) + 1):
@@ -313,7 +314,7 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
             continue
         texts.append(text[len(done) :])
         done = text
-        # Some tokenizers decode by what stands before; a few tokens of it are enough.
+        # Some tokenizers decode a token by the tokens before it. A few of these are enough.
         if end - start > _CONTEXT and not text.endswith("\ufffd"):
             start = end - _CONTEXT // 2
             done = _decode(tokenizer, ids[start:end])

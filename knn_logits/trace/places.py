@@ -1,4 +1,4 @@
-"""Where a passage stands, in words: "handbook.pdf, page 12"."""
+"""Names the place of a passage for people: "handbook.pdf, page 12"."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from knn_logits.datastore.places import place_at
 from knn_logits.datastore.store import Datastore
 
 _LINE = re.compile(r"line ([0-9]{1,15})")
-# Tokens from the beginning of a paragraph to a word in it.
+# The most tokens from the beginning of a paragraph to a word in it.
 _MOST_TOKENS = 4096
 
 
 def where(store: Datastore, entry: int, tokenizer: Any) -> tuple[str | None, str | None]:
-    """The title and the uri of an entry's document, with the place where the entry stands.
+    """Returns the title and the uri of an entry's document, with the place of the entry.
 
     Args:
         store: The datastore.
-        entry: In [0, entries).
-        tokenizer: Which cut the text; it counts the lines.
+        entry: The entry, in [0, entries).
+        tokenizer: The tokenizer that cut the text. It is needed to count lines.
     """
     position = store.contexts.token_of(entry)
     record = store.documents[store.documents.at_token(position)]
@@ -30,7 +30,8 @@ def where(store: Datastore, entry: int, tokenizer: Any) -> tuple[str | None, str
     name, line = place.name, _LINE.fullmatch(place.name)
     start = record.first + place.start
     if line and position - start <= _MOST_TOKENS:
-        # The place is a paragraph's first line. A tokenizer that drops line ends leaves it at that.
+        # The place is a paragraph's first line. The text from there on shows how many lines follow,
+        # unless the tokenizer drops line ends.
         between = tokenizer.decode(store.tokens[start:position].tolist())
         name = f"line {int(line[1]) + between.count(chr(10))}"
     uri = document.uri

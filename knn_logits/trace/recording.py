@@ -1,7 +1,8 @@
-"""What a processor keeps of a generation while it runs, so that it can be traced afterwards.
+"""Records a generation while it runs, so that it can be traced afterwards.
 
-A step's chosen token is known only at the next call, and beams are reordered in between; the
-model's distribution is therefore kept until then, and only the chosen tokens' share of it after.
+A step's chosen token is known only at the next call, and beams are reordered in between. So the
+model's distribution is kept until the next call. After it only the chosen tokens' probabilities are
+kept.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ class Step:
     """One call of the processor.
 
     Attributes:
-        length: Tokens before the one that was chosen.
-        ids: int64 [rows, length], while the choice is open; None after.
-        neighbors: What the search found for each row.
+        length: Number of tokens before the chosen one.
+        ids: int64 [rows, length], until the choice is known; None afterwards.
+        neighbors: The neighbors of each row.
         weights: log w_i of the votes that counted, [rows, k].
-        lmbda: The weight of the neighbors where there are any: a number, or one a row, [rows].
-        log_p_lm: [rows, vocabulary] while the choice is open; None after.
-        parents: int64 [rows], the row that each chosen token continued; None when that is its own.
-        tokens: int64 [rows], the tokens chosen.
-        chosen_log_p_lm: [rows], the model's log-probabilities of those tokens.
-        end_log_p_lm: [rows, ends], those of the tokens that end a sequence.
-        going_on: int64 [rows], 0 for rows that had ended and only get padding; None when unknown.
+        lmbda: The weight of the neighbors, if there are any: one number, or a tensor [rows].
+        log_p_lm: [rows, vocabulary], until the choice is known; None afterwards.
+        parents: int64 [rows], the row that each chosen token continued; None if each continued its
+            own row.
+        tokens: int64 [rows], the chosen tokens.
+        chosen_log_p_lm: [rows], the model's log-probabilities of the chosen tokens.
+        end_log_p_lm: [rows, ends], the model's log-probabilities of tokens that end a sequence.
+        going_on: int64 [rows], 0 for rows that had ended and get only padding; None if unknown.
         likeliest: The model's own choice: its log p_LM, [rows], and the token, int64 [rows].
-        candidates: The likeliest tokens, where they are wanted.
+        candidates: The likeliest tokens, if they are wanted.
     """
 
     length: int
@@ -52,14 +54,14 @@ class Step:
     candidates: Candidates | None = None
 
     def settle(self, input_ids: Tensor, inputs: Tensor) -> bool:
-        """Notes which tokens were chosen, and lets go of the rest of the distribution.
+        """Notes which tokens were chosen, and drops the rest of the distribution.
 
         Args:
             input_ids: int64 [rows, more than length], the sequences after the choice.
-            inputs: int64 [rows], see `Recording`.
+            inputs: int64 [rows], as in `Recording`.
 
         Returns:
-            False when the sequences do not continue this step's.
+            False if the sequences do not continue those of this step.
         """
         if self.ids is None or self.log_p_lm is None:
             return True
@@ -80,22 +82,22 @@ class Step:
         return True
 
     def goes_on(self, row: int) -> bool:
-        """Whether a row got a token, and no padding, as far as is known."""
+        """Whether a row got a token and not padding, as far as is known."""
         return self.going_on is None or bool(self.going_on[row])
 
     def lmbda_of(self, row: int) -> float:
-        """The weight of a row's neighbors, where it has any."""
+        """The weight of a row's neighbors, if it has any."""
         return float(self.lmbda[row]) if isinstance(self.lmbda, Tensor) else self.lmbda
 
     def likeliest_of(self, row: int) -> tuple[int, float] | None:
-        """The model's likeliest token for a row, and its log p_LM; None when it was not kept."""
+        """The model's likeliest token for a row, and its log p_LM; None if it was not kept."""
         if self.likeliest is None:
             return None
         log_p, tokens = self.likeliest
         return int(tokens[row]), float(log_p[row])
 
     def log_p_lm_of(self, row: int, token: int, ends: list[int]) -> float | None:
-        """The model's log-probability of a token that a row chose, None when it was not kept."""
+        """The model's log-probability of a token that a row chose; None if it was not kept."""
         if self.log_p_lm is not None:
             return float(self.log_p_lm[row, token])
         if self.tokens is not None and self.chosen_log_p_lm is not None:
@@ -108,7 +110,7 @@ class Step:
 
 
 def _parents(before: Tensor, after: Tensor, inputs: Tensor) -> Tensor | None:
-    """For each sequence of `after` the row of `before` that equals it, None when one has none."""
+    """Finds the row of `before` that each sequence of `after` continues; None if one has none."""
     same = (after.unsqueeze(1) == before.unsqueeze(0)).all(dim=-1)
     same &= inputs.unsqueeze(1) == inputs.unsqueeze(0)
     if not bool(same.any(dim=-1).all()):
@@ -117,15 +119,16 @@ def _parents(before: Tensor, after: Tensor, inputs: Tensor) -> Tensor | None:
 
 
 def sources_of(encoded: Tensor | None) -> Tensor | None:
-    """Which rows read the same beside their ids: a source, or embeddings in place of a prompt.
+    """Numbers the sources that rows read, or the embeddings that they read in place of a prompt.
 
-    Beams and samples of a source share what the encoder gave bit for bit, and no two sources do.
+    The encoder's output is the same bit for bit for all beams and samples of a source, and differs
+    between sources.
 
     Args:
-        encoded: [rows, tokens, width], what the encoder gave, or the embeddings; None for neither.
+        encoded: [rows, tokens, width], the encoder's output or the embeddings, if there are any.
 
     Returns:
-        int64 [rows], at least 0, equal for those; None where the ids are all that was read.
+        int64 [rows], at least 0, equal for rows that read the same; None if rows read only ids.
     """
     if encoded is None:
         return None
@@ -135,14 +138,14 @@ def sources_of(encoded: Tensor | None) -> Tensor | None:
 
 
 def inputs_of(prompt: Tensor, sources: Tensor | None = None) -> Tensor:
-    """Which rows continue the same input: beams, and samples of one prompt.
+    """Numbers the inputs that rows continue. Beams and samples of one prompt have one input.
 
     Args:
         prompt: int64 [rows, prompt length].
-        sources: int64 [rows], of an encoder-decoder model: equal where an encoder read the same.
+        sources: int64 [rows], the result of `sources_of`, for an encoder-decoder model.
 
     Returns:
-        int64 [rows], equal for those.
+        int64 [rows], equal for rows with the same input.
     """
     same = (prompt.unsqueeze(1) == prompt.unsqueeze(0)).all(dim=-1)
     if sources is not None:
@@ -157,12 +160,13 @@ class Recording:
 
     Attributes:
         prompt: int64 [rows, prompt length], the ids of the first call.
-        inputs: int64 [rows], from `inputs_of`. A row keeps its input, whichever beam it holds.
+        inputs: int64 [rows], the result of `inputs_of`. A row keeps its input, whichever beam is in
+            it.
         ends: Tokens that end a sequence.
-        steps: By length.
+        steps: The steps by their length.
         open: The steps of the latest forward pass, whose choices are not known yet.
-        bytes: What the steps hold, about.
-        states: [rows, places, dim], the states at the end of the prompt, its last one left out.
+        bytes: The approximate size of the steps in bytes.
+        states: [rows, places, dim], the states at the end of the prompt, without the last one.
     """
 
     prompt: Tensor
@@ -181,14 +185,14 @@ class Recording:
             input_ids: int64 [rows, length].
 
         Returns:
-            False, and nothing is changed, when the sequences do not continue the open steps'.
+            False if the sequences do not continue those of the open steps. Nothing is changed then.
         """
         first, *others = self.open
         with self.lock:
             if not first.settle(input_ids, self.inputs):
                 return False
             for step in others:
-                # A candidate that was not accepted.
+                # This candidate was not accepted.
                 kept = step.length < input_ids.shape[1] and step.settle(input_ids, self.inputs)
                 if not kept and self.steps.get(step.length) is step:
                     del self.steps[step.length]
@@ -196,10 +200,10 @@ class Recording:
         return True
 
     def fits(self, sequences: Tensor, beam_indices: Tensor | None) -> bool:
-        """Whether `generate()` returned these sequences, or beginnings of them.
+        """Whether the recorded `generate()` can have returned these sequences.
 
         Args:
-            sequences: int64 [sequences, length].
+            sequences: int64 [sequences, length], sequences or beginnings of them.
             beam_indices: int64 [sequences, new tokens], for beams.
         """
         rows, first = self.prompt.shape
@@ -223,10 +227,10 @@ class Recording:
         return True
 
     def alike(self) -> dict[int, Tensor]:
-        """By length, which rows had written the same to the same input, int64 [rows].
+        """For each length, numbers rows so that equal texts of one input are equal, int64 [rows].
 
-        Beams do at first, and for as long as their tokens are forced; a choice may then be noted
-        for another of these rows than the one that `generate()` says it came from.
+        Beams are equal at first, and as long as their tokens are forced. A choice may then be
+        noted for another of the equal rows than `generate()` names.
         """
         with self.lock:
             steps = sorted(self.steps.items(), key=lambda item: item[0])
@@ -253,7 +257,7 @@ def _has_beams(
 ) -> bool:
     if place + 1 >= beam_indices.shape[1]:
         return True
-    # A beam's last token may have ended it, and is then not seen again.
+    # A beam's last token may have ended it, and then the recording did not see the token.
     goes_on = beam_indices[:, place + 1] >= 0
     assert step.tokens is not None
     rows = torch.arange(len(step.tokens), device=step.tokens.device)

@@ -1,4 +1,4 @@
-"""A trace for people: coloured in a terminal, escaped HTML in a notebook."""
+"""Shows a trace to people: in colours in a terminal, and as escaped HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-# Colour and the kind of line both say it, so that neither is needed alone.
+# The colour and the kind of underline both show the level, so that either is enough.
 _LEVELS = (
     (0.75, "bold underline green4", "#8fd19e", "double"),
     (0.50, "underline green4", "#c0e6c8", "solid"),
@@ -36,19 +36,19 @@ _LEVELS = (
     (0.05, "underline grey58", "#eeeeee", "dotted"),
 )
 NOTHING_NEAR = (
-    "nothing near: the datastore holds nothing like this text, and what it says may be about "
+    "nothing near: the datastore holds nothing like this text, so what it says may be about "
     "something else"
 )
 _AGREED, _CONTRADICTED = "underline", "bold underline red"
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 
 
-# Documents that a whole text's last line names, and the share below which it counts them only.
+# The most documents that a text's last line names, and the share below which it only counts them.
 _DOCUMENTS, _LEAST_LISTED = 5, 0.01
 
 
 def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
-    """How a word is drawn: by what the memory has to do with it, and by how much."""
+    """Returns the style of a word, which shows what the memory did for it, and how much."""
     meanings = {token.meaning for token in tokens}
     if "contradicted" in meanings:
         return _CONTRADICTED
@@ -59,12 +59,12 @@ def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
 
 
 def level_style(share: float) -> str:
-    """How a word is drawn that owes a share to the memory."""
+    """Returns the style of a word in which the memory has a share."""
     return next((style for least, style, _, _ in _LEVELS if share >= least), "")
 
 
 def coloured_text(sequence: SequenceTrace) -> Text:
-    """A sequence as rich text: the prompt dim, each word by what the memory did for it."""
+    """Makes rich text of a sequence. The prompt is dim, and styles show the memory's part."""
     from rich.text import Text
 
     text = Text()
@@ -77,7 +77,7 @@ def coloured_text(sequence: SequenceTrace) -> Text:
 
 
 def legend() -> Text:
-    """What the colours mean."""
+    """Explains the colours in one line."""
     from rich.text import Text
 
     text = Text("brought by the memory, its share in the word: ", style="dim")
@@ -94,8 +94,8 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
     """Prints a trace.
 
     Args:
-        trace: What to print.
-        sources: Passages listed for each sequence.
+        trace: The trace to print.
+        sources: The most passages to list for each sequence.
         console: Where to print; None takes standard output.
     """
     from rich.console import Console
@@ -122,12 +122,12 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
 
 
 def show_word(tokens: Sequence[TokenTrace], console: Console, sources: int = 3) -> None:
-    """Prints what is behind one word: its probabilities, its documents, what else there was.
+    """Prints the details of one word: its probabilities, its documents, and other candidates.
 
     Args:
         tokens: The tokens of the word.
         console: Where to print.
-        sources: Documents listed.
+        sources: The most documents to list.
     """
     from rich.text import Text
 
@@ -154,7 +154,7 @@ def _print_sources(listed: Sequence[Source], console: Console) -> None:
             continue
         passage = Text("    … ", style="dim")
         passage.append(one_line(source.neighbor.before)[-120:].lstrip())
-        # What is piped into a file has no colours, and the words are marked all the same.
+        # Without colours, as in a file, the words are marked with signs.
         words = one_line(source.words)
         marked = words if console.is_terminal else words.replace(words.strip(), _mark(words))
         passage.append(marked, style="reverse")
@@ -171,7 +171,7 @@ def _mark(words: str) -> str:
 
 
 def _contradiction(tokens: Sequence[TokenTrace]) -> str:
-    """What the memory says in place of a word, in a line; empty where it does not object."""
+    """Says in one line what the memory says in place of a word; empty if it does not object."""
     rival = contradiction(tokens)
     if rival is None:
         return ""
@@ -183,14 +183,14 @@ def _contradiction(tokens: Sequence[TokenTrace]) -> str:
 
 
 def _named(token: str) -> str:
-    """A token in quotation marks; white space has no looks of its own."""
+    """Puts a token in quotation marks. White space, which cannot be seen, gets a name."""
     if token.strip():
         return repr(one_line(token).strip())
     return "a line break" if "\n" in token else "white space"
 
 
 def documents_line(sequence: SequenceTrace) -> str:
-    """The documents of a whole text with their parts, and the model's own."""
+    """Lists the documents of a whole text with their shares, and the share of the model."""
     documents = sequence.documents
     listed = [one for one in documents[:_DOCUMENTS] if one.share >= _LEAST_LISTED]
     if not listed:
@@ -205,7 +205,7 @@ def documents_line(sequence: SequenceTrace) -> str:
 
 
 def _title(source: Source, *, named: bool) -> str:
-    """A document's title, or its id, with the place; with the datastore where there are several."""
+    """Returns a document's title or id with the place, and the datastore if there are several."""
     document = source.document
     placed = source.neighbor.title if source.neighbor is not None else None
     title = placed or document.title or document.document
@@ -238,7 +238,7 @@ def _escaped(text: str) -> str:
 
 
 def to_html(trace: Trace) -> str:
-    """A trace as HTML; every text from outside is escaped."""
+    """Makes HTML of a trace. Every text from outside is escaped."""
     parts = ['<div class="knn-trace" style="font-family:serif;line-height:1.7">']
     for sequence in trace:
         parts.append('<p style="white-space:pre-wrap">')
@@ -259,7 +259,7 @@ def to_html(trace: Trace) -> str:
 
 
 def to_page(trace: Trace) -> str:
-    """A trace as a whole HTML document; no script, and nothing from elsewhere."""
+    """Makes a whole HTML document of a trace, without scripts and without other files."""
     title = _escaped("".join(one.text for one in trace)[:60].strip() or "a trace")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -1,7 +1,7 @@
-"""From the votes of one step to the documents behind a token, and the passage of each to show.
+"""Finds the documents behind a token from the votes of one step, and a passage of each to show.
 
-Shares are summed over all neighbors before anything is left out, so the first document is the one
-that did most, and the shares of all documents are the neighbors' whole part in the token.
+Shares are summed over all neighbors before any is left out. So the first document is the one with
+the largest share, and all documents together have the whole share of the neighbors.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from knn_logits.datastore.store import Datastore
 
 Locate: TypeAlias = Callable[[int], tuple[Datastore, int]]
 
-# Entries of a document that are compared with how the text goes on.
+# So many entries of a document are compared with the text that follows.
 _COMPARED = 32
-# Tokens that a passage can have in common with the text from the token on.
+# The most tokens after the token in which a passage and the text are compared.
 _LONGEST = 12
 
 
 @dataclass(frozen=True)
 class DocumentVotes:
-    """What one document did for a token.
+    """The votes of one document for a token.
 
     Attributes:
         store: The datastore.
         number: The document's number in it.
         share: Its share in the token's probability.
-        columns: int64 [entries], its entries' places among the neighbors, the strongest first.
-        tokens: int64 [entries], where those entries' tokens stand in `tokens.npy`.
+        columns: int64 [entries], the columns of its entries among the neighbors, the strongest
+            first.
+        tokens: int64 [entries], the positions of these entries' tokens in `tokens.npy`.
     """
 
     store: Datastore
@@ -43,15 +44,15 @@ class DocumentVotes:
 
 
 def votes_by_document(ids: Array, shares: Array, locate: Locate) -> list[DocumentVotes]:
-    """The documents behind a token, the strongest first.
+    """Sums the votes of one step by document.
 
     Args:
-        ids: int64 [k], entries of one step's neighbors.
+        ids: int64 [k], the entries of one step's neighbors.
         shares: float64 [k], the share of each in the token's probability.
-        locate: The datastore of an entry found, and its number there.
+        locate: Returns the datastore of an entry that was found, and the entry's number there.
 
     Returns:
-        All documents with a share above 0.
+        All documents with a share above 0, the largest share first.
     """
     voting = np.flatnonzero(shares > 0.0)
     voting = voting[np.argsort(-shares[voting], kind="stable")]
@@ -74,15 +75,15 @@ def votes_by_document(ids: Array, shares: Array, locate: Locate) -> list[Documen
 
 
 def passage_of(votes: DocumentVotes, following: Sequence[int]) -> int:
-    """The column of the entry whose passage is shown for a document.
+    """Chooses the entry whose passage is shown for a document.
 
     Args:
-        votes: What the document did.
-        following: Tokens with which the text goes on.
+        votes: The document's votes.
+        following: The tokens that follow in the text.
 
     Returns:
-        The entry after which the document goes on longest as the text does; of equals the
-        strongest.
+        The column of the entry whose passage agrees longest with the text that follows. Among
+        equals it is the strongest entry.
     """
     wanted = np.asarray(following[:_LONGEST], np.int64)
     best, longest = 0, -1
@@ -98,7 +99,7 @@ def passage_of(votes: DocumentVotes, following: Sequence[int]) -> int:
 def passages_of(
     documents: Sequence[DocumentVotes], shares: Array, following: Sequence[int], number: int
 ) -> list[int]:
-    """The columns whose passages are kept: one a document, then the strongest of the others."""
+    """Chooses the columns whose passages are kept: one for each document, then the strongest."""
     first = [passage_of(one, following) for one in documents[:number]]
     others = [int(column) for one in documents for column in one.columns]
     others = sorted((one for one in others if one not in first), key=lambda one: -shares[one])

@@ -1,4 +1,4 @@
-"""Words of a trace with the document that did most for them. Data only; nothing is drawn here."""
+"""Finds the sources of words in a trace. It handles data only, and shows nothing."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from knn_logits.trace.trace import (
 
 @dataclass(frozen=True)
 class Source:
-    """Words in a row, and the document that did most for them.
+    """Consecutive words, and the document with the largest share in them.
 
-    A word of several tokens owes a document what its weakest token does: a document that gave the
-    beginning of a number only is no source of the number.
+    A document's share in a word of several tokens is its share in the weakest token. So a document
+    that gave only the beginning of a number is not a source of the number.
 
     Attributes:
-        words: The words, as they stand in the text.
-        tokens: Their tokens.
-        total: Share of all neighbors in the words' probability: the weakest token's, and the mean
-            over several words.
-        document: The document, with its own share, counted likewise.
-        neighbor: The passage of the first token; None where none of those kept says the words.
-        after: What follows the words in the passage.
+        words: The words, as they are in the text.
+        tokens: The tokens of the words.
+        total: The share of all neighbors in the words' probability. For a word it is the share in
+            the weakest token, and for several words the mean.
+        document: The document with its share, computed in the same way.
+        neighbor: The passage of the first token; None if no kept passage contains the words.
+        after: The text that follows the words in the passage.
     """
 
     words: str
@@ -40,7 +40,7 @@ class Source:
     after: str = ""
 
     def joined(self, other: Source) -> Source | None:
-        """Both as one, where the other goes on in the same passage; None where it does not."""
+        """Joins this source with the next one; None if that is not from the same passage."""
         one, two = self.neighbor, other.neighbor
         if one is None or two is None or _place(self.document) != _place(other.document):
             return None
@@ -55,9 +55,10 @@ class Source:
 
 
 def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
-    """Tokens grouped into words: a token that opens with white space opens a word.
+    """Groups tokens into words. A token that begins with white space begins a word.
 
-    White space alone is a word of its own: a passage may hold the line break and not the word.
+    White space alone is a separate word, since a passage may contain the line break but not the
+    word after it.
     """
     words: list[list[TokenTrace]] = []
     for token in tokens:
@@ -69,26 +70,26 @@ def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
 
 
 def share_of(tokens: Sequence[TokenTrace]) -> float:
-    """The neighbors' share in a word: that of its weakest token."""
+    """Returns the neighbors' share in a word, which is their share in its weakest token."""
     return min((token.influence for token in tokens), default=0.0)
 
 
 def contradiction(tokens: Sequence[TokenTrace]) -> Rival | None:
-    """What the memory says in place of a word.
+    """Finds the token that the memory supports in place of a word.
 
     Args:
         tokens: The tokens of one word.
 
     Returns:
-        The neighbors' token at the first place where they speak against the word; None where they
-        do not.
+        The neighbors' token at the first position where they contradict the word; None if they do
+        not contradict it.
     """
     found = (token.by_memory for token in tokens if token.meaning == "contradicted")
     return next(found, None)
 
 
 def documents_of(token: TokenTrace) -> list[DocumentShare]:
-    """The documents behind a token; of an earlier trace those of the passages that it kept."""
+    """Returns the documents behind a token. Traces of earlier versions have only passages."""
     if token.documents:
         return token.documents
     found: dict[tuple[str, str], DocumentShare] = {}
@@ -100,9 +101,13 @@ def documents_of(token: TokenTrace) -> list[DocumentShare]:
 
 
 def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
-    """What owes most to a document, in the order of the text.
+    """Returns the words with the largest shares of documents, in the order of the text.
 
-    Words that follow one another in the text and in the passage come as one.
+    Words that are consecutive in both the text and the passage make one source.
+
+    Args:
+        sequence: The traced sequence.
+        number: The most sources to return.
     """
     found: list[Source] = []
     last: Source | None = None
@@ -122,26 +127,26 @@ def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
 
 
 def source_of(tokens: Sequence[TokenTrace]) -> Source | None:
-    """The document that did most for all tokens of a word.
+    """Finds the document with the largest share in all tokens of a word.
 
     Returns:
-        None where no document did at least a twentieth of each token, or where the mixture made the
-        word less likely than the model alone does.
+        The source. None if no document has at least a twentieth of each token, or if the word is
+        less likely in the mixture than for the model alone.
     """
     found = word_sources(tokens, 1) if _more_likely(tokens) else []
     return found[0] if found and found[0].document.share >= LEAST_INFLUENCE else None
 
 
 def word_sources(tokens: Sequence[TokenTrace], number: int = 3) -> list[Source]:
-    """The documents that did most for all tokens of a word, each with a passage that says the word.
+    """Finds the documents with the largest shares in a word, each with a passage of the word.
 
     Args:
         tokens: The tokens of one word.
-        number: Documents wanted.
+        number: The most documents to return.
 
     Returns:
-        The strongest first. A document's share is that in the weakest token; one that is behind a
-        part of the tokens only is left out.
+        The sources, the strongest first. A document's share is its share in the weakest token. A
+        document behind only some of the tokens is left out.
     """
     shares = [{_place(one): one for one in documents_of(token)} for token in tokens]
     common = set(shares[0]).intersection(*shares[1:]) if shares else set()
@@ -170,5 +175,5 @@ def _more_likely(tokens: Sequence[TokenTrace]) -> bool:
 
 
 def _place(document: DocumentShare) -> tuple[str, str]:
-    """What tells a document from all others: datastores may use the same ids."""
+    """Identifies a document. Its id does not suffice, since several datastores may use it."""
     return document.store, document.document

@@ -1,4 +1,4 @@
-"""`Trace`: for each token its probabilities and the passages that caused it. Data only."""
+"""`Trace` holds, for each token, its probabilities and the passages that caused it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from knn_logits.errors import TraceError
 
 _FORMAT = "knn-logits trace"
 _VERSION = 1
-# A share in a token's probability below which a source is none.
+# A document with a smaller share in a token's probability is not a source of it.
 LEAST_INFLUENCE = 0.05
-# Below this share of the hits that are expected the memory has nothing like a text; a share of
-# fewer places than the last number says little, and of fewer than the first nothing.
+# A text with a smaller share of the expected hits counts as unlike the memory. With fewer positions
+# than the first number nothing is known, and with fewer than the last number little.
 _FAMILIAR, _FEWEST_PLACES, _ENOUGH_PLACES = 0.65, 3, 12
 
 Meaning: TypeAlias = Literal["changed", "agreed", "contradicted", "own"]
@@ -28,21 +28,21 @@ class NeighborTrace:
 
     Attributes:
         before: Text before the word.
-        word: The entry's token, the one voted for.
+        word: The text of the entry's token, which the passage voted for.
         after: Text after the word.
         document: The document's id.
-        title: The document's title, may be missing; or its title or id with the place where the
-            passage stands, such as "handbook.pdf, page 12".
-        uri: Where it can be read, may be missing; with a fragment that leads to the place.
+        title: The document's title, if there is one. If the passage's place is known, the title or
+            the id with the place, such as "handbook.pdf, page 12".
+        uri: The document's address, if there is one, with a fragment that leads to the place.
         store: The datastore's name.
         entry: The entry's number in the datastore.
         weight: w_i, its share of p_kNN, in [0, 1].
-        distance: Squared distance for "l2", a similarity for "ip" and "cosine"; None for an
-            occurrence of the text's end, which nobody compared.
+        distance: The squared distance for "l2", the similarity for "ip" and "cosine". None for an
+            occurrence of the text's end, whose key was not compared.
         influence: lmbda * w_i / p, its share of the token's probability.
-        source: Of an encoder-decoder model, the source that the passage is a target of.
-        matched: Tokens before the word that are the text's own, for an occurrence that the ∞-gram
-            found; None for a neighbor.
+        source: The source whose target the passage is, for an encoder-decoder model.
+        matched: For an occurrence that the ∞-gram found, the number of tokens before the word that
+            it shares with the text; None for a neighbor.
     """
 
     before: str
@@ -61,20 +61,20 @@ class NeighborTrace:
 
     @property
     def snippet(self) -> str:
-        """The passage as it stands in its document."""
+        """The passage as it is in its document."""
         return self.before + self.word + self.after
 
 
 @dataclass(frozen=True)
 class DocumentShare:
-    """A document's part in a token's probability, or in a whole text.
+    """A document's share in a token's probability, or in a whole text.
 
     Attributes:
         store: The datastore's name.
         document: The document's id.
-        title: The document's title, may be missing.
-        uri: Where it can be read, may be missing.
-        share: Its part, in [0, 1].
+        title: The document's title, if there is one.
+        uri: The document's address, if there is one.
+        share: The document's share, in [0, 1].
     """
 
     store: str
@@ -86,12 +86,12 @@ class DocumentShare:
 
 @dataclass(frozen=True)
 class Rival:
-    """Another token than the one that stands in the text.
+    """Another token than the one in the text, which the model or the neighbors prefer.
 
     Attributes:
-        token: Its text.
-        p: Its probability, by the model alone or by the neighbors alone.
-        document: For the neighbors' token the document that did most for it, with its share of p.
+        token: The text of the token.
+        p: Its probability by the model alone or by the neighbors alone.
+        document: For the neighbors' token, the document with the largest share of p.
     """
 
     token: str
@@ -101,11 +101,11 @@ class Rival:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that might have stood in a token's place.
+    """A token that might have been chosen in place of a token.
 
     Attributes:
-        token: Its text.
-        token_id: Its id.
+        token: The text of the token.
+        token_id: The id of the token.
         p: Its probability in the mixture.
         p_lm: Its probability by the language model.
         p_knn: Its probability by the neighbors.
@@ -120,31 +120,30 @@ class Candidate:
 
 @dataclass(frozen=True)
 class TokenTrace:
-    """A token and where its probability came from.
+    """A token and the origins of its probability.
+
+    If no call of the processor chose the token, its probabilities are None.
 
     Attributes:
-        token: Its text.
-        token_id: Its id.
+        token: The text of the token.
+        token_id: The id of the token.
         p: Its probability in the mixture.
         p_lm: Its probability by the language model.
         p_knn: Its probability by the neighbors.
-        lmbda: The neighbors' weight at this step, 0 where none was found.
-        influence: lmbda * p_knn / p: the neighbors' share of p; the model's is the rest.
-        neighbors: Passages that voted for it: one of each of the strongest documents, in their
-            order, then the strongest of the others.
-        retrieval: How its neighbors were found: by a "search", by following "pointers" from the
+        lmbda: The weight of the neighbors at this step; 0 if there were none.
+        influence: lmbda * p_knn / p, the neighbors' share of p. The rest is the model's share.
+        neighbors: Passages that voted for the token. First comes one passage of each of the
+            strongest documents, in their order, and then the strongest other passages.
+        retrieval: How the neighbors were found: by a "search", by following "pointers" from the
             step before, or not at all ("skipped").
-        documents: All documents that voted for it, the strongest first. Their shares sum to
-            `influence`.
-        by_model: The model's likeliest token, where that is another one; None where it is not
-            known.
-        by_memory: The neighbors' likeliest token, where that is another one.
-        candidates: The likeliest tokens in its place, where they were asked for; the likeliest
-            first, the model's own favourite among them.
-        near: Whether the nearest neighbor was as near as neighbors of the datastore's own text
-            are; None where the datastore does not say what is near.
-
-    The probabilities are None for a token that no call of the processor accounts for.
+        documents: All documents that voted for the token, the strongest first. Their shares sum
+            to `influence`.
+        by_model: The model's likeliest token, if it is another one and is known.
+        by_memory: The neighbors' likeliest token, if it is another one.
+        candidates: The likeliest tokens at this position in the mixture, and the model's own
+            favourite, if they were asked for. The likeliest comes first.
+        near: Whether the nearest neighbor was as near as neighbors within the datastore are. None
+            if the datastore does not know what is near.
     """
 
     token: str
@@ -164,11 +163,11 @@ class TokenTrace:
 
     @property
     def meaning(self) -> Meaning:
-        """What the memory has to do with the token.
+        """What the memory did for the token.
 
-        "contradicted": it speaks for another token, more than all of the mixture does for this.
-        "changed": it brought this token, and the model alone would have put another one here.
-        "agreed": it speaks for this token, which the model alone would have put here as well.
+        "contradicted": the memory supports another token, more than the mixture supports this one.
+        "changed": the memory brought this token. The model alone would have chosen another one.
+        "agreed": the memory supports this token. The model alone would have chosen it as well.
         "own": the token is the model's own.
         """
         if self.p is None or self.p_knn is None or self.p_lm is None:
@@ -182,11 +181,11 @@ class TokenTrace:
 
 @dataclass(frozen=True)
 class Familiarity:
-    """How often the memory has the words that follow, in text that it did not write.
+    """How well the memory predicts a given text, which shows whether it knows such text.
 
     Attributes:
-        hits: Places at which one of the nearest entries has the token that follows.
-        places: Places that were looked at.
+        hits: Number of positions where one of the nearest entries has the token that follows.
+        places: Number of positions that were checked.
         expected: The share of hits in text like the datastore's own.
     """
 
@@ -196,10 +195,10 @@ class Familiarity:
 
     @property
     def near(self) -> bool | None:
-        """Whether the memory has anything like the text; None where the text is too short to say.
+        """Whether the memory has anything like the text; None if the text is too short to say.
 
-        Where the text has less than two thirds of the hits of text like the datastore's own, the
-        memory has nothing like it (LOG.md). Of a few words none must be known for that.
+        The memory has nothing like the text if the text has less than two thirds of the hits of
+        text like the datastore's own (LOG.md). A text of a few words must have no hit at all.
         """
         if self.places < _FEWEST_PLACES:
             return None
@@ -210,13 +209,13 @@ class Familiarity:
 
 @dataclass(frozen=True)
 class SequenceTrace:
-    """One sequence: what was given, and what was traced.
+    """One traced sequence.
 
     Attributes:
-        prompt: What was given.
-        tokens: What was traced.
-        familiarity: How well the memory knows the text that was given; None where the datastore
-            does not say what text like its own finds in it.
+        prompt: The text that was given.
+        tokens: The traced tokens after the prompt.
+        familiarity: How well the memory knows the prompt. None if the datastore does not know what
+            text like its own finds in it.
     """
 
     prompt: str
@@ -230,12 +229,12 @@ class SequenceTrace:
 
     @property
     def near(self) -> bool | None:
-        """Whether the memory has anything like the text that was given; None where nobody knows."""
+        """Whether the memory has anything like the prompt; None if that is not known."""
         return None if self.familiarity is None else self.familiarity.near
 
     @property
     def documents(self) -> list[DocumentShare]:
-        """The part of each document in the text, the mean over its tokens; the largest first."""
+        """Each document's share in the text, the mean over its tokens, the largest first."""
         found: dict[tuple[str, str], DocumentShare] = {}
         for token in self.tokens:
             for one in token.documents:
@@ -261,10 +260,10 @@ class Trace:
         return iter(self.sequences)
 
     def show(self, sources: int = 8) -> None:
-        """Prints the text to the terminal, coloured by influence, and the main sources below.
+        """Prints the text in the colours of its influence, and the main sources below it.
 
         Args:
-            sources: Passages listed for each sequence.
+            sources: The most passages to list for each sequence.
         """
         from knn_logits.trace.render import show
 
@@ -276,7 +275,7 @@ class Trace:
         return to_html(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The trace as plain values, as `save` writes it."""
+        """Returns the trace as plain values, as `save` writes it."""
         return {
             "format": _FORMAT,
             "version": _VERSION,
@@ -297,7 +296,7 @@ class Trace:
         Path(path).write_text(text + "\n", encoding="utf-8")
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes the trace as a page of its own, which needs nothing from elsewhere."""
+        """Writes the trace as an HTML page that needs no other files."""
         from knn_logits.trace.render import to_page
 
         Path(path).write_text(to_page(self), encoding="utf-8")
@@ -307,7 +306,7 @@ class Trace:
         """Reads a trace that `save` wrote.
 
         Raises:
-            TraceError: when the file is none.
+            TraceError: when the file is not a trace.
         """
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -316,12 +315,12 @@ class Trace:
             return cls([_sequence(one) for one in content["sequences"]])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise TraceError(
-                f"{path} is no trace ({error}); give a file that Trace.save() wrote"
+                f"{path} is not a trace ({error}); give a file that Trace.save() wrote"
             ) from error
 
 
 def token_dict(token: TokenTrace) -> dict[str, Any]:
-    """A token as plain values, with each neighbor's whole snippet beside its parts."""
+    """Returns a token as plain values. Each neighbor has its snippet as a whole and in parts."""
     plain = asdict(token) | {"meaning": token.meaning}
     for neighbor, one in zip(plain["neighbors"], token.neighbors, strict=True):
         neighbor["snippet"] = one.snippet

@@ -1,1 +1,1 @@
-"""λ, temperature and k, chosen on one part of a text and reported on another."""
+"""Chooses λ, temperature and k on one part of a text, and reports them on another."""

@@ -1,8 +1,8 @@
-"""Whether one setting is better than another with confidence, by a bootstrap of a held-out text.
+"""Tests whether one setting is significantly better than another on a held-out text.
 
-Knows sums of log-likelihood; no model, no datastore. The text is taken as documents where there are
-enough of them, or else as blocks of tokens, which say nothing of how other documents differ: then
-a text has to have a certain length as well.
+The test is a bootstrap over documents. If there are too few documents, it draws blocks of tokens.
+Blocks do not show how documents differ, so such a text must also have a certain length. This module
+knows sums of log-likelihood, but no model and no datastore.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ Ints = npt.NDArray[np.int64]
 
 # With fewer documents, blocks of tokens are drawn.
 FEW_DOCUMENTS = 10
-# Tokens that have to be held out, where documents are drawn and where blocks are.
+# The fewest held-out tokens, if documents are drawn and if blocks are drawn.
 LEAST_OF_DOCUMENTS, LEAST_OF_BLOCKS = 1000, 4000
-# Tokens of the smallest block.
+# The number of tokens of the smallest block.
 _BLOCK = 64
-# Cells of a text; each holds a number for all settings of a grid, some 25 kB.
+# The most cells of a text. A cell has a number for each setting of a grid, about 25 kB.
 _CELLS = 256
 _BLOCKS = "blocks of tokens"
 _LOW, _HIGH = 0.025, 0.975
-# Standard errors of the 95% interval.
+# The 95% interval reaches so many standard errors to each side.
 _WIDTH = 1.96
-# More than so many times the text is no advice.
+# Advice to give more than so many times the text would be useless.
 _MOST = 1000
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one setting does against another on held-out text.
+    """The comparison of one setting with another on held-out text.
 
     Attributes:
-        ratio: Its perplexity divided by the other's.
-        interval: 95% interval of the ratio; None where nothing can be drawn.
+        ratio: The perplexity under the setting divided by the perplexity under the other.
+        interval: 95% interval of the ratio; None if there are too few units to draw.
         units: What is drawn: "documents", "groups of documents" or "blocks of tokens".
-        count: How many of them there are.
-        tokens: Tokens held out.
-        needed: Tokens that would have to be held out for the interval to lie below 1, as far as
-            these say; None where it does, or where no amount would.
+        count: Number of units.
+        tokens: Number of held-out tokens.
+        needed: An estimate of the held-out tokens needed for an interval below 1. None if the
+            interval is below 1 already, or if no amount of text would help.
     """
 
     ratio: float
@@ -64,12 +64,12 @@ class Verdict:
 
     @property
     def better(self) -> bool:
-        """Whether the setting is better with confidence."""
+        """Whether the setting is significantly better."""
         below = self.interval is not None and self.interval[1] < 1.0
         return below and self.tokens >= _least(self.units != _BLOCKS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON."""
+        """Returns all fields, for JSON."""
         return {
             "better": self.better,
             "ratio": self.ratio,
@@ -81,18 +81,18 @@ class Verdict:
         }
 
     def reason(self, what: str, than: str) -> str:
-        """Why one is not better than the other with confidence, and what would help.
+        """Says why the setting is not significantly better, and what would help.
 
         Args:
-            what: What was chosen.
-            than: What it was compared with.
+            what: The name of the setting in the message.
+            than: The name of the other setting in the message.
         """
         if self.interval is None:
-            found = f"{what} cannot be told from {than} on {self.count} {self.units}"
+            found = f"{what} cannot be compared with {than} on {self.count} {self.units}"
         elif self.interval[1] >= 1.0:
             low, high = (f"{one - 1:+.1%}" for one in self.interval)
             found = (
-                f"{what} is not better than {than} with confidence: perplexity "
+                f"{what} is not significantly better than {than}: perplexity "
                 f"{self.ratio - 1:+.1%}, 95% interval {low} to {high}"
             )
         else:
@@ -101,21 +101,22 @@ class Verdict:
             return f"{found}; more text like this would not help"
         return (
             f"{found}; give about {2 * self.needed:,} tokens of text, half of which is held out, "
-            f"at best {2 * FEW_DOCUMENTS} documents or more"
+            f"in {2 * FEW_DOCUMENTS} documents or more"
         )
 
 
 def compared(
     gains: Floats, tokens: Ints, documents: bool, *, grouped: bool, samples: int, seed: int
 ) -> Verdict:
-    """Compares two settings by what each unit of a text gains.
+    """Compares two settings by the gain of each unit of a text.
 
     Args:
-        gains: float64 [units], log-likelihood of each under one less that under the other.
-        tokens: int64 [units], tokens of each.
+        gains: float64 [units], the log-likelihood of each unit under one setting minus that under
+            the other.
+        tokens: int64 [units], the number of tokens of each unit.
         documents: Whether units are documents.
-        grouped: Whether each is several of them.
-        samples: Resamples.
+        grouped: Whether each unit is a group of documents.
+        samples: Number of resamples.
         seed: Seed of the draws.
     """
     units = ("groups of documents" if grouped else "documents") if documents else _BLOCKS
@@ -129,8 +130,8 @@ def compared(
     found = Verdict(math.exp(-mean), interval, units, len(gains), total, None)
     if found.better or mean <= 0.0:
         return found
-    # The error of a ratio of sums shrinks with the root of the number of units. That of few units
-    # is itself uncertain, so that it takes somewhat more.
+    # The error of a ratio of sums shrinks with the root of the number of units. With few units the
+    # error itself is uncertain, so somewhat more units are needed.
     error = math.sqrt(float(((gains - mean * tokens) ** 2).sum())) / total
     times = max((_WIDTH * error / mean) ** 2, 1.0)
     if interval is None or interval[1] >= 1.0:
@@ -140,12 +141,13 @@ def compared(
 
 
 def compared_by_token(gains: Floats, documents: Ints, *, samples: int, seed: int) -> Verdict:
-    """Compares two settings by what each token gains.
+    """Compares two settings by the gain of each token.
 
     Args:
-        gains: float64 [tokens].
-        documents: int64 [tokens], the document of each.
-        samples: Resamples.
+        gains: float64 [tokens], the log-likelihood of each token under one setting minus that
+            under the other.
+        documents: int64 [tokens], the document of each token.
+        samples: Number of resamples.
         seed: Seed of the draws.
     """
     numbers, units = np.unique(documents, return_inverse=True)
@@ -171,7 +173,7 @@ def _least(documents: bool) -> int:
 
 
 def _rounded(number: int) -> int:
-    """A number for advice: its first two digits, rounded up."""
+    """Rounds a number up to two digits, for advice."""
     step = int(10 ** max(0, len(str(number)) - 2))
     return -(-number // step) * step
 
@@ -179,8 +181,8 @@ def _rounded(number: int) -> int:
 class Cells:
     """Log-likelihoods of a text under all settings of a grid, by document and block of tokens.
 
-    Memory does not grow with the text: with more than 256 cells, blocks become twice as long, and
-    when each is a whole document, documents are taken two by two.
+    The memory does not grow with the text. With more than 256 cells, blocks become twice as long.
+    When each block is a whole document, documents are joined two by two.
     """
 
     def __init__(self) -> None:
@@ -188,11 +190,11 @@ class Cells:
         self._cells: dict[tuple[int, int], tuple[int, Tensor]] = {}
 
     def parts(self, documents: Ints, places: Ints) -> Iterator[tuple[tuple[int, int], slice]]:
-        """Stretches of tokens that belong to one cell, and the cell.
+        """Yields each cell with the stretch of tokens that belongs to it.
 
         Args:
             documents: int64 [rows], the document of each token.
-            places: int64 [rows], its place in the document.
+            places: int64 [rows], the position of each token in its document.
         """
         groups, blocks = documents // self._group, places // self._block
         edges = np.flatnonzero((np.diff(groups) != 0) | (np.diff(blocks) != 0)) + 1
@@ -207,12 +209,12 @@ class Cells:
         self._cells[cell] = (tokens, sums)
 
     def settle(self) -> None:
-        """Makes cells larger where there are too many; between two calls of `parts`."""
+        """Makes cells larger if there are too many. It is called between two calls of `parts`."""
         while len(self._cells) > _CELLS:
             documents = len({document for document, _ in self._cells})
             if 2 * documents > len(self._cells):
                 self._group *= 2
-                # Places count from a document's beginning, so a group is one cell.
+                # Positions count from a document's beginning, so a group of documents is one cell.
                 self._merge(lambda document, _: (document // 2, 0))
                 self._block = 1 << 62
             else:
@@ -227,12 +229,12 @@ class Cells:
     def verdict(
         self, before: tuple[int, int, int], chosen: tuple[int, int, int], *, samples: int, seed: int
     ) -> Verdict:
-        """How one setting of the grid does against another.
+        """Compares one setting of the grid with another.
 
         Args:
-            before: The place in the grid of the setting to compare with.
-            chosen: The place of the other.
-            samples: Resamples of the bootstrap.
+            before: The indices in the grid of the setting to compare with.
+            chosen: The indices of the chosen setting.
+            samples: Number of resamples of the bootstrap.
             seed: Seed of the bootstrap.
         """
         documents = {document for document, _ in self._cells}
@@ -246,7 +248,7 @@ class Cells:
 
 
 class HeldOut(GridLikelihood):
-    """The likelihood of a held-out text under each setting of a grid, also by parts of the text."""
+    """The likelihood of a held-out text under each setting of a grid, in total and by parts."""
 
     def __init__(self, grid: Grid, metric: Metric) -> None:
         super().__init__(grid, metric)
@@ -264,10 +266,10 @@ class HeldOut(GridLikelihood):
 
         Args:
             documents: int64 [rows], the document of each token.
-            places: int64 [rows], its place in the document.
-            neighbors: Of each token's query.
+            places: int64 [rows], the position of each token in its document.
+            neighbors: The neighbors of each token's query.
             scored: The tokens.
-            keep: See `add`.
+            keep: The callback that `add` explains.
         """
         for cell, rows in self.cells.parts(documents, places):
             before, tokens = self.sums.clone(), self.tokens

@@ -1,7 +1,7 @@
-"""Gates fitted on one part of a text and judged on another, from what one pass of `tune` found.
+"""Fits gates on one part of a text and judges them on another, from one pass of `tune`.
 
-Of each token a few features and p_kNN under each k and temperature are kept, since the k and the
-temperature that the gate is for are known only when all tokens have been seen.
+The k and the temperature of the gate are known only when all tokens have been seen. So a few
+features of each token are kept, and its p_kNN under each k and temperature.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from knn_logits.scoring.text_pass import TokenScores
 from knn_logits.tuning.confidence import Verdict, compared_by_token
 
 GateKind = Literal["constant", "distance", "learned", "meta-k"]
-# Asks for none, and for the one that is stored to be taken out.
+# This word asks for no gate, and for the removal of a stored one.
 NO_GATE = "none"
 SkipKind = Literal["learned", "confidence"]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which gate is asked for.
+    """The gate that a user asks for.
 
     Attributes:
-        kind: What λ is read from.
-        skip: Share of tokens left unsearched, None for a gate that searches always.
-        skip_by: How those are chosen.
+        kind: The kind of gate, which says what λ depends on.
+        skip: Share of tokens without a search; None for a gate that always searches.
+        skip_by: How the tokens without a search are chosen.
     """
 
     kind: GateKind
@@ -58,16 +58,16 @@ class Wanted:
 
     @classmethod
     def of(cls, kind: str | None, skip: float | None, skip_by: str) -> Wanted | None:
-        """The gate that arguments ask for, None when they ask for none.
+        """Returns the gate that arguments ask for; None if they ask for no gate.
 
         Raises:
-            ConfigError: when they do not fit together.
+            ConfigError: when the arguments do not fit together.
         """
         if kind in (None, NO_GATE) and skip is None:
             return None
         if kind in (None, NO_GATE):
             raise ConfigError(
-                "name the gate that skips: --gate learned, meta-k, distance or constant"
+                "--skip needs a gate: give --gate learned, meta-k, distance or constant"
             )
         for known in get_args(GateKind):
             if kind == known:
@@ -81,7 +81,8 @@ class Wanted:
             )
         if skip is None and kind == "constant":
             raise ConfigError(
-                "a constant gate is the number that is tuned anyway: leave it out, or add --skip"
+                "a constant gate is the number λ, which is tuned anyway: leave --gate out, or add "
+                "--skip"
             )
         if skip is not None and (isinstance(skip, bool) or not 0.0 <= skip < 1.0):
             raise ConfigError(f"skip must be a share of at least 0 and below 1, not {skip!r}")
@@ -89,10 +90,10 @@ class Wanted:
 
 
 class Gathered:
-    """What is kept of the tokens of one part of a text.
+    """The features and probabilities that are kept of the tokens of one part of a text.
 
     Args:
-        wanted: The gate asked for.
+        wanted: The gate that is asked for.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -114,9 +115,9 @@ class Gathered:
 
         Args:
             scored: The tokens.
-            neighbors: Of each.
+            neighbors: The neighbors of each token's query.
             metric: Metric of their distances.
-            documents: int64 [rows], the document of each.
+            documents: int64 [rows], the document of each token.
             ks: The values of k in the grid.
         """
         self.ks = ks
@@ -138,7 +139,7 @@ class Gathered:
         self._kept["knn"].append(p_knn.numpy())
 
     def at(self, place: tuple[int, int, int]) -> _Tokens:
-        """The tokens under one k and temperature of the grid."""
+        """Returns the tokens under one k and temperature of the grid."""
         kept = self._kept
         found = np.concatenate(kept["found"])
         features = np.concatenate(kept["features"])
@@ -180,7 +181,7 @@ class _Tokens:
         )
 
     def mixed(self, lmbda: float | WeightGate) -> Floats:
-        """log p of each token under a λ, or under a gate that searches always."""
+        """Computes log p of each token under a number λ, or under a gate that always searches."""
         if isinstance(lmbda, MetaKGate):
             shares = lmbda.at(torch.from_numpy(self.features)).double().numpy()
             sides = np.column_stack([self.lm, self.by_k])
@@ -198,7 +199,7 @@ class _Tokens:
         return mixed
 
     def searched(self, gate: object) -> Bools:
-        """Which tokens a gate searches for."""
+        """Tells which tokens a gate searches for, bool [tokens]."""
         if isinstance(gate, LearnedSkip):
             return (gate.expected(torch.from_numpy(self.skip)) > gate.threshold).numpy()
         if isinstance(gate, ConfidenceSkip):
@@ -210,20 +211,21 @@ class _Tokens:
 
 @dataclass(frozen=True)
 class GateTuning:
-    """A gate, and what it is worth on the part of the text that it was not fitted on.
+    """A gate, and its results on the part of the text that it was not fitted on.
 
     Attributes:
         gate: The gate.
-        kind: What λ is read from, and how it skips.
+        kind: The kind of gate, and how it skips.
         lm: Perplexity of the model alone.
-        constant: Perplexity of the mixture under the best number as λ, every token searched.
+        constant: Perplexity of the mixture with the best number as λ and a search at every token.
         perplexity: Perplexity under the gate.
         ratio: The gate's perplexity divided by that of the best number.
-        interval: 95% interval of the ratio by a bootstrap over documents, None with fewer than two.
-        skipped: Share of the tokens that were not searched.
-        verdict: The gate against the best number; one that leaves searches out, which costs
-            likelihood, against the model alone.
-        against: What it is compared with there, in words.
+        interval: 95% interval of the ratio by a bootstrap over documents; None with fewer than two
+            documents.
+        skipped: Share of the tokens without a search.
+        verdict: The comparison of the gate with the best number. Skipping searches costs
+            likelihood, so a gate that skips is compared with the model alone.
+        against: The name of what it is compared with.
     """
 
     gate: StoredGate
@@ -238,7 +240,7 @@ class GateTuning:
     against: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the gate itself, as JSON."""
+        """Returns all fields but the gate itself, for JSON."""
         return {
             "kind": self.kind,
             "perplexity": self.perplexity,
@@ -257,11 +259,11 @@ def fit(
     """Fits a gate on one part and judges it on the other.
 
     Args:
-        one: To fit on.
-        other: To judge on.
+        one: The part to fit the gate on.
+        other: The part to judge the gate on.
         metric: Metric of the distances.
-        best: k, temperature and λ chosen on the first part.
-        samples: Resamples of the bootstrap.
+        best: k, temperature and λ that were chosen on the first part.
+        samples: Number of resamples of the bootstrap.
         seed: Seed of the bootstrap, and of the gate's first weights.
 
     Raises:
@@ -272,7 +274,7 @@ def fit(
     gate: float | StoredGate = inner
     if one.wanted.skip is not None:
         skipping = _skipping(one.wanted, fitted_on, inner, seed)
-        # λ where it searches, of the tokens that it searches for.
+        # λ is fitted to the tokens that the gate searches for.
         left = fitted_on[fitted_on.searched(skipping)]
         if np.isfinite(left.nearest).any():
             inner = _weight(one.wanted.kind, left, metric, seed, one.ks)
@@ -306,7 +308,7 @@ def _weight(
     if kind == "distance":
         return fit_distance_gate(tokens.nearest, tokens.lm, tokens.knn, metric)
     features = tokens.features.copy()
-    # Not finite where there is no neighbor: such tokens are left out.
+    # The distance is not finite for a token without neighbors, which is then left out.
     features[:, 0] = tokens.nearest
     if kind == "meta-k":
         return fit_meta_k_gate(features, ks, tokens.lm, tokens.by_k, metric, seed=seed)
@@ -331,7 +333,7 @@ def _perplexity(log_p: Floats) -> float:
 def _interval(
     differences: Floats, documents: Ints, samples: int, seed: int
 ) -> tuple[float, float] | None:
-    """95% interval of exp(mean difference), documents drawn with replacement."""
+    """Computes the 95% interval of exp(mean difference) by a bootstrap over documents."""
     _, numbers = np.unique(documents, return_inverse=True)
     count = int(numbers.max()) + 1
     if count < 2 or samples < 2:

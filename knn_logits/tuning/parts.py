@@ -1,4 +1,4 @@
-"""A text in two halves: one to choose on, one that had no say."""
+"""Divides a text into two halves: one to choose settings on, and one that is held out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from knn_logits.text.tokens import special_tokens, token_blocks
 
 
 def whole_or_middle(bench: Bench, texts: Texts) -> tuple[Iterable[Document], int | None]:
-    """All documents; for a single one, where its middle is, in tokens."""
+    """Returns all documents, and for a single document the number of tokens to its middle."""
     documents = chain.from_iterable(named(texts).values())
     first = list(islice(documents, 2))
     if len(first) != 1:
@@ -26,7 +26,7 @@ def whole_or_middle(bench: Bench, texts: Texts) -> tuple[Iterable[Document], int
 
 
 class Halves:
-    """Which half of a text each token belongs to: whole documents, the smaller half next."""
+    """Assigns whole documents to two halves. The next document goes to the smaller half."""
 
     def __init__(self, text: Text, middle: int | None) -> None:
         self._text = text
@@ -35,25 +35,25 @@ class Halves:
         self._sizes = [0, 0]
 
     def second(self, places: Ints) -> Bools:
-        """bool [rows], whether each token is in the half that is held out."""
+        """Tells whether each token is in the held-out half, bool [rows]."""
         if self._middle is not None:
             return np.asarray(places > self._middle)
         self._assign()
         return np.array(self._seconds)[self._text.documents_at(places)]
 
     def counts(self) -> tuple[int, int]:
-        """Documents in each half."""
+        """Number of documents in each half."""
         held_out = sum(self._seconds)
         return (1, 1) if self._middle is not None else (len(self._seconds) - held_out, held_out)
 
     def held_out(self) -> tuple[int, ...]:
-        """Numbers of the documents in the second half; empty where it is part of one."""
+        """Numbers of the held-out documents; empty if the halves are parts of one document."""
         if self._middle is not None:
             return ()
         return tuple(number for number, second in enumerate(self._seconds) if second)
 
     def _assign(self) -> None:
-        """A document's half follows from the sizes of those before it, which are known."""
+        """Assigns documents to halves, as soon as the sizes of the documents before are known."""
         starts = self._text.starts
         while len(self._seconds) < len(starts):
             number = len(self._seconds)

@@ -1,4 +1,4 @@
-"""The heat map over λ and temperature, the curve over k, and their numbers, as files."""
+"""Writes the heat map over λ and temperature, the curve over k, and their numbers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def write_plots(result: Tuning, folder: str | os.PathLike[str]) -> list[Path]:
     """Writes two figures and the numbers behind them.
 
     Args:
-        result: From `tune`.
-        folder: Where to; made if it is not there.
+        result: The result of `tune`.
+        folder: The folder to write. It is made if it does not exist.
 
     Returns:
-        The files.
+        The files that were written.
 
     Raises:
-        MissingDependencyError: when matplotlib is not installed; nothing is written then.
+        MissingDependencyError: when matplotlib is not installed. Nothing is written then.
         StorageError: when the folder cannot be written.
     """
     figures = {HEAT_MAP: _heat_map(result), CURVE: _curve(result)}
@@ -47,7 +47,7 @@ def _heat_map(result: Tuning) -> Any:
     axes = figure.subplots()
     grid, place = result.grid, result.place
     values = result.perplexities[place[0]]
-    # Far from the best all is equally bad; what matters is close to it.
+    # Settings far from the best are equally bad. Only those close to it matter.
     highest = min(float(np.nanmax(values[np.isfinite(values)])), 2.0 * float(np.nanmin(values)))
     image = axes.imshow(values, origin="lower", aspect="auto", cmap="viridis_r", vmax=highest)
     axes.set_xticks(range(len(grid.lmbdas)), [f"{one:g}" for one in grid.lmbdas], rotation=90)
@@ -73,7 +73,7 @@ def _curve(result: Tuning) -> Any:
     axes.set_xscale("log", base=2)
     axes.set_xticks(ks, [str(k) for k in ks], rotation=90)
     axes.minorticks_off()
-    axes.set_xlabel("k, neighbors a query")
+    axes.set_xlabel("k, neighbors of each query")
     axes.set_ylabel("perplexity, at the best λ and temperature")
     axes.legend()
     return figure

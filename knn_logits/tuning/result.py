@@ -1,4 +1,4 @@
-"""What `tune` found: the choice, what it is worth, every setting that was tried. Numbers only."""
+"""The result of `tune`: the chosen settings, their perplexity, and every setting that was tried."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Part:
     """One part of the text.
 
     Attributes:
-        documents: Whole documents in it; 1 where it is a half of the only one.
-        tokens: Tokens scored.
+        documents: Number of whole documents in it. It is 1 if the part is half of one document.
+        tokens: Number of scored tokens.
         lm: Perplexity of the model alone.
-        before: Perplexity of the mixture under the settings the datastore has.
-        perplexity: Perplexity under the chosen settings.
+        before: Perplexity of the mixture under the datastore's settings.
+        perplexity: Perplexity of the mixture under the chosen settings.
     """
 
     documents: int
@@ -39,26 +39,26 @@ class Tuning:
     """The result of `tune`.
 
     Attributes:
-        k: Neighbors a query, chosen.
-        lmbda: Weight of the neighbors, chosen.
-        temperature: Temperature of the softmax over the neighbors, chosen.
+        k: The chosen number of neighbors of each query.
+        lmbda: The chosen weight of the neighbors.
+        temperature: The chosen temperature of the softmax over the neighbors.
         chosen_on: The part that the settings were chosen on.
-        held_out: The part that had no say in the choice; the numbers to trust.
+        held_out: The other part, whose numbers can be trusted.
         at_the_edge: Names of settings whose best value is the largest or smallest tried.
-        grid: The settings tried.
-        perplexities: float64 [ks, temperatures, lmbdas], on the part they were chosen on.
+        grid: The settings that were tried.
+        perplexities: float64 [ks, temperatures, lmbdas], on the part that they were chosen on.
         held_out_perplexities: The same on the other part.
-        place: The choice's place in the grid.
-        settings: Model, datastore, windows: what the numbers hold for.
+        place: The indices of the chosen settings in the grid.
+        settings: The conditions of the numbers: model, datastore, windows.
         seconds: Seconds that the pass over the texts took, without loading.
-        gate: The gate that was fitted, if one was asked for, and what it is worth.
-        held_out_documents: Numbers of the documents held out, in the order they were read; empty
-            for halves of a single one.
-        bleu: What decoding the likeliest settings said, if that was asked for.
-        verdict: The choice against the settings stored, on the part held out.
-        overlap: What the datastore holds of the text; None where nobody looked.
+        gate: The gate that was fitted and its results, if a gate was asked for.
+        held_out_documents: Numbers of the held-out documents, in the order of reading; empty for
+            halves of a single document.
+        bleu: The BLEU of the likeliest settings, if it was asked for.
+        verdict: The comparison of the choice with the stored settings, on the held-out part.
+        overlap: How much of the text the datastore holds; None if it was not checked.
         written: Whether the choice was stored in the datastore.
-        refused: Why it was not, where it was to be.
+        refused: Why the choice was not stored, if it was to be.
     """
 
     k: int
@@ -82,7 +82,7 @@ class Tuning:
     refused: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What was chosen and what it is worth, as JSON."""
+        """Returns the choice and its perplexities, for JSON."""
         return {
             "lmbda": self.lmbda,
             "temperature": self.temperature,
@@ -106,7 +106,7 @@ class Tuning:
         }
 
     def numbers(self) -> dict[str, Any]:
-        """The heat map and the curve as JSON, everything else beside them."""
+        """Returns the heat map, the curve and all other fields, for JSON."""
         place_k = self.place[0]
         return {
             **self.to_dict(),
@@ -119,14 +119,14 @@ class Tuning:
         }
 
     def held_out_by_k(self) -> list[float]:
-        """For each k, the held-out perplexity of what was best for it on the other part."""
+        """The held-out perplexity for each k, under the settings chosen on the other part."""
         flat = self.perplexities.reshape(len(self.grid.ks), -1)
         held = self.held_out_perplexities.reshape(len(self.grid.ks), -1)
         return [float(row[best]) for row, best in zip(held, flat.argmin(axis=1), strict=True)]
 
 
 def _rounded(numbers: npt.NDArray[np.float64]) -> Any:
-    """Nested lists with None for what JSON has no number for."""
+    """Makes nested lists, with None for numbers that JSON cannot hold."""
     if numbers.ndim > 1:
         return [_rounded(row) for row in numbers]
     return [float(f"{one:.6g}") if np.isfinite(one) else None for one in numbers.tolist()]

@@ -1,6 +1,6 @@
-"""The best few settings by likelihood, decoded: which of them translates best.
+"""Translates with the few likeliest settings, and finds the setting with the highest BLEU.
 
-Likelihood and BLEU do not always agree, and decoding every setting of a grid would take days.
+Likelihood and BLEU do not always agree, and translating with every setting would take days.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Trial:
     """A setting that was decoded.
 
     Attributes:
-        k: Neighbors a query.
+        k: Neighbors of each query.
         lmbda: Weight of the neighbors.
         temperature: Temperature of the softmax over the neighbors.
-        perplexity: On the pairs it was tried on.
+        perplexity: Perplexity of the pairs that it was tried on.
         bleu: BLEU of their translations.
     """
 
@@ -42,15 +42,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class BleuTuning:
-    """What decoding said.
+    """The BLEU of the settings that were decoded.
 
     Attributes:
-        num_beams: Beams, 1 for greedy search.
-        trials: The settings tried, the likeliest first.
-        held_out: BLEU on the pairs that had no say: of the model alone ("lm"), under the settings
-            that the datastore has ("before"), and under the choice ("chosen").
-        pairs: Pairs that were decoded for each trial.
-        held_out_pairs: Pairs held out.
+        num_beams: Number of beams; 1 is greedy search.
+        trials: The settings that were tried, the likeliest first.
+        held_out: BLEU of the held-out pairs: of the model alone ("lm"), under the datastore's
+            settings ("before"), and under the choice ("chosen").
+        pairs: Number of pairs that were decoded for each trial.
+        held_out_pairs: Number of held-out pairs.
     """
 
     num_beams: int
@@ -60,12 +60,12 @@ class BleuTuning:
     held_out_pairs: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON."""
+        """Returns all fields, for JSON."""
         return asdict(self)
 
 
 def likeliest(part: GridLikelihood, number: int) -> list[Choice]:
-    """The likeliest λ of each k and temperature, the likeliest settings first."""
+    """Returns the likeliest settings, the best first, with one λ for each k and temperature."""
     found = part.perplexities().nan_to_num(nan=np.inf)
     choices = []
     for place_k, k in enumerate(part.grid.ks):
@@ -94,20 +94,22 @@ def choose_by_bleu(
     Args:
         model: An encoder-decoder model.
         tokenizer: Its tokenizer.
-        memory: The model's, open.
+        memory: The model's open memory.
         part: The likelihood of the pairs under each setting.
         pairs: The pairs that settings are chosen on.
-        held_out: Pairs that have no say.
-        number: Settings to decode.
-        num_beams: Beams, 1 for greedy search.
-        progress: Told how far decoding is.
+        held_out: The held-out pairs.
+        number: Number of settings to decode.
+        num_beams: Number of beams; 1 is greedy search.
+        progress: A callback that is told how far decoding is.
 
     Raises:
         CorpusError: when a part has no pair.
         MissingDependencyError: when sacrebleu is not installed.
     """
     if not pairs or not held_out:
-        raise CorpusError("there are too few pairs to choose on some and report on others")
+        raise CorpusError(
+            "there are too few pairs to choose on some and report on others: give more pairs"
+        )
 
     alone = reading_of(memory.stores[0])
 

@@ -1,7 +1,7 @@
-"""`tune`: thousands of settings from one pass and one search, and what the best is worth.
+"""`tune` tries thousands of settings in one pass with one search, and reports the best.
 
-The distances of a token's neighbors are the same for every setting, so they are searched once,
-used for all settings while they are at hand, and forgotten: memory does not grow with the text.
+The distances of a token's neighbors are the same for every setting. So the neighbors are searched
+once, used for all settings, and then dropped. The memory does not grow with the text.
 """
 
 from __future__ import annotations
@@ -75,41 +75,43 @@ def tune(
 ) -> Tuning:
     """Chooses k, λ and temperature for a datastore by the likelihood of texts.
 
-    The documents are divided into two parts of like size. Settings are chosen on one part; what
-    they are worth is said of the other. A single document is cut in the middle.
+    The documents are divided into two parts of similar size. Settings are chosen on one part, and
+    their perplexity is measured on the other. A single document is cut in the middle.
 
     Khandelwal et al. (2020), "Generalization through Memorization", section 3, choose λ on
-    validation text; the temperature is that of Khandelwal et al. (2021), equation 2.
+    validation text. The temperature is that of Khandelwal et al. (2021), equation 2.
 
     Args:
         model: The model that built the datastore.
         tokenizer: Its tokenizer.
-        datastore: A `Memory` of this model; or a datastore or its folder.
-        texts: Documents like those the model will meet, not those of the datastore; read once.
-        gate: Also fit a gate, at the k and temperature chosen: "distance" or "learned"; "meta-k",
-            which chooses among all k tried; "constant" is the best number, for a gate that skips.
-            Keeps some 400 bytes a token. "none" takes a stored gate out.
-        skip: Share of the tokens that the gate leaves unsearched, at least 0 and below 1.
-        skip_by: Chosen by a "learned" network, or by the model's "confidence".
-        bleu: For an encoder-decoder model: decode so many of the likeliest settings, and take the
-            one whose translations have the highest BLEU.
-        num_beams: Beams for that, 1 for greedy search.
-        samples: Resamples of the bootstrap.
+        datastore: A `Memory` of this model, or a datastore or its folder.
+        texts: Documents that resemble those the model will meet, and are not in the datastore.
+            They are read once.
+        gate: A kind of gate to fit at the chosen k and temperature: "distance" or "learned".
+            "meta-k" chooses among all k that are tried. "constant" is the best number, for a gate
+            that skips. "none" removes a stored gate. Fitting keeps about 400 bytes for each token.
+        skip: Share of the tokens that the gate does not search for, at least 0 and below 1.
+        skip_by: How these tokens are chosen: by a "learned" network, or by the model's
+            "confidence".
+        bleu: For an encoder-decoder model, the number of likeliest settings to translate with. The
+            setting with the highest BLEU is taken.
+        num_beams: Number of beams for these translations; 1 is greedy search.
+        samples: Number of resamples of the bootstrap.
         seed: Seed of the bootstrap, and of the gate's first weights.
-        write: Store the choice in the datastore, the gate with it. One that was stored before is
-            replaced by another, and stays where none is asked for. What is not better than the
-            settings stored with confidence, by a bootstrap of the part held out, is not written:
-            `refused` of the result says why, and how much text it would take.
-        force: Write all the same.
-        allow_overlap: Do not look whether the datastore holds the texts. Without it a warning says
-            so, and what was chosen on such texts is not written.
-        progress: Told how many tokens are scored, of those read so far.
-        settings: `k`, the largest that is tried: 1,024 where it is not given, or the datastore's
-            where that is larger. `window`, `concatenate` and `batch_tokens`, see `open_bench`;
-            `refine`, `nprobe`, `device` and the others, see `Memory`.
+        write: Store the choice in the datastore, and the gate with it. A stored gate stays if no
+            gate is asked for. The choice is stored only if a bootstrap of the held-out part shows
+            that it is significantly better than the stored settings. Otherwise `refused` of the
+            result says why, and how much text would be needed.
+        force: Store the choice even then.
+        allow_overlap: Do not check whether the datastore holds the texts. With the check, a
+            warning tells of such texts, and a choice on them is not stored.
+        progress: A callback that is told how many of the tokens read so far are scored.
+        settings: `k` is the largest that is tried. Its default is 1,024, or the datastore's if
+            that is larger. `open_bench` explains `window`, `concatenate` and `batch_tokens`.
+            `Memory` explains `refine`, `nprobe`, `device` and so on.
 
     Returns:
-        The choice, and what it and all others are worth.
+        The choice, and the perplexity under every setting.
 
     Raises:
         ConfigError: when a setting is out of its range, or several datastores are to be written.
@@ -122,18 +124,20 @@ def tune(
         bleu = whole_number("bleu", bleu, 1)
     stores = datastore.stores if isinstance(datastore, Memory) else open_stores(datastore)
     if write and len(stores) > 1:
-        raise ConfigError("settings are written into one datastore; tune each on its own")
+        raise ConfigError(
+            "write can store settings in one datastore only: tune each datastore by itself"
+        )
     wanted = Wanted.of(gate, skip, skip_by)
     if bleu is not None and wanted is not None:
         raise ConfigError("a gate is fitted by likelihood: leave out bleu, or the gate and skip")
     own = stores[0].manifest.settings
-    # A gate that the datastore has takes no part.
+    # The datastore's own gate is not used here.
     asked: Any = {"k": max(DEFAULT_K, own.k), "lmbda": own.lmbda}
     asked |= {name: value for name, value in settings.items() if value is not None}
     bench = open_bench(model, tokenizer, datastore, **asked)
     assert bench.memory is not None
     if bleu is not None and bench.pairs is None:
-        raise ConfigError("BLEU is for translations, and a causal model writes none: leave it out")
+        raise ConfigError("a causal model does not translate, so it has no BLEU: leave bleu out")
     rows: list[Document] = []
     if bleu is not None:
         rows = list(chain.from_iterable(lots.values()))
@@ -143,8 +147,8 @@ def tune(
     check = None if allow_overlap else OverlapCheck(stores, bench.memory.config.exclude)
     one, other, halves = _pass(bench, own, lots, progress, gathered, check)
     metric = bench.memory.retriever.metric
-    # A gate reads so many of the nearest; with fewer it would read others than it was fitted on.
-    # One that chooses among the ks needs the largest.
+    # A gate reads features of so many nearest neighbors, and needs as many as it was fitted on. A
+    # gate that chooses among the ks needs the largest.
     least = 1 if wanted is None else one.grid.ks[-1] if wanted.kind == "meta-k" else FEW
     best = one.best(least_k=min(least, one.grid.ks[-1]))
     fitted = None
@@ -194,14 +198,14 @@ def tune(
         overlap=None if check is None else check.result(),
     )
     if result.overlap is not None and result.overlap.notable:
-        logger.warning("%s: on other text the choice is worth less", result.overlap)
+        logger.warning("%s, so the choice is worse on other text", result.overlap)
     if write:
         refused = None if force else refusal(result, before)
         result = replace(result, written=refused is None, refused=refused)
         if refused is None:
             _write(stores[0], result, keep_gate=gate is None)
         else:
-            logger.warning("nothing is written: %s", refused)
+            logger.warning("the settings are not written: %s", refused)
     return result
 
 
@@ -211,8 +215,8 @@ def _write(store: Datastore, result: Tuning, *, keep_gate: bool) -> None:
     write_settings(store, result.k, result.lmbda, result.temperature, found, keep_gate=keep_gate)
     if keep_gate:
         logger.warning(
-            "the gate of %s stays, and weighs the neighbors where no lmbda is given: fit it to "
-            "the new settings with --gate KIND, or take it out with --gate none",
+            "%s keeps its gate, which was fitted to the old settings and holds where no lmbda is "
+            "given: fit it again with --gate KIND, or remove it with --gate none",
             store.folder,
         )
 
@@ -273,8 +277,8 @@ def _pass(
             progress("tuning", done, text.tokens)
     if parts is None or not all(part.tokens for part in parts):
         raise CorpusError(
-            "the texts are too short to choose on one part and report on another: give more, at "
-            "best dozens of documents"
+            "the texts are too short to choose on one part and report on another: give more text, "
+            "best in dozens of documents"
         )
     return parts[0], parts[1], halves
 
@@ -287,7 +291,7 @@ def _rows(scored: TokenScores, neighbors: Neighbors, rows: Bools) -> tuple[Token
 
 
 def _place(grid: Grid, own: SettingsRecord) -> tuple[int, int, int]:
-    """The place of a datastore's own settings; a larger k than the largest tried is that one."""
+    """Finds the indices of a datastore's settings in the grid. A larger k counts as the largest."""
     k = min(own.k, grid.ks[-1])
     return (
         grid.ks.index(k),
@@ -305,7 +309,7 @@ def _perplexities(
 
 
 def _edges(best: Choice, grid: Grid) -> tuple[str, ...]:
-    """Settings whose best value might lie beyond those tried."""
+    """Names the settings whose best value might lie beyond those tried."""
     found = []
     if len(grid.ks) > 1 and best.place[0] == len(grid.ks) - 1:
         found.append("k")

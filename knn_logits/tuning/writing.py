@@ -1,4 +1,4 @@
-"""Settings and gates written into a datastore, where they are worth it."""
+"""Decides whether to store settings and gates in a datastore, and stores them."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from knn_logits.tuning.result import Tuning
 
 
 def refusal(result: Tuning, before: tuple[int, int, int]) -> str | None:
-    """Why what was found should not be stored in place of what is; None where it may be.
+    """Says why a result should not replace the stored settings; None if it may.
 
     Args:
-        result: What `tune` found.
-        before: The place of the settings stored in its grid.
+        result: The result of `tune`.
+        before: The indices of the stored settings in its grid.
     """
     overlap, verdict, gate = result.overlap, result.verdict, result.gate
     if overlap is not None and overlap.held:
         return (
-            f"{overlap}, and settings chosen on it are bad for any other; give text that is not in "
-            "the datastore, or say --allow-overlap (allow_overlap=True)"
+            f"{overlap}, and settings chosen on such text are bad for any other; give text that is "
+            "not in the datastore, or --allow-overlap (allow_overlap=True)"
         )
     assert verdict is not None
-    forced = "; --force (force=True) writes it all the same"
+    forced = "; --force (force=True) writes it anyway"
     if result.bleu is not None:
         scores = result.bleu.held_out
         if scores["chosen"] > scores["before"] or result.place == before:
             return None
         return (
-            f"BLEU on held-out pairs is {scores['chosen']:.2f}, no better than "
-            f"{scores['before']:.2f} with the settings stored{forced}"
+            f"BLEU on held-out pairs is {scores['chosen']:.2f}, not better than "
+            f"{scores['before']:.2f} with the stored settings{forced}"
         )
     if gate is not None:
         if not gate.verdict.better:
@@ -48,7 +48,7 @@ def refusal(result: Tuning, before: tuple[int, int, int]) -> str | None:
             return None
     if verdict.better or result.place == before:
         return None
-    return verdict.reason("the choice", "the settings stored") + forced
+    return verdict.reason("the choice", "the stored settings") + forced
 
 
 def write_settings(
@@ -60,16 +60,16 @@ def write_settings(
     *,
     keep_gate: bool = False,
 ) -> None:
-    """Stores settings in a datastore, marked as tuned, and a gate beside them.
+    """Stores settings in a datastore, marked as tuned, and a gate with them.
 
     Args:
         store: The datastore.
-        k: Neighbors a query.
+        k: Neighbors of each query.
         lmbda: Weight of the neighbors where no gate is used.
         temperature: Temperature of the softmax over the neighbors.
-        gate: Used from now on where no `lmbda` is given; with None the number is, and a gate that
-            was stored before is gone.
-        keep_gate: Without a gate, leave one that was stored before where it is.
+        gate: The gate that holds where no `lmbda` is given. None removes a stored gate, so that
+            the number holds.
+        keep_gate: Whether to keep a stored gate if `gate` is None.
 
     Raises:
         BusyError: when another process is writing the datastore.
@@ -79,7 +79,7 @@ def write_settings(
     folder = store.folder.resolve()
     if gate is None:
         with locked(folder):
-            # As it is now: another process may have changed the datastore since it was opened.
+            # The manifest is read again, since another process may have changed the datastore.
             manifest = read_manifest(folder)
             if keep_gate or manifest.file("gate") is None:
                 manifest.model_copy(update={"settings": record}).write(folder)
@@ -88,7 +88,7 @@ def write_settings(
     plan = {"settings": repr(record), "gate": _identity(*arrays) if arrays else "none"}
     with begin(folder, "tune", plan) as job:
         manifest = read_manifest(folder)
-        # Settings alone may have been written since.
+        # Only the settings may have changed since.
         if job.ended and manifest.settings == record:
             job.give_up()
             return
@@ -100,7 +100,7 @@ def write_settings(
 
 
 def _identity(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> str:
-    """SHA-256 of a gate."""
+    """Computes the SHA-256 of a gate."""
     facts = [[name, arrays[name].dtype.name, arrays[name].shape] for name in sorted(arrays)]
     digest = hashlib.sha256(json.dumps([facts, metadata], sort_keys=True).encode())
     for name in sorted(arrays):
