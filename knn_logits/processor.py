@@ -34,7 +34,7 @@ from knn_logits.vote import Vote
 logger = logging.getLogger(__name__)
 
 _NO_PASS = (
-    "kNN has no effect: a KNNLogitsProcessor was called, but its model made no forward pass over "
+    "kNN is off: a KNNLogitsProcessor was called, but its model made no forward pass over "
     "these tokens in this thread. Call generate() of the very model that it was made with, not of "
     "a copy, in evaluation mode, and run by PyTorch itself"
 )

@@ -75,7 +75,9 @@ def test_all_documents_of_an_id_in_all_datastores(model, tokenizer, store, both)
 
 
 def test_a_document_that_is_not_there_is_named(model, tokenizer, store):
-    with pytest.raises(ConfigError, match="no datastore here has a document 'chapter 9'"):
+    with pytest.raises(
+        ConfigError, match="none of the datastores has a document with the id 'chapter 9'"
+    ):
         KNNLogitsProcessor(model, store, exclude=["chapter 9"])
     with pytest.raises(ConfigError, match="exclude must be a list of the ids"):
         explain(model, tokenizer, store, TEXTS[0], exclude=3)

@@ -96,7 +96,7 @@ def test_a_datastore_that_nobody_has_any_more_closes_its_index(model, tokenizer,
 
 def test_what_does_not_fit_an_open_memory_is_refused(model, store):
     memory = Memory(model, store)
-    with pytest.raises(ConfigError, match="another model's"):
+    with pytest.raises(ConfigError, match="opened with another model"):
         KNNLogitsProcessor(make_gpt2(seed=3), memory)
     with pytest.raises(ConfigError, match="open already: give threads where"):
         KNNLogitsProcessor(model, memory, threads=2)

@@ -254,7 +254,7 @@ def test_an_index_with_neither_file_nor_keys(tmp_path):
         open_index(store)
     record = store.manifest.index.model_copy(update={"factory": "IVF4,Flat"})
     store.manifest.model_copy(update={"index": record}).write(store.folder)
-    with pytest.raises(DatastoreError, match="no index in a plain form and no keys"):
+    with pytest.raises(DatastoreError, match="neither an index of plain arrays nor keys"):
         open_index(Datastore(store.folder))
 
 

@@ -63,7 +63,7 @@ def test_what_cannot_be_served_is_one_line(run, launched, model_folder, store, m
     monkeypatch.setattr("knn_logits_app.server.launch", busy)
     done = run("app", model_folder, store.folder)
     assert done.code == 1
-    assert "try --port" in done.err
+    assert "--port" in done.err
     assert len(done.err.splitlines()) == 1
     assert launched == []
 

@@ -140,7 +140,7 @@ def test_pairs_without_a_source(marian, tokenizer, tmp_path):
     [{"source_prefix": "translate: "}, {"source_lang": "en_XX"}, {"target_lang": "de_DE"}],
 )
 def test_a_source_for_a_causal_model(model, tokenizer, tmp_path, given):
-    with pytest.raises(ConfigError, match="reads no source"):
+    with pytest.raises(ConfigError, match="does not read sources"):
         build_datastore(model, tokenizer, TEXTS, tmp_path / "s", **given)
 
 

@@ -84,5 +84,5 @@ def test_what_cannot_be_built_is_refused(model, tokenizer):
         estimate_build(model, tokenizer, [Document("a", "short")])
     with pytest.raises(ConfigError, match="learns from at least"):
         estimate_build(model, tokenizer, TEXTS, index=IndexConfig("IVF4096,SQ8"))
-    with pytest.raises(ConfigError, match="reads no source"):
+    with pytest.raises(ConfigError, match="does not read sources"):
         estimate_build(model, tokenizer, TEXTS, source_prefix="translate: ")

@@ -164,7 +164,7 @@ def test_what_could_not_be_read_is_kept(sync, tokenizer):
 @pytest.mark.parametrize("given", [{}, {"other": "Not from here."}])
 def test_another_folder_by_mistake_is_refused(sync, store, given):
     before = contents(store.folder)
-    with pytest.raises(CorpusError, match="not one of the 5 documents") as caught:
+    with pytest.raises(CorpusError, match="none of the 5 documents") as caught:
         sync(given)
     one_line(caught)
     assert contents(store.folder) == before
@@ -239,7 +239,7 @@ def test_a_stopped_call_goes_on_and_another_text_begins_again(
     with caplog.at_level(logging.WARNING, "knn_logits"):
         sync(texts, dry_run=True)
         done = sync({**texts, "g.txt": TEXTS[7]}, **small)
-    assert "is of another corpus" in caplog.text
+    assert "has another corpus" in caplog.text
     assert held(done.datastore) == expected(tokenizer, {**texts, "g.txt": TEXTS[7]})
 
 
@@ -276,7 +276,7 @@ def test_the_same_content_is_not_added_again(model, tokenizer, store, caplog):
     assert contents(again.folder) == before
     with caplog.at_level(logging.WARNING, "knn_logits"):
         grown = add_documents(model, tokenizer, store, [TEXTS[2], "This is new."])
-    assert "1 of the documents are in" in caplog.text
+    assert "1 of the documents are already in" in caplog.text
     assert (grown.manifest.documents, grown.documents[5].id) == (6, "6")
 
 

@@ -210,7 +210,7 @@ def test_a_copy_keeps_no_states(mine, store, ids):
 def test_continuous_batching_is_refused_while_attached(mine, store, ids):
     before = snapshot(mine)
     with attach(mine, store) as knn:
-        message = "continuous batching .* ignores logits processors, so kNN would be off"
+        message = "continuous batching .* ignores logits processors, so kNN would have no effect"
         with pytest.raises(ModelError, match=message):
             mine.generate_batch([ids[0].tolist()])
         with pytest.raises(ModelError, match=message):

@@ -58,11 +58,14 @@ def test_a_small_folder_is_told_that_nothing_was_calibrated(run, model_folder, f
     for file in sorted(folder.glob("d*"))[2:]:
         file.unlink()
     result = run("build", model_folder, folder, "--out", tmp_path / "store")
-    assert "entries are fewer than 256: nothing is calibrated" in result.out
+    assert (
+        "entries are too few to calibrate the settings for scoring on (256 are needed)"
+        in result.out
+    )
     assert "settings for scoring (not calibrated)" in result.out
     assert "for writing: k 64, λ 0.7" in result.out
     dry = run("build", model_folder, folder, "--dry-run")
-    assert "nothing is calibrated" in dry.out
+    assert "too few to calibrate" in dry.out
 
 
 def test_the_next_command_works_as_it_stands(run, model_folder, folder, tmp_path):
@@ -98,7 +101,7 @@ def test_fields_and_encoding_are_named(run, model_folder, tmp_path):
     assert added.json["added_documents"] == 1
     wrong = run("add", model_folder, tmp_path / "s", more)
     assert wrong.code == 1
-    assert "(--text-field names another)" in wrong.err
+    assert "(--text-field names another field)" in wrong.err
     unknown = run("add", model_folder, tmp_path / "s", more, "--encoding", "latin-99")
     assert unknown.code == 1
     assert "name one such as utf-8" in unknown.err

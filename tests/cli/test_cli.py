@@ -194,7 +194,10 @@ def test_mistakes_in_a_build(run, model_folder, corpus, tmp_path, options, part)
 def test_a_store_that_is_there_is_not_replaced(run, built, model_folder, corpus):
     store, _ = built
     one_line(run("build", model_folder, corpus, "--out", store), "--overwrite")
-    one_line(run("build", model_folder, corpus, "--out", store.parent), "other files")
+    one_line(
+        run("build", model_folder, corpus, "--out", store.parent),
+        "files that are not a datastore's",
+    )
 
 
 def test_a_store_of_another_model(run, built, tokenizer, tmp_path):

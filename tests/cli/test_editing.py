@@ -43,8 +43,9 @@ def test_the_same_content_is_not_added_twice(run, store, model_folder, tmp_path)
     assert Datastore(store).manifest == before
     (tmp_path / "copy.txt").write_text(TEXTS[0])
     people = run("add", model_folder, store, tmp_path / "copy.txt")
-    assert "1 documents are there already, and are not added again: copy.txt (as d0.txt)" in (
-        people.out
+    assert (
+        "1 documents are already in the datastore and were not added again: copy.txt (as d0.txt)"
+        in (people.out)
     )
     assert "nothing was added" in people.out
 

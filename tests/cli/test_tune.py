@@ -32,7 +32,7 @@ def test_json_and_write(run, model_folder, copy, text, tmp_path):
     stored = write_corpus(tmp_path / "stored.jsonl", TEXTS)
     refused = run("tune", model_folder, copy, stored, "--k", 32, "--write", "--json")
     assert refused.code == 1
-    assert "nothing is written" in refused.err
+    assert "the settings are not written" in refused.err
     assert "--allow-overlap" in refused.json["refused"]
     assert run("info", copy, "--json").json["settings"]["calibrated"] is False
     quiet = run("tune", model_folder, copy, stored, "--k", 8, "--allow-overlap", "--json")
@@ -105,7 +105,7 @@ def test_mistakes_are_one_line(run, model_folder, copy, text, tmp_path, monkeypa
         ((copy,), "no text is given"),
         ((copy, short), "dozens of documents"),
         ((copy, text, "--k", 0), "k must be"),
-        ((copy, copy, text, "--write"), "tune each on its own"),
+        ((copy, copy, text, "--write"), "tune each datastore by itself"),
         ((copy, text, "--plots", tmp_path / "p"), "knn-logits[plots]"),
     ):
         result = run("tune", model_folder, *args)

@@ -137,11 +137,11 @@ def test_the_end_that_was_never_written_is_left_out(model, tokenizer, old, tmp_p
 
 def test_another_model_is_refused(model, tokenizer, old, index, tmp_path):
     folder = knn_transformers(tmp_path / "old", old, index=index)
-    with pytest.raises(MismatchError, match=r"not those of this model.*--key"):
+    with pytest.raises(MismatchError, match=r"not this model's states.*--key"):
         imported(make_gpt2(seed=5), tokenizer, folder, tmp_path / "new")
     with pytest.raises(MismatchError, match="vectors of 32 numbers"):
         imported(make_gpt2(width=16), tokenizer, folder, tmp_path / "new")
-    with pytest.raises(MismatchError, match="no tokens of this model"):
+    with pytest.raises(MismatchError, match="does not hold tokens of this model"):
         imported(make_gpt2(vocabulary=300), tokenizer, folder, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

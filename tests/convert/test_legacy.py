@@ -58,7 +58,7 @@ def test_nothing_to_find(tmp_path):
     with pytest.raises(CorpusError, match="values: none"):
         find_files(tmp_path / "none")
     (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(CorpusError, match="no file of values"):
+    with pytest.raises(CorpusError, match="not a file of values"):
         find_files(tmp_path / "a.txt")
 
 
@@ -90,11 +90,11 @@ def test_files_with_a_header(tmp_path):
 
 def test_another_model_is_refused(tmp_path):
     files = write(tmp_path)
-    with pytest.raises(MismatchError, match="holds no tokens of this model"):
+    with pytest.raises(MismatchError, match="does not hold tokens of this model"):
         read_values(files, DIM + 1, VOCABULARY, None)
-    with pytest.raises(MismatchError, match="holds no tokens of this model"):
+    with pytest.raises(MismatchError, match="does not hold tokens of this model"):
         read_values(files, DIM, 20, None)
-    with pytest.raises(MismatchError, match="holds no tokens of this model"):
+    with pytest.raises(MismatchError, match="does not hold tokens of this model"):
         read_values(files, DIM, VOCABULARY, 49)
 
 
@@ -116,5 +116,5 @@ def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_refused(tmp_path, name, ma
     (tmp_path / "vals.npy").write_bytes(bytes(8))
     (tmp_path / name).unlink(missing_ok=True)
     make(tmp_path / name)
-    with pytest.raises(CorpusError, match="is no file"):
+    with pytest.raises(CorpusError, match="not a file"):
         find_files(tmp_path)

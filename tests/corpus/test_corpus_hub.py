@@ -65,7 +65,7 @@ def test_a_dataset_without_a_name_is_an_error(hub, name):
 def test_a_dataset_without_the_column_is_an_error(hub):
     hub.rows.append({f"column{number}": "x" for number in range(12)})
     message = failure("hf:org/name")
-    assert 'hf:org/name: no column "text" among column0, ' in message
+    assert 'hf:org/name has no column "text" among column0, ' in message
     assert "column9, ...;" in message
 
 

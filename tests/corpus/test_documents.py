@@ -42,7 +42,7 @@ def test_what_cannot_be_read_one_by_one_is_refused(given):
 
 @pytest.mark.parametrize("row", [None, b"text", {"text": "a"}, 5, ["a"]])
 def test_a_row_that_is_no_document_is_named_by_its_number(row):
-    with pytest.raises(CorpusError, match="the document number 2 is"):
+    with pytest.raises(CorpusError, match="document number 2 is"):
         list(as_documents(["good", row]))
 
 

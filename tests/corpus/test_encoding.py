@@ -83,7 +83,7 @@ def test_an_unknown_encoding_is_refused_at_once(tmp_path):
 
 def test_text_that_is_not_in_the_named_encoding_says_so(tmp_path):
     path = write(tmp_path / "a.txt", b"one\xff\xfetwo")
-    assert "no text in ascii, which it is said to be" in failure(path, encoding="ascii")
+    assert "not text in ascii, which it is said to be" in failure(path, encoding="ascii")
 
 
 def test_without_the_library_the_advice_names_both_ways(tmp_path, monkeypatch):

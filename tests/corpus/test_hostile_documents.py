@@ -34,7 +34,7 @@ def test_a_zip_bomb_is_refused_by_its_directory(tmp_path):
         with file.open("word/media/a", "w") as member:
             for _ in range(80):
                 member.write(b"\0" * (1 << 20))
-    assert "as those of a zip bomb do" in refused(path)
+    assert "as with a zip bomb" in refused(path)
 
 
 @pytest.mark.parametrize(("name", "make"), [("a.docx", docx), ("a.pptx", pptx)])
@@ -65,7 +65,7 @@ def test_an_entity_does_not_read_a_file_of_this_machine(tmp_path):
 def test_gzip_that_unpacks_to_far_more_than_text_does_is_refused(tmp_path):
     path = tmp_path / "bomb.txt.gz"
     path.write_bytes(gzip.compress(b"a" * (70 << 20), 9))
-    assert "as those of a bomb do" in refused(path)
+    assert "as with a bomb" in refused(path)
 
 
 def test_a_page_that_unpacks_to_a_flood_is_refused(tmp_path):
@@ -84,16 +84,16 @@ def test_a_page_that_unpacks_to_a_flood_is_refused(tmp_path):
         ("a.pdf", b"%PDF-1.7 and no more", "damaged"),
         ("a.pdf", b"words", "damaged"),
         ("a.pdf", pdf("Text")[:300], "damaged"),
-        ("a.docx", b"PK\x03\x04 and no more", "no zip archive"),
-        ("a.docx", b"\xd0\xcf\x11\xe0" + b"\0" * 100, "encrypted, or of an older Office"),
-        ("a.pptx", b"words", "no zip archive"),
-        ("a.epub", b"words", "no zip archive"),
-        ("a.ipynb", b"{", "no notebook"),
-        ("a.ipynb", b"[]", "no notebook"),
+        ("a.docx", b"PK\x03\x04 and no more", "not a zip archive"),
+        ("a.docx", b"\xd0\xcf\x11\xe0" + b"\0" * 100, "encrypted, or in an older Office"),
+        ("a.pptx", b"words", "not a zip archive"),
+        ("a.epub", b"words", "not a zip archive"),
+        ("a.ipynb", b"{", "not a Jupyter notebook"),
+        ("a.ipynb", b"[]", "not a Jupyter notebook"),
         ("a.ipynb", b"[" * 100_000, "nested too deeply"),
-        ("a.eml", b"\n", "no e-mail"),
-        ("a.mbox", b"words", "no mailbox"),
-        ("a.rtf", b"words", "no rich text"),
+        ("a.eml", b"\n", "not an e-mail"),
+        ("a.mbox", b"words", "not a mailbox"),
+        ("a.rtf", b"words", "not rich text"),
         ("a.html", b"a\0b" * 9, "NUL"),
         ("a.png", b"\x89PNG\r\n\x1a\n\0", "an image: it holds no text"),
         ("a.doc", b"\xd0\xcf\x11\xe0" + b"\0" * 9, "an older Word document: save it as .docx"),
@@ -171,7 +171,7 @@ class _Silent(Extractor):
 def test_a_child_that_does_not_answer_is_killed(page):
     with (
         _Silent(patience=0.2) as extractor,
-        pytest.raises(RefusedError, match=r"it took longer than 0 s"),
+        pytest.raises(RefusedError, match=r"reading it took longer than 0 s"),
     ):
         parts(extractor, page)
 
@@ -191,7 +191,7 @@ def test_the_time_that_a_reader_takes_is_not_the_child_s(page):
 def test_a_child_that_answers_nonsense_is_not_believed(page, monkeypatch, answer):
     code = f"import sys; sys.stdin.readline(); print({answer!r})"
     monkeypatch.setattr(extracting, "_START", code)
-    with Extractor() as extractor, pytest.raises(RefusedError, match="broke down"):
+    with Extractor() as extractor, pytest.raises(RefusedError, match="crashed"):
         parts(extractor, page)
 
 
@@ -199,7 +199,7 @@ def test_more_text_than_a_document_has_is_refused(page, monkeypatch):
     monkeypatch.setattr(extracting, "_MOST_TEXT", 100)
     monkeypatch.setattr(extracting, "_MOST_TEXT_A_BYTE", 0)
     page.write_text("<p>" + "words " * 100)
-    with Extractor() as extractor, pytest.raises(RefusedError, match="more text than any"):
+    with Extractor() as extractor, pytest.raises(RefusedError, match="more text than a document"):
         parts(extractor, page)
 
 
@@ -212,7 +212,7 @@ def test_the_child_can_write_no_file(page, tmp_path, monkeypatch):
         f"file = open({str(path)!r}, 'w'); file.write('text'); file.flush()"
     )
     monkeypatch.setattr(extracting, "_START", writes)
-    with Extractor() as extractor, pytest.raises(RefusedError, match="broke down"):
+    with Extractor() as extractor, pytest.raises(RefusedError, match="crashed"):
         parts(extractor, page)
     assert path.read_text() == ""
 

@@ -221,7 +221,7 @@ def test_a_kill_in_the_middle_of_a_file_leaves_only_the_partial_one(tmp_path, ki
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_folder_that_vanished(tmp_path, kind):
-    with pytest.raises(StorageError, match="cannot write"):
+    with pytest.raises(StorageError, match="cannot be written"):
         WRITERS[kind](tmp_path / "none" / "a")
 
 

@@ -62,7 +62,7 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path, name, ove
     (tmp_path / layout.TOKENS).write_text("x")
     before = contents(tmp_path)
     with (
-        pytest.raises(DatastoreError, match="other files") as caught,
+        pytest.raises(DatastoreError, match="files that are not a datastore's") as caught,
         begin(tmp_path, "build", {}, overwrite=overwrite),
     ):
         pass
@@ -95,7 +95,10 @@ def test_what_may_be_somebody_elses_is_not_swept_away(tmp_path, other):
     if other == "foreign":
         (tmp_path / "notes.txt").write_text("mine")
     before = names(tmp_path)
-    with pytest.raises(DatastoreError, match="other files"), begin(tmp_path, "build", PLAN):
+    with (
+        pytest.raises(DatastoreError, match="files that are not a datastore's"),
+        begin(tmp_path, "build", PLAN),
+    ):
         pass
     assert names(tmp_path) == before
 
@@ -103,7 +106,7 @@ def test_what_may_be_somebody_elses_is_not_swept_away(tmp_path, other):
 def test_a_file_in_the_place_of_the_folder(tmp_path):
     folder = tmp_path / "s"
     folder.write_text("x")
-    with pytest.raises(DatastoreError, match="cannot use") as caught, begin(folder, "add", {}):
+    with pytest.raises(DatastoreError, match="cannot be used") as caught, begin(folder, "add", {}):
         pass
     one_line(caught)
 

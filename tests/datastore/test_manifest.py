@@ -89,7 +89,7 @@ def test_a_manifest_that_lacks_what_has_a_default(tmp_path):
 
 def test_what_is_no_datastore_and_what_is_not_finished(tmp_path):
     assert "does not exist" in error(tmp_path / "none", DatastoreError)
-    assert "is no datastore" in error(tmp_path, DatastoreError)
+    assert "is not a datastore" in error(tmp_path, DatastoreError)
     (tmp_path / layout.JOURNAL).write_text("{}")
     assert "did not finish" in error(tmp_path, IncompleteError)
 
@@ -236,7 +236,7 @@ def test_two_files_of_one_kind(tmp_path, name):
 def test_a_file_of_each_kind_that_is_needed(tmp_path, left_out):
     write(tmp_path, content(files=[*FILES[:left_out], *FILES[left_out + 1 :]]))
     kind = ["tokens", "documents", "checks"][left_out]
-    assert f"names no file of {kind}" in error(tmp_path)
+    assert f"does not name the files of {kind}" in error(tmp_path)
 
 
 @pytest.mark.parametrize("removed", [[1, 0], [0, 0], [2], [-1, 0]])
@@ -293,7 +293,7 @@ def test_a_manifest_that_was_edited(tmp_path, old, new):
     assert old in text
     path.write_text(text.replace(old, new, 1))
     text = error(tmp_path)
-    assert "its checksum does not fit" in text
+    assert "its checksum is wrong" in text
     assert "knn-logits tune --write" in text
 
 

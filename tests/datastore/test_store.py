@@ -147,7 +147,7 @@ def test_a_folder_under_another_name_still_opens(tmp_path):
     assert Datastore(tmp_path / "other").name == "other"
 
 
-# What is no datastore, or no whole one
+# What is not a datastore, or no whole one
 
 
 def test_no_folder(tmp_path):
@@ -160,7 +160,7 @@ def test_no_folder(tmp_path):
 def test_not_a_datastore(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     for path in (tmp_path, tmp_path / "notes.txt"):
-        with pytest.raises(DatastoreError, match="is no datastore") as caught:
+        with pytest.raises(DatastoreError, match="is not a datastore") as caught:
             Datastore(path)
         assert type(caught.value) is DatastoreError
         one_line(caught)
@@ -203,7 +203,7 @@ def test_a_folder_in_the_place_of_a_file(tmp_path):
     make_store(tmp_path / "s", DOCUMENTS)
     (tmp_path / "s" / layout.TOKENS).unlink()
     (tmp_path / "s" / layout.TOKENS).mkdir()
-    with pytest.raises(DamagedError, match="is no file"):
+    with pytest.raises(DamagedError, match="not a file"):
         Datastore(tmp_path / "s")
 
 
@@ -363,7 +363,7 @@ def test_what_is_opened_is_what_was_verified(tmp_path, monkeypatch):
 def test_files_that_change_without_end_are_not_waited_for(tmp_path, monkeypatch):
     store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
     monkeypatch.setattr(verification, "unchanged", lambda *_: False)
-    with pytest.raises(DamagedError, match="change while they are read"):
+    with pytest.raises(DamagedError, match="keep changing while they are read"):
         Datastore(store.folder)
 
 

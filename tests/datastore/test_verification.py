@@ -110,7 +110,7 @@ def test_shards_of_another_length(store):
     path = store.folder / "keys-00000.npy"
     files.write_array(path, np.load(path)[:-1])
     refit(store.folder)
-    assert "keys, the manifest says 5" in refusal(store.folder)
+    assert "keys, but the manifest says 5" in refusal(store.folder)
 
 
 def test_a_record_that_does_not_fit_its_header(store):
@@ -186,7 +186,7 @@ def test_checks_that_fit(store):
 )
 def test_checks_that_no_model_and_no_index_can_be_asked(store, arrays):
     with_checks(store.folder, **arrays)
-    assert "no canary or probe that fits" in refusal(store.folder)
+    assert "does not fit" in refusal(store.folder)
 
 
 def test_checks_of_absurd_size(store):

@@ -82,7 +82,7 @@ def test_text_of_any_kind_about_a_document(job):
 def test_a_job_is_about_one_text(job, other):
     write_tokens(job, DOCUMENTS)
     before = (job.folder / layout.TOKENS).read_bytes()
-    with pytest.raises(MismatchError, match="the corpus is not the one") as caught:
+    with pytest.raises(MismatchError, match="has another corpus") as caught:
         write_tokens(job, other)
     assert "--overwrite" in one_line(caught)
     assert (job.folder / layout.TOKENS).read_bytes() == before

@@ -56,7 +56,7 @@ def test_the_nearest_neighbor_decides_wherever_it_stands(metric):
 
 def test_a_gate_for_another_metric_is_refused():
     gate = DistanceGate("l2", [1.0], [0.5])
-    with pytest.raises(ConfigError, match="fitted for the metric l2, the datastore has cosine"):
+    with pytest.raises(ConfigError, match="fitted for the metric l2, but the datastore has cosine"):
         split_lmbda(gate, "cosine")
     with pytest.raises(ConfigError, match="reads l2"):
         gate.lmbda(Neighbors.nothing(3), "ip", LM)
@@ -71,7 +71,7 @@ def test_a_gate_for_another_metric_is_refused():
         (torch.tensor([0.5, math.nan, 0.5]), "between 0 and 1"),
         (torch.tensor([0.5, 1.01, 0.5]), "between 0 and 1"),
         (torch.tensor([0.5, -0.01, 0.5]), "between 0 and 1"),
-        (torch.tensor([[0.5, 0.5, 0.5]]), "one number a row"),
+        (torch.tensor([[0.5, 0.5, 0.5]]), "one number for each row"),
         (0.5, "not float"),
     ],
 )
@@ -99,7 +99,7 @@ def test_any_gate_is_zero_where_there_is_no_neighbor():
 @pytest.mark.parametrize(
     ("middles", "lmbdas", "message"),
     [
-        ([1.0, 2.0], [0.5], "as many"),
+        ([1.0, 2.0], [0.5], "same number"),
         ([2.0, 1.0], [0.5, 0.5], "rise"),
         ([1.0, 1.0], [0.5, 0.5], "rise"),
         ([1.0], [1.5], "between 0 and 1"),
@@ -206,7 +206,7 @@ def test_equal_distances_make_one_bin():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"nearest": np.ones(3)}, "one length"),
+        ({"nearest": np.ones(3)}, "one number for each token"),
         ({"log_p_lm": np.full(4, math.nan)}, "NaN"),
         ({"bins": 0}, "at least 1"),
         ({"smoothing": 0.0}, "above 0"),

@@ -79,7 +79,7 @@ def test_mistakes_are_one_line(hub, call, run, indexed, tmp_path):
     for words, said in (
         (("pull", "nonsense"), "write org/name"),
         (("push", indexed.folder, "nonsense"), "write org/name"),
-        (("push", tmp_path, NAME), "is no datastore"),
+        (("push", tmp_path, NAME), "is not a datastore"),
     ):
         done = run(*words)
         assert (done.code, len(done.err.splitlines())) == (1, 1)

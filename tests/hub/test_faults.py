@@ -36,7 +36,7 @@ def is_whole(folder, indexed):
 def test_wrong_bytes_of_the_right_size(published, worker, cache, indexed, file):
     published.faults[file] = Fault("wrong")
     failed = fails(worker, rf"DamagedError: {file} of org/texts@", name=NAME, cache=cache)
-    assert "not kept" in failed.message
+    assert "was deleted" in failed.message
     # The blob is gone, so the next attempt fetches it again, and what was whole stays.
     published.faults.clear()
     published.requests.clear()

@@ -194,7 +194,7 @@ def test_languages(good, refused, nllb_folder, folder, tmp_path):
     build = ["build", nllb_folder, folder / "p.jsonl", "--out", tmp_path / "s", *QUICK]
     assert "--target-lang" in refused(*build)
     assert "--target-lang" in refused(*build, "--source-lang", "eng_Latn")
-    assert "no language of the tokenizer" in refused(*build, "--target-lang", "german")
+    assert "does not know the language" in refused(*build, "--target-lang", "german")
     both = ["--source-lang", "eng_Latn", "--target-lang", "deu_Latn"]
     good(*build, *both)
     again = [*build, "--source-lang", "eng_Latn", "--target-lang", "fra_Latn"]
@@ -240,7 +240,7 @@ def test_blank_lines_and_what_is_no_pair_are_named(good, refused, marian_folder,
     assert "line 1: empty" in strict
     done = good("build", marian_folder, folder / "mixed", "--out", tmp_path / "m", *QUICK)
     assert done.json["documents"] == 8
-    assert "plain text has no source and target" in done.err
+    assert "plain text and has no source and target" in done.err
 
 
 # What is refused
@@ -256,8 +256,8 @@ def wrong(folder):
         f"{folder}/p.en::": "does not exist",
         f"::{folder}/p.de": "does not exist",
         f"{folder}::{folder}/p.de": "is a folder",
-        f"{folder}/text.txt": "plain text has no source and target",
-        f"{folder}/p.en": "plain text has no source and target",
+        f"{folder}/text.txt": "plain text and has no source and target",
+        f"{folder}/p.en": "plain text and has no source and target",
         f"{folder}/lacking.jsonl": 'no "target"',
         f"{folder}/null.jsonl": '"source" is null',
         f"{folder}/opus.jsonl": 'no "source"',
@@ -301,7 +301,7 @@ def test_options_for_other_models(refused, marian_folder, folder, built, causal,
     assert "knows no languages" in refused(*build, "--target-lang", "de_DE")
     assert "leave out --concatenate" in refused(*build, "--concatenate")
     for option in ("--source-lang", "--target-lang", "--source-prefix"):
-        assert "reads no source" in refused("build", model, corpus, *out, option, "en")
+        assert "does not read sources" in refused("build", model, corpus, *out, option, "en")
     assert "p.jsonl" in refused("build", model, folder / "p.jsonl", *out)
     assert "give --source" in refused("explain", marian_folder, built, "a b")
     assert "prompt is empty" in refused("generate", marian_folder, built, "--prompt", "")
@@ -315,7 +315,7 @@ def test_a_causal_model_and_its_store(good, refused, marian_folder, built, causa
     model, corpus = causal
     good("build", model, corpus, "--out", tmp_path / "s", *QUICK)
     explain = ["explain", model, tmp_path / "s", TEXTS[0]]
-    assert "reads no source" in refused(*explain, "--source", "a")
+    assert "does not read sources" in refused(*explain, "--source", "a")
     for one, store in ((marian_folder, tmp_path / "s"), (model, built)):
         for command in (
             ["generate", one, store, "--prompt", "a"],

@@ -143,7 +143,7 @@ def test_an_unknown_language_is_refused(family, option, language):
     _, tokenizer, _, _, unknown = family
     model = model_of(tokenizer)
     for name in (language, unknown):
-        with pytest.raises(ConfigError, match="is no language of the tokenizer, which knows "):
+        with pytest.raises(ConfigError, match="the tokenizer does not know the language"):
             PairTokenizer(model, tokenizer, **{option: name})
 
 

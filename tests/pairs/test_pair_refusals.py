@@ -118,7 +118,7 @@ def test_models_and_stores_of_other_kinds(model, tokenizer, marian, pair_tokeniz
 def test_a_source_for_a_causal_model_and_none_for_pairs(
     model, tokenizer, marian, pair_tokenizer, store, pair_store
 ):
-    with pytest.raises(ConfigError, match="causal model reads no source"):
+    with pytest.raises(ConfigError, match="causal model does not read sources"):
         knn_logits.explain(model, tokenizer, store, "a b", source="a")
     with pytest.raises(ConfigError, match="give --source"):
         knn_logits.explain(marian, pair_tokenizer, pair_store, "a b")

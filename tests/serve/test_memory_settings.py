@@ -75,7 +75,7 @@ def test_the_sources_are_the_traces(client, model, tokenizer, store):
     ("knn", "line"),
     [
         ({"stores": ["other"]}, "there is no datastore 'other' here"),
-        ({"exclude": ["nothing"]}, "no datastore here has a document 'nothing'"),
+        ({"exclude": ["nothing"]}, "none of the datastores has a document with the id 'nothing'"),
         ({"lmbda": 1.5}, "knn.lmbda"),
         ({"k": 0}, "knn.k"),
         ({"temperature": 0}, "knn.temperature"),

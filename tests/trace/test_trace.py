@@ -126,7 +126,7 @@ def test_a_trace_is_kept_as_json(traced, tmp_path):
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "knn-logits trace"}', "nonsense"])
 def test_a_file_that_is_no_trace_is_refused(tmp_path, content):
     (tmp_path / "x.json").write_text(content)
-    with pytest.raises(TraceError, match="is no trace"):
+    with pytest.raises(TraceError, match="is not a trace"):
         Trace.load(tmp_path / "x.json")
 
 
@@ -191,9 +191,9 @@ def test_characters_cut_into_several_tokens(tokenizer):
 
 def test_a_foreign_output_is_refused(traced, tokenizer, model):
     knn, output, _ = traced
-    with pytest.raises(TraceError, match="no such generation"):
+    with pytest.raises(TraceError, match="not recorded such a generation"):
         knn.trace(torch.full((1, 9), 7), tokenizer)
-    with pytest.raises(TraceError, match="what generate"):
+    with pytest.raises(TraceError, match="not an output of generate"):
         knn.trace("text", tokenizer)
     changed = output.clone()
     changed[0, -3] = (changed[0, -3] + 1) % 384

@@ -202,11 +202,11 @@ def test_a_gate_that_is_none_is_refused(model, copy):
     notes = {"gate": "distance", "version": "1", "metric": "l2"}
     curve = CURVE.to_arrays()
     for arrays, changed, message in (
-        (curve | {"lmbdas": np.full(2, 7.0, np.float32)}, {}, "holds no gate"),
-        (curve, {"gate": "unknown"}, "holds no gate"),
-        (curve, {"metric": "cosine"}, "reads cosine distances"),
-        (curve | {"lmbdas": np.full(2, np.nan, np.float32)}, {}, "no gate's"),
-        ({"middles": np.zeros(2, np.int64)}, {}, "no gate's"),
+        (curve | {"lmbdas": np.full(2, 7.0, np.float32)}, {}, "does not hold a gate"),
+        (curve, {"gate": "unknown"}, "does not hold a gate"),
+        (curve, {"metric": "cosine"}, "fitted for the metric cosine"),
+        (curve | {"lmbdas": np.full(2, np.nan, np.float32)}, {}, "not belong in a gate"),
+        ({"middles": np.zeros(2, np.int64)}, {}, "not belong in a gate"),
         ({"middles": np.zeros(1 << 19, np.float32)}, {}, "too large"),
     ):
         foreign(copy.folder, arrays, notes | changed)
@@ -224,7 +224,7 @@ def test_a_gate_that_is_none_is_refused(model, copy):
 def test_what_cannot_be_fitted_is_refused(model, tokenizer, store):
     for settings, message in (
         ({"gate": "other"}, "must be one of"),
-        ({"skip": 0.5}, "name the gate"),
+        ({"skip": 0.5}, "needs a gate"),
         ({"gate": "constant"}, "tuned anyway"),
         ({"gate": "learned", "skip": 1.0}, "below 1"),
         ({"gate": "learned", "skip": 0.5, "skip_by": "chance"}, "skips by one of"),
@@ -248,7 +248,7 @@ def test_a_gate_from_a_file(run, model_folder, copy, tmp_path):
     assert found.json["gate"] == "distance, skips by confidence"
     both = ("--gate", path, "--lmbda", 0.5)
     found = run("eval", model_folder, copy.folder, text, *both)
-    assert (found.code, "leave --lmbda out" in found.err) == (1, True)
+    assert (found.code, "leave out --lmbda" in found.err) == (1, True)
     found = run("eval", model_folder, copy.folder, text, "--gate", text)
     assert (found.code, "knn-logits: " in found.err) == (1, True)
 

@@ -57,7 +57,7 @@ def test_the_choice_and_what_it_is_worth(marian, pair_tokenizer, prefixed, monke
 
 
 def test_what_makes_no_sense_is_refused(model, store, tokenizer, marian, pair_tokenizer, prefixed):
-    with pytest.raises(knn_logits.ConfigError, match="causal model writes none"):
+    with pytest.raises(knn_logits.ConfigError, match="causal model does not translate"):
         knn_logits.tune(model, tokenizer, store, ["some words"], bleu=2)
     with pytest.raises(knn_logits.ConfigError, match="leave out bleu"):
         knn_logits.tune(marian, pair_tokenizer, prefixed, pair_documents(), bleu=2, gate="distance")

@@ -131,7 +131,7 @@ def test_the_choice_can_be_written(model, tokenizer, store, tmp_path):
 def test_what_cannot_be_tuned_is_refused(model, tokenizer, store):
     with pytest.raises(ConfigError, match="no datastore"):
         knn_logits.tune(model, tokenizer, [], DOCUMENTS)
-    with pytest.raises(ConfigError, match="each on its own"):
+    with pytest.raises(ConfigError, match="each datastore by itself"):
         knn_logits.tune(model, tokenizer, [store, store], DOCUMENTS, write=True)
     with pytest.raises(ConfigError, match="k must be"):
         knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=-1)
