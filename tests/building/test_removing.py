@@ -264,7 +264,7 @@ def test_no_costly_index_is_built_on_the_word_of_a_manifest(tmp_path):
     store = make(tmp_path / "s", "HNSW16")
     content = read_content(store.folder)
     change(store.folder, index=content["index"] | {"factory": "RR60000,HNSW16"})
-    with pytest.raises(DamagedError, match="building the index .* is refused"):
+    with pytest.raises(DamagedError, match=r"building the index .* is refused"):
         compact(store.folder)
 
 
