@@ -229,8 +229,7 @@ class Manifest(Record):
         metric: How keys are compared.
         generation: Number of the job that wrote the manifest. The names of its files contain it.
         removed: Numbers of the removed documents, which no search finds, ascending.
-        pairs: How pairs were cut, for an encoder-decoder model. Each document is then a target
-            with a source.
+        pairs: How pairs were cut, for an encoder-decoder model; None for any other.
         skipped: Number of documents of the corpus that could not be read.
         settings: Settings for scoring.
         writing: Settings for writing; None where those for scoring hold for writing, too.
@@ -326,9 +325,7 @@ def read_manifest(folder: Path) -> Manifest:
         )
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DatastoreError(
-            f"{path} is not the manifest of a {FORMAT}; give a folder that `knn-logits build` wrote"
-        )
+        raise DatastoreError(f"{path} is not the manifest of a {FORMAT}; give another folder")
     version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise DatastoreError(
@@ -392,18 +389,12 @@ def _check_files(path: Path, manifest: Manifest) -> None:
     strange = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
     single = [kind for kind in kinds if kind not in (None, "keys")]
     if strange or len(set(names)) != len(names) or len(set(single)) != len(single):
-        raise DamagedError(
-            f"{path} names files that no datastore has: {strange or names}; build it again"
-        )
+        raise DamagedError(f"{path} names unknown files: {strange or names}; build it again")
     missing = {"tokens", "documents", "checks"} - set(kinds)
     if missing:
-        raise DamagedError(
-            f"{path} does not name the files of {', '.join(sorted(missing))}; build it again"
-        )
+        raise DamagedError(f"{path} lacks files of {', '.join(sorted(missing))}; build it again")
     removed = manifest.removed
     if list(removed) != sorted(set(removed)) or any(
         not 0 <= number < manifest.documents for number in removed
     ):
-        raise DamagedError(
-            f"{path} names removed documents that the datastore does not have; build it again"
-        )
+        raise DamagedError(f"{path} names removed documents that do not exist; build it again")

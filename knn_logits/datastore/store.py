@@ -163,16 +163,14 @@ class Datastore:
     ) -> Datastore:
         """Opens a datastore from a folder or from the Hub.
 
-        The first opening on a machine reads every byte and compares the files with the manifest.
-        A later opening only checks whether the files were written to since. From the Hub it
-        fetches the manifest, the text and the index. Keys are fetched only when they are needed,
-        by `refine` or by an index that is made from them. Each file that arrives is compared with
-        its hash.
+        The first opening on a machine compares every byte with the manifest. A later opening only
+        checks whether the files were written to since. From the Hub it fetches the manifest, the
+        text and the index, and checks their hashes. Keys are fetched only when `refine` or an
+        index that is made from them needs them.
 
         Args:
             name: A folder that `knn-logits build` wrote, or "org/name" or "org/name@revision".
-            revision: Branch, tag or commit on the Hub; None takes the newest. The datastore's
-                attribute `revision` is the commit.
+            revision: Branch, tag or commit on the Hub; None takes the newest.
             cache_dir: The Hub's cache; None takes that of huggingface_hub.
             token: Access token of the Hub; None takes the one of the login.
             local_files_only: Take the files from the cache and do not ask the Hub.
