@@ -26,7 +26,7 @@ QUICK := building/test_given_documents.py capture/test_location.py convert/test_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check test soak bench lint quick format docs demo app space clean
+.PHONY: help setup check test soak wheel bench lint quick format docs demo app space clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test: lint ## Set up, lint, check types and import layers, run the tests
 
 soak: setup ## Run the long tests of faults, attacks and threads, which `make test` runs a part of
 	$(PYTEST) -m soak --durations=20 $(PYTEST_ARGS)
+
+wheel: ## Build the package, and try the wheel with the lowest and the newest requirements
+	PYTHON=$(PYTHON) .ci/wheel
 
 bench: setup ## All ratios that matter in a few minutes: one table, and JSON in benchmarks/results
 	$(BIN)/python benchmarks/short.py

@@ -18,7 +18,8 @@ import torch
 from common import RESULTS, load, record
 
 import knn_logits
-from knn_logits import ConfidenceSkip, LearnedSkip, skip_features
+from knn_logits import ConfidenceSkip, LearnedSkip
+from knn_logits.gating.skipping import skip_features
 
 SHARES = (0.2, 0.4, 0.6, 0.8)
 LEAST = (1, 8, 64, 512, 10**9)

@@ -59,13 +59,8 @@ _HOME = {
     "fit_learned_gate": "knn_logits.gating.fitting",
     "gate_features": "knn_logits.gating.learned",
     "ConfidenceSkip": "knn_logits.gating.skipping",
-    "fit_confidence_skip": "knn_logits.gating.fitting",
     "LearnedSkip": "knn_logits.gating.skipping",
-    "fit_learned_skip": "knn_logits.gating.fitting",
-    "skip_features": "knn_logits.gating.skipping",
     "MetaKGate": "knn_logits.gating.meta_k",
-    "fit_meta_k_gate": "knn_logits.gating.fitting",
-    "meta_k_features": "knn_logits.gating.meta_k",
     "load_gate": "knn_logits.gating.stored",
     "save_gate": "knn_logits.gating.stored",
     "Trace": "knn_logits.trace.trace",
@@ -145,13 +140,8 @@ __all__ = [  # noqa: RUF022
     "fit_learned_gate",
     "gate_features",
     "ConfidenceSkip",
-    "fit_confidence_skip",
     "LearnedSkip",
-    "fit_learned_skip",
-    "skip_features",
     "MetaKGate",
-    "fit_meta_k_gate",
-    "meta_k_features",
     "load_gate",
     "save_gate",
     "Trace",
@@ -221,16 +211,13 @@ if TYPE_CHECKING:
     from knn_logits.explanation import explain
     from knn_logits.gating.distance import DistanceGate
     from knn_logits.gating.fitting import (
-        fit_confidence_skip,
         fit_distance_gate,
         fit_learned_gate,
-        fit_learned_skip,
-        fit_meta_k_gate,
     )
     from knn_logits.gating.gate import Gate
     from knn_logits.gating.learned import LearnedGate, gate_features
-    from knn_logits.gating.meta_k import MetaKGate, meta_k_features
-    from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip, skip_features
+    from knn_logits.gating.meta_k import MetaKGate
+    from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip
     from knn_logits.gating.stored import load_gate, save_gate
     from knn_logits.hub.pull import pull
     from knn_logits.hub.push import push_to_hub

@@ -1,7 +1,9 @@
 """The public names, and what importing them loads."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,13 +26,10 @@ PUBLIC = [
     "build_index", "build_suffixes",
     "cluster", "compact", "contradiction", "estimate_build", "evaluate",
     "evaluate_translations", "explain",
-    "fit_confidence_skip",
-    "fit_distance_gate", "fit_infini_gram", "fit_learned_gate", "fit_learned_skip",
-    "fit_meta_k_gate",
+    "fit_distance_gate", "fit_infini_gram", "fit_learned_gate",
     "gate_features", "generation_settings", "import_datastore", "load_gate", "main_sources",
-    "meta_k_features",
     "pair_tokenizer", "pull", "push_to_hub", "read_corpus", "remove_documents", "save_gate",
-    "skip_features", "sync_documents", "translate", "tune", "word_sources",
+    "sync_documents", "translate", "tune", "word_sources",
 ]  # fmt: skip
 
 
@@ -42,6 +41,13 @@ def test_public_names():
     assert knn_logits.__version__
     with pytest.raises(AttributeError, match="nonsense"):
         _ = knn_logits.nonsense
+
+
+def test_the_changelog_begins_with_this_version():
+    changelog = (Path(__file__).parents[1] / "CHANGELOG.md").read_text(encoding="utf-8")
+    latest = re.search(r"^## \[(.+?)\]", changelog, re.MULTILINE)
+    assert latest is not None
+    assert latest[1] == knn_logits.__version__
 
 
 def test_errors_are_one_family():

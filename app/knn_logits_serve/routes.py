@@ -81,7 +81,7 @@ class Routes:
         """One of them."""
         names = self.served.names
         if name not in names:
-            raise Refusal(f"there is no model {name[:80]!r} here", 404, code="model_not_found")
+            raise Refusal(f"this server has no model {name[:80]!r}", 404, code="model_not_found")
         return answers.model_json(name, names[name], self.created)
 
     async def completions(self, request: Request) -> Response:

@@ -133,7 +133,7 @@ class Served:
         if self._pairs:
             said = [one.text for one in body.messages if one.role == "user" and one.text.strip()]
             if not said:
-                raise Refusal("there is no message to answer", param="messages")
+                raise Refusal("there is no message to answer: send one", param="messages")
             text = said[-1]
         else:
             text = self.chat.text(body.messages)
@@ -181,7 +181,7 @@ class Served:
     def _lookup(self, name: str, knn: Knn | bool | None) -> tuple[tuple[str, ...], dict[str, Any]]:
         if name not in self.names:
             raise Refusal(
-                f"there is no model {name[:80]!r} here; there are {', '.join(self.names)}",
+                f"this server has no model {name[:80]!r}; ask for {', '.join(self.names)}",
                 404,
                 param="model",
                 code="model_not_found",
@@ -197,7 +197,7 @@ class Served:
             missing = [one for one in knn.stores if one not in self.stores]
             if missing:
                 raise Refusal(
-                    f"there is no datastore {missing[0][:80]!r} here; there are "
+                    f"this server has no datastore {missing[0][:80]!r}; ask for "
                     f"{', '.join(self.stores)}",
                     404,
                     param="knn.stores",
@@ -220,7 +220,9 @@ class Served:
         bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
         words = int(self.model.get_output_embeddings().weight.shape[0])
         if any(token >= words for token in bias):
-            raise Refusal(f"the model has {words:,} tokens", param="logit_bias")
+            raise Refusal(
+                f"a token id is too large: the model has {words:,} tokens", param="logit_bias"
+            )
         return Sampling(
             temperature,
             top_p if top_p is not None else 1.0,
@@ -247,7 +249,9 @@ class Served:
         else:
             words = int(self.model.get_input_embeddings().weight.shape[0])
             if max(given) >= words:
-                raise Refusal(f"the model has {words:,} tokens", param="prompt")
+                raise Refusal(
+                    f"a token id is too large: the model has {words:,} tokens", param="prompt"
+                )
             ids = list(given)
             text = str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
         self._check_room(len(ids), new_tokens)
@@ -261,7 +265,7 @@ class Served:
         """What an encoder reads."""
         assert self._pairs is not None
         if not isinstance(given, str):
-            raise Refusal("this model reads a text to answer, no list of tokens", param="prompt")
+            raise Refusal("this model needs a text as its prompt, not tokens", param="prompt")
         if not given.strip():
             raise Refusal("the prompt is empty: write something first", param="prompt")
         tokens = len(self._cut(self._pairs.source_prefix + given))

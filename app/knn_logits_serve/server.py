@@ -95,7 +95,9 @@ def listen(settings: Settings) -> socket.socket:
         found.bind((settings.host, settings.port))
     except (OSError, OverflowError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"the server cannot listen there ({reason}); try --port") from error
+        raise ConfigError(
+            f"the server cannot listen on this address ({reason}); try --port or --host"
+        ) from error
     return found
 
 

@@ -256,7 +256,9 @@ def _number(name: str, value: str, kind: Any) -> Any:
     except ValueError:
         from knn_logits import ConfigError
 
-        raise ConfigError(f"{name} is no number: {value!r}; leave it empty for its own") from None
+        raise ConfigError(
+            f"{name} is not a number: {value!r}; leave it empty for the datastore's"
+        ) from None
 
 
 def _line(error: Exception) -> str:

@@ -23,13 +23,13 @@ from knn_logits import (
     KNNLogitsProcessor,
     MetaKGate,
     fit_learned_gate,
-    fit_meta_k_gate,
     load_gate,
-    meta_k_features,
     save_gate,
 )
 from knn_logits.distribution import influences, log_p_knn_of, log_weights, mix, mix_one
+from knn_logits.gating.fitting import fit_meta_k_gate
 from knn_logits.gating.gate import Gate, weigh_rows
+from knn_logits.gating.meta_k import meta_k_features
 from knn_logits.gating.stored import gate_arrays, gate_from_arrays
 from knn_logits.neighbors import Neighbors
 

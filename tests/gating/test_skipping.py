@@ -12,15 +12,13 @@ from knn_logits import (
     DamagedError,
     DistanceGate,
     LearnedSkip,
-    fit_confidence_skip,
-    fit_learned_skip,
     load_gate,
     save_gate,
-    skip_features,
 )
 from knn_logits.datastore.files import write_arrays
-from knn_logits.gating.fitting import best_lmbda
+from knn_logits.gating.fitting import best_lmbda, fit_confidence_skip, fit_learned_skip
 from knn_logits.gating.gate import Gate, gate_name, rows_to_search
+from knn_logits.gating.skipping import skip_features
 from knn_logits.gating.stored import gate_arrays
 from knn_logits.neighbors import Neighbors
 

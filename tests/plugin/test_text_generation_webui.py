@@ -180,7 +180,7 @@ def test_another_model_goes_on_without_knn(extension, host, loaded, tokenizer, s
     [
         ({"datastore": ""}, "name a datastore"),
         ({"datastore": "/nowhere"}, "kNN is off: "),
-        ({"lmbda": "much"}, "λ is no number"),
+        ({"lmbda": "much"}, "λ is not a number"),
         ({"lmbda": "2"}, "lmbda"),
         ({"k": "0"}, "k"),
     ],

@@ -74,7 +74,7 @@ def test_the_sources_are_the_traces(client, model, tokenizer, store):
 @pytest.mark.parametrize(
     ("knn", "line"),
     [
-        ({"stores": ["other"]}, "there is no datastore 'other' here"),
+        ({"stores": ["other"]}, "this server has no datastore 'other'"),
         ({"exclude": ["nothing"]}, "none of the datastores has a document with the id 'nothing'"),
         ({"lmbda": 1.5}, "knn.lmbda"),
         ({"k": 0}, "knn.k"),
