@@ -98,7 +98,7 @@ def test_what_does_not_fit_an_open_memory_is_refused(model, store):
     memory = Memory(model, store)
     with pytest.raises(ConfigError, match="opened with another model"):
         KNNLogitsProcessor(make_gpt2(seed=3), memory)
-    with pytest.raises(ConfigError, match="open already: give threads where"):
+    with pytest.raises(ConfigError, match="threads cannot be changed on an open memory"):
         KNNLogitsProcessor(model, memory, threads=2)
     with pytest.raises(ConfigError, match="lmbda must lie between"):
         memory.asked(scoring=True, lmbda=1.5)

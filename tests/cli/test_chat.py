@@ -91,7 +91,7 @@ def test_traces_are_kept(talk, tmp_path):
         ("/set k many", "takes a number"),
         ("/set lmbda 3", "between 0 and 1"),
         ("/set tokens 0", "at least 1"),
-        ("/knn maybe", "on or off"),
+        ("/knn maybe", "/knn on or /knn off"),
         ("/without", "needs the id of a document"),
         ("/without chapter 9", "none of the datastores has a document with the id 'chapter 9'"),
         ("/with 1", "is not left out"),

@@ -193,7 +193,7 @@ def test_plain_text_beside_pairs_is_skipped(tmp_path):
     readme = write(tmp_path / "README.md", "words")
     documents, skipped = read(str(tmp_path), pairs=True)
     assert [document.id for document in documents] == ["a.jsonl:1"]
-    assert skipped == [(readme, "plain text and has no source and target")]
+    assert skipped == [(readme, "plain text has no source and target")]
 
 
 # The corpus as a whole

@@ -42,7 +42,7 @@ def test_a_character_across_two_chunks_is_read_whole(tmp_path, offset, monkeypat
     ("data", "reason"),
     [
         (b"cut off \xe2\x82", "ends in the middle of a character"),
-        ("naïve ".encode() * 9 + b"caf\xe9 noir", "byte 67 is no character"),
+        ("naïve ".encode() * 9 + b"caf\xe9 noir", "byte 67 is not a character"),
         (b"text\0more", "NUL"),
         (b"", "empty"),
         (b" \r\n\t\n", "empty"),

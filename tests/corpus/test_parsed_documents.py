@@ -256,4 +256,4 @@ def test_a_mailbox_is_a_document_a_message(tmp_path):
 def test_parsed_documents_are_no_pairs(tmp_path):
     write(tmp_path / "a.jsonl", '{"source": "a", "target": "b"}')
     path = write(tmp_path / "b.pdf", pdf(WINCH))
-    assert read(str(tmp_path), pairs=True)[1] == [(path, "plain text and has no source and target")]
+    assert read(str(tmp_path), pairs=True)[1] == [(path, "plain text has no source and target")]

@@ -141,7 +141,7 @@ def test_what_is_no_file(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for name in ("folder", "pipe"):
-        with pytest.raises(DamagedError, match="not a file") as caught:
+        with pytest.raises(DamagedError, match="not a regular file") as caught:
             regular_file(tmp_path / name)
         one_line(caught)
     with pytest.raises(DamagedError, match="is missing"):

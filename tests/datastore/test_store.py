@@ -203,7 +203,7 @@ def test_a_folder_in_the_place_of_a_file(tmp_path):
     make_store(tmp_path / "s", DOCUMENTS)
     (tmp_path / "s" / layout.TOKENS).unlink()
     (tmp_path / "s" / layout.TOKENS).mkdir()
-    with pytest.raises(DamagedError, match="not a file"):
+    with pytest.raises(DamagedError, match="not a regular file"):
         Datastore(tmp_path / "s")
 
 

@@ -58,7 +58,7 @@ def test_a_gate_for_another_metric_is_refused():
     gate = DistanceGate("l2", [1.0], [0.5])
     with pytest.raises(ConfigError, match="fitted for the metric l2, but the datastore has cosine"):
         split_lmbda(gate, "cosine")
-    with pytest.raises(ConfigError, match="reads l2"):
+    with pytest.raises(ConfigError, match="fitted for the metric l2"):
         gate.lmbda(Neighbors.nothing(3), "ip", LM)
     assert split_lmbda(gate, "l2") == (None, gate)
     assert split_lmbda(0.3, "l2") == (0.3, None)
@@ -100,8 +100,8 @@ def test_any_gate_is_zero_where_there_is_no_neighbor():
     ("middles", "lmbdas", "message"),
     [
         ([1.0, 2.0], [0.5], "same number"),
-        ([2.0, 1.0], [0.5, 0.5], "rise"),
-        ([1.0, 1.0], [0.5, 0.5], "rise"),
+        ([2.0, 1.0], [0.5, 0.5], "ascending"),
+        ([1.0, 1.0], [0.5, 0.5], "ascending"),
         ([1.0], [1.5], "between 0 and 1"),
         ([1.0], [math.nan], "finite"),
         ([math.inf], [0.5], "finite"),

@@ -94,7 +94,7 @@ def test_the_model_keeps_a_say():
 
 
 def test_a_gate_for_another_metric_is_refused(model, store):
-    with pytest.raises(ConfigError, match="reads cosine"):
+    with pytest.raises(ConfigError, match="metric cosine"):
         random_gate("cosine").lmbda(Neighbors.nothing(1), "l2", torch.zeros(1, 3))
     with pytest.raises(ConfigError, match="fitted for the metric cosine"):
         KNNLogitsProcessor(model, store, lmbda=random_gate("cosine"))

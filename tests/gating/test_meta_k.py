@@ -207,7 +207,7 @@ def test_what_a_gate_of_ones_own_gives_is_checked():
 
 
 def test_a_gate_for_another_metric_is_refused(model, store):
-    with pytest.raises(ConfigError, match="reads cosine"):
+    with pytest.raises(ConfigError, match="metric cosine"):
         random_meta_k("cosine").lmbda(Neighbors.nothing(1), "l2", torch.zeros(1, 3))
     with pytest.raises(ConfigError, match="fitted for the metric cosine"):
         KNNLogitsProcessor(model, store, lmbda=random_meta_k("cosine"))

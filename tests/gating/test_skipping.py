@@ -177,7 +177,7 @@ def test_mistakes():
         ConfidenceSkip(1.5, 0.5)
     with pytest.raises(ConfigError, match="a probability"):
         ConfidenceSkip(0.5, 1.5)
-    with pytest.raises(ConfigError, match="does not"):
+    with pytest.raises(ConfigError, match="another gate that skips"):
         ConfidenceSkip(ConfidenceSkip(0.5, 0.5), 0.5)
     with pytest.raises(ConfigError, match="finite"):
         LearnedSkip(0.5, float("nan"), {})

@@ -240,7 +240,7 @@ def test_blank_lines_and_what_is_no_pair_are_named(good, refused, marian_folder,
     assert "line 1: empty" in strict
     done = good("build", marian_folder, folder / "mixed", "--out", tmp_path / "m", *QUICK)
     assert done.json["documents"] == 8
-    assert "plain text and has no source and target" in done.err
+    assert "plain text has no source and target" in done.err
 
 
 # What is refused
