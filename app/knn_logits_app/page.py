@@ -16,7 +16,9 @@ from knn_logits_app import (
     tab_own,
 )
 from knn_logits_app.api import add_api
-from knn_logits_app.layout import ASSETS, INSTANT, Controls, Server, shown_settings
+from knn_logits_app.bundle import ASSETS
+from knn_logits_app.drawer import add_drawer, connect
+from knn_logits_app.layout import INSTANT, Controls, Server, shown_settings
 from knn_logits_app.requests import MOST_NEIGHBORS
 
 # By the name that app.css knows each by: its label, and what is in it.
@@ -49,9 +51,13 @@ def build_page(server: Server) -> Any:
                 panels = [gr.Column(elem_id=f"tab-{name}", elem_classes="kl-tab") for name in TABS]
             with gr.Column(scale=1, min_width=280):
                 controls = _controls(server)
+        drawer = add_drawer(server)
         for panel, (_, module) in zip(panels, TABS.values(), strict=True):
             with panel:
-                module.build(server, controls)
+                answers = module.build(server, controls)
+            if answers is not None:
+                connect(server, answers, drawer)
+        _follow(page, controls)
         page.unload(forget)
         add_api(page, server)
     return page
@@ -98,15 +104,15 @@ def _controls(server: Server) -> Controls:
     stores.preprocess = lambda payload: payload  # type: ignore[method-assign]
     lmbda = gr.Slider(
         0, 1, settings.lmbda, step=0.01, label="λ, weight of the memory",
-        info="p = λ p_kNN + (1 − λ) p_LM",
+        info="p = λ p_kNN + (1 − λ) p_LM", elem_id="lmbda",
     )  # fmt: skip
     k = gr.Slider(
         1, MOST_NEIGHBORS, settings.k, step=1, label="k, neighbors",
-        info="Places in the texts that vote on each word.",
+        info="Places in the texts that vote on each word.", elem_id="k",
     )  # fmt: skip
     temperature = gr.Number(
         settings.temperature, label="τ, temperature", minimum=1e-6,
-        info="Small: the nearest neighbor decides. Large: all count alike.",
+        info="Small: the nearest neighbor decides. Large: all count alike.", elem_id="temperature",
     )  # fmt: skip
     gate = gr.Checkbox(
         bool(library.gates),
@@ -132,6 +138,15 @@ def _controls(server: Server) -> Controls:
     # Who moves the slider wants to see what it does.
     lmbda.input(outputs=[gate], js="() => false", **INSTANT)
     return controls
+
+
+def _follow(page: Any, controls: Controls) -> None:
+    """Lets the answers follow the controls in the browser, without a request."""
+    everything = [*controls.lookup, controls.use]
+    told = {"inputs": everything, "js": "(...all) => { knnLogits.controls(...all); }", **INSTANT}
+    page.load(**told)
+    for one in everything:
+        one.change(**told)
 
 
 # JavaScript: what the knobs show for the chosen datastores, and the boxes of the chosen model.

@@ -83,7 +83,7 @@ def build(server: Server, controls: Controls) -> None:
         cancel = gr.Button("Cancel", size="md", elem_id="cancel")
         sample = gr.Button("Take a sample text", size="md", visible=not reads)
         delete = gr.Button("Delete it now", size="md", elem_id="delete")
-    output = layout.words_html(elem_id="built")
+    output = layout.html_place(elem_id="built")
 
     def choices(model: Any, visitor: str | None, chosen: Any = None) -> Any:
         known = [*server.session.library(model).stores, *server.visitors.stores(visitor)]
