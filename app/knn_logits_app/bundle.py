@@ -15,7 +15,7 @@ ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = (
     "dom", "trace", "words", "live", "answer", "panel", "documents", "mount", "alone",
 )  # fmt: skip
-_NAMES = "mount, drawer, controls, alone, read, under, unpackLive, mixed, turnsOf"
+_NAMES = "mount, drawer, controls, alone, read, unpackLive, mixed, turnsOf, wholeTrace"
 
 
 @cache

@@ -139,8 +139,12 @@ const column = (name, known, options) => {
 // that it changed most; else the one that owes it most.
 const firstOpened = (known, kind) => {
   if (kind === "chat") return null;
+  // How clearly the memory objects, or how much it gave.
+  const weight = (word) => (word.against
+    ? Math.max(...word.tokens.map((one) => known.states[one]).map((one) =>
+      (one.rival && one.p !== null ? one.lmbda * one.rival.p - one.p : 0))) : word.share);
   const best = (meaning) => known.words.filter((one) => one.text && one.meaning === meaning)
-    .reduce((one, two) => (one && one.share >= two.share ? one : two), null);
+    .reduce((one, two) => (one && weight(one) >= weight(two) ? one : two), null);
   const order = kind === "explain" ? ["contradicted", "changed", "agreed"] : ["changed", "agreed"];
   const found = order.map(best).find(Boolean);
   return found ? found.number : null;
