@@ -63,7 +63,8 @@ def read_json(server: Server, content: Any, visitor: str | None) -> str:
         raise RequestError("This cannot be asked for.")
     library = server.session.library(content.get("model"))
     known = {**library.stores, **server.visitors.stores(visitor)}
-    store = known.get(content.get("store"))  # type: ignore[arg-type]
+    name = content.get("store")
+    store = known.get(name) if isinstance(name, str) else None
     if store is None:
         raise RequestError("There is no such datastore here (any more).")
     id = text_of(content.get("document"), "document")

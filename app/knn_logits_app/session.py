@@ -163,9 +163,7 @@ class Session:
         Returns:
             What the model is given, and the datastores.
         """
-        given = library.reading.prompt(
-            wanted.prompt, self.limits, wanted.new_tokens, wanted.begun
-        )
+        given = library.reading.prompt(wanted.prompt, self.limits, wanted.new_tokens, wanted.begun)
         return given, self.stores(library, wanted.lookup, own) if wanted.lookup else []
 
     def write(

@@ -1,6 +1,14 @@
 """Answers made by hand."""
 
-from knn_logits import Candidate, DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace, Trace
+from knn_logits import (
+    Candidate,
+    DocumentShare,
+    NeighborTrace,
+    Rival,
+    SequenceTrace,
+    TokenTrace,
+    Trace,
+)
 from knn_logits_app.session import Answer, Piece
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&`${alert(1)}{{value}}"

@@ -78,9 +78,7 @@ def test_only_web_addresses_are_links(drawing, uri, linked):
         assert "noopener" in found.get_attribute("rel")
 
 
-@pytest.mark.parametrize(
-    ("share", "level"), [(0.05, 1), (0.25, 2), (0.5, 3), (0.75, 4), (1.0, 4)]
-)
+@pytest.mark.parametrize(("share", "level"), [(0.05, 1), (0.25, 2), (0.5, 3), (0.75, 4), (1.0, 4)])
 def test_a_changed_word_has_a_colour_and_a_line_by_its_share(drawing, share, level):
     page = drawing(views.frame({"knn": answer(token(" cover", share, changed=True))}, {}))
     word = words(page)
@@ -113,7 +111,9 @@ def test_a_word_shows_the_documents_that_did_most_for_all_of_it(drawing):
     pieces = [
         token(
             " K", 0.904, [second, first], changed=True,
-            documents=[DocumentShare("s", "b", "B", None, 0.6), DocumentShare("s", "a", "A", None, 0.3)],
+            documents=[
+                DocumentShare("s", "b", "B", None, 0.6), DocumentShare("s", "a", "A", None, 0.3),
+            ],
         ),
         token("-96", 0.8, documents=[DocumentShare("s", "a", "A", None, 0.8)]),
     ]  # fmt: skip

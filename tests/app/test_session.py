@@ -67,8 +67,9 @@ def test_the_answer_and_its_shares_are_the_librarys(session, library, monkeypatc
     assert found.text == "".join(one.token for one in tokens)
     assert found.trace[0].text == found.text
     # The live view, which knows no neighbors, colours as the trace does.
-    for (_, live), token in zip(found.words, tokens, strict=True):
-        assert live == pytest.approx(token.influence, abs=2e-3)
+    for piece, token in zip(found.words, tokens, strict=True):
+        assert piece.share == pytest.approx(token.influence, abs=2e-3)
+        assert piece.changed is (token.by_model is not None)
     named = {one.store for token in found.trace[0].tokens for one in token.neighbors}
     # A gate that searches only where the model is in doubt may search for none of these words.
     assert named == {"manual"} or (gated == "skips" and not named)

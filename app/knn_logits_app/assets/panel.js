@@ -75,7 +75,7 @@ const sourceItem = (word, one, view) => {
   const title = found?.passage.title ?? document.name;
   const place = found && [found.passage.entry, found.span ? found.span.tokens : word.tokens.length];
   const head = h("div", { class: "kl-doc" },
-    view.reads ? button(h("b", {}, title), (event) => view.readDocument(one.number, place, event.target),
+    view.reads ? button(h("b", {}, title), (event) => view.readDocument(one.number, place, event.currentTarget),
       { class: "kl-open", title: "Read the whole document" }) : h("b", {}, title),
     h("span", { class: "kl-store" }, document.store), link(found?.passage.uri ?? document.uri));
   const parts = [h("span", {}, `${percent(one.share)} of the word`)];
