@@ -109,7 +109,7 @@ def test_settings_repaint_the_words_without_a_request(one):
     expect(turns).to_contain_text("With these settings it says “No”.")
     slide(page, 0.4)
     expect(page.locator("#answers .kl-dot")).to_have_count(0)
-    assert re.search(r"Below λ 0\.0\d+ it says “No”", turns.inner_text())
+    assert re.search(r"Below λ 0\.\d+ it says “No”", turns.inner_text())
     shares = page.locator("#answers .kl-part .kl-share").first
     before = shares.inner_text()
     slide(page, 0.5)
