@@ -201,7 +201,7 @@ def add_api(page: Any, server: Server) -> None:
 
     def check_explain(text: Any, *lookup: Any) -> None:
         asked(*lookup)
-        library.reading.prompt(text_of(text), session.limits, 0)
+        library.reading.whole(text_of(text), None, session.limits)
 
     def check_explain_pair(source: Any, text: Any, *lookup: Any) -> None:
         asked(*lookup)

@@ -14,6 +14,9 @@ import torch
 from knn_logits import Datastore, LimitError, Limits, pair_tokenizer
 from knn_logits_app.requests import RequestError
 
+# A text to explain may have so many times the tokens of a prompt.
+WINDOWS = 4
+
 
 @dataclass(frozen=True)
 class Given:
@@ -124,7 +127,13 @@ class Reading:
         if self._pairs is None:
             if source is not None:
                 raise RequestError("This model reads no source: leave the source out.")
-            ids = self._text_ids(text, limits)
+            ids = self._ids(text)
+            # It is read in windows, so that it may be longer than what the model reads at once.
+            most = WINDOWS * limits.prompt_tokens
+            if ids.shape[1] > most:
+                raise LimitError(
+                    f"the text has {ids.shape[1]:,} tokens; {most:,} are allowed: shorten it"
+                )
             if ids.shape[1] < 2:
                 raise RequestError("The text is too short: one word has nothing before it.")
             return Given({"input_ids": ids}, ids)
@@ -137,8 +146,12 @@ class Reading:
         return Given({**inputs, "decoder_input_ids": ids}, ids)
 
     def _text_ids(self, text: str, limits: Limits, new_tokens: int = 0) -> torch.Tensor:
+        ids = self._ids(text)
+        limits.check(prompt_tokens=ids.shape[1], new_tokens=new_tokens, context=self._context)
+        return ids
+
+    def _ids(self, text: str) -> torch.Tensor:
         ids = self._tokenizer(text, verbose=False)["input_ids"]
-        limits.check(prompt_tokens=len(ids), new_tokens=new_tokens, context=self._context)
         if not ids:
             raise RequestError("The text holds no token: write something first.")
         return torch.tensor([ids], device=self._model.device)
