@@ -90,11 +90,11 @@ class Live:
         arrays = [one.cpu().numpy() for one in parts]
         for row, token in enumerate(tokens):
             there = arrays[2][row] >= 0
-            mine = [one[row][there] for one in arrays]
-            self.neighbors += len(mine[0])
+            distances, values, entries, logs = (one[row][there] for one in arrays)
+            self.neighbors += len(values)
             others = dict(zip(*(one[row].tolist() for one in reversed(likeliest)), strict=True))
             others[token] = float(log_p_lm[row, token])
-            self.steps.append(Step(*mine, list(others.items())))
+            self.steps.append(Step(distances, values, entries, logs, list(others.items())))
 
     @property
     def metric(self) -> str:

@@ -126,9 +126,10 @@ const chart = (number, view) => {
       bar(one.p, "mix"), bar(one.p_lm, "lm"), bar(state.lmbda ? one.p_knn : null, "knn"));
   };
   const heads = ["candidate", "p, together", "p_LM, model", "p_kNN, neighbors"];
-  return h("table", { class: "kl-bars" },
+  const table = h("table", { class: "kl-bars" },
     h("thead", {}, h("tr", {}, heads.map((one) => h("th", { scope: "col" }, one)))),
     h("tbody", {}, state.candidates.map(row)));
+  return h("div", { class: "kl-scroll", tabindex: "0", role: "region", "aria-label": "Candidates" }, table);
 };
 
 // From which λ on the word would be another one, and at the settings that hold now.
