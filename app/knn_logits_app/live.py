@@ -111,9 +111,9 @@ class Live:
             names: The page's names of datastores, by their own.
 
         Returns:
-            None where there is too much of it.
+            None where there is too much of it, or where other votes than the neighbors' count.
         """
-        if self.neighbors > MOST_NEIGHBORS:
+        if self.neighbors > MOST_NEIGHBORS or self.memory.infini_gram is not None:
             return None
         entries = _joined([one.entries for one in self.steps], np.int64)
         values = _joined([one.values for one in self.steps], np.int64)

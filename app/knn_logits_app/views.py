@@ -171,7 +171,8 @@ def _neighbor(one: NeighborTrace, table: _Table) -> list[Any]:
     title = None if one.title == row.title else one.title
     uri = None if one.uri == row.uri else one.uri
     numbers = [_short(one.weight), _short(one.distance), _short(one.influence)]
-    return [number, one.entry, one.before, one.word, one.after, *numbers, title, uri, one.source]
+    text = [one.entry, one.before, one.word, one.after]
+    return [number, *text, *numbers, title, uri, one.source, one.matched]
 
 
 def _short(value: float | None) -> float | None:

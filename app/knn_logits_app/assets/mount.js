@@ -24,11 +24,15 @@ const mount = (element, props, trigger, watch) => {
   const wanted = () => {
     const { live } = view.known;
     const asked = view.data.asked?.values;
-    if (!form || !asked || !live) return { settings: null, stale: null };
+    if (!form || !asked) return { settings: null, stale: null };
     const [model, stores, lmbda, k, temperature, gate, use] = form;
     const [model0, stores0, lmbda0, k0, temperature0, gate0] = asked;
     if (model !== model0 || JSON.stringify(stores) !== JSON.stringify(stores0))
       return { settings: null, stale: "another memory is chosen now" };
+    if (!live) {
+      const same = [lmbda0, k0, temperature0, gate0].every((one, place) => one === form[place + 2]) && use !== false;
+      return { settings: null, stale: same ? null : "other settings are chosen now" };
+    }
     if (gate && live.gate) return { settings: null, stale: use === false ? "the memory is off now" : null };
     if (gate && !gate0) return { settings: null, stale: "a gate chooses λ now" };
     const settings = {

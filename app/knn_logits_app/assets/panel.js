@@ -81,7 +81,8 @@ const sourceItem = (word, one, view) => {
   const parts = [h("span", {}, `${percent(one.share)} of the word`)];
   if (found) {
     parts.push(h("span", {}, `weight ${percent(found.passage.weight)} of the vote`),
-      h("span", {}, `${view.metric === "l2" ? "distance" : "similarity"} ${short(found.passage.distance)}`));
+      h("span", {}, found.passage.matched ? `${found.passage.matched} tokens before it are the same`
+        : `${view.metric === "l2" ? "distance" : "similarity"} ${short(found.passage.distance ?? 0)}`));
   }
   if (view.asks)
     parts.push(button("Write without it", () => view.ask("without", { without: [document.document], note: [document.name] }),

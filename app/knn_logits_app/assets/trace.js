@@ -5,8 +5,8 @@ const documentOf = (trace, number) => {
   return { store, document, title, uri, name: title || document };
 };
 const neighborOf = (packed) => {
-  const [document, entry, before, word, after, weight, distance, influence, title, uri, source] = packed;
-  return { document, entry, before, word, after, weight, distance, influence, title, uri, source };
+  const [document, entry, before, word, after, weight, distance, influence, title, uri, source, matched] = packed;
+  return { document, entry, before, word, after, weight, distance, influence, title, uri, source, matched };
 };
 const candidateOf = ([token, id, p, p_lm, p_knn]) => ({ token, id, p, p_lm, p_knn });
 
