@@ -192,7 +192,8 @@ class Memory:
             self.stores, self.config, weights=settings.get("weights"), indexes=self._indexes
         )
         self.infini_gram: InfiniGram | None = None
-        if self.config.infini_gram is not None:
+        # A share of 0 asks for none, also of a datastore that has no index for it.
+        if self.config.infini_gram:
             self.infini_gram = InfiniGram(self.stores, self.config, self._indexes)
 
     def neighbors(self, states: Tensor, ids: Tensor, log_p_lm: Tensor | None = None) -> Neighbors:
