@@ -9,13 +9,22 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 ASSETS = Path(__file__).parent / "assets"
 # In the order in which they use one another.
 _SCRIPTS = (
-    "dom", "trace", "words", "live", "answer", "panel", "documents", "mount", "alone",
+    "dom", "trace", "words", "live", "answer", "panel", "documents", "take", "page", "mount",
+    "alone",
 )  # fmt: skip
-_NAMES = "mount, drawer, controls, alone, read, unpackLive, mixed, turnsOf, wholeTrace"
+_NAMES = (
+    "mount, drawer, controls, alone, tries, fromLink, runLink, read, unpackLive, mixed, turnsOf, "
+    "wholeTrace"
+)
+_DESCRIPTION = (
+    "Write with a language model that looks every word up in a memory of documents, and see which "
+    "passage each word came from."
+)
 
 
 @cache
@@ -37,7 +46,12 @@ def style() -> str:
 
 def head() -> str:
     """For the head of the page."""
-    return f'<style id="kl-style">{style()}</style><script id="kl-script">{script()}</script>'
+    icon = quote(_read("icon.svg"))
+    return (
+        f'<meta name="description" content="{_DESCRIPTION}">'
+        f'<link rel="icon" href="data:image/svg+xml,{icon}">'
+        f'<style id="kl-style">{style()}</style><script id="kl-script">{script()}</script>'
+    )
 
 
 def alone(content: str) -> str:

@@ -51,7 +51,10 @@ class Server:
 
 @dataclass
 class Controls:
-    """The settings at the side, which all tabs share, and `use`, whether kNN is on."""
+    """The settings at the side, which all tabs share, and those of the form.
+
+    `use` says whether kNN is on, `prompt` is the text to begin with.
+    """
 
     model: Any
     stores: Any
@@ -60,6 +63,7 @@ class Controls:
     temperature: Any
     gate: Any
     use: Any = None
+    prompt: Any = None
 
     @property
     def lookup(self) -> list[Any]:
@@ -104,12 +108,17 @@ def shown_settings(store: Datastore) -> Any:
     return store.manifest.writing or store.manifest.settings
 
 
-def html_place(**settings: Any) -> Any:
-    """A place for HTML, which is inserted as a value, never as a part of a template."""
+def html_place(js: str | None = None, **settings: Any) -> Any:
+    """A place for HTML, which is inserted as a value, never as a part of a template.
+
+    Args:
+        js: Runs when it is there.
+        settings: Of the component.
+    """
     return gr.HTML(
         "",
         html_template='<div class="kl-out">${value}</div>',
-        js_on_load=None,
+        js_on_load=js,
         apply_default_css=False,
         **settings,
     )

@@ -170,7 +170,7 @@ def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) ->
             found += [" ".join(sentence.split()[:words])] if sentence else []
         if len(found) == number:
             break
-    return list(dict.fromkeys(found)) or _first_words(store, tokenizer, words)
+    return list(dict.fromkeys(found)) or first_words(store, tokenizer, number)
 
 
 def prose(text: str) -> str | None:
@@ -183,12 +183,20 @@ def prose(text: str) -> str | None:
     return next(iter(fitting[1:] or fitting), None)
 
 
-def _first_words(store: Datastore, tokenizer: Any, words: int) -> list[str]:
-    """The first words of the first document that has so many, where none has a sentence."""
-    for place in range(min(len(store.documents), 100)):
-        first = store.documents[place].first
-        ids = store.tokens[first : first + min(store.documents[place].length, 24)].tolist()
-        text = str(tokenizer.decode(ids, skip_special_tokens=True)).split()
-        if len(text) > words:
-            return [" ".join(text[:words])]
-    return []
+def first_words(store: Datastore, tokenizer: Any, number: int = 4) -> list[str]:
+    """How sentences of a short text begin, each by half of its words; no sentence is too plain.
+
+    Args:
+        store: A datastore.
+        tokenizer: Its tokenizer.
+        number: Beginnings, at most.
+    """
+    found: list[str] = []
+    for place in range(min(len(store.documents), 20)):
+        document = store.documents[place]
+        ids = store.tokens[document.first : document.first + min(document.length, _LOOKED_AT)]
+        text = str(tokenizer.decode(ids.tolist(), skip_special_tokens=True))
+        sentences = [one.split() for one in _SENTENCE.split(text)]
+        found += [" ".join(one[: min(6, (len(one) + 1) // 2)]) for one in sentences if len(one) > 3]
+    step = max(1, len(found) // number)
+    return list(dict.fromkeys(found[::step]))[:number]

@@ -24,7 +24,7 @@ class Lookup:
     """Which datastores to ask, and how. None takes the datastore's own setting.
 
     `gate` lets the datastore's gate choose λ at each word, where it has one. `without` are the ids
-    of documents that are left out.
+    of documents that are left out, `max_neighbors` the passages kept for a token.
     """
 
     stores: tuple[str, ...]
@@ -33,6 +33,7 @@ class Lookup:
     temperature: float | None = None
     gate: bool = False
     without: tuple[str, ...] = ()
+    max_neighbors: int = 3
 
 
 @dataclass(frozen=True)

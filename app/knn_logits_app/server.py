@@ -15,6 +15,7 @@ import torch
 from gradio.utils import get_upload_folder
 
 from knn_logits import Limits
+from knn_logits_app.api import json_for_tools
 from knn_logits_app.bundle import ASSETS, head
 from knn_logits_app.door import Names, close_door
 from knn_logits_app.folder import private_folder, told_to_end
@@ -166,6 +167,7 @@ def launch(
         _frontend=False,
         app_kwargs={"middleware": middleware(house)},
     )
+    json_for_tools(page)
     close_door(page.server, Names([*names, *([host] if host else [])]))
     if block:
         with told_to_end():

@@ -34,8 +34,6 @@ from knn_logits_app.sampling import samplers
 from knn_logits_app.streaming import SentenceEnd, TokenStream
 from knn_logits_app.traced import END, named, words_only
 
-# Passages shown for a token.
-PASSAGES = 3
 # Of what else might have stood in a token's place.
 CANDIDATES = 5
 SIGNS = ("λ", "τ", "k", "p")
@@ -296,7 +294,7 @@ class Session:
                 return
             # The words are there; the passages take a moment more.
             tell(answer)
-            trace = knn.trace(output, tokenizer, max_neighbors=PASSAGES)
+            trace = knn.trace(output, tokenizer, max_neighbors=wanted.lookup.max_neighbors)
             names = _names(stores, wanted.lookup)
             trace = words_only(Trace([named(trace[0], names)]), reading.silent)
             packed = live.packed(texts(tokenizer, reading.silent, END), names)
@@ -332,7 +330,7 @@ class Session:
             memory,
             text,
             source=source,
-            max_neighbors=PASSAGES,
+            max_neighbors=lookup.max_neighbors,
             candidates=CANDIDATES,
             on_vote=live.add,
         )

@@ -11,7 +11,8 @@ import gradio as gr
 
 from knn_logits_app import layout, views
 from knn_logits_app.asking import Ask, ask_of
-from knn_logits_app.requests import MOST_CHARACTERS, writing_of
+from knn_logits_app.library import Library, first_words
+from knn_logits_app.requests import MOST_CHARACTERS, Lookup, writing_of
 from knn_logits_app.session import friendly
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def build(server: Server, controls: Controls) -> Any:
             min_width=220,
             elem_id="compare",
         )
-    controls.use = knn
+    controls.use, controls.prompt = knn, prompt
     gr.HTML(FOLD, js_on_load=FOLDING, apply_default_css=False)
     with gr.Row(elem_id="sampling"):
         most = session.limits.new_tokens
@@ -140,7 +141,6 @@ def build(server: Server, controls: Controls) -> Any:
         **layout.INSTANT,
     )
     write.click(**run)
-    prompt.submit(**run)
     output.ask(on_ask, outputs=[output], **layout.MODEL)
     for chip, example in zip(chips, examples, strict=True):
         taken = chip.click(
@@ -188,6 +188,7 @@ def write_json(
         )
     own = server.visitors.stores(visitor)
     asked: dict[str, Any] = {"values": list(values), "model": library.name}
+    asked["chips"] = chips(server, library, wanted.lookup, visitor)
     if ask is not None:
         asked |= {"begun": ask.begun, "without": ask.without}
     with server.visitors.running(visitor, session.limits.deadline()) as deadline:
@@ -196,3 +197,17 @@ def write_json(
                 yield views.frame(answers, asked)
             else:
                 yield views.frame(answers, asked, kind=ask.kind, note=ask.note)
+
+
+def chips(
+    server: Server, library: Library, lookup: Lookup | None, visitor: str | None
+) -> list[str]:
+    """What can be asked of the datastores that are chosen."""
+    if lookup is None:
+        return []
+    own = server.visitors.stores(visitor)
+    found = [one.prompt for one in library.examples if set(one.stores) <= set(lookup.stores)]
+    for name in lookup.stores:
+        if name in own:
+            found += first_words(own[name], library.tokenizer)
+    return found[:6]

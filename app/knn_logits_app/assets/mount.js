@@ -5,6 +5,8 @@ let form = null;
 const views = [];
 const controls = (...values) => {
   form = values;
+  // Examples are of no use where a text of one's own is asked.
+  document.documentElement.classList.toggle("kl-own", String(values[1]) === "your text");
   views.forEach((view) => view.follow());
 };
 
@@ -12,7 +14,7 @@ const mount = (element, props, trigger, watch) => {
   const out = element.querySelector(".kl-out");
   const view = {
     data: null, known: null, opened: null, everything: false, settings: null, gated: false,
-    asks: false, reads: Boolean(trigger), metric: "l2", same: null, before: null,
+    asks: false, reads: Boolean(trigger), metric: "l2", same: null, before: null, kept: [],
   };
   const panel = `${element.closest("[id]")?.id || "answer"}-${views.length}-panel`;
   const words = () => [...out.querySelectorAll(".kl-w[role=button]")];
@@ -75,9 +77,25 @@ const mount = (element, props, trigger, watch) => {
         () => document.querySelector(`#${again}`)?.click(), { class: "kl-link" }) : null);
   };
 
-  const nothingNear = () => (view.known.side.trace?.near === false
-    ? h("p", { class: "kl-far", role: "status" }, h("b", {}, "Nothing near."),
-      " The memory holds nothing like this text. What it says here may be about something else.") : null);
+  // The nearest thing there is, and what can be asked instead.
+  const nothingNear = () => {
+    const { trace } = view.known.side;
+    if (trace?.near !== false) return null;
+    const { live } = view.known;
+    const order = (one) => (live ? live.steps[one].distances[0] * (live.metric === "l2" ? 1 : -1) : 0);
+    const [place] = trace.tokens.map((one, number) => number)
+      .filter((one) => trace.tokens[one].neighbors.length).sort((one, two) => order(one) - order(two));
+    const passage = place === undefined ? null : neighborOf(trace.tokens[place].neighbors[0]);
+    const chips = (view.data.asked?.chips ?? []).map((one) => button(one, () => {
+      fill("#prompt textarea", one);
+      requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#write").click()));
+    }, { class: "kl-chip" }));
+    return h("div", { class: "kl-far", role: "status" },
+      h("p", {}, h("b", {}, "Nothing near."), " The memory holds nothing like this text. What it says here may be about something else."),
+      passage ? h("p", { class: "kl-nearest" }, "The nearest it has: ", h("i", {}, fromAWord(passage.before), passage.word, toAWord(passage.after)),
+        ", ", h("b", {}, documentOf(trace, passage.document).name), ".") : null,
+      chips.length ? h("p", {}, "It can be asked: ", chips) : null);
+  };
 
   // What changes with the settings: everything but the text.
   const repaint = () => {
@@ -201,7 +219,11 @@ const mount = (element, props, trigger, watch) => {
     }
     if (traced) {
       apply();
-      view.opened = firstOpened(view.known, data.kind);
+      const asked = linked.word !== null && view.known.words[linked.word]?.text ? linked.word : null;
+      // On a phone what is behind a word is a sheet, which would hide the answer.
+      view.opened = asked ?? (narrow() ? null : firstOpened(view.known, data.kind));
+      if (data.kind === "write") linked.word = linked.run ? linked.word : null;
+      if (data.sides.knn?.trace && !view.kept.includes(data)) view.kept = [data, ...view.kept].slice(0, KEPT);
     } else view.opened = null;
     const together = Boolean(known.lm && known.knn);
     const two = [];
@@ -213,7 +235,7 @@ const mount = (element, props, trigger, watch) => {
     const name = known.knn ? "knn" : known.text ? "text" : "lm";
     const title = data.kind === "without" ? `Without “${data.note[0]}”` : data.kind === "branch" ? "From your choice on" : null;
     two.push(column(name, view.known, {
-      title: title ?? undefined, same: view.same, open: traced, panel, coloured: main.side.knn, kind: data.kind, together, tools: tools(data),
+      title: title ?? undefined, same: view.same, open: traced, panel, coloured: main.side.knn, kind: data.kind, together, tools: trigger ? toolsOf(view) : null,
     }));
     const grid = h("div", { class: `kl-grid kl-has-${two.length}${traced ? " kl-beside" : ""}` }, two, traced ? documentsAside(view) : null);
     if (!main.side.knn) out.replaceChildren(grid);
@@ -221,19 +243,10 @@ const mount = (element, props, trigger, watch) => {
       out.replaceChildren(
         h("p", { class: "kl-headline", role: "status" }, traced ? headline(data, view.known, view.same) : null),
         h("div", { class: "kl-notes" }, traced ? notice() : null), grid, ...[nothingNear()].filter(Boolean), legend(data.kind),
-        h("div", { class: "kl-panels", id: panel }));
+        h("div", { class: "kl-panels", id: panel }), ...[trigger && earlierOf(view, draw)].filter(Boolean));
     draw_panel();
     if (view.opened !== null) elementOf(view.opened)?.setAttribute("aria-expanded", "true");
     out.dataset.done = String(Object.values(data.sides).every((side) => side.done));
-  };
-
-  const tools = (data) => {
-    const main = data.sides.knn ?? data.sides.text;
-    if (!main?.trace) return null;
-    const save = () => download("trace.json", "application/json", JSON.stringify(wholeTrace(main.trace), null, 1));
-    const keep = () => download("answer.html", "text/html", alonePage(data));
-    return trigger && [button("Download the trace (JSON)", save, { class: "kl-link kl-save" }),
-      button("Save as a page (HTML)", keep, { class: "kl-link kl-export" })];
   };
 
   const show = () => {
@@ -246,7 +259,9 @@ const mount = (element, props, trigger, watch) => {
     if (view.data && view.data.kind !== "explain" && data.kind !== view.data.kind && view.data.sides.knn?.trace
         && ["branch", "without"].includes(data.kind)) view.before = view.data;
     if (data.kind === "write") view.before = null;
+    const begins = view.data && view.data.asked !== undefined && out.dataset.done !== "false";
     draw(data);
+    if (begins && narrow()) out.scrollIntoView({ block: "start" });
   };
 
   out.addEventListener("click", (event) => {
@@ -271,5 +286,6 @@ const mount = (element, props, trigger, watch) => {
   views.push(view);
   watch("value", show);
   show();
+  // What stood there first is no new answer, and stands where a visitor finds it.
   return view;
 };
