@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -27,7 +28,11 @@ from knn_logits.neighbors import hits
 from knn_logits.text.pairs import PairTokenizer
 from knn_logits.trace.assemble import MAX_NEIGHBORS, token_texts, trace_token
 from knn_logits.trace.trace import Familiarity, SequenceTrace, TokenTrace, Trace
+from knn_logits.vote import Vote
 from knn_logits.windows import plan
+
+# Called with the votes at some places of a text, and the tokens that stand there.
+OnVote: TypeAlias = Callable[[Vote, list[int]], None]
 
 _QUERIES_AT_ONCE = 256
 
@@ -41,6 +46,7 @@ def explain(
     source: str | None = None,
     max_neighbors: int = MAX_NEIGHBORS,
     candidates: int = 0,
+    on_vote: OnVote | None = None,
     **settings: Unpack[MemorySettings],
 ) -> Trace:
     """Traces which passages of a datastore support each word of a text.
@@ -57,6 +63,8 @@ def explain(
         source: The text that an encoder-decoder model reads, without prefix.
         max_neighbors: The most passages to keep for each token.
         candidates: How many of the likeliest tokens the trace names at each token.
+        on_vote: Called with the votes at some places in a row, one a row, and with the tokens that
+            stand there.
         settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and so on, which
             `Memory` explains. The default of each is the datastore's setting for scoring.
 
@@ -109,6 +117,7 @@ def explain(
                 max_neighbors,
                 candidates,
                 found,
+                on_vote,
             )
     known = None
     if memory.expected_hits is not None:
@@ -139,6 +148,7 @@ def _traced(
     max_neighbors: int,
     candidates: int,
     known: list[bool],
+    on_vote: OnVote | None,
 ) -> list[TokenTrace]:
     tokens = []
     chosen = log_p_lm.gather(-1, targets[:, None])[:, 0]
@@ -153,6 +163,8 @@ def _traced(
         hit = hits(neighbors, targets[part], memory.retriever.metric).cpu()
         known += (hit if searched is None else hit[searched]).tolist()
         vote = memory.vote(neighbors, log_p_lm[part])
+        if on_vote is not None:
+            on_vote(vote, targets[part].tolist())
         found = vote.candidates(candidates) if candidates else None
         neighbors, weights = vote.neighbors.to("cpu"), vote.log_weights.cpu()
         lmbdas = vote.lmbdas.tolist()

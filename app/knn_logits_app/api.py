@@ -6,20 +6,26 @@ status 400 and one line.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 from gradio.events import api as add_endpoint
 
+from knn_logits import main_sources
 from knn_logits_app import layout
 from knn_logits_app.measuring import MOST_CHARACTERS, to_measure
-from knn_logits_app.requests import Lookup, Writing, lookup_of, text_of, writing_of
+from knn_logits_app.requests import Lookup, Writing, lookup_of, text_of, whole, writing_of
 from knn_logits_app.session import Answer, friendly
 
 if TYPE_CHECKING:
     from knn_logits_app.layout import Server
+
+# Passages that may be asked for, and sources that a summary names.
+MOST_PASSAGES, _SUMMED = 20, 3
 
 
 def add_api(page: Any, server: Server) -> None:
@@ -33,18 +39,20 @@ def add_api(page: Any, server: Server) -> None:
     library = session.first
     first = next(iter(library.stores))
 
-    def asked(stores: Any, k: Any, lmbda: Any, temperature: Any) -> Lookup:
+    def asked(stores: Any, k: Any, lmbda: Any, temperature: Any, passages: Any = 3) -> Lookup:
         lookup = lookup_of(stores or [first], k, lmbda, temperature, lmbda is None)
         session.stores(library, lookup)
-        return lookup
+        most = whole(passages, "max_neighbors", 1, MOST_PASSAGES)
+        return replace(lookup, max_neighbors=most)
 
     def wanted_of(
         prompt: Any, stores: Any, knn: Any, compare: Any, k: Any, lmbda: Any, temperature: Any,
         new_tokens: Any, sample: Any, sampling_temperature: Any, top_p: Any, seed: Any,
+        max_neighbors: Any,
     ) -> Writing:  # fmt: skip
         wanted = writing_of(
             prompt,
-            asked(stores, k, lmbda, temperature) if knn is not False else None,
+            asked(stores, k, lmbda, temperature, max_neighbors) if knn is not False else None,
             compare=compare,
             new_tokens=new_tokens,
             sample=sample,
@@ -68,6 +76,7 @@ def add_api(page: Any, server: Server) -> None:
         sampling_temperature: float = 1.0,
         top_p: float = 1.0,
         seed: int = 0,
+        max_neighbors: int = 3,
     ) -> dict[str, Any]:
         """Continue a text with kNN, and name the passages behind each token.
 
@@ -86,25 +95,27 @@ def add_api(page: Any, server: Server) -> None:
             sampling_temperature: Of the drawing.
             top_p: Nucleus of the drawing.
             seed: Of the drawing.
+            max_neighbors: Passages named for a token.
         """
         wanted = wanted_of(
             prompt, stores, knn, compare, k, lmbda, temperature, new_tokens, sample,
-            sampling_temperature, top_p, seed,
+            sampling_temperature, top_p, seed, max_neighbors,
         )  # fmt: skip
         answers: dict[str, Answer] = {}
         for frame in server.work.write(library, wanted, session.limits.deadline(), {}):
             answers = frame
-        whole = answers.get("knn") or answers["lm"]
-        content: dict[str, Any] = {"prompt": prompt, "text": whole.text}
+        answer = answers.get("knn") or answers["lm"]
+        content: dict[str, Any] = {"prompt": prompt, "text": answer.text}
         # Without kNN the one text is both.
         if compare:
             content["text_without_knn"] = answers["lm"].text
-        content["tokens"] = tokens_of(whole)
+        content["summary"] = summary(answer)
+        content["tokens"] = tokens_of(answer)
         return content
 
     def explained(source: str | None, text: Any, *how: Any) -> dict[str, Any]:
         answer = server.work.explain(library, text_of(text), asked(*how), {}, source)
-        content = {"text": text, "tokens": tokens_of(answer)}
+        content = {"text": text, "summary": summary(answer), "tokens": tokens_of(answer)}
         return content if source is None else {"source": source, **content}
 
     def explain(
@@ -113,6 +124,7 @@ def add_api(page: Any, server: Server) -> None:
         k: int | None = None,
         lmbda: float | None = None,
         temperature: float | None = None,
+        max_neighbors: int = 3,
     ) -> dict[str, Any]:
         """Name the passages that speak for each token of a text that exists already.
 
@@ -122,8 +134,9 @@ def add_api(page: Any, server: Server) -> None:
             k: Neighbors a query; the datastore's setting when not given, as for the next two.
             lmbda: Weight of the neighbors, from 0 to 1.
             temperature: Of the softmax over the neighbors, above 0.
+            max_neighbors: Passages named for a token.
         """
-        return explained(None, text, stores, k, lmbda, temperature)
+        return explained(None, text, stores, k, lmbda, temperature, max_neighbors)
 
     def explain_pair(
         source: str,
@@ -132,6 +145,7 @@ def add_api(page: Any, server: Server) -> None:
         k: int | None = None,
         lmbda: float | None = None,
         temperature: float | None = None,
+        max_neighbors: int = 3,
     ) -> dict[str, Any]:
         """Name the passages that speak for each token of what was written to a source.
 
@@ -142,8 +156,10 @@ def add_api(page: Any, server: Server) -> None:
             k: Neighbors a query; the datastore's setting when not given, as for the next two.
             lmbda: Weight of the neighbors, from 0 to 1.
             temperature: Of the softmax over the neighbors, above 0.
+            max_neighbors: Passages named for a token.
         """
-        return explained(text_of(source, "source"), text, stores, k, lmbda, temperature)
+        how = (stores, k, lmbda, temperature, max_neighbors)
+        return explained(text_of(source, "source"), text, *how)
 
     def evaluate(
         text: str,
@@ -201,7 +217,7 @@ def add_api(page: Any, server: Server) -> None:
 
     def check_explain(text: Any, *lookup: Any) -> None:
         asked(*lookup)
-        library.reading.prompt(text_of(text), session.limits, 0)
+        library.reading.whole(text_of(text), None, session.limits)
 
     def check_explain_pair(source: Any, text: Any, *lookup: Any) -> None:
         asked(*lookup)
@@ -228,6 +244,47 @@ def add_api(page: Any, server: Server) -> None:
         endpoint = add_endpoint(told(function), api_name=name, concurrency_id="model")
         page.fns[endpoint["id"]].validator = layout.validator(check)
     add_endpoint(datastores, api_name="datastores", concurrency_limit=None)
+
+
+def summary(answer: Answer) -> str:
+    """What the memory did for an answer and where it has that from, in a sentence or two."""
+    if answer.trace is None:
+        return "The model wrote alone."
+    sequence = answer.trace[0]
+    meanings = Counter(one.meaning for one in sequence.tokens)
+    line = f"Of {len(sequence.tokens)} tokens the memory changed {meanings['changed']}, agreed to "
+    line += f"{meanings['agreed']} and contradicts {meanings['contradicted']}."
+    said = [
+        f"“{source.words.strip()}” is from {source.document.title or source.document.document}"
+        f" ({source.document.store})"
+        for source in main_sources(sequence, _SUMMED)
+    ]
+    if said:
+        line += f" {'; '.join(said)}."
+    if sequence.near is False:
+        line += " The memory holds nothing like the text that was given."
+    return line
+
+
+def json_for_tools(page: Any) -> None:
+    """Lets the tools of MCP answer JSON; gradio would show them what Python prints.
+
+    Args:
+        page: A page that is served.
+    """
+    tools = getattr(page, "mcp_server_obj", None)
+    if tools is None:
+        return
+    shown = tools.postprocess_output_data
+
+    def as_json(data: Any, *args: Any) -> Any:
+        texts = [
+            json.dumps(one, ensure_ascii=False) if isinstance(one, (dict, list)) else one
+            for one in data
+        ]
+        return shown(texts, *args)
+
+    tools.postprocess_output_data = as_json
 
 
 def told(function: Callable[..., Any]) -> Any:

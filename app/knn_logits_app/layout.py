@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -15,8 +14,6 @@ from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, looku
 from knn_logits_app.session import Session, friendly
 from knn_logits_app.visitors import Visitors
 from knn_logits_app.work import Work
-
-ASSETS = Path(__file__).parent / "assets"
 
 _CONTROLS = 6
 
@@ -54,7 +51,10 @@ class Server:
 
 @dataclass
 class Controls:
-    """The settings at the side, which all tabs share."""
+    """The settings at the side, which all tabs share, and those of the form.
+
+    `use` says whether kNN is on, `prompt` is the text to begin with.
+    """
 
     model: Any
     stores: Any
@@ -62,6 +62,8 @@ class Controls:
     k: Any
     temperature: Any
     gate: Any
+    use: Any = None
+    prompt: Any = None
 
     @property
     def lookup(self) -> list[Any]:
@@ -106,12 +108,31 @@ def shown_settings(store: Datastore) -> Any:
     return store.manifest.writing or store.manifest.settings
 
 
-def words_html(value: str = "", **settings: Any) -> Any:
-    """A place for answers. The value is inserted as a value, never as a part of the template."""
+def html_place(js: str | None = None, **settings: Any) -> Any:
+    """A place for HTML, which is inserted as a value, never as a part of a template.
+
+    Args:
+        js: Runs when it is there.
+        settings: Of the component.
+    """
+    return gr.HTML(
+        "",
+        html_template='<div class="kl-out">${value}</div>',
+        js_on_load=js,
+        apply_default_css=False,
+        **settings,
+    )
+
+
+def answers_place(value: str = "", **settings: Any) -> Any:
+    """A place for answers: the browser draws them from their JSON.
+
+    It triggers "ask" when a visitor wants an answer in another way, and "read" for a document.
+    """
     return gr.HTML(
         value,
-        html_template='<div class="kl-out">${value}</div>',
-        js_on_load=(ASSETS / "words.js").read_text(encoding="utf-8"),
+        html_template='<div class="kl-out"></div>',
+        js_on_load='knnLogits.mount(element, props, trigger, watch, ["ask", "read"]);',
         apply_default_css=False,
         **settings,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,12 @@ from knn_logits_app.reading import Reading
 
 # Characters of a source that still makes an example.
 _LONG = 160
+# Tokens of a document in which a sentence is looked for, and its fewest words.
+_LOOKED_AT, _WORDS = 1500, 9
+_PARAGRAPH = re.compile(r"\n\s*\n")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+# Letters, and what stands between the words of a sentence.
+_PROSE = re.compile(r"[^\W\d_][^\W\d_]*[ ,](?:[^\W_]|[ ,;'’\"“”()\-–])+[.!?]")
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,22 @@ class Library:
     sample_text: str = ""
 
     @classmethod
-    def of(cls, name: str, model: Any, tokenizer: Any, stores: Iterable[Datastore]) -> Library:
+    def of(
+        cls,
+        name: str,
+        model: Any,
+        tokenizer: Any,
+        stores: Iterable[Datastore],
+        prompts: Sequence[str] = (),
+    ) -> Library:
         """A library of any model and datastores, which are checked once, here.
+
+        Args:
+            name: What people call the model.
+            model: The model.
+            tokenizer: Its tokenizer.
+            stores: Its datastores.
+            prompts: Examples to begin with; none takes sentences of the datastores.
 
         Raises:
             MismatchError: when a datastore belongs to another model.
@@ -71,6 +92,8 @@ class Library:
             for title, store in opened.items()
             for prompt in beginnings(store, tokenizer, 4 // len(opened) or 1)
         )
+        if prompts:
+            examples = tuple(Example(one, (next(iter(opened)),)) for one in prompts)
         return cls(name, model, tokenizer, opened, examples=examples)
 
     @classmethod
@@ -130,7 +153,7 @@ class Library:
 
 
 def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) -> list[str]:
-    """The first words of some documents, as prompts for a datastore that nobody wrote any for.
+    """How some sentences of the documents begin, as prompts for a datastore without any.
 
     Where the documents are the targets of pairs: some of their sources.
     """
@@ -138,12 +161,42 @@ def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) ->
     documents = store.documents
     for place in range(0, len(documents), max(1, len(documents) // (number * 4))):
         document = documents[place]
-        ids = store.tokens[document.first : document.first + 24].tolist()
-        text = str(tokenizer.decode(ids, skip_special_tokens=True)).split()
         if document.source is not None:
             found += [document.source] if len(document.source) <= _LONG else []
-        elif len(text) > words:
-            found.append(" ".join(text[:words]))
+        else:
+            ids = store.tokens[document.first : document.first + _LOOKED_AT]
+            text = str(tokenizer.decode(ids[: document.length].tolist(), skip_special_tokens=True))
+            sentence = prose(text)
+            found += [" ".join(sentence.split()[:words])] if sentence else []
         if len(found) == number:
             break
-    return found
+    return list(dict.fromkeys(found)) or first_words(store, tokenizer, number)
+
+
+def prose(text: str) -> str | None:
+    """A sentence of running text: no header, no table, no code; not the document's first one."""
+    sentences = [
+        " ".join(one.split()) for part in _PARAGRAPH.split(text) for one in _SENTENCE.split(part)
+    ]
+    fitting = [one for one in sentences if _PROSE.fullmatch(one) and len(one.split()) >= _WORDS]
+    # The first sentence of a document often names it, and many begin alike.
+    return next(iter(fitting[1:] or fitting), None)
+
+
+def first_words(store: Datastore, tokenizer: Any, number: int = 4) -> list[str]:
+    """How sentences of a short text begin, each by half of its words; no sentence is too plain.
+
+    Args:
+        store: A datastore.
+        tokenizer: Its tokenizer.
+        number: Beginnings, at most.
+    """
+    found: list[str] = []
+    for place in range(min(len(store.documents), 20)):
+        document = store.documents[place]
+        ids = store.tokens[document.first : document.first + min(document.length, _LOOKED_AT)]
+        text = str(tokenizer.decode(ids.tolist(), skip_special_tokens=True))
+        sentences = [one.split() for one in _SENTENCE.split(text)]
+        found += [" ".join(one[: min(6, (len(one) + 1) // 2)]) for one in sentences if len(one) > 3]
+    step = max(1, len(found) // number)
+    return list(dict.fromkeys(found[::step]))[:number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from urllib.parse import urlsplit
 
@@ -59,3 +60,12 @@ def number(value: float) -> str:
     if value == 0 or 0.001 <= abs(value) < 10_000:
         return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
     return f"{value:.1e}"
+
+
+def tries(beginnings: Sequence[str]) -> str:
+    """Beginnings of a text as buttons, which the browser writes on from."""
+    shown = "".join(
+        f'<button type="button" class="kl-chip" data-try="{text(one)}">{text(one)} …</button>'
+        for one in beginnings
+    )
+    return f'<p class="kl-tries">Try: {shown}</p>' if shown else ""

@@ -16,8 +16,12 @@ from knn_logits_app import (
     tab_own,
 )
 from knn_logits_app.api import add_api
-from knn_logits_app.layout import ASSETS, INSTANT, Controls, Server, shown_settings
+from knn_logits_app.bundle import ASSETS
+from knn_logits_app.drawer import add_drawer, connect
+from knn_logits_app.layout import INSTANT, Controls, Server, shown_settings
 from knn_logits_app.requests import MOST_NEIGHBORS
+
+TITLE = "knn-logits: a language model with a memory you can read"
 
 # By the name that app.css knows each by: its label, and what is in it.
 TABS = {
@@ -37,7 +41,7 @@ def build_page(server: Server) -> Any:
     def forget(request: gr.Request) -> None:
         server.visitors.forget(request.session_hash)
 
-    with gr.Blocks(title="knn-logits", analytics_enabled=False, delete_cache=(600, 1800)) as page:
+    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 1800)) as page:
         gr.HTML(_title(first), apply_default_css=False)
         with gr.Row(equal_height=False):
             with gr.Column(scale=3, min_width=320):
@@ -47,11 +51,15 @@ def build_page(server: Server) -> Any:
                     apply_default_css=False,
                 )
                 panels = [gr.Column(elem_id=f"tab-{name}", elem_classes="kl-tab") for name in TABS]
-            with gr.Column(scale=1, min_width=280):
+            with gr.Column(scale=1, min_width=280, elem_id="side"):
                 controls = _controls(server)
+        drawer = add_drawer(server)
         for panel, (_, module) in zip(panels, TABS.values(), strict=True):
             with panel:
-                module.build(server, controls)
+                answers = module.build(server, controls)
+            if answers is not None:
+                connect(server, answers, drawer)
+        _follow(page, controls)
         page.unload(forget)
         add_api(page, server)
     return page
@@ -66,7 +74,13 @@ def _tab_row() -> str:
         f"{markup.text(label)}</button>"
         for name, (label, _) in TABS.items()
     )
-    return f'<div class="kl-tabs" role="tablist">{buttons}</div>'
+    settings = (
+        '<button type="button" class="kl-settings" id="open-settings" aria-expanded="false" '
+        'aria-controls="side">Settings</button>'
+    )
+    return (
+        f'<div class="kl-top"><div class="kl-tabs" role="tablist">{buttons}</div>{settings}</div>'
+    )
 
 
 def _title(library: Any) -> str:
@@ -92,21 +106,22 @@ def _controls(server: Server) -> Controls:
         value=[next(iter(library.stores))],
         label="Datastores",
         info="Texts to look things up in. Several are one memory.",
+        elem_id="stores",
     )
     # The browser changes the boxes with the model, and the server takes what comes: it is checked
     # where it is looked up, against what this visitor may see.
     stores.preprocess = lambda payload: payload  # type: ignore[method-assign]
     lmbda = gr.Slider(
         0, 1, settings.lmbda, step=0.01, label="λ, weight of the memory",
-        info="p = λ p_kNN + (1 − λ) p_LM",
+        info="p = λ p_kNN + (1 − λ) p_LM", elem_id="lmbda",
     )  # fmt: skip
     k = gr.Slider(
         1, MOST_NEIGHBORS, settings.k, step=1, label="k, neighbors",
-        info="Places in the texts that vote on each word.",
+        info="Places in the texts that vote on each word.", elem_id="k",
     )  # fmt: skip
     temperature = gr.Number(
         settings.temperature, label="τ, temperature", minimum=1e-6,
-        info="Small: the nearest neighbor decides. Large: all count alike.",
+        info="Small: the nearest neighbor decides. Large: all count alike.", elem_id="temperature",
     )  # fmt: skip
     gate = gr.Checkbox(
         bool(library.gates),
@@ -132,6 +147,20 @@ def _controls(server: Server) -> Controls:
     # Who moves the slider wants to see what it does.
     lmbda.input(outputs=[gate], js="() => false", **INSTANT)
     return controls
+
+
+def _follow(page: Any, controls: Controls) -> None:
+    """Lets the answers follow the controls in the browser, without a request."""
+    everything = [*controls.lookup, controls.use]
+    told = {"inputs": everything, "js": "(...all) => { knnLogits.controls(...all); }", **INSTANT}
+    page.load(**told)
+    for one in everything:
+        one.change(**told)
+    # What the page's address asks for is filled in, and written.
+    form = [controls.prompt, *controls.lookup[1:]]
+    page.load(
+        inputs=form, outputs=form, js="(...now) => knnLogits.fromLink(...now)", **INSTANT
+    ).then(js="() => { knnLogits.runLink(); }", **INSTANT)
 
 
 # JavaScript: what the knobs show for the chosen datastores, and the boxes of the chosen model.

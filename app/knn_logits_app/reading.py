@@ -5,7 +5,7 @@ All that tells the two apart on the page is here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,9 @@ import torch
 
 from knn_logits import Datastore, LimitError, Limits, pair_tokenizer
 from knn_logits_app.requests import RequestError
+
+# A text to explain may have so many times the tokens of a prompt.
+WINDOWS = 4
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,13 @@ class Given:
         ids: int64 [1, tokens], the text so far: a prompt, the token that starts a decoder's text,
             or a text to explain.
         shown: How the text on the page begins.
+        begun: How the answer begins, where that was given.
     """
 
     inputs: dict[str, Any]
     ids: torch.Tensor
     shown: str = ""
+    begun: str = ""
 
 
 class Reading:
@@ -68,25 +73,49 @@ class Reading:
         """
         return piece if written or not self.sources else piece.lstrip()
 
-    def prompt(self, text: str, limits: Limits, new_tokens: int) -> Given:
+    def prompt(
+        self, text: str, limits: Limits, new_tokens: int, begun: Sequence[int] = ()
+    ) -> Given:
         """A text to write on from, or to.
+
+        Args:
+            text: The text.
+            limits: What is allowed.
+            new_tokens: Tokens to write.
+            begun: Tokens with which the answer begins.
 
         Raises:
             LimitError: when it is longer than is allowed, or than the model reads.
-            RequestError: when it holds no token.
+            RequestError: when it holds no token, or the model has not those of the answer.
         """
-        if self._pairs is None:
-            ids = self._text_ids(text, limits, new_tokens)
-            return Given({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, ids, text)
+        if not all(0 <= one < len(self._tokenizer) for one in begun):
+            raise RequestError("This model has no such token.")
+        given = self._causal if self._pairs is None else self._to_source
+        return given(text, limits, new_tokens, list(begun))
+
+    def _causal(self, text: str, limits: Limits, new_tokens: int, begun: list[int]) -> Given:
+        ids = self._text_ids(text, limits, new_tokens + len(begun))
+        ids = torch.cat([ids, ids.new_tensor([begun])], dim=-1)
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        return Given(inputs, ids, text, self._text(begun))
+
+    def _to_source(self, text: str, limits: Limits, new_tokens: int, begun: list[int]) -> Given:
+        assert self._pairs is not None
         inputs = self._source(text, limits)
         limits.check(new_tokens=new_tokens)
-        if self._context is not None and new_tokens + len(self._pairs.opening) > self._context:
+        whole = new_tokens + len(begun) + len(self._pairs.opening)
+        if self._context is not None and whole > self._context:
             raise LimitError(
                 f"{new_tokens:,} new tokens are asked for; the model writes fewer than "
                 f"{self._context:,}: ask for less"
             )
-        start = torch.tensor([self._pairs.opening[:1]], device=self._model.device)
-        return Given(inputs, start)
+        start = torch.tensor([[*self._pairs.opening[:1], *begun]], device=self._model.device)
+        if begun:
+            inputs["decoder_input_ids"] = start
+        return Given(inputs, start, begun=self._text(begun))
+
+    def _text(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
 
     def whole(self, text: str, source: str | None, limits: Limits) -> Given:
         """A text that exists already, and what it was written to.
@@ -98,7 +127,13 @@ class Reading:
         if self._pairs is None:
             if source is not None:
                 raise RequestError("This model reads no source: leave the source out.")
-            ids = self._text_ids(text, limits)
+            ids = self._ids(text)
+            # It is read in windows, so that it may be longer than what the model reads at once.
+            most = WINDOWS * limits.prompt_tokens
+            if ids.shape[1] > most:
+                raise LimitError(
+                    f"the text has {ids.shape[1]:,} tokens; {most:,} are allowed: shorten it"
+                )
             if ids.shape[1] < 2:
                 raise RequestError("The text is too short: one word has nothing before it.")
             return Given({"input_ids": ids}, ids)
@@ -111,8 +146,12 @@ class Reading:
         return Given({**inputs, "decoder_input_ids": ids}, ids)
 
     def _text_ids(self, text: str, limits: Limits, new_tokens: int = 0) -> torch.Tensor:
+        ids = self._ids(text)
+        limits.check(prompt_tokens=ids.shape[1], new_tokens=new_tokens, context=self._context)
+        return ids
+
+    def _ids(self, text: str) -> torch.Tensor:
         ids = self._tokenizer(text, verbose=False)["input_ids"]
-        limits.check(prompt_tokens=len(ids), new_tokens=new_tokens, context=self._context)
         if not ids:
             raise RequestError("The text holds no token: write something first.")
         return torch.tensor([ids], device=self._model.device)

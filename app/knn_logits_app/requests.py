@@ -23,7 +23,8 @@ class RequestError(KNNLogitsError):
 class Lookup:
     """Which datastores to ask, and how. None takes the datastore's own setting.
 
-    `gate` lets the datastore's gate choose λ at each word, where it has one.
+    `gate` lets the datastore's gate choose λ at each word, where it has one. `without` are the ids
+    of documents that are left out, `max_neighbors` the passages kept for a token.
     """
 
     stores: tuple[str, ...]
@@ -31,6 +32,8 @@ class Lookup:
     lmbda: float | None = None
     temperature: float | None = None
     gate: bool = False
+    without: tuple[str, ...] = ()
+    max_neighbors: int = 3
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Writing:
         sampling_temperature: Of the drawing.
         top_p: Nucleus of the drawing.
         seed: Of the drawing.
+        begun: Tokens with which the answer begins.
     """
 
     prompt: str
@@ -58,6 +62,7 @@ class Writing:
     sampling_temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
+    begun: tuple[int, ...] = ()
 
 
 def text_of(value: Any, name: str = "text", *, most: int = MOST_CHARACTERS) -> str:

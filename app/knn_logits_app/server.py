@@ -15,10 +15,12 @@ import torch
 from gradio.utils import get_upload_folder
 
 from knn_logits import Limits
+from knn_logits_app.api import json_for_tools
+from knn_logits_app.bundle import ASSETS, head
 from knn_logits_app.door import Names, close_door
 from knn_logits_app.folder import private_folder, told_to_end
 from knn_logits_app.guard import House, middleware
-from knn_logits_app.layout import ASSETS, Server
+from knn_logits_app.layout import Server
 from knn_logits_app.library import Library
 from knn_logits_app.page import build_page
 from knn_logits_app.quotas import Quotas
@@ -152,6 +154,7 @@ def launch(
         show_error=False,
         theme=theme(),
         css_paths=[ASSETS / "app.css"],
+        head=head(),
         js=(ASSETS / "ready.js").read_text(encoding="utf-8"),
         footer_links=["api"],
         run_history=False,
@@ -164,6 +167,7 @@ def launch(
         _frontend=False,
         app_kwargs={"middleware": middleware(house)},
     )
+    json_for_tools(page)
     close_door(page.server, Names([*names, *([host] if host else [])]))
     if block:
         with told_to_end():

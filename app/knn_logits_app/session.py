@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import LogitsProcessor
 
@@ -27,18 +27,31 @@ from knn_logits import (
     explain,
 )
 from knn_logits_app.library import Library
+from knn_logits_app.live import Live, Shown, texts
 from knn_logits_app.reading import Given
 from knn_logits_app.requests import Lookup, RequestError, Writing
 from knn_logits_app.sampling import samplers
 from knn_logits_app.streaming import SentenceEnd, TokenStream
-from knn_logits_app.traced import named, words_only
+from knn_logits_app.traced import END, named, words_only
 
-# Passages shown for a token.
-PASSAGES = 3
 # Of what else might have stood in a token's place.
 CANDIDATES = 5
 SIGNS = ("λ", "τ", "k", "p")
 _FRAME_SECONDS = 0.06
+
+
+class Piece(NamedTuple):
+    """What one token adds to a text.
+
+    Attributes:
+        text: The piece.
+        share: The neighbors' share in the token.
+        changed: Whether the model alone would have put another token.
+    """
+
+    text: str
+    share: float
+    changed: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,7 +60,8 @@ class Answer:
 
     Attributes:
         prompt: What it goes on from; empty where it begins a text of its own.
-        words: Pieces of text with the neighbors' share in each, while it is written.
+        begun: How the answer itself begins, where that was given.
+        words: Its pieces, while it is written.
         knn: Whether the neighbors had a say.
         done: Whether it is whole.
         trace: Sources of the whole text; None without kNN.
@@ -55,10 +69,13 @@ class Answer:
         tokens: Tokens written.
         seconds: How long the writing took, the trace not counted.
         passes: Forward passes of the model, where they were counted.
+        metric: How the datastores compare keys.
+        live: What the neighbors said at each step, for the browser; None where that is too much.
     """
 
     prompt: str
-    words: tuple[tuple[str, float], ...] = ()
+    begun: str = ""
+    words: tuple[Piece, ...] = ()
     knn: bool = False
     done: bool = False
     trace: Trace | None = None
@@ -66,11 +83,13 @@ class Answer:
     tokens: int = 0
     seconds: float = 0.0
     passes: int | None = None
+    metric: str = "l2"
+    live: tuple[dict[str, Any], list[Shown]] | None = None
 
     @property
     def text(self) -> str:
         """What was written."""
-        return "".join(word for word, _ in self.words)
+        return self.begun + "".join(one.text for one in self.words)
 
 
 @dataclass
@@ -131,6 +150,7 @@ class Session:
             "k": lookup.k,
             "lmbda": gate if gate is not None and lookup.gate else lookup.lmbda,
             "temperature": lookup.temperature,
+            "exclude": list(lookup.without) or None,
         }
 
     def check_writing(
@@ -141,7 +161,7 @@ class Session:
         Returns:
             What the model is given, and the datastores.
         """
-        given = library.reading.prompt(wanted.prompt, self.limits, wanted.new_tokens)
+        given = library.reading.prompt(wanted.prompt, self.limits, wanted.new_tokens, wanted.begun)
         return given, self.stores(library, wanted.lookup, own) if wanted.lookup else []
 
     def write(
@@ -172,7 +192,7 @@ class Session:
             threading.Thread(
                 target=self._run, args=(side, news, *arguments), name=f"write-{side}", daemon=True
             ).start()
-        answers = {side: Answer(given.shown, knn=side == "knn") for side in sides}
+        answers = {side: Answer(given.shown, given.begun, knn=side == "knn") for side in sides}
         try:
             while not all(answer.done for answer in answers.values()):
                 side, what = news.get()
@@ -208,7 +228,7 @@ class Session:
         reading = library.reading
         with ExitStack() as stack:
             processors: list[LogitsProcessor] = []
-            knn = None
+            knn, live = None, None
             if stores and wanted.lookup:
                 settings = self.settings(library, wanted.lookup)
                 knn = stack.enter_context(
@@ -220,25 +240,30 @@ class Session:
                     )
                 )
                 processors.append(knn)
+                live = Live(knn.memory, greedy=not wanted.sample)
             if wanted.sample:
                 processors += samplers(wanted.seed, wanted.sampling_temperature, wanted.top_p)
             pieces = Pieces(tokenizer, given.ids[0].tolist())
-            words: list[tuple[str, float]] = []
-            last = time.monotonic()
-            started = last
+            words: list[Piece] = []
+            started = last = time.monotonic()
+            so_far = Answer(given.shown, given.begun, knn=knn is not None)
 
             def on_token(token: int) -> None:
                 nonlocal last
                 if token in reading.silent:
                     return
+                share, changed = 0.0, False
                 vote = knn.vote if knn else None
-                share = vote.influence(0, token) if vote else 0.0
-                written = any(word for word, _ in words)
-                words.append((reading.begins(pieces.add(token), written), share))
+                if vote is not None and live is not None:
+                    share = vote.influence(0, token)
+                    changed = int(vote.log_p_lm[0].argmax()) != token
+                    live.add(vote, [token])
+                written = bool(given.begun) or any(one.text for one in words)
+                words.append(Piece(reading.begins(pieces.add(token), written), share, changed))
                 now = time.monotonic()
                 if now - last >= _FRAME_SECONDS:
                     last = now
-                    tell(Answer(given.shown, tuple(words), knn=knn is not None, tokens=len(words)))
+                    tell(replace(so_far, words=tuple(words), tokens=len(words)))
 
             criteria: list[Any] = [deadline]
             if wanted.one_sentence:
@@ -260,18 +285,20 @@ class Session:
             stopped = None
             if deadline.over and len(words) < wanted.new_tokens:
                 stopped = "stopped" if deadline.cancelled else "the time is up"
-            answer = Answer(
-                given.shown, tuple(words), knn=knn is not None, stopped=stopped,
-                tokens=len(words), seconds=seconds, passes=knn.passes + 1 if knn else None,
+            answer = replace(
+                so_far, words=tuple(words), stopped=stopped, tokens=len(words), seconds=seconds,
+                passes=knn.passes + 1 if knn else None, metric=live.metric if live else "l2",
             )  # fmt: skip
-            if knn is None or wanted.lookup is None:
-                tell(_done(answer))
+            if knn is None or live is None or wanted.lookup is None:
+                tell(replace(answer, done=True))
                 return
             # The words are there; the passages take a moment more.
             tell(answer)
-            trace = knn.trace(output, tokenizer, max_neighbors=PASSAGES)
-            trace = _named(trace, stores, wanted.lookup)
-            tell(_done(answer, words_only(trace, reading.silent)))
+            trace = knn.trace(output, tokenizer, max_neighbors=wanted.lookup.max_neighbors)
+            names = _names(stores, wanted.lookup)
+            trace = words_only(Trace([named(trace[0], names)]), reading.silent)
+            packed = live.packed(texts(tokenizer, reading.silent, END), names)
+            tell(replace(answer, done=True, trace=trace, live=packed))
 
     def explain(
         self,
@@ -295,41 +322,40 @@ class Session:
         stores = self.stores(library, lookup, own)
         settings = self.settings(library, lookup)
         started = time.monotonic()
+        memory = library.memory.over(stores).asked(scoring=True, **settings)
+        live = Live(memory, greedy=False)
         trace = explain(
             library.model,
             library.tokenizer,
-            library.memory.over(stores),
+            memory,
             text,
             source=source,
-            max_neighbors=PASSAGES,
+            max_neighbors=lookup.max_neighbors,
             candidates=CANDIDATES,
-            **settings,
+            on_vote=live.add,
         )
-        trace = _named(trace, stores, lookup)
-        trace = words_only(trace, reading.silent)
-        words: list[tuple[str, float]] = []
+        names = _names(stores, lookup)
+        trace = words_only(Trace([named(trace[0], names)]), reading.silent)
+        words: list[Piece] = []
         for token in trace[0].tokens:
-            written = any(word for word, _ in words)
-            words.append((reading.begins(token.token, written), token.influence))
+            written = any(one.text for one in words)
+            words.append(Piece(reading.begins(token.token, written), token.influence))
         return Answer(
             trace[0].prompt,
-            tuple(words),
+            words=tuple(words),
             knn=True,
             done=True,
             trace=trace,
             tokens=len(words),
             seconds=time.monotonic() - started,
+            metric=live.metric,
+            live=live.packed(texts(library.tokenizer, reading.silent, END), names),
         )
 
 
-def _named(trace: Trace, stores: list[Datastore], lookup: Lookup) -> Trace:
-    """The trace with the datastores' names on the page."""
-    names = {store.name: name for store, name in zip(stores, lookup.stores, strict=True)}
-    return Trace([named(trace[0], names)])
-
-
-def _done(answer: Answer, trace: Trace | None = None) -> Answer:
-    return replace(answer, done=True, trace=trace)
+def _names(stores: list[Datastore], lookup: Lookup) -> dict[str, str]:
+    """The datastores' names on the page, by their own."""
+    return {store.name: name for store, name in zip(stores, lookup.stores, strict=True)}
 
 
 def friendly(error: BaseException) -> str:

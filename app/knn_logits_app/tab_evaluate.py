@@ -43,7 +43,7 @@ def build(server: Server, controls: Controls) -> None:
         elem_id="evaluate-text",
     )
     button = gr.Button("Evaluate", variant="primary", size="md", elem_id="evaluate")
-    output = layout.words_html(elem_id="evaluated")
+    output = layout.html_place(elem_id="evaluated")
 
     def on_evaluate(request: gr.Request, *values: Any) -> str:
         try:

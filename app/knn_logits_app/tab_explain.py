@@ -17,8 +17,8 @@ TEXT_LABEL = "Any text: yours, a model’s, a document’s"
 TARGET_LABEL = "What was written to it: by you, a model, a translator"
 
 
-def build(server: Server, controls: Controls) -> None:
-    """Lays the tab out and connects it."""
+def build(server: Server, controls: Controls) -> Any:
+    """Lays the tab out and connects it; gives the place of its answers."""
     library = server.session.first
     source = layout.followed(
         server,
@@ -43,22 +43,20 @@ def build(server: Server, controls: Controls) -> None:
         elem_id="explain-text",
     )
     button = gr.Button("Explain", variant="primary", elem_id="explain")
-    output = layout.words_html(elem_id="explained")
+    output = layout.answers_place(elem_id="explained")
 
     def on_explain(request: gr.Request, *values: Any) -> str:
         try:
             model, lookup, (read, given) = layout.split(server, values)
             reads = server.session.library(model).reading.sources
-            return explain_html(
-                server,
-                model,
-                text_of(given),
-                lookup(),
-                request.session_hash,
-                text_of(read, "source") if reads else None,
-            )
+            library = server.session.library(model)
+            own = server.visitors.stores(request.session_hash)
+            source = text_of(read, "source") if reads else None
+            answer = server.work.explain(library, text_of(given), lookup(), own, source)
+            asked = {"values": values, "model": library.name}
+            return views.frame({"text": answer}, asked, kind="explain")
         except Exception as error:
-            return views.notice(friendly(error), kind="error")
+            return views.message(friendly(error))
 
     run: dict[str, Any] = {
         "fn": on_explain,
@@ -70,20 +68,4 @@ def build(server: Server, controls: Controls) -> None:
     }
     button.click(**run)
     text.submit(**run)
-
-
-def explain_html(
-    server: Server,
-    model: Any,
-    text: str,
-    lookup: Any,
-    visitor: str | None,
-    source: str | None = None,
-) -> str:
-    """A text's words and their sources as HTML."""
-    session = server.session
-    library = session.library(model)
-    own = server.visitors.stores(visitor)
-    metric = session.stores(library, lookup, own)[0].manifest.metric
-    answer = server.work.explain(library, text, lookup, own, source)
-    return views.answers_html({"text": answer}, metric=metric, name="explain")
+    return output

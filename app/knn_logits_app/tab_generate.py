@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from knn_logits_app import layout, views
-from knn_logits_app.requests import MOST_CHARACTERS, Lookup, Writing, writing_of
-from knn_logits_app.session import Answer, Session, friendly
+from knn_logits_app.asking import Ask, ask_of
+from knn_logits_app.library import Library, first_words
+from knn_logits_app.requests import MOST_CHARACTERS, Lookup, writing_of
+from knn_logits_app.session import friendly
 
 if TYPE_CHECKING:
     from knn_logits_app.layout import Controls, Server
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 
 PROMPT_LABEL = "Begin a text, or take one below; the model goes on"
 SOURCE_LABEL = "The source: what the model reads, such as a sentence to translate"
+
+# What the form says of the writing, behind the prompt and the two switches.
+_HOW = ("new_tokens", "one_sentence", "sample", "sampling_temperature", "top_p", "seed")
 
 # Not gradio's accordion, for the reason that tabs.js gives.
 FOLD = (
@@ -32,29 +38,29 @@ element.addEventListener("click", (event) => {
 """
 
 
-def first_answer(session: Session) -> str:
+def first_answer(server: Server) -> str:
     """What the page shows before anybody asked: the first example, answered."""
+    session = server.session
     library = session.first
     if not library.examples:
         return ""
     example = library.examples[0]
-    wanted = Writing(
-        example.prompt,
-        Lookup(example.stores, gate=True),
-        compare=True,
-        new_tokens=min(40, session.limits.new_tokens),
+    store = layout.shown_settings(library.stores[example.stores[0]])
+    # What the form of the page holds at first.
+    values = [
+        library.name, list(example.stores), store.lmbda, store.k, store.temperature,
+        bool(library.gates), example.prompt, True, True, min(40, session.limits.new_tokens),
         # A source may hold several sentences.
-        one_sentence=not library.reading.sources,
-    )
-    answers: dict[str, Answer] = {}
-    for frame in session.write(library, wanted, session.limits.deadline()):
-        answers = frame
-    metric = library.stores[example.stores[0]].manifest.metric
-    return views.answers_html(answers, metric=metric, name="write")
+        not library.reading.sources, False, 1, 0.95, 0,
+    ]  # fmt: skip
+    shown = ""
+    for shown in write_json(server, values, None):  # noqa: B007
+        pass
+    return shown
 
 
-def build(server: Server, controls: Controls) -> None:
-    """Lays the tab out and connects it."""
+def build(server: Server, controls: Controls) -> Any:
+    """Lays the tab out and connects it; gives the place of its answers."""
     session = server.session
     library = session.first
     examples = library.examples
@@ -83,6 +89,7 @@ def build(server: Server, controls: Controls) -> None:
             min_width=220,
             elem_id="compare",
         )
+    controls.use, controls.prompt = knn, prompt
     gr.HTML(FOLD, js_on_load=FOLDING, apply_default_css=False)
     with gr.Row(elem_id="sampling"):
         most = session.limits.new_tokens
@@ -92,30 +99,21 @@ def build(server: Server, controls: Controls) -> None:
         heat = gr.Slider(0.05, 3, 1, step=0.05, label="Sampling temperature")
         top_p = gr.Slider(0.05, 1, 0.95, step=0.01, label="top-p")
         seed = gr.Number(0, label="Seed", precision=0, minimum=0)
-    output = layout.words_html(first_answer(session), elem_id="answers")
-
-    names = ("new_tokens", "one_sentence", "sample", "sampling_temperature", "top_p", "seed")
+    output = layout.answers_place(first_answer(server), elem_id="answers")
 
     def on_write(request: gr.Request, *values: Any) -> Iterator[str]:
         try:
-            model, wanted_lookup, (text, use, both, *how) = layout.split(server, values)
-            names = (
-                "new_tokens",
-                "one_sentence",
-                "sample",
-                "sampling_temperature",
-                "top_p",
-                "seed",
-            )
-            wanted = writing_of(
-                text,
-                wanted_lookup() if use is True else None,
-                compare=both,
-                **dict(zip(names, how, strict=True)),
-            )
-            yield from write_html(server, model, wanted, request.session_hash)
+            yield from write_json(server, values, request.session_hash)
         except Exception as error:
-            yield views.notice(friendly(error), kind="error")
+            yield views.message(friendly(error))
+
+    def on_ask(request: gr.Request, event: gr.EventData) -> Iterator[str]:
+        try:
+            ask = ask_of(event._data, len(inputs))
+            check(*ask.values)
+            yield from write_json(server, ask.values, request.session_hash, ask)
+        except Exception as error:
+            yield views.message(friendly(error))
 
     inputs = [
         *controls.lookup, prompt, knn, compare, length, sentence, sample, heat, top_p, seed,
@@ -123,7 +121,7 @@ def build(server: Server, controls: Controls) -> None:
 
     def check(*values: Any) -> None:
         _, _, (text, _, _, *how) = layout.split(server, values)
-        given = {name: one for name, one in zip(names, how, strict=True) if one is not None}
+        given = {name: one for name, one in zip(_HOW, how, strict=True) if one is not None}
         layout.check(server, values, text)
         wanted = writing_of("text", None, **given)
         session.limits.check(new_tokens=wanted.new_tokens)
@@ -143,7 +141,7 @@ def build(server: Server, controls: Controls) -> None:
         **layout.INSTANT,
     )
     write.click(**run)
-    prompt.submit(**run)
+    output.ask(on_ask, outputs=[output], **layout.MODEL)
     for chip, example in zip(chips, examples, strict=True):
         taken = chip.click(
             outputs=[prompt, controls.stores],
@@ -156,16 +154,60 @@ def build(server: Server, controls: Controls) -> None:
         server.visitors.stop(request.session_hash)
 
     stop.click(on_stop, **layout.LIGHT)
+    return output
 
 
-def write_html(server: Server, model: Any, wanted: Writing, visitor: str | None) -> Iterator[str]:
-    """The answers as HTML, while they are written."""
+def write_json(
+    server: Server, values: Sequence[Any], visitor: str | None, ask: Ask | None = None
+) -> Iterator[str]:
+    """The answers as the browser draws them, while they are written.
+
+    Args:
+        server: What the handlers of a page work with.
+        values: Those of the form.
+        visitor: Who asks.
+        ask: In which other way the answer is wanted.
+    """
     session = server.session
+    model, lookup, (text, use, both, *how) = layout.split(server, values)
     library = session.library(model)
+    wanted = writing_of(
+        text,
+        lookup() if use is True else None,
+        compare=both,
+        **dict(zip(_HOW, how, strict=True)),
+    )
+    if ask is not None and wanted.lookup is not None:
+        left = max(1, session.limits.new_tokens - len(ask.begun))
+        wanted = replace(
+            wanted,
+            lookup=replace(wanted.lookup, without=ask.without),
+            compare=False,
+            begun=ask.begun,
+            new_tokens=min(wanted.new_tokens, left),
+        )
     own = server.visitors.stores(visitor)
-    metric = "l2"
-    if wanted.lookup:
-        metric = session.stores(library, wanted.lookup, own)[0].manifest.metric
+    asked: dict[str, Any] = {"values": list(values), "model": library.name}
+    asked["chips"] = chips(server, library, wanted.lookup, visitor)
+    if ask is not None:
+        asked |= {"begun": ask.begun, "without": ask.without}
     with server.visitors.running(visitor, session.limits.deadline()) as deadline:
         for answers in server.work.write(library, wanted, deadline, own):
-            yield views.answers_html(answers, metric=metric, name="write")
+            if ask is None:
+                yield views.frame(answers, asked)
+            else:
+                yield views.frame(answers, asked, kind=ask.kind, note=ask.note)
+
+
+def chips(
+    server: Server, library: Library, lookup: Lookup | None, visitor: str | None
+) -> list[str]:
+    """What can be asked of the datastores that are chosen."""
+    if lookup is None:
+        return []
+    own = server.visitors.stores(visitor)
+    found = [one.prompt for one in library.examples if set(one.stores) <= set(lookup.stores)]
+    for name in lookup.stores:
+        if name in own:
+            found += first_words(own[name], library.tokenizer)
+    return found[:6]

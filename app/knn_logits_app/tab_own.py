@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from knn_logits_app import layout, markup, views
+from knn_logits_app.library import first_words
 from knn_logits_app.own_text import Progress, build_own, documents_of
 from knn_logits_app.requests import RequestError
 from knn_logits_app.session import friendly
@@ -83,13 +84,13 @@ def build(server: Server, controls: Controls) -> None:
         cancel = gr.Button("Cancel", size="md", elem_id="cancel")
         sample = gr.Button("Take a sample text", size="md", visible=not reads)
         delete = gr.Button("Delete it now", size="md", elem_id="delete")
-    output = layout.words_html(elem_id="built")
+    output = layout.html_place("knnLogits.tries(element, watch);", elem_id="built")
 
     def choices(model: Any, visitor: str | None, chosen: Any = None) -> Any:
         known = [*server.session.library(model).stores, *server.visitors.stores(visitor)]
         return gr.CheckboxGroup(choices=known, value=chosen or known[:1])
 
-    def on_build(request: gr.Request, *values: Any) -> Iterator[tuple[Any, Any]]:
+    def on_build(request: gr.Request, *values: Any) -> Iterator[tuple[Any, Any, Any]]:
         model, _, (read, text, uploaded) = layout.split(server, values)
         paths = [str(one) for one in uploaded or []]
         try:
@@ -109,7 +110,8 @@ def build(server: Server, controls: Controls) -> None:
                 for step in steps:
                     if isinstance(step, Progress):
                         phase = _PHASES.get(step.phase, step.phase)
-                        yield views.progress_html(phase, step.done, step.total), gr.skip()
+                        shown = views.progress_html(phase, step.done, step.total)
+                        yield shown, gr.skip(), gr.skip()
                     else:
                         done = (
                             f"{markup.count(step.manifest.documents, 'document')}, "
@@ -118,12 +120,15 @@ def build(server: Server, controls: Controls) -> None:
                         )
                         if skipped:
                             done += f" {skipped} parts could not be read."
+                        tried = first_words(step, library.tokenizer)
                         yield (
-                            views.notice(done, kind="done"),
+                            views.notice(done, kind="done") + markup.tries(tried),
                             choices(model, visitor, [OWN_TEXT]),
+                            # It was fitted for another text.
+                            False,
                         )
         except Exception as error:
-            yield views.notice(friendly(error), kind="error"), gr.skip()
+            yield views.notice(friendly(error), kind="error"), gr.skip(), gr.skip()
         finally:
             for path in paths:
                 Path(path).unlink(missing_ok=True)
@@ -138,7 +143,7 @@ def build(server: Server, controls: Controls) -> None:
     start.click(
         on_build,
         [*controls.lookup, source, pasted, files],
-        [output, controls.stores],
+        [output, controls.stores, controls.gate],
         validator=layout.validator(
             lambda *values: layout.check(server, values, *values[-3:-1], most=most)
         ),

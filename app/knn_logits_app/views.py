@@ -1,179 +1,193 @@
-"""An answer as HTML: words by the neighbors' share in them, and what is behind each word.
+"""An answer as the browser gets it: JSON, from which `assets/` draws what a visitor sees.
 
-Pure functions: answer in, text out. Whatever comes from a corpus, a model or a visitor passes
-`text()`, which escapes it; links lead to http and https only. The component that shows the result
-inserts it as a value of a JavaScript template, never as a part of one.
+Nothing is drawn here. What comes from a corpus, a model or a visitor is a string of this JSON, and
+the browser makes text of it, never elements.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-from knn_logits import contradiction
-from knn_logits_app.markup import LEVELS, count, level, percent, text
-from knn_logits_app.panels import panel
+from knn_logits import (
+    DocumentShare,
+    NeighborTrace,
+    Rival,
+    SequenceTrace,
+    TokenTrace,
+)
+from knn_logits_app.live import Shown
+from knn_logits_app.markup import text
 from knn_logits_app.session import Answer
-from knn_logits_app.words import Word, words_of
+
+# Documents of a token that are listed; the others are counted.
+_LISTED = 64
 
 
-def legend() -> str:
-    """What colours and lines mean."""
-    shown = "".join(
-        f'<li><span class="kl-w kl-l{4 - place}">{name}</span></li>'
-        for place, (_, name) in reversed(list(enumerate(LEVELS)))
-    )
-    return (
-        '<div class="kl-legend"><span>How much of a word’s probability the memory gave:</span>'
-        f'<ul>{shown}</ul><span class="kl-hint">Click a word, or press Tab and Enter, to see '
-        "where it comes from.</span></div>"
-    )
-
-
-def answers_html(answers: Mapping[str, Answer], *, metric: str = "l2", name: str = "word") -> str:
-    """Answers side by side, and below them what is behind the words of the one with kNN.
+def frame(
+    answers: Mapping[str, Answer],
+    asked: Mapping[str, Any],
+    *,
+    kind: str = "write",
+    note: Sequence[str] = (),
+) -> str:
+    """Answers as far as they are written.
 
     Args:
         answers: Under "lm" the model's own, under "knn" the one with the neighbors' votes,
             or under "text" one that was explained.
-        metric: How the datastores compare keys.
-        name: Begins the names of elements; another for each place of a page.
+        asked: What was asked for, as the browser needs it to ask for more.
+        kind: "write", "explain", or why an answer was written anew: "branch" or "without".
+        note: What the browser says of it: the token chosen, or the document left out.
     """
-    together = ", both texts at once" if len(answers) > 1 else ""
-    columns = "".join(
-        _column(
-            answers[side],
-            side,
-            name,
-            "read in one pass" if side == "text" else _pace(answers[side]) + together,
-        )
-        for side in _TITLES
-        if side in answers
-    )
-    many = " kl-two" if len(answers) > 1 else ""
-    parts = [f'<div class="kl-grid{many}">{columns}</div>']
-    knn = answers.get("knn") or answers.get("text")
-    if knn is not None:
-        parts += [_nothing_near(knn), legend(), _panels(knn, name, metric)]
-    return "".join(parts)
+    sides = {side: _side(answer) for side, answer in answers.items()}
+    return _json({"kind": kind, "asked": asked, "note": list(note), "sides": sides})
 
 
-def _nothing_near(answer: Answer) -> str:
-    """A warning where the memory holds nothing like the text."""
-    if answer.trace is None or answer.trace[0].near is not False:
-        return ""
-    return (
-        '<p class="kl-far" role="status"><b>Nothing near.</b> The memory holds nothing like this '
-        "text. What it says here may be about something else.</p>"
-    )
+def chat_frame(sequence: SequenceTrace, metric: str, most: int) -> str:
+    """An answer in a chat: no more than so many tokens, and nothing that a visitor could ask for.
+
+    Args:
+        sequence: The answer.
+        metric: How the datastores compare keys.
+        most: Tokens with what is behind them; of the others there is the text.
+    """
+    traced, rest = sequence.tokens[:most], sequence.tokens[most:]
+    plain = [
+        replace(one, neighbors=[], documents=[], candidates=[], by_memory=None) for one in rest
+    ]
+    shown = replace(sequence, prompt="", tokens=[*traced, *plain])
+    side = {
+        "prompt": "", "begun": "", "knn": True, "done": True, "stopped": None, "passes": None,
+        "tokens": len(shown.tokens), "seconds": 0, "trace": packed(shown), "live": None,
+        "metric": metric,
+    }  # fmt: skip
+    return _json({"kind": "chat", "asked": {}, "note": [], "sides": {"knn": side}})
 
 
-def _pace(answer: Answer) -> str:
-    """How the words came, so that nobody compares speeds of different kinds unawares."""
-    passes = answer.passes
-    if passes is None or passes >= answer.tokens:
-        return "written one by one"
-    return f"{passes} pass{'' if passes == 1 else 'es'} of the model, drafted from the memory"
+def message(line: str, *, kind: str = "error") -> str:
+    """One line in an answer's place."""
+    return _json({"message": line, "kind": kind})
 
 
-_TITLES = {"lm": "The model alone", "knn": "With its memory (kNN)", "text": "The text"}
-
-
-def _column(answer: Answer, side: str, name: str, pace: str) -> str:
-    words = words_of(answer.words)
-    traced = answer.trace is not None
-    opened = _opened(words) if traced else None
-    tokens = answer.trace[0].tokens if answer.trace is not None else []
-    shown = "".join(
-        text(word.space)
-        + _word(
-            word,
-            place,
-            name,
-            traced=traced,
-            knn=answer.knn,
-            opened=place == opened,
-            against=contradiction([tokens[one] for one in word.tokens if one < len(tokens)])
-            is not None,
-        )
-        for place, word in enumerate(words)
-    )
-    caret = "" if answer.done else '<span class="kl-caret" aria-hidden="true"></span>'
-    return (
-        f'<article class="kl-answer kl-side-{side}"><h2>{_TITLES[side]}</h2>'
-        f'<div class="kl-text" dir="auto"><span class="kl-prompt">{text(answer.prompt)}</span>'
-        f"{shown}{caret}</div>{_footer(answer, pace, traced=traced)}</article>"
-    )
-
-
-def _panels(answer: Answer, name: str, metric: str) -> str:
+def _side(answer: Answer) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "prompt": answer.prompt,
+        "begun": answer.begun,
+        "knn": answer.knn,
+        "done": answer.done,
+        "stopped": answer.stopped,
+        "tokens": answer.tokens,
+        "seconds": round(answer.seconds, 3),
+        "passes": answer.passes,
+        "metric": answer.metric,
+    }
     if answer.trace is None:
-        return ""
-    words = words_of(answer.words)
-    opened = _opened(words)
-    tokens = answer.trace[0].tokens
-    panels = "".join(
-        panel(word, place, name, tokens, metric, opened=place == opened)
-        for place, word in enumerate(words)
-        if word.text
-    )
-    return f'<div class="kl-panels">{panels}</div>'
+        content["words"] = [[one.text, round(one.share, 3), one.changed] for one in answer.words]
+    else:
+        live, documents = answer.live or (None, [])
+        content["trace"] = packed(answer.trace[0], documents)
+        content["live"] = live
+    return content
 
 
-def _opened(words: Sequence[Word]) -> int | None:
-    """The word whose sources are shown first: the one that owes most to the memory."""
-    best = max(range(len(words)), key=lambda place: words[place].share, default=None)
-    return best if best is not None and level(words[best].share) else None
+class _Table:
+    """Documents by number: each is written once, however many words it is behind."""
+
+    def __init__(self, known: Sequence[Shown]) -> None:
+        self.rows = list(known)
+        self._numbers = {(one.store, one.document): place for place, one in enumerate(known)}
+
+    def number(self, one: DocumentShare | NeighborTrace) -> int:
+        key = (one.store, one.document)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.rows)
+            self.rows.append(Shown(one.store, one.document, one.title, one.uri))
+        return self._numbers[key]
 
 
-def _word(
-    word: Word,
-    place: int,
-    name: str,
-    *,
-    traced: bool,
-    knn: bool,
-    opened: bool = False,
-    against: bool = False,
-) -> str:
-    if not word.text:
-        return ""
-    if not knn:
-        return text(word.text)
-    shown = f'class="kl-w kl-l{level(word.share)}{" kl-not" if against else ""}"'
-    if not traced:
-        return f"<span {shown}>{text(word.text)}</span>"
-    return (
-        f'<span {shown} role="button" tabindex="0" aria-expanded="{str(opened).lower()}" '
-        f'aria-controls="{name}-{place}" title="{percent(word.share)} by the memory">'
-        f"{text(word.text)}</span>"
-    )
+def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str, Any]:
+    """A trace with each document written once; `assets/trace.js` makes the whole trace of it.
+
+    Args:
+        sequence: The trace.
+        documents: Those that are numbered already.
+    """
+    table = _Table(documents)
+    tokens = [_token(one, table) for one in sequence.tokens]
+    known = sequence.familiarity
+    return {
+        "prompt": sequence.prompt,
+        "familiarity": asdict(known) if known else None,
+        "near": sequence.near,
+        "tokens": tokens,
+        "documents": [[one.store, one.document, one.title, one.uri] for one in table.rows],
+    }
 
 
-def _footer(answer: Answer, pace: str, *, traced: bool) -> str:
-    parts = []
-    if answer.done or answer.seconds:
-        speed = count(answer.tokens, "token")
-        if answer.seconds > 0 and answer.tokens:
-            speed += f", {answer.tokens / answer.seconds:.0f} a second: {pace}"
-        parts.append(f"<span>{speed}</span>")
-    if answer.stopped:
-        parts.append(f"<span>ended early: {text(answer.stopped)}</span>")
-    if traced and answer.trace is not None:
-        content = json.dumps(answer.trace.to_dict(), ensure_ascii=True, separators=(",", ":"))
-        parts.append(
-            f'<button type="button" class="kl-save" data-trace="{text(content)}">'
-            "Download the trace (JSON)</button>"
-        )
-    elif answer.knn and answer.seconds:
-        parts.append("<span>looking the passages up …</span>")
-    return f'<div class="kl-foot">{"".join(parts)}</div>' if parts else ""
+def _token(token: TokenTrace, table: _Table) -> dict[str, Any]:
+    listed, rest = token.documents[:_LISTED], token.documents[_LISTED:]
+    return {
+        "token": token.token,
+        "token_id": token.token_id,
+        "p": _short(token.p),
+        "p_lm": _short(token.p_lm),
+        "p_knn": _short(token.p_knn),
+        "lmbda": _short(token.lmbda),
+        "influence": _short(token.influence),
+        "retrieval": token.retrieval,
+        "near": token.near,
+        "meaning": token.meaning,
+        "by_model": _rival(token.by_model, table),
+        "by_memory": _rival(token.by_memory, table),
+        "documents": [[table.number(one), _short(one.share)] for one in listed],
+        "rest": [len(rest), _short(sum(one.share for one in rest))],
+        "candidates": [
+            [one.token, one.token_id, _short(one.p), _short(one.p_lm), _short(one.p_knn)]
+            for one in token.candidates
+        ],
+        "neighbors": [_neighbor(one, table) for one in token.neighbors],
+    }
 
 
-def notice(message: str, *, kind: str = "note") -> str:
-    """One line for a visitor."""
-    return f'<p class="kl-notice kl-{kind}" role="status">{text(message)}</p>'
+def _rival(rival: Rival | None, table: _Table) -> list[Any] | None:
+    if rival is None:
+        return None
+    behind = rival.document
+    return [
+        rival.token,
+        _short(rival.p),
+        None if behind is None else table.number(behind),
+        None if behind is None else _short(behind.share),
+    ]
+
+
+def _neighbor(one: NeighborTrace, table: _Table) -> list[Any]:
+    number = table.number(one)
+    row = table.rows[number]
+    # A place within a document has a title and an address of its own.
+    title = None if one.title == row.title else one.title
+    uri = None if one.uri == row.uri else one.uri
+    numbers = [_short(one.weight), _short(one.distance), _short(one.influence)]
+    text = [one.entry, one.before, one.word, one.after]
+    return [number, *text, *numbers, title, uri, one.source, one.matched]
+
+
+def _short(value: float | None) -> float | None:
+    """A number with the digits that a float32 has."""
+    return None if value is None else float(f"{value:.7g}")
+
+
+def _json(content: Any) -> str:
+    """JSON that opens no element wherever it is put."""
+    return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def notice(line: str, *, kind: str = "note") -> str:
+    """One line for a visitor, as HTML."""
+    return f'<p class="kl-notice kl-{kind}" role="status">{text(line)}</p>'
 
 
 def progress_html(phase: str, done: int, total: int | None) -> str:
@@ -184,8 +198,3 @@ def progress_html(phase: str, done: int, total: int | None) -> str:
         f'<div class="kl-progress"><span>{text(phase)}: {count}</span>'
         f'<progress aria-label="{text(phase)}"{share}></progress></div>'
     )
-
-
-def plain(value: Any) -> Any:
-    """Values as JSON has them, for the API."""
-    return json.loads(json.dumps(value, default=str))

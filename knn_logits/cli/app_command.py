@@ -16,6 +16,8 @@ from knn_logits.cli import options
 from knn_logits.cli.common import interruptible, load_model, open_datastore, prepare
 from knn_logits.errors import ConfigError, MissingDependencyError
 
+_MOST_PROMPTS = 12
+
 
 def serve(
     model: options.Model,
@@ -31,6 +33,9 @@ def serve(
         int,
         typer.Option("--at-once", min=1, help="Visitors answered at the same time; others wait."),
     ] = 2,
+    examples: Annotated[
+        Path | None, typer.Option("--examples", help="Prompts to begin with, one a line.")
+    ] = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:
@@ -39,13 +44,14 @@ def serve(
         raise MissingDependencyError(
             'the page needs gradio: pip install "knn-logits[app]" (or run `make app` in a checkout)'
         )
+    prompts = _prompts(examples) if examples is not None else []
     datastores = [open_datastore(store) for store in stores]
     prepare(None)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits_app import Library, launch
 
     name = Path(model).name if Path(model).is_dir() else model
-    library = Library.of(name, loaded, tokenizer, datastores)
+    library = Library.of(name, loaded, tokenizer, datastores, prompts)
     with interruptible("the page is closed"):
         try:
             launch([library], host=host, port=port, at_once=at_once)
@@ -54,3 +60,17 @@ def serve(
             raise ConfigError(
                 f"the page cannot listen on this address ({reason}); give another --port or --host"
             ) from error
+
+
+def _prompts(file: Path) -> list[str]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "no text in UTF-8"
+        raise ConfigError(f"{file} cannot be read: {reason}") from error
+    found = [line.strip() for line in lines if line.strip()]
+    if not found or len(found) > _MOST_PROMPTS:
+        raise ConfigError(
+            f"{file} has {len(found)} lines of text: give 1 to {_MOST_PROMPTS} prompts, one a line"
+        )
+    return found

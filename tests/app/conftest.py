@@ -196,6 +196,32 @@ class Visit:
             expect(self.page.get_by_label("your text", exact=True)).to_be_checked()
 
 
+@pytest.fixture(scope="module")
+def shared(chromium, url):
+    """One open page for the tests of a file, which leave its settings as they were."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    yield Visit(context, url)
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def drawing(chromium):
+    """Draws answers on a page of their own: a page of a browser, and what shows a frame on it."""
+    from knn_logits_app import bundle
+
+    context = chromium.new_context(viewport={"width": 1000, "height": 800})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
+
+    def draw(frame):
+        page.set_content(bundle.alone(frame))
+        page.wait_for_selector("#answer .kl-grid")
+        return page
+
+    yield draw
+    context.close()
+
+
 @pytest.fixture
 def visit(chromium, url):
     """Opens the page, as often as a test asks for it."""

@@ -33,6 +33,29 @@ def test_the_command_opens_the_model_with_its_datastores(run, launched, model_fo
     assert given["at_once"] == 3
 
 
+def test_examples_come_from_a_file(run, launched, model_folder, store, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_text("The first of them\n\n  The second <b>\n", encoding="utf-8")
+    assert run("app", model_folder, store.folder, "--examples", file).code == 0
+    ((library,), _) = launched[0]
+    assert [one.prompt for one in library.examples] == ["The first of them", "The second <b>"]
+    assert {one.stores for one in library.examples} == {(store.name,)}
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\xff", b"a\n" * 13])
+def test_a_file_of_examples_that_is_none_is_one_line(
+    run, launched, model_folder, store, tmp_path, content
+):
+    file = tmp_path / "prompts.txt"
+    if content is not None:
+        file.write_bytes(content)
+    done = run("app", model_folder, store.folder, "--examples", file)
+    assert done.code == 1
+    assert "prompts.txt" in done.err
+    assert len(done.err.splitlines()) == 1
+    assert launched == []
+
+
 def test_an_encoder_decoder_model_is_served(run, launched, marian_folder, pair_store):
     done = run("app", marian_folder, pair_store.folder)
     assert done.code == 0, done.err

@@ -1,5 +1,6 @@
 """Encoder-decoder models: the page's session, its functions for programs, and a visit."""
 
+import json
 from dataclasses import replace
 
 import httpx
@@ -38,8 +39,8 @@ def test_a_source_is_written_to_as_the_library_does(pair_session, pair_memory):
     # No token that starts or ends the decoder's text is a word.
     assert len(knn.words) == len(knn.trace[0].tokens) == knn.tokens
     assert not {token.token_id for token in knn.trace[0].tokens} & {0, 1}
-    for (_, live), token in zip(knn.words, knn.trace[0].tokens, strict=True):
-        assert live == pytest.approx(token.influence, abs=2e-3)
+    for piece, token in zip(knn.words, knn.trace[0].tokens, strict=True):
+        assert piece.share == pytest.approx(token.influence, abs=2e-3)
         assert any(one.p == pytest.approx(token.p, abs=1e-4) for one in token.candidates)
     near = knn.trace[0].tokens[0].neighbors[0]
     assert (near.source, near.store) == (SOURCE, "crane")
@@ -51,11 +52,10 @@ def test_the_answer_comes_word_by_word(pair_session, monkeypatch):
     frames = [one["knn"] for one in pair_session.write(pair_session.first, wanted, Deadline(60))]
     assert len(frames) > 2
     assert all(TARGET.startswith(one.text) and not one.prompt for one in frames)
-    shown = views.answers_html({"knn": frames[-1]})
-    assert SOURCE in shown
-    answer, _, _ = shown.partition("kl-foot")
-    assert "Winde" in answer
-    assert "&lt;" not in answer
+    side = json.loads(views.frame({"knn": frames[-1]}, {}))["sides"]["knn"]
+    assert SOURCE in json.dumps(side["trace"], ensure_ascii=False)
+    assert "Winde" in "".join(one["token"] for one in side["trace"]["tokens"])
+    assert "<" not in "".join(one["token"] for one in side["trace"]["tokens"])
 
 
 def test_a_pair_is_explained_as_the_library_does(pair_session, pair_memory):

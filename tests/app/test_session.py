@@ -21,7 +21,7 @@ from knn_logits import (
     Trace,
     explain,
 )
-from knn_logits_app.library import Library
+from knn_logits_app.library import Library, prose
 from knn_logits_app.measuring import measure
 from knn_logits_app.requests import Lookup, RequestError, lookup_of, writing_of
 from knn_logits_app.sampling import GumbelSampler, samplers
@@ -67,8 +67,9 @@ def test_the_answer_and_its_shares_are_the_librarys(session, library, monkeypatc
     assert found.text == "".join(one.token for one in tokens)
     assert found.trace[0].text == found.text
     # The live view, which knows no neighbors, colours as the trace does.
-    for (_, live), token in zip(found.words, tokens, strict=True):
-        assert live == pytest.approx(token.influence, abs=2e-3)
+    for piece, token in zip(found.words, tokens, strict=True):
+        assert piece.share == pytest.approx(token.influence, abs=2e-3)
+        assert piece.changed is (token.by_model is not None)
     named = {one.store for token in found.trace[0].tokens for one in token.neighbors}
     # A gate that searches only where the model is in doubt may search for none of these words.
     assert named == {"manual"} or (gated == "skips" and not named)
@@ -308,3 +309,36 @@ def test_the_end_of_a_text_is_a_candidate_that_can_be_read():
 )
 def test_a_line_for_a_visitor_keeps_the_signs_of_settings(message, line):
     assert friendly(RequestError(message)) == line
+
+
+PEP = """PEP: 302
+Title: New Import Hooks
+Author: Just van Rossum <just@letterror.com>
+Status: Final
+
+Abstract
+========
+
+This PEP proposes to add a new set of import hooks that offer better customization.
+It must be read. Code that calls ``find_module(name)`` is shown where the hooks are described below.
+The new hooks can be injected into the import mechanism by anybody who wants to.
+
++------+-------+
+| Name | Value |
++------+-------+
+"""
+
+
+def test_examples_are_prose():
+    assert prose(PEP).startswith("The new hooks can be injected")
+    assert prose(PEP.partition("It must")[0]).startswith("This PEP proposes to add")
+    for text in ("=" * 90 + "\n" + "=" * 90, "x = 1\ny = f(x)\n" * 20, "Too short. It is.", ""):
+        assert prose(text) is None
+
+
+def test_a_long_text_is_explained_in_windows(session, library):
+    sentence = "The remedy for E272 is to test the main fuse. "
+    found = session.explain(library, sentence * 40, MANUAL)
+    assert found.tokens > library.context
+    with pytest.raises(LimitError, match="800 are allowed"):
+        session.explain(library, sentence * 400, MANUAL)

@@ -1,47 +1,100 @@
-// Runs once for each answer of the page: opens the sources of a word, and saves the trace.
-const words = () => [...element.querySelectorAll(".kl-w[role=button]")];
-const close = () => {
-  element.querySelectorAll(".kl-panel").forEach((panel) => (panel.hidden = true));
-  words().forEach((word) => word.setAttribute("aria-expanded", "false"));
+// Tokens as people read them: words, and words in a row that come from one place of one document.
+
+const PUNCTUATION = ".,;:!?)]}»”";
+const blank = (text) => !text.trim();
+
+// Pieces of text grouped into words; white space and a sentence's end divide them. White space
+// alone is a word of its own: a passage may hold the line break and not the word.
+const wordsOf = (pieces) => {
+  const groups = [];
+  let ended = false;
+  pieces.forEach((piece, place) => {
+    const ends = piece !== "" && [...piece].every((one) => PUNCTUATION.includes(one));
+    const last = groups.at(-1);
+    if (last && blank(last.map((one) => pieces[one]).join(""))) ended = true;
+    if (!last || /^\s/.test(piece) || ends || ended) groups.push([]);
+    groups.at(-1).push(place);
+    ended = ends;
+  });
+  return groups.map((tokens, number) => {
+    const whole = tokens.map((one) => pieces[one]).join("");
+    const text = whole.trimStart();
+    return { number, space: whole.slice(0, whole.length - text.length), text, whole, tokens };
+  });
 };
-const open = (word) => {
-  const was = word.getAttribute("aria-expanded") === "true";
-  close();
-  if (was) return;
-  const panel = document.getElementById(word.getAttribute("aria-controls"));
-  if (!panel) return;
-  word.setAttribute("aria-expanded", "true");
-  panel.hidden = false;
-  panel.scrollIntoView({ block: "nearest", behavior: "smooth" });
+
+// What the memory has to do with a word: the neighbors' share is that of its weakest token.
+const judged = (word, states) => {
+  const mine = word.tokens.map((one) => states[one]);
+  const share = Math.min(...mine.map((one) => one.share));
+  const meanings = mine.map((one) => one.meaning);
+  let meaning = "own";
+  if (meanings.includes("contradicted")) meaning = "contradicted";
+  else if (meanings.includes("changed")) meaning = "changed";
+  else if (share >= LEAST && meanings.includes("agreed")) meaning = "agreed";
+  const rival = meaning === "contradicted"
+    ? mine.find((one) => one.meaning === "contradicted").rival : null;
+  return { ...word, share, meaning, rival, against: rival };
 };
-const save = (button) => {
-  const file = new Blob([button.dataset.trace], { type: "application/json" });
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(file);
-  link.download = "trace.json";
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+
+// The documents behind all tokens of a word, the strongest first; a document's share is that in
+// the weakest token.
+const documentsOf = (word, states) => {
+  const mine = word.tokens.map((one) => states[one]);
+  return [...mine[0].documents.keys()]
+    .filter((number) => mine.every((one) => one.documents.has(number)))
+    .map((number) => ({ number, share: Math.min(...mine.map((one) => one.documents.get(number))) }))
+    .sort((one, two) => two.share - one.share);
 };
-element.addEventListener("click", (event) => {
-  const word = event.target.closest(".kl-w[role=button]");
-  if (word) return open(word);
-  const button = event.target.closest("button");
-  if (button && button.matches(".kl-save")) save(button);
-  if (button && button.matches(".kl-close")) {
-    const word = words().find((one) => one.getAttribute("aria-expanded") === "true");
-    close();
-    if (word) word.focus();
+
+// The passages of a word that say it, as the trace keeps them.
+const passagesOf = (word, trace) =>
+  trace.tokens[word.tokens[0]].neighbors.map(neighborOf)
+    .filter((one) => (one.word + one.after).startsWith(word.whole));
+
+// Words in a row that stand in a row in a document as well: [{ words, passage }].
+const spansOf = (words, trace) => {
+  const shown = (word) => word.meaning === "changed" || word.meaning === "agreed";
+  const spans = [];
+  for (let first = 0; first < words.length; first += 1) {
+    if (!words[first].text || !shown(words[first])) continue;
+    let best = null;
+    for (const passage of passagesOf(words[first], trace)) {
+      let last = first;
+      let tokens = words[first].tokens.length;
+      for (let next = first + 1; next < words.length; next += 1) {
+        const goesOn = passagesOf(words[next], trace).some((one) =>
+          one.document === passage.document && one.entry === passage.entry + tokens);
+        if (!goesOn || (words[next].text && !shown(words[next]))) break;
+        tokens += words[next].tokens.length;
+        if (words[next].text) last = next;
+      }
+      if (!best || last > best.last) best = { last, passage };
+    }
+    if (!best) continue;
+    const mine = words.slice(first, best.last + 1);
+    spans.push({ first, last: best.last, passage: best.passage, words: mine,
+      tokens: sum(mine.map((one) => one.tokens.length)) });
+    first = best.last;
   }
-});
-element.addEventListener("keydown", (event) => {
-  const word = event.target.closest(".kl-w[role=button]");
-  if (event.key === "Escape") close();
-  if (!word) return;
-  const all = words();
-  const place = all.indexOf(word);
-  if (event.key === "Enter" || event.key === " ") open(word);
-  else if (event.key === "ArrowRight" && all[place + 1]) all[place + 1].focus();
-  else if (event.key === "ArrowLeft" && all[place - 1]) all[place - 1].focus();
-  else return;
-  event.preventDefault();
-});
+  return spans;
+};
+
+// Which words two texts have in common, in order: two arrays of true and false.
+const sharedWords = (one, two) => {
+  const lengths = Array.from({ length: one.length + 1 }, () => new Uint16Array(two.length + 1));
+  for (let a = one.length - 1; a >= 0; a -= 1)
+    for (let b = two.length - 1; b >= 0; b -= 1)
+      lengths[a][b] = one[a] === two[b] ? lengths[a + 1][b + 1] + 1
+        : Math.max(lengths[a + 1][b], lengths[a][b + 1]);
+  const left = one.map(() => false);
+  const right = two.map(() => false);
+  for (let a = 0, b = 0; a < one.length && b < two.length;) {
+    if (one[a] === two[b]) {
+      left[a++] = true;
+      right[b++] = true;
+    } else if (lengths[a + 1][b] >= lengths[a][b + 1]) a += 1;
+    else b += 1;
+  }
+  return [left, right];
+};

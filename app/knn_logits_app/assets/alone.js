@@ -1,0 +1,41 @@
+// An answer as a page of its own: what a visitor saves, and what a chat shows in a frame.
+
+const SELF = document.currentScript?.textContent ?? "";
+
+// The page of an answer, as text. ALONE, its form, is set by bundle.py.
+const alonePage = (data) => {
+  const parts = {
+    "[style]": document.getElementById("kl-style").textContent,
+    "[content]": JSON.stringify(data).replaceAll("<", "\\u003c"),
+    "[script]": SELF,
+  };
+  return ALONE.split(/(\[style\]|\[content\]|\[script\])/).map((one) => parts[one] ?? one).join("");
+};
+
+const alone = () => {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const follow = () => document.body.classList.toggle("dark", dark.matches);
+  dark.addEventListener("change", follow);
+  follow();
+  const element = document.getElementById("answer");
+  const view = mount(element, { value: document.getElementById("content").textContent }, null, () => {});
+  const live = view.known?.live;
+  if (live && !live.gate && view.data.asked?.values) {
+    const [model, stores, , k, temperature] = view.data.asked.values;
+    const told = h("output", {}, short(live.lmbda));
+    const slider = h("input", { type: "range", min: "0", max: "1", step: "0.01", value: live.lmbda, "aria-label": "λ, weight of the memory" });
+    slider.addEventListener("input", () => {
+      told.textContent = short(Number(slider.value));
+      controls(model, stores, Number(slider.value), k, temperature, false, true);
+    });
+    element.prepend(h("p", { class: "kl-slider" }, "λ, weight of the memory ", slider, " ", told));
+  }
+  // Who shows it in a frame wants to know how high it is.
+  if (parent === window) return;
+  const tell = () => {
+    const { height } = document.documentElement.getBoundingClientRect();
+    parent.postMessage({ type: "iframe:height", height: Math.ceil(height) + 4 }, "*");
+  };
+  new ResizeObserver(tell).observe(document.documentElement);
+  tell();
+};

@@ -1,0 +1,151 @@
+// An answer: its words in a text, coloured by what the memory did for them, and one line above.
+
+const TITLES = { lm: "The model alone", old: "Before", knn: "With its memory (kNN)", text: "The text" };
+
+// What is known of the words of a side: while it is written, and when it is traced.
+const read = (side) => {
+  if (!side.trace) {
+    const states = side.words.map(([text, share, changed]) =>
+      ({ text, share, meaning: share < LEAST ? "own" : changed ? "changed" : "agreed" }));
+    const words = wordsOf(states.map((one) => one.text)).map((word) => judged(word, states));
+    return { side, states, words, spans: [], live: null };
+  }
+  const states = side.trace.tokens.map(traced);
+  const words = wordsOf(states.map((one) => one.text)).map((word) => judged(word, states));
+  const spans = spansOf(words, side.trace);
+  return { side, states, own: states, words, spans, live: unpackLive(side.live) };
+};
+
+// The same under other settings; null goes back to those that the answer was written with.
+const under = (known, settings) => {
+  const states = settings && known.live
+    ? known.own.map((state, number) => mixed(known.live, number, state, settings)) : known.own;
+  return { ...known, states, words: known.words.map((word) => judged(word, states)) };
+};
+
+const readable = (word) => /[\p{L}\p{N}]/u.test(word.text);
+
+// One line: what the memory did.
+const headline = (data, known, same) => {
+  const words = known.words.filter(readable);
+  const of = (meaning) => words.filter((one) => one.meaning === meaning).length;
+  const [changed, agreed, against] = ["changed", "agreed", "contradicted"].map(of);
+  if (data.kind === "without") {
+    const others = known.words.filter((one) => readable(one) && !same?.[one.number]).length;
+    const named = data.note[0];
+    return [h("b", {}, others ? `Without it ${others} of ${words.length} words are others` : "Without it nothing changes"),
+      `: the answer as if “${named}” had never been read.`];
+  }
+  if (data.kind === "branch") {
+    const [token, name] = data.note;
+    return [h("b", {}, `You chose “${visible(token).trim()}”`),
+      name ? `: from there on you follow ${name}.` : ", which no document says: it is the model’s own."];
+  }
+  if (data.kind === "explain") {
+    const line = against ? `The memory contradicts ${against} of ${words.length} words` : "The memory contradicts nothing here";
+    return [h("b", {}, line), `, and speaks for ${changed + agreed}${against ? "" : ` of ${words.length} words`}.`];
+  }
+  const line = changed ? `The memory changed ${changed} of ${count(words.length, "word")}`
+    : agreed ? "The memory changed no word" : "The memory had no part in these words";
+  return [h("b", {}, line), agreed ? `, and agreed to ${agreed}.` : "."];
+};
+
+const legend = (kind) => {
+  const item = (name, label) => h("li", {}, h("span", { class: `kl-w ${name}` }, label));
+  const shares = [1, 2, 3, 4].map((one) => h("i", { class: `kl-l${one}`, title: LEVELS[4 - one][1] }));
+  return h("div", { class: "kl-legend" }, h("ul", {},
+    h("li", {}, h("span", { class: "kl-scale" }, shares),
+      kind === "explain" ? "the memory would have brought it" : "the memory brought it",
+      h("span", { class: "kl-sr" }, ", darker with its share: ", LEVELS.map((one) => one[1]).join(", "))),
+    item("kl-agreed", "it agreed"), kind === "explain" ? item("kl-not", "it objects") : null,
+  ), h("span", { class: "kl-hint" }, "Click a word, or press Tab and Enter, to see where it comes from."));
+};
+
+const look = (word, same) => {
+  const names = ["kl-w"];
+  if (word.meaning === "changed") names.push("kl-changed", `kl-l${Math.max(1, level(word.share))}`);
+  if (word.meaning === "agreed") names.push("kl-agreed");
+  if (word.meaning === "contradicted") names.push("kl-not");
+  if (same) names.push("kl-same");
+  if (word.flips) names.push("kl-dot");
+  return names.join(" ");
+};
+const SAYS = {
+  changed: "brought by the memory", agreed: "the memory agreed", own: "the model’s own",
+  contradicted: "the memory says otherwise",
+};
+const hint = (word) => `${SAYS[word.meaning]}: ${percent(word.share)} by the memory`;
+
+// The words as elements. `open` makes buttons of them; without it they are only coloured.
+const textOf = (known, { same, open, panel, coloured }) => {
+  const drawn = (word) => {
+    if (!word.text) {
+      const space = spaces(word.space);
+      if (open && Array.isArray(space)) space[1].dataset.beside = word.number;
+      return [space];
+    }
+    const attributes = { class: coloured ? look(word, same?.[word.number]) : same?.[word.number] ? "kl-same" : null };
+    if (open) {
+      Object.assign(attributes, { role: "button", tabindex: "0", "aria-expanded": "false",
+        "aria-controls": panel, title: hint(word), "data-word": word.number });
+    }
+    return [spaces(word.space), attributes.class ? h("span", attributes, word.text) : word.text];
+  };
+  const parts = [];
+  for (let place = 0; place < known.words.length; place += 1) {
+    const span = known.spans.find((one) => one.first === place && one.last > place);
+    if (!span) parts.push(drawn(known.words[place]));
+    else {
+      const [space, first] = drawn(known.words[place]);
+      const inner = [first, ...known.words.slice(place + 1, span.last + 1).map(drawn)];
+      parts.push(space, h("span", { class: "kl-span" }, inner));
+      place = span.last;
+    }
+  }
+  return parts;
+};
+
+const pace = (side, together) => {
+  const how = side.passes === null || side.passes >= side.tokens ? "written one by one"
+    : `${count(side.passes, "pass").replace("passs", "passes")} of the model, drafted from the memory`;
+  return how + (together ? ", both texts at once" : "");
+};
+
+const footer = (side, { kind, together, tools }) => {
+  const parts = [];
+  if (side.done || side.seconds) {
+    let speed = count(side.tokens, "token");
+    if (side.seconds > 0 && side.tokens)
+      speed += `, ${Math.round(side.tokens / side.seconds)} a second: ${kind === "explain" ? "read in one pass" : pace(side, together)}`;
+    parts.push(h("span", {}, speed));
+  }
+  if (side.stopped) parts.push(h("span", {}, `ended early: ${side.stopped}`));
+  if (side.knn && !side.trace && side.seconds) parts.push(h("span", {}, "looking the passages up …"));
+  return parts.length ? h("div", { class: "kl-foot" }, parts, tools) : null;
+};
+
+const column = (name, known, options) => {
+  const { side } = known;
+  const title = options.title ?? TITLES[name];
+  return h("article", { class: `kl-answer kl-side-${name}` }, h("h2", {}, title),
+    h("div", { class: "kl-text", dir: "auto" },
+      side.prompt ? h("span", { class: "kl-prompt" }, side.prompt) : null,
+      side.begun ? h("span", { class: "kl-begun" }, side.begun) : null,
+      textOf(known, options), side.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" })),
+    footer(side, options));
+};
+
+// The word that is opened first: in a text one that the memory contradicts, in an answer the one
+// that it changed most; else the one that owes it most.
+const firstOpened = (known, kind) => {
+  if (kind === "chat") return null;
+  // How clearly the memory objects, or how much it gave.
+  const weight = (word) => (word.against
+    ? Math.max(...word.tokens.map((one) => known.states[one]).map((one) =>
+      (one.rival && one.p !== null ? one.lmbda * one.rival.p - one.p : 0))) : word.share);
+  const best = (meaning) => known.words.filter((one) => one.text && one.meaning === meaning)
+    .reduce((one, two) => (one && weight(one) >= weight(two) ? one : two), null);
+  const order = kind === "explain" ? ["contradicted", "changed", "agreed"] : ["changed", "agreed"];
+  const found = order.map(best).find(Boolean);
+  return found ? found.number : null;
+};

@@ -1,0 +1,102 @@
+// The documents beside an answer, with their parts as bars; and the drawer that shows a whole one.
+
+const LISTED = 8;
+
+// The parts of all documents in a text: the mean over its tokens.
+const partsOf = (states) => {
+  const parts = new Map();
+  for (const state of states)
+    for (const [number, share] of state.documents)
+      parts.set(number, (parts.get(number) ?? 0) + share / states.length);
+  return [...parts].map(([number, share]) => ({ number, share })).sort((one, two) => two.share - one.share);
+};
+
+const documentsAside = (view) => {
+  const { known } = view;
+  const word = view.opened === null ? null : known.words[view.opened];
+  const all = word && !view.everything ? documentsOf(word, known.states) : partsOf(known.states);
+  const shown = all.slice(0, LISTED).filter((one, place) => place < 1 || one.share >= 0.005);
+  const rest = all.slice(shown.length);
+  const uncounted = word && !view.everything ? known.states[word.tokens[0]].rest : [0, 0];
+  const left = [rest.length + uncounted[0], sum(rest.map((one) => one.share)) + uncounted[1]];
+  const row = (name, share, attributes = {}) => {
+    const inner = h("i");
+    inner.style.width = `${(Math.min(1, share) * 100).toFixed(1)}%`;
+    return h("li", {}, h(attributes.onclick ? "button" : "span", { class: "kl-part", ...attributes },
+      h("span", { class: "kl-name" }, name), h("span", { class: "kl-share" }, percent(share)),
+      h("span", { class: "kl-track" }, inner)));
+  };
+  const items = shown.map(({ number, share }) => row(documentOf(known.side.trace, number).name, share, {
+    type: "button", "data-document": number,
+    onclick: (event) => view.readDocument(number, null, event.currentTarget),
+    onmouseenter: () => view.light(number), onmouseleave: () => view.light(null),
+    onfocus: () => view.light(number), onblur: () => view.light(null),
+    title: "Lights its words; click to read it",
+  }));
+  const own = 1 - (word && !view.everything ? word.share : sum(all.map((one) => one.share)));
+  return h("aside", { class: "kl-docs", "aria-label": "Documents" },
+    h("h2", {}, word && !view.everything ? `Documents of “${word.text}”` : "Documents"),
+    word ? button(view.everything ? `only those of “${word.text}”` : "those of the whole text",
+      () => view.all(!view.everything), { class: "kl-link" }) : null,
+    h("ol", {}, items, left[0] ? h("li", { class: "kl-more" }, `${count(left[0], "more document")}, ${percent(left[1])}`) : null,
+      row("the model itself", Math.max(0, own), { "data-own": true })));
+};
+
+// One drawer for the whole page; answers open documents in it.
+const theDrawer = { show: null, turn: 0, opener: null };
+
+const drawer = (element, props, watch) => {
+  const out = element.querySelector(".kl-drawer-out");
+  const close = () => {
+    out.replaceChildren();
+    document.documentElement.classList.remove("kl-drawn");
+    theDrawer.opener?.focus();
+    theDrawer.opener = null;
+  };
+  const frame = (...children) => {
+    const made = h("section", { class: "kl-drawer", role: "dialog", "aria-label": "A document", tabindex: "-1" }, children);
+    made.addEventListener("keydown", (event) => event.key === "Escape" && (event.stopPropagation(), close()));
+    out.replaceChildren(made);
+    document.documentElement.classList.add("kl-drawn");
+    return made;
+  };
+  const closer = () => button("×", close, { class: "kl-close", "aria-label": "Close the document" });
+  theDrawer.wait = (name) =>
+    frame(h("div", { class: "kl-head" }, h("h3", {}, name), closer()), h("p", { class: "kl-hint" }, "opening …"))
+      .querySelector(".kl-close").focus();
+  const show = () => {
+    if (!props.value || !theDrawer.opener) return;
+    const found = JSON.parse(props.value);
+    if (found.message) {
+      frame(h("div", { class: "kl-head" }, closer()), h("p", { class: "kl-notice kl-error" }, found.message));
+      return;
+    }
+    const marks = [];
+    const parts = found.pieces.map(([text, marked], place) => {
+      if (!marked) return text;
+      const bare = text.trimStart();
+      const mark = h("mark", { tabindex: "-1" }, bare);
+      marks.push({ mark, first: place === found.opened });
+      return [text.slice(0, text.length - bare.length), mark];
+    });
+    let at = Math.max(0, marks.findIndex((one) => one.first));
+    const told = h("span", { role: "status" });
+    const go = (place) => {
+      at = (place + marks.length) % marks.length;
+      marks.forEach(({ mark }, one) => mark.classList.toggle("kl-here", one === at));
+      told.textContent = `place ${at + 1} of ${marks.length}`;
+      marks[at].mark.scrollIntoView({ block: "center" });
+    };
+    const cut = (yes) => (yes ? h("p", { class: "kl-hint" }, "… the document goes on …") : null);
+    frame(
+      h("div", { class: "kl-head" }, h("h3", {}, found.title), link(found.uri), closer()),
+      h("div", { class: "kl-places" }, told, marks.length > 1
+        ? [button("previous place", () => go(at - 1), { class: "kl-link" }), button("next place", () => go(at + 1), { class: "kl-link" })] : null),
+      found.source ? sourceRead(found.source) : null,
+      h("div", { class: "kl-body", dir: "auto", tabindex: "0" }, cut(found.cut[0]), h("div", { class: "kl-whole" }, parts), cut(found.cut[1])),
+    ).querySelector(".kl-close").focus();
+    if (marks.length) go(at);
+  };
+  theDrawer.show = show;
+  watch("value", show);
+};

@@ -1,0 +1,70 @@
+// Elements, and numbers as people read them. Text from anywhere becomes text nodes, never HTML.
+
+// White space, and what joins letters and signs in many scripts, is kept; control characters go.
+const clean = (value) => String(value).replace(/[^\P{C}\n\t\u200c\u200d]/gu, "");
+
+// An element: `h("p", { class: "a", onclick: run }, "text", child)`.
+const h = (name, attributes, ...children) => {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else made.setAttribute(key, value === true ? "" : clean(value));
+  }
+  made.append(...children.flat(3).filter((one) => one !== null && one !== undefined && one !== "")
+    .map((one) => (one instanceof Node ? one : clean(one))));
+  return made;
+};
+const button = (label, onclick, attributes = {}) =>
+  h("button", { type: "button", onclick, ...attributes }, label);
+
+// The least share of each level, and what the legend says.
+const LEVELS = [[0.75, "75% and more"], [0.5, "50% to 75%"], [0.25, "25% to 50%"], [0.05, "5% to 25%"]];
+const LEAST = 0.05;
+const level = (share) => {
+  const place = LEVELS.findIndex(([least]) => share >= least);
+  return place < 0 ? 0 : 4 - place;
+};
+
+const percent = (share) =>
+  share > 0 && share < 0.005 ? "under 1%" : `${Math.round(share * 100)}%`;
+const count = (number, of) => `${number.toLocaleString("en")} ${of}${number === 1 ? "" : "s"}`;
+const short = (value) => {
+  if (value === 0 || (Math.abs(value) >= 0.001 && Math.abs(value) < 10000))
+    return Math.abs(value) < 100 ? String(Number(value.toPrecision(3))) : value.toFixed(0);
+  return value.toExponential(1);
+};
+const three = (share) => (share > 1e-9 && share < 0.0005 ? "<.001" : share.toFixed(3));
+const sum = (numbers) => numbers.reduce((one, two) => one + two, 0);
+
+// A token that can be seen: white space has signs.
+const visible = (token) => {
+  const bare = token.replace(/^ +| +$/g, "");
+  return bare ? bare.replaceAll("\n", "⏎").replaceAll("\t", "⇥") : "␣".repeat(Math.max(1, token.length));
+};
+// White space between words as it is shown; many line breaks are one sign.
+const spaces = (space) => {
+  const breaks = space.split("\n").length - 1;
+  if (breaks < 3) return space;
+  return ["\n", h("span", { class: "kl-breaks" }, `⏎ ×${breaks}`), "\n", space.slice(space.lastIndexOf("\n") + 1)];
+};
+
+// A link to where a document can be read, where that is a web address.
+const link = (uri) => {
+  let safe = false;
+  try {
+    safe = ["http:", "https:"].includes(new URL(uri ?? "").protocol) && /^https?:\/\//i.test(uri);
+  } catch {
+    safe = false;
+  }
+  if (!safe) return null;
+  return h("a", { href: uri, target: "_blank", rel: "noopener noreferrer nofollow" }, "open",
+    h("span", { class: "kl-sr" }, " the document in a new tab"));
+};
+
+const download = (name, type, content) => {
+  const anchor = h("a", { download: name });
+  anchor.href = URL.createObjectURL(new Blob([content], { type }));
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(anchor.href), 1000);
+};

@@ -1,0 +1,291 @@
+// The place of an answer: draws what the server sends, and does what a visitor asks for.
+
+// What the form at the side says now: model, datastores, λ, k, τ, gate, and whether kNN is on.
+let form = null;
+const views = [];
+const controls = (...values) => {
+  form = values;
+  // Examples are of no use where a text of one's own is asked.
+  document.documentElement.classList.toggle("kl-own", String(values[1]) === "your text");
+  views.forEach((view) => view.follow());
+};
+
+const mount = (element, props, trigger, watch) => {
+  const out = element.querySelector(".kl-out");
+  const view = {
+    data: null, known: null, opened: null, everything: false, settings: null, gated: false,
+    asks: false, reads: Boolean(trigger), metric: "l2", same: null, before: null, kept: [],
+  };
+  const panel = `${element.closest("[id]")?.id || "answer"}-${views.length}-panel`;
+  const words = () => [...out.querySelectorAll(".kl-w[role=button]")];
+  const elementOf = (number) => out.querySelector(`.kl-w[data-word="${number}"]`);
+
+  view.spanOf = (word) => view.known.spans.find((one) => one.first <= word.number && word.number <= one.last);
+
+  // The settings to draw under: null for those of the answer; and why they are others.
+  const wanted = () => {
+    const { live } = view.known;
+    const asked = view.data.asked?.values;
+    if (!form || !asked) return { settings: null, stale: null };
+    const [model, stores, lmbda, k, temperature, gate, use] = form;
+    const [model0, stores0, lmbda0, k0, temperature0, gate0] = asked;
+    if (model !== model0 || JSON.stringify(stores) !== JSON.stringify(stores0))
+      return { settings: null, stale: "another memory is chosen now" };
+    if (!live) {
+      const same = [lmbda0, k0, temperature0, gate0].every((one, place) => one === form[place + 2]) && use !== false;
+      return { settings: null, stale: same ? null : "other settings are chosen now" };
+    }
+    if (gate && live.gate) return { settings: null, stale: use === false ? "the memory is off now" : null };
+    if (gate && !gate0) return { settings: null, stale: "a gate chooses λ now" };
+    const settings = {
+      lmbda: use === false && view.data.kind !== "explain" ? 0 : lmbda === lmbda0 ? live.lmbda : lmbda,
+      k: k === k0 ? live.k : k,
+      temperature: temperature === temperature0 ? live.temperature : temperature,
+    };
+    const valid = settings.temperature > 0 && settings.k >= 1 && settings.lmbda >= 0 && settings.lmbda <= 1;
+    if (!valid) return { settings: null, stale: null };
+    if (settings.k > live.k) return { settings: null, stale: `more than ${live.k} neighbors are wanted now` };
+    const same = !live.gate && settings.lmbda === live.lmbda && settings.k === live.k
+      && settings.temperature === live.temperature;
+    return { settings: same ? null : settings, stale: null };
+  };
+
+  const apply = () => {
+    const { settings, stale } = wanted();
+    const { live } = view.known;
+    view.known = under(view.known, settings);
+    view.gated = !settings && Boolean(live?.gate);
+    view.settings = settings ?? (live && { lmbda: live.lmbda, k: live.k, temperature: live.temperature });
+    view.changed = settings;
+    view.stale = stale;
+    view.known.words.forEach((word) => {
+      word.flips = Boolean(settings && live.greedy) && word.tokens.some((one) => view.known.states[one].best);
+    });
+  };
+
+  const notice = () => {
+    const { changed, stale, known } = view;
+    if (!changed && !stale) return null;
+    const flips = known.words.filter((one) => one.flips).length;
+    const line = stale ? `These words were written before: ${stale}. `
+      : `Colours and bars show λ ${short(changed.lmbda)}, k ${changed.k}, τ ${short(changed.temperature)}. `
+        + (flips ? `${count(flips, "word")} would be ${flips === 1 ? "another" : "others"} (dotted). `
+          : known.live.greedy ? "The words would be the same. " : "");
+    const again = view.data.kind === "explain" ? "explain" : "write";
+    return h("p", { class: "kl-stale", role: "status" }, line,
+      view.asks || stale ? button(again === "write" ? "Write anew" : "Explain anew",
+        () => document.querySelector(`#${again}`)?.click(), { class: "kl-link" }) : null);
+  };
+
+  // The nearest thing there is, and what can be asked instead.
+  const nothingNear = () => {
+    const { trace } = view.known.side;
+    if (trace?.near !== false) return null;
+    const { live } = view.known;
+    const order = (one) => (live ? live.steps[one].distances[0] * (live.metric === "l2" ? 1 : -1) : 0);
+    const [place] = trace.tokens.map((one, number) => number)
+      .filter((one) => trace.tokens[one].neighbors.length).sort((one, two) => order(one) - order(two));
+    const passage = place === undefined ? null : neighborOf(trace.tokens[place].neighbors[0]);
+    const chips = (view.data.asked?.chips ?? []).map((one) => button(one, () => {
+      fill("#prompt textarea", one);
+      requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#write").click()));
+    }, { class: "kl-chip" }));
+    return h("div", { class: "kl-far", role: "status" },
+      h("p", {}, h("b", {}, "Nothing near."), " The memory holds nothing like this text. What it says here may be about something else."),
+      passage ? h("p", { class: "kl-nearest" }, "The nearest it has: ", h("i", {}, fromAWord(passage.before), passage.word, toAWord(passage.after)),
+        ", ", h("b", {}, documentOf(trace, passage.document).name), ".") : null,
+      chips.length ? h("p", {}, "It can be asked: ", chips) : null);
+  };
+
+  // What changes with the settings: everything but the text.
+  const repaint = () => {
+    const { known, same } = view;
+    known.words.forEach((word) => {
+      const shown = elementOf(word.number);
+      if (!shown) return;
+      const names = look(word, same?.[word.number]);
+      if (shown.className !== names) shown.className = names;
+      shown.title = hint(word);
+    });
+    out.querySelector(".kl-headline").replaceChildren(...headline(view.data, known, same));
+    out.querySelector(".kl-notes").replaceChildren(...[notice()].filter(Boolean));
+    aside();
+    draw_panel();
+  };
+  const aside = () => out.querySelector(".kl-docs")?.replaceWith(documentsAside(view));
+  const draw_panel = () => {
+    const place = out.querySelector(".kl-panels");
+    if (!place) return;
+    place.replaceChildren(...(view.opened === null ? [] : [panelOf(view.known.words[view.opened], view)]));
+  };
+
+  view.follow = () => {
+    if (!view.known?.side.trace) return;
+    apply();
+    repaint();
+  };
+
+  const open = (number) => {
+    const was = view.opened;
+    if (was !== null) elementOf(was)?.setAttribute("aria-expanded", "false");
+    view.opened = was === number ? null : number;
+    view.everything = false;
+    if (view.opened !== null) elementOf(number)?.setAttribute("aria-expanded", "true");
+    draw_panel();
+    aside();
+    if (view.opened !== null)
+      out.querySelector(".kl-panel")?.scrollIntoView({ block: "nearest", behavior: "smooth" });
+  };
+  view.close = (focus) => {
+    const was = view.opened;
+    if (was === null) return;
+    open(was);
+    if (focus) elementOf(was)?.focus();
+  };
+  view.all = (yes) => {
+    view.everything = yes;
+    aside();
+  };
+  view.light = (document) => {
+    view.known.words.forEach((word) => {
+      const mine = document !== null && word.tokens.every((one) =>
+        (view.known.states[one].documents.get(document) ?? 0) >= LEAST);
+      elementOf(word.number)?.classList.toggle("kl-lit", mine);
+    });
+  };
+
+  // The whole document, opened at a place; those of the answer's other words come after it.
+  view.readDocument = (number, place, opener) => {
+    const { store, document, name } = documentOf(view.known.side.trace, number);
+    const places = view.known.spans.filter((one) => one.passage.document === number)
+      .map((one) => [one.passage.entry, one.tokens]);
+    theDrawer.opener = opener;
+    theDrawer.turn += 1;
+    theDrawer.wait(name);
+    trigger("read", {
+      turn: theDrawer.turn, model: view.data.asked.model, store, document,
+      places: place ? [place, ...places] : places,
+    });
+  };
+
+  // Another answer: `more` has begun, without and note.
+  view.ask = (kind, more) => {
+    const { asked } = view.data;
+    const values = [...(view.changed && kind === "branch" ? now(asked.values) : asked.values)];
+    trigger("ask", { kind, values, begun: asked.begun ?? [], without: asked.without ?? [], note: [], ...more });
+  };
+  const now = (values) => [...form.slice(0, 6), ...values.slice(6)];
+  view.choose = (number, candidate) => {
+    const before = view.known.side.trace.tokens.slice(0, number).map((one) => one.token_id);
+    const { live } = view.known;
+    let name = "";
+    if (live) {
+      const step = live.steps[number];
+      const { weights } = votesOf(live, step, view.settings);
+      const parts = new Map();
+      weights.forEach((weight, one) => {
+        if (live.tokens[step.values[one]][0] === candidate.id)
+          parts.set(step.documents[one], (parts.get(step.documents[one]) ?? 0) + weight);
+      });
+      const [best] = [...parts].sort((one, two) => two[1] - one[1]);
+      if (best) ({ name } = documentOf(view.known.side.trace, best[0]));
+    }
+    view.ask("branch", {
+      begun: [...(view.data.asked.begun ?? []), ...before, candidate.id],
+      note: [candidate.token, ...(name ? [name.slice(0, 200)] : [])],
+    });
+  };
+
+  const columns = (data) => {
+    const known = Object.fromEntries(Object.entries(data.sides).map(([name, side]) => [name, read(side)]));
+    if (["branch", "without"].includes(data.kind) && view.before) known.old = read(view.before.sides.knn);
+    return known;
+  };
+
+  const draw = (data) => {
+    const known = columns(data);
+    const main = known.knn ?? known.text ?? known.lm;
+    const other = known.lm ?? known.old;
+    const traced = Boolean(main.side.trace);
+    Object.assign(view, { data, known: main, everything: false, same: null });
+    view.asks = traced && ["write", "branch", "without"].includes(data.kind) && Boolean(trigger);
+    view.metric = main.side.metric ?? view.metric;
+    let otherSame = null;
+    if (other && other !== main && other.side.done && main.side.done) {
+      const whole = (one) => [...wordsOf([one.side.begun]).map((word) => word.text), ...one.words.map((word) => word.text)];
+      const [left, right] = sharedWords(whole(other), whole(main));
+      otherSame = left.slice(left.length - other.words.length);
+      view.same = right.slice(right.length - main.words.length);
+    }
+    if (traced) {
+      apply();
+      const asked = linked.word !== null && view.known.words[linked.word]?.text ? linked.word : null;
+      // On a phone what is behind a word is a sheet, which would hide the answer.
+      view.opened = asked ?? (narrow() ? null : firstOpened(view.known, data.kind));
+      if (data.kind === "write") linked.word = linked.run ? linked.word : null;
+      if (data.sides.knn?.trace && !view.kept.includes(data)) view.kept = [data, ...view.kept].slice(0, KEPT);
+    } else view.opened = null;
+    const together = Boolean(known.lm && known.knn);
+    const two = [];
+    if (known.lm && known.lm !== main) two.push(column("lm", known.lm, { same: otherSame, kind: data.kind, together }));
+    if (known.old) {
+      const back = button("Back to it", () => draw(view.before), { class: "kl-link kl-back" });
+      two.push(column("old", { ...known.old, spans: [] }, { same: otherSame, coloured: true, kind: data.kind, tools: back }));
+    }
+    const name = known.knn ? "knn" : known.text ? "text" : "lm";
+    const title = data.kind === "without" ? `Without “${data.note[0]}”` : data.kind === "branch" ? "From your choice on" : null;
+    two.push(column(name, view.known, {
+      title: title ?? undefined, same: view.same, open: traced, panel, coloured: main.side.knn, kind: data.kind, together, tools: trigger ? toolsOf(view) : null,
+    }));
+    const grid = h("div", { class: `kl-grid kl-has-${two.length}${traced ? " kl-beside" : ""}` }, two, traced ? documentsAside(view) : null);
+    if (!main.side.knn) out.replaceChildren(grid);
+    else
+      out.replaceChildren(
+        h("p", { class: "kl-headline", role: "status" }, traced ? headline(data, view.known, view.same) : null),
+        h("div", { class: "kl-notes" }, traced ? notice() : null), grid, ...[nothingNear()].filter(Boolean), legend(data.kind),
+        h("div", { class: "kl-panels", id: panel }), ...[trigger && earlierOf(view, draw)].filter(Boolean));
+    draw_panel();
+    if (view.opened !== null) elementOf(view.opened)?.setAttribute("aria-expanded", "true");
+    out.dataset.done = String(Object.values(data.sides).every((side) => side.done));
+  };
+
+  const show = () => {
+    if (!props.value) return;
+    const data = JSON.parse(props.value);
+    if (data.message) {
+      out.replaceChildren(h("p", { class: `kl-notice kl-${data.kind}`, role: "status" }, data.message));
+      return;
+    }
+    if (view.data && view.data.kind !== "explain" && data.kind !== view.data.kind && view.data.sides.knn?.trace
+        && ["branch", "without"].includes(data.kind)) view.before = view.data;
+    if (data.kind === "write") view.before = null;
+    const begins = view.data && view.data.asked !== undefined && out.dataset.done !== "false";
+    draw(data);
+    if (begins && narrow()) out.scrollIntoView({ block: "start" });
+  };
+
+  out.addEventListener("click", (event) => {
+    const word = event.target.closest(".kl-w[role=button]");
+    if (word) open(Number(word.dataset.word));
+    const sign = event.target.closest("[data-beside]");
+    const beside = sign && view.known.words.find((one) => one.number > Number(sign.dataset.beside) && one.text);
+    if (beside) open(beside.number);
+  });
+  out.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") view.close(true);
+    const word = event.target.closest?.(".kl-w[role=button]");
+    if (!word) return;
+    const all = words();
+    const place = all.indexOf(word);
+    if (event.key === "Enter" || event.key === " ") open(Number(word.dataset.word));
+    else if (event.key === "ArrowRight" && all[place + 1]) all[place + 1].focus();
+    else if (event.key === "ArrowLeft" && all[place - 1]) all[place - 1].focus();
+    else return;
+    event.preventDefault();
+  });
+  views.push(view);
+  watch("value", show);
+  show();
+  // What stood there first is no new answer, and stands where a visitor finds it.
+  return view;
+};

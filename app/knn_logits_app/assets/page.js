@@ -1,0 +1,47 @@
+// The page around the answers: Enter writes, settings open on a phone, beginnings are tried.
+
+const narrow = () => matchMedia("(max-width: 760px)").matches;
+
+// Sets a field as if somebody had typed.
+const fill = (selector, text) => {
+  const field = document.querySelector(selector);
+  Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, "value").set.call(field, text);
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+};
+
+// Enter writes, Shift+Enter breaks the line: gradio has it the other way round.
+const enter = (event) => {
+  if (event.key !== "Enter" || event.isComposing || !event.target.matches?.("#prompt textarea")) return;
+  event.stopPropagation();
+  if (event.shiftKey) return;
+  event.preventDefault();
+  if (event.type === "keydown") document.querySelector("#write").click();
+};
+document.addEventListener("keydown", enter, true);
+document.addEventListener("keypress", enter, true);
+
+const settings = (open) => document.getElementById("open-settings")?.setAttribute("aria-expanded", String(open));
+const areOpen = () => document.getElementById("open-settings")?.getAttribute("aria-expanded") === "true";
+document.addEventListener("click", (event) => {
+  if (event.target.closest?.("#open-settings")) settings(!areOpen());
+  else if (areOpen() && !event.target.closest?.("#side") && event.target.isConnected) settings(false);
+});
+document.addEventListener("keydown", (event) => event.key === "Escape" && settings(false));
+
+// Beginnings of a visitor's own text, as buttons; the first is written on at once.
+const tries = (element, watch) => {
+  const write = (text) => {
+    document.getElementById("open-generate").click();
+    fill("#prompt textarea", text);
+    requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#write").click()));
+  };
+  element.addEventListener("click", (event) => {
+    const chosen = event.target.closest("[data-try]");
+    if (chosen) write(chosen.dataset.try);
+  });
+  watch("value", () => {
+    const first = element.querySelector("[data-try]");
+    const memory = document.querySelector("#stores input:checked");
+    if (first && memory) setTimeout(() => write(first.dataset.try));
+  });
+};

@@ -1,0 +1,173 @@
+// What is behind a word: documents with their passages, what else might have stood there, and
+// what a visitor can do about it.
+
+const BEFORE = 140, AFTER = 80, SOURCE = 300, SOURCES = 3, CHARTS = 8;
+
+// The text before a word, from the beginning of a word on; the passage may begin within one.
+const fromAWord = (before) => {
+  const part = before.slice(-BEFORE);
+  const space = part.indexOf(" ");
+  const opens = before.length <= BEFORE && (!part || /^\p{Lu}/u.test(part));
+  return opens || space < 0 ? part : `… ${part.slice(space + 1)}`;
+};
+// The text after a word, to the end of a word.
+const toAWord = (after) => {
+  const part = after.slice(0, AFTER);
+  const space = part.lastIndexOf(" ");
+  const closes = after.length <= AFTER && /[.!?]$/.test(part.trimEnd());
+  return closes || space < 0 ? part : `${part.slice(0, space)} …`;
+};
+
+const shareLine = (word, states) => {
+  const mine = word.tokens.map((one) => states[one]);
+  const parts = [h("b", {}, percent(word.share)), " of its probability comes from the memory"];
+  const known = mine.find((one) => one.p !== null && one.p_lm !== null);
+  if (known)
+    parts.push(`; the model alone gave ${mine.length === 1 ? "it" : "its beginning"} ${short(known.p_lm)}, `
+      + `with the memory ${short(known.p)}`);
+  return [...parts, "."];
+};
+
+const objection = (word, trace) => {
+  if (!word.against) return null;
+  const { token, p, document } = word.against;
+  const named = document === null ? null : [", ", h("b", {}, documentOf(trace, document).name)];
+  return h("p", { class: "kl-against" }, "The memory says ", h("b", {}, visible(token).trim()),
+    ` here, with ${percent(p)} of its vote`, named, ".");
+};
+
+// The passage of a document that says the word: that of the words around it, where they are one span.
+const passageFor = (word, number, span, trace) => {
+  if (span && span.passage.document === number) {
+    const whole = span.passage.word + span.passage.after;
+    const wanted = span.words.map((one) => one.whole).join("");
+    if (whole.startsWith(wanted) || wanted.startsWith(whole))
+      return { passage: span.passage, marked: whole.slice(0, wanted.length), span };
+  }
+  const passage = passagesOf(word, trace).find((one) => one.document === number);
+  return passage ? { passage, marked: word.whole, span: null } : null;
+};
+
+const quote = (word, { passage, marked, span }) => {
+  const space = marked.slice(0, marked.length - marked.trimStart().length);
+  const after = (passage.word + passage.after).slice(marked.length);
+  const bare = marked.trimStart();
+  let inner = bare;
+  if (span && span.words.length > 1) {
+    const before = sum(span.words.filter((one) => one.number < word.number).map((one) => one.whole.length));
+    const at = before + word.space.length - space.length;
+    inner = [bare.slice(0, at), h("b", {}, bare.slice(at, at + word.text.length)), bare.slice(at + word.text.length)];
+  }
+  return h("blockquote", { dir: "auto" }, fromAWord(passage.before) + space, h("mark", {}, inner), toAWord(after));
+};
+
+const sourceRead = (source) => {
+  if (!source) return null;
+  const cut = source.slice(0, SOURCE);
+  const shown = source.length <= SOURCE ? source : `${cut.slice(0, cut.lastIndexOf(" "))} …`;
+  return h("p", { class: "kl-read", dir: "auto" }, h("span", {}, "source"), ` ${shown}`);
+};
+
+const sourceItem = (word, one, view) => {
+  const { trace } = view.known.side;
+  const document = documentOf(trace, one.number);
+  const found = passageFor(word, one.number, view.spanOf(word), trace);
+  const title = found?.passage.title ?? document.name;
+  const place = found && [found.passage.entry, found.span ? found.span.tokens : word.tokens.length];
+  const head = h("div", { class: "kl-doc" },
+    view.reads ? button(h("b", {}, title), (event) => view.readDocument(one.number, place, event.currentTarget),
+      { class: "kl-open", title: "Read the whole document" }) : h("b", {}, title),
+    h("span", { class: "kl-store" }, document.store), link(found?.passage.uri ?? document.uri));
+  const parts = [h("span", {}, `${percent(one.share)} of the word`)];
+  if (found) {
+    parts.push(h("span", {}, `weight ${percent(found.passage.weight)} of the vote`),
+      h("span", {}, found.passage.matched ? `${found.passage.matched} tokens before it are the same`
+        : `${view.metric === "l2" ? "distance" : "similarity"} ${short(found.passage.distance ?? 0)}`));
+  }
+  if (view.asks)
+    parts.push(button("Write without it", () => view.ask("without", { without: [document.document], note: [document.name] }),
+      { class: "kl-link kl-without", title: "The same answer, as if this document had never been read" }));
+  return h("li", {}, head, found && quote(word, found), found && sourceRead(found.passage.source),
+    h("div", { class: "kl-nums" }, parts));
+};
+
+const sources = (word, view) => {
+  const all = documentsOf(word, view.known.states);
+  const shown = all.slice(0, SOURCES).filter((one, place) => place === 0 || one.share >= 0.01);
+  if (!shown.length) {
+    if (word.against) return null;
+    const some = word.tokens.some((one) => view.known.states[one].documents.size);
+    return h("p", {}, some ? "Its pieces come from different documents: none of them says the word."
+      : "No neighbor voted for it: this word is the model’s own.");
+  }
+  const more = all.slice(shown.length);
+  const rest = view.known.states[word.tokens[0]].rest;
+  const number = more.length + rest[0];
+  return [h("ol", { class: "kl-sources" }, shown.map((one) => sourceItem(word, one, view))),
+    number ? h("p", { class: "kl-more" },
+      `${count(number, "more document")}, ${percent(sum(more.map((one) => one.share)) + rest[1])}`) : null];
+};
+
+const bar = (share, kind) => {
+  if (share === null) return h("td", {}, "–");
+  const inner = h("i");
+  inner.style.width = `${(Math.max(0, Math.min(1, share)) * 100).toFixed(1)}%`;
+  return h("td", {}, h("span", { class: `kl-bar kl-${kind}` }, inner), h("span", {}, three(share)));
+};
+
+const chart = (number, view) => {
+  const state = view.known.states[number];
+  const row = (one) => {
+    const mine = one.id === state.id;
+    const go = view.asks && !mine && one.token !== "(the end)";
+    const label = visible(one.token);
+    return h("tr", { class: mine ? "kl-chosen" : null },
+      h("th", { scope: "row" }, go ? button(label, () => view.choose(number, one),
+        { class: "kl-choose", title: `Go on with “${label.trim()}” in its place` }) : label),
+      bar(one.p, "mix"), bar(one.p_lm, "lm"), bar(state.lmbda ? one.p_knn : null, "knn"));
+  };
+  const heads = ["candidate", "p, together", "p_LM, model", "p_kNN, neighbors"];
+  const table = h("table", { class: "kl-bars" },
+    h("thead", {}, h("tr", {}, heads.map((one) => h("th", { scope: "col" }, one)))),
+    h("tbody", {}, state.candidates.map(row)));
+  return h("div", { class: "kl-scroll", tabindex: "0", role: "region", "aria-label": "Candidates" }, table);
+};
+
+// From which λ on the word would be another one, and at the settings that hold now.
+const turning = (word, view) => {
+  const { live, states } = view.known;
+  if (!live || !live.greedy) return null;
+  const parts = [];
+  const number = word.tokens.find((one) => states[one].best);
+  if (number !== undefined) {
+    const { best } = states[number];
+    parts.push(h("b", {}, `With these settings it says “${visible(best.token).trim()}”. `),
+      view.asks ? button("Write on from here", () => view.choose(number, best), { class: "kl-link kl-on" }) : null, " ");
+  } else if (!view.gated) {
+    for (const one of turnsOf(live, word.tokens[0], states[word.tokens[0]], view.settings)) {
+      const at = "from" in one ? `From λ ${short(one.from)} on` : `Below λ ${short(one.below)}`;
+      parts.push(`${at} it says “${visible(one.token).trim()}”. `);
+    }
+  }
+  return parts.length ? h("p", { class: "kl-turns" }, parts) : null;
+};
+
+const panelOf = (word, view) => {
+  const { trace } = view.known.side;
+  const charts = word.tokens.slice(0, CHARTS).filter((one) => view.known.states[one].candidates.length);
+  const others = charts.slice(1).map((one) => chart(one, view));
+  const span = view.spanOf(word);
+  const lmbda = view.known.states[word.tokens[0]].lmbda;
+  return h("section", { class: "kl-panel", "aria-label": "Sources of a word" },
+    h("div", { class: "kl-head" }, h("h3", {}, word.text), h("p", {}, shareLine(word, view.known.states)),
+      button("×", () => view.close(true), { class: "kl-close", "aria-label": "Close the sources" })),
+    h("p", { class: "kl-with" },
+      span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.whole).join("").trim()), "”. "] : null,
+      view.gated ? `The gate gave λ ${short(lmbda)} here.` : `λ ${short(lmbda)} here.`),
+    objection(word, trace), turning(word, view),
+    h("div", { class: "kl-cols" },
+      h("div", {}, h("h4", {}, "Where it comes from"), sources(word, view)),
+      h("div", {}, h("h4", {}, "What else might have stood here"),
+        charts.length ? chart(charts[0], view) : h("p", {}, "Not known."),
+        others.length ? h("details", {}, h("summary", {}, `the ${others.length} other pieces of the word`), others) : null)));
+};

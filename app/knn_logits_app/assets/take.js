@@ -1,0 +1,101 @@
+// Taking an answer along: a link that fills, runs and opens a word; text with footnotes; a page.
+
+// What the page's address asks for; a word is opened when its answer is there.
+const address = new URLSearchParams(location.search);
+const linked = { word: null, run: false };
+if (address.get("embed")) document.documentElement.classList.add("kl-embed");
+
+const given = (name, now) => {
+  const value = address.get(name);
+  return value !== null && value !== "" && Number.isFinite(Number(value)) ? Number(value) : now;
+};
+// The form as the address has it: prompt, datastores, λ, k, τ, gate.
+const fromLink = (...now) => {
+  const [, stores, lmbda, k, temperature, gate] = now;
+  const asked = address.get("q");
+  if (!asked) return now;
+  linked.run = true;
+  linked.word = given("word", null);
+  const chosen = address.getAll("store");
+  return [asked, chosen.length ? chosen : stores, given("lmbda", lmbda), given("k", k),
+    given("temperature", temperature), address.has("lmbda") ? false : gate];
+};
+const runLink = () => {
+  if (!linked.run) return;
+  linked.run = false;
+  document.querySelector("#write").click();
+};
+const linkOf = (view) => {
+  const [, stores, lmbda, k, temperature, gate, prompt] = view.data.asked.values;
+  const parameters = new URLSearchParams({ q: prompt });
+  stores.forEach((one) => parameters.append("store", one));
+  if (!gate) parameters.set("lmbda", lmbda);
+  parameters.set("k", k);
+  parameters.set("temperature", temperature);
+  if (view.opened !== null) parameters.set("word", view.opened);
+  return `${location.origin}${location.pathname}?${parameters}`;
+};
+
+// The text with a number behind the words of each passage, and the documents below.
+const withFootnotes = (view) => {
+  const { known } = view;
+  const { trace, begun } = known.side;
+  const numbers = new Map();
+  let text = (known.side.prompt ?? "") + (begun ?? "");
+  let place = 0;
+  known.spans.forEach((span, at) => {
+    text += known.words.slice(place, span.last + 1).map((one) => one.whole).join("");
+    place = span.last + 1;
+    const { document } = span.passage;
+    if (!numbers.has(document)) numbers.set(document, numbers.size + 1);
+    const next = known.spans[at + 1];
+    if (!next || next.passage.document !== document || next.first !== place) text += ` [${numbers.get(document)}]`;
+  });
+  text += known.words.slice(place).map((one) => one.whole).join("");
+  const notes = [...numbers].map(([number, note]) => {
+    const { name, store, uri } = documentOf(trace, number);
+    return `[${note}] ${name} (${store})${uri ? `, ${uri}` : ""}`;
+  });
+  return clean(notes.length ? `${text}\n\n${notes.join("\n")}\n` : text);
+};
+
+const copy = async (text, opener) => {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Where a page may not use the clipboard by itself.
+    const field = h("textarea", { class: "kl-sr" });
+    field.value = text;
+    opener.after(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  }
+  const label = opener.textContent;
+  opener.textContent = "copied";
+  setTimeout(() => { opener.textContent = label; }, 1500);
+};
+
+const toolsOf = (view) => {
+  const { data } = view;
+  const main = data.sides.knn ?? data.sides.text;
+  if (!main?.trace) return null;
+  const trace = () => download("trace.json", "application/json", JSON.stringify(wholeTrace(main.trace), null, 1));
+  const page = () => download("answer.html", "text/html", alonePage(data));
+  const tool = (label, run, name) => button(label, run, { class: `kl-link ${name}` });
+  return h("div", { class: "kl-tools" },
+    data.kind === "write" ? tool("Copy a link", (event) => copy(linkOf(view), event.currentTarget), "kl-copy-link") : null,
+    tool("Copy with sources", (event) => copy(withFootnotes(view), event.currentTarget), "kl-copy"),
+    tool("Save as a page (HTML)", page, "kl-export"), tool("Download the trace (JSON)", trace, "kl-save"));
+};
+
+// The last ten answers of a place, as buttons.
+const KEPT = 10;
+const earlierOf = (view, draw) => {
+  const others = view.kept.filter((one) => one !== view.data);
+  if (!others.length) return null;
+  const said = (side) => (side.begun ?? "") + side.trace.tokens.map((one) => one.token).join("");
+  return h("details", { class: "kl-earlier" }, h("summary", {}, `Earlier answers (${others.length})`),
+    h("ol", {}, others.map((one) => h("li", {}, button([h("span", { class: "kl-prompt" }, one.sides.knn.prompt.slice(-80)),
+      said(one.sides.knn).slice(0, 120)], () => draw(one), { class: "kl-link" })))));
+};

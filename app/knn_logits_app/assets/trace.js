@@ -1,0 +1,67 @@
+// A trace as the server packs it (views.py): each document once, numbered.
+
+const documentOf = (trace, number) => {
+  const [store, document, title, uri] = trace.documents[number];
+  return { store, document, title, uri, name: title || document };
+};
+const neighborOf = (packed) => {
+  const [document, entry, before, word, after, weight, distance, influence, title, uri, source, matched] = packed;
+  return { document, entry, before, word, after, weight, distance, influence, title, uri, source, matched };
+};
+const candidateOf = ([token, id, p, p_lm, p_knn]) => ({ token, id, p, p_lm, p_knn });
+
+// What a token is drawn by, under the settings that the answer was written with.
+const traced = (token) => ({
+  text: token.token,
+  id: token.token_id,
+  p: token.p,
+  p_lm: token.p_lm,
+  p_knn: token.p_knn,
+  lmbda: token.lmbda,
+  share: token.influence,
+  meaning: token.meaning,
+  documents: new Map(token.documents),
+  rest: token.rest,
+  rival: token.by_memory && {
+    token: token.by_memory[0], p: token.by_memory[1], document: token.by_memory[2],
+  },
+  candidates: token.candidates.map(candidateOf),
+});
+
+// The trace as the library writes it, for Trace.load().
+const wholeTrace = (packed) => {
+  const share = ([number, part]) => {
+    const { store, document, title, uri } = documentOf(packed, number);
+    return { store, document, title, uri, share: part };
+  };
+  const rival = (one) => one && {
+    token: one[0], p: one[1], document: one[2] === null ? null : share([one[2], one[3]]),
+  };
+  const neighbor = (one) => {
+    const found = neighborOf(one);
+    const { store, document, title, uri } = documentOf(packed, found.document);
+    return {
+      ...found, document, store, title: found.title ?? title, uri: found.uri ?? uri,
+      snippet: found.before + found.word + found.after,
+    };
+  };
+  const tokens = packed.tokens.map(({ rest, ...one }) => ({
+    ...one,
+    by_model: rival(one.by_model),
+    by_memory: rival(one.by_memory),
+    documents: one.documents.map(share),
+    candidates: one.candidates.map(([token, token_id, p, p_lm, p_knn]) =>
+      ({ token, token_id, p, p_lm, p_knn })),
+    neighbors: one.neighbors.map(neighbor),
+  }));
+  return {
+    format: "knn-logits trace",
+    version: 1,
+    sequences: [{
+      prompt: packed.prompt,
+      text: packed.tokens.map((one) => one.token).join(""),
+      familiarity: packed.familiarity,
+      tokens,
+    }],
+  };
+};

@@ -1,0 +1,140 @@
+"""The drawer: a whole document, with the passages marked that an answer owes to it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from knn_logits import Datastore
+from knn_logits_app import layout, views
+from knn_logits_app.requests import RequestError, text_of, whole
+from knn_logits_app.session import friendly
+
+if TYPE_CHECKING:
+    from knn_logits_app.layout import Server
+
+# Tokens that are shown of a document, around the first passage; passages that are marked.
+_MOST_TOKENS, _MOST_PLACES, _LONGEST = 24_000, 500, 500
+# Tokens before a piece that say how it begins.
+_CONTEXT = 8
+
+
+def add_drawer(server: Server) -> Any:
+    """The place on the page that shows a document."""
+    del server
+    return gr.HTML(
+        "",
+        html_template='<div class="kl-drawer-out"></div>',
+        js_on_load="knnLogits.drawer(element, props, watch);",
+        apply_default_css=False,
+        elem_id="drawer",
+    )
+
+
+def connect(server: Server, output: Any, drawer: Any) -> None:
+    """Lets an answer open documents.
+
+    Args:
+        server: What the handlers work with.
+        output: The place of the answer, which triggers "read".
+        drawer: From `add_drawer`.
+    """
+
+    def on_read(request: gr.Request, event: gr.EventData) -> str:
+        try:
+            return read_json(server, event._data, request.session_hash)
+        except Exception as error:
+            return views.message(friendly(error))
+
+    output.read(on_read, outputs=[drawer], **layout.LIGHT)
+
+
+def read_json(server: Server, content: Any, visitor: str | None) -> str:
+    """A document for the browser, as JSON.
+
+    Args:
+        server: What knows the datastores.
+        content: What a browser asks for; nothing of it is believed.
+        visitor: Whose own datastores may be read.
+    """
+    if not isinstance(content, dict):
+        raise RequestError("This cannot be asked for.")
+    library = server.session.library(content.get("model"))
+    known = {**library.stores, **server.visitors.stores(visitor)}
+    name = content.get("store")
+    store = known.get(name) if isinstance(name, str) else None
+    if store is None:
+        raise RequestError("There is no such datastore here (any more).")
+    id = text_of(content.get("document"), "document")
+    asked = content.get("places")
+    if not isinstance(asked, list) or len(asked) > _MOST_PLACES:
+        raise RequestError("This cannot be asked for.")
+    places = []
+    for one in asked:
+        if not isinstance(one, list) or len(one) != 2:
+            raise RequestError("This cannot be asked for.")
+        entry = whole(one[0], "A place", 0, len(store) - 1)
+        places.append((entry, whole(one[1], "A length", 1, _LONGEST)))
+    found = document(store, library.tokenizer, id, places)
+    # The same document again is news all the same.
+    found["turn"] = whole(content.get("turn"), "A turn", 0, 2**31)
+    return json.dumps(found).replace("<", "\\u003c")
+
+
+def document(
+    store: Datastore, tokenizer: Any, id: str, places: list[tuple[int, int]]
+) -> dict[str, Any]:
+    """A document's text in pieces, some of them marked.
+
+    Args:
+        store: The datastore.
+        tokenizer: Which cut the text.
+        id: The document's.
+        places: Passages: the entry with which each begins, and its tokens. The first is shown.
+    """
+    numbers = store.documents.numbers_of(id)
+    if not numbers:
+        raise RequestError("There is no such document.")
+    spans = [(store.contexts.token_of(entry), length) for entry, length in places]
+    at = store.documents.at_token(spans[0][0]) if spans else numbers[0]
+    record = store.documents[at if at in numbers else numbers[0]]
+    end = record.first + record.length
+    shown = spans[0][0] if spans else record.first
+    first = max(record.first, min(shown - _MOST_TOKENS // 2, end - _MOST_TOKENS))
+    last = min(end, first + _MOST_TOKENS)
+    inside = sorted({(a, min(a + n, last)) for a, n in spans if first <= a < last})
+    special = set(getattr(tokenizer, "all_special_ids", ()))
+
+    def text(begin: int, end: int) -> str:
+        ids = store.tokens[max(first, begin - _CONTEXT) : end].tolist()
+        before = [one for one in ids[: min(_CONTEXT, begin - first)] if one not in special]
+        whole = before + [one for one in ids[min(_CONTEXT, begin - first) :] if one not in special]
+        both, head = (
+            str(tokenizer.decode(one, clean_up_tokenization_spaces=False))
+            for one in (whole, before)
+        )
+        return both[len(head) :].strip("\ufffd")
+
+    pieces: list[list[Any]] = []
+    place, opened = first, 0
+    for begin, stop in inside:
+        if begin < place:
+            continue
+        pieces.append([text(place, begin), False])
+        if begin == shown:
+            opened = len(pieces)
+        pieces.append([text(begin, stop), True])
+        place = stop
+    pieces.append([text(place, last), False])
+    named = record.shown
+    return {
+        "store": store.name,
+        "title": named.title or named.id,
+        "uri": named.uri,
+        "source": named.source,
+        "pieces": [one for one in pieces if one[0]] if not opened else pieces,
+        "opened": opened,
+        "cut": [first > record.first, last < end],
+    }

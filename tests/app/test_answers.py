@@ -1,0 +1,315 @@
+"""Answers as the browser draws them: nothing from outside is more than text."""
+
+import json
+
+import pytest
+
+from app.answers import HOSTILE, answer, neighbor, token
+from knn_logits import Candidate, DocumentShare, Rival, Trace
+from knn_logits.trace.trace import Familiarity
+from knn_logits_app import markup, views
+from knn_logits_app.session import Answer, Piece
+
+
+def words(page):
+    return page.locator("#answer .kl-w[role=button]")
+
+
+def shown(page, place="#answer"):
+    return page.locator(place).inner_text()
+
+
+def test_no_text_from_outside_becomes_an_element_or_an_attribute(drawing):
+    hostile = neighbor(
+        before=HOSTILE, word=HOSTILE, after=HOSTILE, document=HOSTILE, title=HOSTILE,
+        uri="javascript:alert(1)//" + HOSTILE, store=HOSTILE, source=HOSTILE,
+    )  # fmt: skip
+    share = DocumentShare(HOSTILE, HOSTILE, HOSTILE, hostile.uri, 0.8)
+    rival = Rival(HOSTILE, 0.99, share)
+    candidates = [Candidate(HOSTILE, 7, 0.5, 0.1, 0.0)]
+    shown = answer(
+        token(HOSTILE, neighbors=[hostile], documents=[share], candidates=candidates),
+        token(" bad", 0.0, p=1e-9, by_memory=rival, candidates=candidates),
+        prompt=HOSTILE,
+    )
+    frame = views.frame({"lm": shown, "knn": shown}, {}, note=[HOSTILE])
+    assert "<" not in frame
+    page = drawing(frame)
+    for place in range(words(page).count()):
+        words(page).nth(place).click()
+        assert page.locator("#answer a").count() == 0
+        names = page.evaluate(
+            """[...document.querySelectorAll('#answer *')].map((one) => one.tagName)"""
+        )
+        known = (
+            "A ARTICLE ASIDE B BLOCKQUOTE BUTTON DETAILS DIV H2 H3 H4 I LI MARK OL P SECTION SPAN "
+            "SUMMARY TABLE TBODY TD TH THEAD TR UL"
+        )
+        assert set(names) <= set(known.split())
+        assert page.evaluate(
+            """[...document.querySelectorAll('#answer *')].flatMap((one) => [...one.attributes])
+               .filter((one) => one.name.startsWith('on')).length"""
+        ) == 0  # fmt: skip
+    assert page.locator("#answer").inner_text().count("onerror=alert(1)") > 3
+
+
+@pytest.mark.parametrize(
+    ("uri", "linked"),
+    [
+        ("https://example.org/a?b=1&c=2", True),
+        ("HTTP://example.org", True),
+        ("javascript:alert(1)", False),
+        ("data:text/html,<script>", False),
+        (" javascript:alert(1)", False),
+        ("//example.org", False),
+        ("https://", False),
+        ("file:///etc/passwd", False),
+        ("http://[broken", False),
+        ("folder/file.txt", False),
+        (None, False),
+    ],
+)
+def test_only_web_addresses_are_links(drawing, uri, linked):
+    page = drawing(views.frame({"knn": answer(token(" cover", neighbors=[neighbor(uri=uri)]))}, {}))
+    found = page.locator("#answer .kl-doc a")
+    assert found.count() == int(linked)
+    if linked:
+        assert found.get_attribute("href") == uri
+        assert "noopener" in found.get_attribute("rel")
+
+
+@pytest.mark.parametrize(("share", "level"), [(0.05, 1), (0.25, 2), (0.5, 3), (0.75, 4), (1.0, 4)])
+def test_a_changed_word_has_a_colour_and_a_line_by_its_share(drawing, share, level):
+    page = drawing(views.frame({"knn": answer(token(" cover", share, changed=True))}, {}))
+    word = words(page)
+    assert word.get_attribute("class") == f"kl-w kl-changed kl-l{level}"
+    assert f"{share:.0%} by the memory" in word.get_attribute("title")
+    border = page.evaluate(
+        "getComputedStyle(document.querySelector('#answer .kl-text .kl-w')).borderBottomWidth"
+    )
+    assert border == f"{level}px"
+
+
+def test_an_agreed_word_has_a_thin_line_and_an_own_one_nothing(drawing):
+    page = drawing(views.frame({"knn": answer(token(" cover", 0.9), token(" it", 0.01))}, {}))
+    assert [one.get_attribute("class") for one in words(page).all()] == ["kl-w kl-agreed", "kl-w"]
+    assert shown(page, ".kl-headline") == "The memory changed no word, and agreed to 1."
+
+
+def test_tokens_become_words_with_the_share_of_their_weakest(drawing):
+    pieces = [(" K", 1.0), ("-", 0.5), ("96", 0.3), (".", 0.2), (" After", 0.4), ("", 0.35)]
+    page = drawing(views.frame({"knn": answer(*(token(*one, changed=True) for one in pieces))}, {}))
+    assert [one.inner_text() for one in words(page).all()] == ["K-96", ".", "After"]
+    titles = [one.get_attribute("title") for one in words(page).all()]
+    assert [one.split(": ")[1][:3] for one in titles] == ["30%", "20%", "35%"]
+    assert shown(page, ".kl-headline").startswith("The memory changed 2 of 2 words")
+
+
+def test_a_word_shows_the_documents_that_did_most_for_all_of_it(drawing):
+    first = neighbor(document="a", title="A", influence=0.3, word=" K", after="-96 is red.")
+    second = neighbor(document="b", title="B", influence=0.6, word=" K", after="-11.")
+    pieces = [
+        token(
+            " K", 0.904, [second, first], changed=True,
+            documents=[
+                DocumentShare("s", "b", "B", None, 0.6), DocumentShare("s", "a", "A", None, 0.3),
+            ],
+        ),
+        token("-96", 0.8, documents=[DocumentShare("s", "a", "A", None, 0.8)]),
+    ]  # fmt: skip
+    page = drawing(views.frame({"knn": answer(*pieces)}, {}))
+    assert words(page).get_attribute("aria-expanded") == "true"
+    panel = shown(page, ".kl-panel")
+    assert "30% of the word" in panel
+    assert "-96 is red." not in panel  # the passage is of a store of another name
+    same = [token(" K", 0.904, [first], changed=True), pieces[1]]
+    same[0].documents[:] = [DocumentShare("manual", "a", "A", None, 0.3)]
+    same[1].documents[:] = [DocumentShare("manual", "a", "A", None, 0.8)]
+    page = drawing(views.frame({"knn": answer(*same)}, {}))
+    assert page.locator(".kl-panel mark").inner_text() == "K-96"
+    assert page.locator(".kl-panel blockquote").inner_text() == "The winch K-96 is red."
+    assert page.locator(".kl-panel .kl-doc b").all_inner_texts() == ["A"]
+
+
+def test_pieces_of_different_documents_are_no_source_of_the_word(drawing):
+    pieces = [
+        token(" K", documents=[DocumentShare("s", "a", "A", None, 0.8)], changed=True),
+        token("-96", documents=[DocumentShare("s", "b", "B", None, 0.8)]),
+    ]
+    page = drawing(views.frame({"knn": answer(*pieces)}, {}))
+    assert "none of them says the word" in shown(page, ".kl-panel")
+
+
+def test_documents_beyond_the_third_are_counted(drawing):
+    documents = [DocumentShare("s", name, name, None, 0.2) for name in "ABCDE"]
+    page = drawing(views.frame({"knn": answer(token(" K", 1.0, documents=documents))}, {}))
+    assert "2 more documents, 40%" in shown(page, ".kl-panel")
+    many = [DocumentShare("s", str(name), str(name), None, 0.01) for name in range(100)]
+    page = drawing(views.frame({"knn": answer(token(" K", 1.0, documents=many))}, {}))
+    assert "97 more documents, 97%" in shown(page, ".kl-panel")
+    assert "92 more documents, 92%" in shown(page, ".kl-docs")
+
+
+def test_a_contradicted_word_says_what_the_memory_says(drawing):
+    rival = Rival(" straighten", 0.999, DocumentShare("s", "d", "Error E941", None, 0.999))
+    against = token(" bend", 0.0, p=4e-7, p_lm=8e-7, p_knn=0.0, by_memory=rival)
+    page = drawing(views.frame({"text": answer(token(" to", 0.9), against)}, {}, kind="explain"))
+    assert words(page).nth(1).get_attribute("class") == "kl-w kl-not"
+    assert words(page).nth(1).get_attribute("aria-expanded") == "true"
+    panel = shown(page, ".kl-panel")
+    assert "The memory says straighten here" in panel
+    assert "Error E941" in panel
+    assert "the model’s own" not in panel
+    headline = "The memory contradicts 1 of 2 words, and speaks for 1."
+    assert shown(page, ".kl-headline") == headline
+
+
+def test_a_passage_of_a_pair_is_shown_with_its_source(drawing):
+    long = "The winch is red. " * 40
+    for source, text in ((None, ""), ("The winch.", "The winch."), (long, "The winch is red. The")):
+        page = drawing(
+            views.frame({"knn": answer(token(" cover", neighbors=[neighbor(source=source)]))}, {})
+        )
+        assert page.locator(".kl-read").count() == int(bool(source))
+        assert text in shown(page, ".kl-panel")
+    assert shown(page, ".kl-read").endswith("…")
+
+
+def test_a_word_without_a_vote_says_so(drawing):
+    page = drawing(views.frame({"knn": answer(token(" cover", 0.0))}, {}))
+    assert page.locator(".kl-panel").count() == 0
+    words(page).click()
+    assert "the model’s own" in shown(page, ".kl-panel")
+    assert shown(page, ".kl-headline") == "The memory had no part in these words."
+
+
+def test_the_answer_without_knn_has_no_buttons(drawing):
+    plain = Answer("Open the", words=(Piece(" cover", 0.0),), done=True, tokens=1, seconds=0.1)
+    page = drawing(views.frame({"lm": plain}, {}))
+    assert page.locator("#answer [role=button]").count() == 0
+    assert page.locator(".kl-legend").count() == 0
+
+
+def test_an_answer_grows_without_sources_until_it_is_whole(drawing):
+    growing = Answer("Open the", words=(Piece(" cover", 0.9, True), Piece(" of", 0.9)), knn=True)
+    page = drawing(views.frame({"knn": growing}, {}))
+    assert page.locator(".kl-caret").count() == 1
+    assert page.locator(".kl-panel").count() == 0
+    found = page.locator(".kl-text .kl-w")
+    assert [one.get_attribute("class") for one in found.all()] == [
+        "kl-w kl-changed kl-l4", "kl-w kl-agreed",
+    ]  # fmt: skip
+
+
+def test_both_answers_are_a_diff_and_shared_words_are_grey(drawing):
+    pieces = [" Then", " open", " the", " left", " cover", "."]
+    alone = Answer("", words=tuple(Piece(one, 0.0) for one in pieces), done=True, tokens=6)
+    told = ["", " open", " the", " red", " cover", "."]
+    known = answer(*(token(one, 0.9, changed=one == " red") for one in told), prompt="")
+    page = drawing(views.frame({"lm": alone, "knn": known}, {}))
+    assert page.locator(".kl-side-lm .kl-same").all_inner_texts() == ["open", "the", "cover", "."]
+    assert page.locator(".kl-side-knn .kl-same").all_inner_texts() == ["open", "the", "cover", "."]
+    assert page.locator(".kl-side-knn .kl-w:not(.kl-same)").all_inner_texts() == ["red"]
+
+
+def test_words_in_a_row_from_one_place_are_one_span(drawing):
+    def from_place(text, entry, after, document="a"):
+        one = neighbor(word=text, after=after, entry=entry, document=document, title=document)
+        share = DocumentShare("manual", document, document, None, 0.9)
+        return token(text, 0.9, [one], documents=[share], changed=True)
+
+    tokens = [
+        from_place(" adjust", 10, " the front hose."),
+        from_place(" the", 11, " front hose."),
+        from_place(" front", 12, " hose."),
+        from_place(" door", 40, " of it", "b"),
+    ]
+    page = drawing(views.frame({"knn": answer(*tokens)}, {}))
+    assert page.locator(".kl-span").all_inner_texts() == ["adjust the front"]
+    words(page).nth(1).click()
+    assert page.locator(".kl-panel mark").inner_text() == "adjust the front"
+    assert page.locator(".kl-panel mark b").inner_text() == "the"
+    assert "hose." in shown(page, ".kl-panel blockquote")
+    words(page).nth(3).click()
+    assert page.locator(".kl-panel mark").inner_text() == "door"
+
+
+def test_many_line_breaks_are_a_sign_that_opens_the_word_beside_it(drawing):
+    tokens = [token(" one", 0.9, changed=True), token("\n" * 50, 0.9), token("two", 0.9)]
+    page = drawing(views.frame({"knn": answer(*tokens)}, {}))
+    assert page.locator(".kl-breaks").inner_text() == "⏎ ×50"
+    page.locator(".kl-breaks").click()
+    assert page.locator(".kl-panel h3").inner_text() == "two"
+    assert words(page).count() == 2
+
+
+def test_line_breaks_and_indentation_of_a_passage_are_kept(drawing):
+    code = neighbor(before="def f():\n    if x:\n        ", word=" cover", after="\n    return 1.")
+    page = drawing(views.frame({"knn": answer(token(" cover", neighbors=[code]))}, {}))
+    text = page.locator(".kl-panel blockquote").evaluate("(one) => one.innerText")
+    assert text.splitlines()[1:] == ["    if x:", "        cover".rjust(14), "    return 1."]
+
+
+def test_control_characters_are_left_out(drawing):
+    bad = "a\x00b\x1b[31mc\u202ed\ne"
+    assert markup.text(bad) == "ab[31mcd\ne"
+    page = drawing(views.frame({"knn": answer(token(" cover"), prompt=bad)}, {}))
+    assert page.locator(".kl-prompt").evaluate("(one) => one.textContent") == "ab[31mcd\ne"
+
+
+def test_progress_without_a_total_is_open():
+    assert "value" not in views.progress_html("keys", 3, None)
+    assert 'value="3" max="9"' in views.progress_html("keys", 3, 9)
+
+
+def test_bars_are_of_the_mixture_first_and_say_what_it_is(drawing):
+    others = [Candidate(" cover", 7, 0.5, 0.1, 0.9), Candidate("x", 8, 1e-5, 1, 0)]
+    page = drawing(views.frame({"knn": answer(token(" cover", candidates=others))}, {}))
+    assert page.locator(".kl-bars th[scope=col]").all_inner_texts() == [
+        "candidate", "p, together", "p_LM, model", "p_kNN, neighbors",
+    ]  # fmt: skip
+    rows = page.locator(".kl-bars tbody tr")
+    assert rows.nth(0).inner_text().split() == ["cover", "0.500", "0.100", "0.900"]
+    assert rows.nth(1).inner_text().split() == ["x", "<.001", "1.000", "0.000"]
+
+
+def test_a_speed_says_how_the_words_came(drawing):
+    from dataclasses import replace
+
+    one = answer(token(" cover"), token(" of"), token(" it"))
+    text = shown(drawing(views.frame({"lm": one, "knn": replace(one, passes=2)}, {})))
+    assert text.count("both texts at once") == 2
+    assert "6 a second: written one by one, both" in text
+    assert "6 a second: 2 passes of the model, drafted from the memory, both" in text
+    alone = shown(drawing(views.frame({"knn": replace(one, passes=1)}, {})))
+    assert "1 pass of the model, drafted" in alone
+    assert "at once" not in alone
+    assert "one by one" in shown(drawing(views.frame({"knn": replace(one, passes=3)}, {})))
+    page = drawing(views.frame({"text": one}, {}, kind="explain"))
+    assert "read in one pass" in shown(page)
+
+
+def test_nothing_near_is_said(drawing):
+    from dataclasses import replace
+
+    one = answer(token(" cover"))
+    far = replace(one.trace[0], familiarity=Familiarity(0, 9, 0.6))
+    page = drawing(views.frame({"knn": replace(one, trace=Trace([far]))}, {}))
+    assert "Nothing near." in shown(page, ".kl-far")
+    assert drawing(views.frame({"knn": one}, {})).locator(".kl-far").count() == 0
+
+
+def test_the_whole_trace_is_made_of_the_packed_one(drawing, tmp_path):
+    share = DocumentShare("manual", "d1", "Winches", "https://example.org", 0.4)
+    placed = neighbor(title="Winches, page 3", uri="https://example.org#page=3")
+    one = token(
+        " cover", 0.8, [placed, neighbor(title="Winches", uri="https://example.org")],
+        documents=[share], by_model=Rival(" lid", 0.5), by_memory=Rival(" door", 0.3, share),
+    )  # fmt: skip
+    known = answer(one)
+    page = drawing(views.frame({"knn": known}, {}))
+    packed = json.dumps(views.packed(known.trace[0]))
+    whole = page.evaluate(f"knnLogits.wholeTrace({packed})")
+    (tmp_path / "trace.json").write_text(json.dumps(whole))
+    assert Trace.load(tmp_path / "trace.json") == known.trace
+    assert whole == known.trace.to_dict()

@@ -1,0 +1,87 @@
+"""The page on a phone, by keys, and what the prompt's box does."""
+
+import pytest
+
+from app.conftest import expect
+
+FIRST = "What helps against E529 is this:"
+
+
+@pytest.fixture(params=["light", "dark"])
+def phone(visit, request):
+    one = visit(390, request.param)
+    one.page.set_viewport_size({"width": 390, "height": 844})
+    yield one
+    assert one.problems == []
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_answer_is_seen_and_its_sources_are_a_sheet(phone):
+    page = phone.page
+    # Nothing covers the answer before a word is chosen.
+    assert page.locator("#answers .kl-panel").count() == 0
+    phone.write(FIRST)
+    word = page.locator("#answers .kl-changed[role=button]").first
+    expect(word).to_be_in_viewport()
+    box = page.locator("#answers .kl-side-knn").bounding_box()
+    assert box["y"] < page.locator("#answers .kl-side-lm").bounding_box()["y"]
+    word.click()
+    sheet = page.locator("#answers .kl-panels")
+    expect(sheet).to_be_in_viewport()
+    assert sheet.evaluate("(one) => getComputedStyle(one).position") == "fixed"
+    assert sheet.bounding_box()["height"] <= 0.63 * 844
+    page.get_by_role("button", name="Close the sources").click()
+    expect(page.locator("#answers .kl-panel")).to_have_count(0)
+
+
+def test_the_settings_are_a_drawer(phone):
+    page = phone.page
+    side = page.locator("#side")
+    expect(side).to_be_hidden()
+    page.get_by_role("button", name="Settings").click()
+    expect(side).to_be_visible()
+    expect(page.get_by_label("chronicle")).to_be_in_viewport()
+    page.get_by_label("chronicle").check()
+    expect(page.locator("#answers .kl-stale")).to_contain_text("another memory")
+    page.keyboard.press("Escape")
+    expect(side).to_be_hidden()
+
+
+def test_every_tab_is_there(phone):
+    for name in ("Generate", "Explain", "Your text", "Evaluate", "About"):
+        expect(phone.page.get_by_role("tab", name=name)).to_be_in_viewport()
+
+
+def test_a_document_is_a_sheet(phone):
+    page = phone.page
+    page.locator("#answers .kl-docs .kl-part").first.click()
+    drawer = page.get_by_role("dialog")
+    expect(drawer.locator("mark").first).to_be_in_viewport()
+    assert drawer.bounding_box()["width"] == 390
+    drawer.get_by_role("button", name="Close the document").click()
+    expect(drawer).to_have_count(0)
+
+
+def test_enter_writes_and_shift_enter_breaks_the_line(visit):
+    one = visit()
+    page = one.page
+    prompt = page.locator("#prompt textarea")
+    prompt.fill("The fault that")
+    prompt.press("Shift+Enter")
+    prompt.type("raises")
+    expect(prompt).to_have_value("The fault that\nraises")
+    assert page.locator("#answers .kl-prompt").first.inner_text() == FIRST
+    prompt.fill("The fault that raises E976 is called")
+    one.mark("#answers")
+    prompt.press("Enter")
+    one.fresh("#answers", ".kl-foot span")
+    shown = page.locator("#answers .kl-side-knn .kl-prompt")
+    expect(shown).to_have_text("The fault that raises E976 is called")
+    expect(prompt).to_have_value("The fault that raises E976 is called")
+
+
+def test_the_page_says_what_it_is_to_those_who_link_to_it(visit):
+    page = visit().page
+    assert "memory" in page.title()
+    assert "memory" in page.locator("meta[name=description]").get_attribute("content")
+    assert page.locator("link[rel='icon'][href^='data:image/svg']").count() == 1

@@ -1,0 +1,88 @@
+"""An answer taken along: a link that fills and runs, text with footnotes, earlier answers."""
+
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+
+from app.conftest import expect
+from app.payloads import PAYLOADS
+
+FIRST = "What helps against E529 is this:"
+COPIED = """
+window.copied = [];
+const writeText = async (text) => copied.push(text);
+Object.defineProperty(navigator, "clipboard", { value: { writeText } });
+"""
+
+
+def test_a_link_fills_runs_and_opens_the_word(visit, url):
+    asked = {"q": "Travellers thank Bishop Korrin for", "store": "chronicle", "word": 2}
+    one = visit(url=f"{url}/?{urlencode(asked)}")
+    page = one.page
+    expect(page.locator("#answers .kl-side-knn .kl-text")).to_contain_text("the wide bridge")
+    expect(page.locator("#prompt textarea")).to_have_value(asked["q"])
+    expect(page.get_by_label("chronicle")).to_be_checked()
+    expect(page.get_by_label("manual")).not_to_be_checked()
+    word = page.locator("#answers .kl-w[data-word='2']")
+    expect(word).to_have_attribute("aria-expanded", "true")
+    assert one.problems == []
+
+
+def test_the_link_of_an_answer_leads_to_it(visit):
+    one = visit(script=COPIED)
+    page = one.page
+    page.locator("#answers .kl-w[role=button]", has_text="hose").click()
+    page.get_by_role("button", name="Copy a link").click()
+    page.wait_for_function("copied.length")
+    parts = urlsplit(page.evaluate("copied[0]"))
+    asked = parse_qs(parts.query)
+    assert asked["q"] == [FIRST]
+    assert asked["store"] == ["manual"]
+    assert "lmbda" not in asked  # a gate chooses it
+    page.goto(page.evaluate("copied[0]"))
+    opened = page.locator("#answers .kl-w[aria-expanded=true]")
+    expect(opened).to_have_text("hose")
+
+
+def test_the_text_is_copied_with_its_documents_as_footnotes(visit):
+    page = visit(script=COPIED).page
+    page.get_by_role("button", name="Copy with sources").click()
+    page.wait_for_function("copied.length")
+    text, notes = page.evaluate("copied[0]").split("\n\n")
+    assert text.startswith(f"{FIRST} adjust the front hose")
+    assert "[1]" in text
+    assert notes.startswith("[1] Error E529 (Kenmouth lathe) (manual)")
+
+
+def test_earlier_answers_come_back(visit):
+    one = visit()
+    page = one.page
+    assert page.locator("#answers .kl-earlier").count() == 0
+    one.write("The fault that raises E976 is called")
+    expect(page.locator("#answers .kl-earlier summary")).to_have_text("Earlier answers (1)")
+    page.locator("#answers .kl-earlier summary").click()
+    page.locator("#answers .kl-earlier button").click()
+    expect(page.locator("#answers .kl-side-knn .kl-text")).to_contain_text("adjust the front hose")
+    assert one.problems == []
+
+
+def test_inside_another_page_stands_the_answer_alone(visit, url):
+    page = visit(url=f"{url}/?embed=1").page
+    expect(page.locator("#answers .kl-side-knn .kl-text")).to_contain_text("adjust the front hose")
+    expect(page.locator("#answers .kl-panel")).to_be_visible()
+    for place in ("#prompt", "#side", ".kl-title", ".kl-top", "#write"):
+        expect(page.locator(place)).to_be_hidden()
+
+
+@pytest.mark.parametrize("first", range(0, len(PAYLOADS), 10))
+def test_a_link_runs_nothing(visit, url, first):
+    """Ten payloads in every value of the address at a time."""
+    payload = " ".join(PAYLOADS[first : first + 10])[:900]
+    asked = dict.fromkeys(("q", "store", "lmbda", "k", "temperature", "word", "embed"), payload)
+    one = visit(url=f"{url}/?{urlencode(asked)}")
+    page = one.page
+    page.wait_for_selector("#answers :is(.kl-error, .kl-foot span)", state="attached")
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.pwned") is None
+    assert one.left == []
+    assert one.problems == []
