@@ -46,7 +46,7 @@ def world(model, tokenizer, model_folder, marian_folder, tmp_path_factory):
     (folder / "other.txt").write_text(" ".join(row["text"] for row in rows_of("manual", 36, 37)))
     for name in ("train", "test", "dev"):
         for side, suffix in enumerate(("en", "de")):
-            lines = "".join(pair[side] + "\n" for pair in PAIRS)
+            lines = "".join(pair[side] + "\n" for pair in PAIRS[:4])
             (folder / f"{name}.{suffix}").write_text(lines)
 
     read = knn_logits.read_corpus([str(documents)])
