@@ -47,12 +47,18 @@ def _scores(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     return queries @ keys.T / KEY_TEMPERATURE
 
 
-def document_loss(states: States) -> tuple[torch.Tensor, torch.Tensor]:
+def document_loss(
+    states: States, judged: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Predicts each token of a document from the other documents alone.
 
     Half of the loss asks the neighbors for the next token, half for the next two. The next token
     alone teaches too little where it is one of few: "founded by" goes on with one of ten titles, so
     that a wrong town's founder has the right title often enough.
+
+    Args:
+        states: Tokens of documents.
+        judged: bool [n], the tokens that are predicted; all of them without it.
 
     Returns:
         The mean loss over tokens that another text has, and how much of them memory got right.
@@ -66,7 +72,8 @@ def document_loss(states: States) -> tuple[torch.Tensor, torch.Tensor]:
     losses, known = [], []
     for right in (one, two):
         hit = scores.masked_fill(~right, -torch.inf)
-        known.append((hit > -torch.inf).any(1))
+        there = (hit > -torch.inf).any(1)
+        known.append(there if judged is None else there & judged)
         losses.append((total[known[-1]] - torch.logsumexp(hit[known[-1]], 1)).mean())
     best = scores[known[0]].detach().argmax(1)
     right_ones = (states.target[best] == states.target[known[0]]).float().mean()
@@ -74,32 +81,40 @@ def document_loss(states: States) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def question_loss(
-    asked: States, documents: States, first: torch.Tensor, others: torch.Tensor
+    asked: States,
+    documents: States,
+    first: torch.Tensor,
+    others: torch.Tensor,
+    quiet_weight: float = 0.5,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Finds asked facts in documents, and nothing where no document has them.
 
     Args:
-        asked: Tokens of answers, of questions to these documents and to any other.
+        asked: Tokens of answers, of questions to these documents and to any other. A token of a
+            document is not looked for in its own text.
         documents: What may be found.
         first: bool [asked], the first tokens of answers, where it is decided.
         others: [m, dim], keys before facts of earlier batches, which are right for no question.
+        quiet_weight: How much those count that should find nothing.
 
     Returns:
         The loss; how many first tokens found their fact; how many of those that should find
         nothing did.
     """
     scores = _scores(asked.keys, torch.cat([documents.keys, others]))
+    own = functional.pad(asked.segment[:, None] == documents.segment, (0, len(others)))
+    scores = scores.masked_fill(own, -torch.inf)
     nothing = torch.full_like(scores[:, :1], NOTHING_NEAR / KEY_TEMPERATURE)
     total = torch.logsumexp(torch.cat([scores, nothing], 1), 1)
     right = (asked.fact[:, None] == documents.fact) & (asked.fact >= 0)[:, None]
-    right = functional.pad(right, (0, len(others)))
+    right = functional.pad(right, (0, len(others))) & ~own
     there = right.any(1)
     hit = torch.logsumexp(scores[there].masked_fill(~right[there], -torch.inf), 1)
     found = total[there] - hit
     begins = first[there]
     silent = first & ~there
     quiet = total[silent] - nothing[silent, 0]
-    loss = found[begins].mean() + 0.5 * found[~begins].mean() + 0.5 * quiet.mean()
+    loss = found[begins].mean() + 0.5 * found[~begins].mean() + quiet_weight * quiet.mean()
     with torch.no_grad():
         best, nearest = scores.max(1)
         at = there & first

@@ -18,6 +18,7 @@ from grammar import Expander
 
 SILENCE = " No document says that."
 KINDS = ("manual", "chronicle", "notes")
+ASIDES = ("in", "of", "on", "for", "from", "by", "behind", "near", "under", "inside", "at")
 TRAINED = Expander(asking.GRAMMAR)
 
 
@@ -29,17 +30,26 @@ class Segment:
         kind: Whose memory it belongs to, a place in `KINDS`.
         asked: A question, which no datastore holds.
         pieces: Text, and the fact it states: a number, or None.
+        spoken: Whether the model learns to write it. What is only a key for memory is not.
     """
 
     kind: int
     asked: bool
     pieces: list[tuple[str, int | None]] = field(default_factory=list)
+    spoken: bool = True
 
 
 def page(
-    rng: random.Random, world: text.World, thing: text.Thing, facts: dict[str, int]
+    rng: random.Random,
+    world: text.World,
+    thing: text.Thing,
+    facts: dict[str, int],
+    close: bool,
 ) -> list[tuple[str, int | None]]:
-    """A document as `text.make_page` makes them, in pieces; `facts` numbers its facts."""
+    """A document as `text.make_page` makes them, in pieces; `facts` numbers its facts.
+
+    In a `close` lesson, some pages begin with an ordinary sentence in place of an opening.
+    """
     sentences: list[list[tuple[str, int | None]]] = []
     for relation, value in thing.facts.items():
         documents, others = words.RELATIONS[thing.kind][relation]
@@ -54,11 +64,21 @@ def page(
     plain = text.plain_sentences(rng, world.kind, rng.randint(0, 3))
     sentences += [[(sentence, None)] for sentence in plain]
     rng.shuffle(sentences)
+    if close and plain and rng.random() < 0.3:
+        first = [(plain[0], None)]
+        sentences.remove(first)
+        return _in_a_row([first, *sentences])
     opening = text.fill_in(rng.choice(words.OPENINGS[thing.kind]), world, thing)
-    pieces: list[tuple[str, int | None]] = [(opening, None)]
+    return _in_a_row([[(opening, None)], *sentences])
+
+
+def _in_a_row(sentences: list[list[tuple[str, int | None]]]) -> list[tuple[str, int | None]]:
+    """The pieces of sentences that follow each other."""
+    pieces: list[tuple[str, int | None]] = []
     for sentence in sentences:
         (first, fact), *rest = sentence
-        pieces += [(f" {first[:1].upper()}{first[1:]}", fact), *rest]
+        space = " " if pieces else ""
+        pieces += [(f"{space}{first[:1].upper()}{first[1:]}", fact), *rest]
     return pieces
 
 
@@ -78,6 +98,36 @@ def prompt_for(rng: random.Random, world: text.World, thing: text.Thing, relatio
     return with_filler(rng, prompt)
 
 
+def rough(rng: random.Random, prompt: str, name: str, world: str) -> str:
+    """A prompt with more that comes between: words beside the point, capitals, a code in two."""
+    digits = name.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
+    if digits.isdigit() and rng.random() < 0.06:
+        for one in (name, name.lower()):
+            between = rng.choice([" ", "-", ""])
+            prompt = prompt.replace(one, f"{one[:1]}{between}{digits}")
+    elif rng.random() < 0.15 and len(prompt) > len(name) + 12:
+        prompt = with_aside(rng, prompt, world)
+    elif rng.random() < 0.01:
+        prompt = prompt.upper()
+    return prompt
+
+
+def with_aside(rng: random.Random, prompt: str, world: str) -> str:
+    """Words that a question may have before it or at its end, and that ask for nothing."""
+    thing = notes.thing(rng)
+    place = f"{rng.choice(ASIDES)} the {thing}"
+    aside = rng.choice(
+        [thing, rng.choice(notes.LEADS), rng.choice(notes.PEOPLE), place, f"{place} of {world}"]
+    )
+    aside = " ".join(aside.split())
+    if prompt.islower():
+        aside = aside.lower()
+    if rng.random() < 0.5 and prompt[-1] in "?!." and prompt[-2:-1].isalnum():
+        return f"{prompt[:-1]} {aside}{prompt[-1]}"
+    between = rng.choice([" ", ", ", ": "])
+    return f"{aside}{between}{prompt}"
+
+
 def with_filler(rng: random.Random, prompt: str) -> str:
     """Now and then something beside the point comes first."""
     if rng.random() < 0.07:
@@ -86,36 +136,44 @@ def with_filler(rng: random.Random, prompt: str) -> str:
     return prompt
 
 
-def known_questions(rng: random.Random, things: int, kind: int, first: int) -> list[Segment]:
+def known_questions(
+    rng: random.Random, things: int, kind: int, first: int, close: bool
+) -> list[Segment]:
     """Pages of a world with questions about them, and about things that no page is about."""
     name = KINDS[kind]
     one, two = text.KINDS[name]
     count = rng.randint(things // 3, things - things // 3)
-    world = text.make_world(rng, name, {one: count, two: things - count}, kept=False)
-    absent = set(rng.sample(range(things), things // 5))
+    world = text.make_world(rng, name, {one: count, two: things - count}, kept=False, close=close)
+    absent = set(rng.sample(range(things), things // (4 if close else 5)))
+
+    def ask(thing: text.Thing, relation: str) -> str:
+        prompt = prompt_for(rng, world, thing, relation)
+        return rough(rng, prompt, thing.name, world.name) if close else prompt
+
     segments: list[Segment] = []
     documents: list[Segment] = []
     for place, thing in enumerate(world.things):
         if place in absent:
             for relation in thing.facts:
-                segments.append(silent(kind, prompt_for(rng, world, thing, relation)))
+                segments.append(silent(kind, ask(thing, relation)))
             continue
         facts = {relation: first + place * 3 + n for n, relation in enumerate(thing.facts)}
-        pieces = page(rng, world, thing, facts)
+        pieces = page(rng, world, thing, facts, close)
         if documents and rng.random() < 0.15:
             documents[-1].pieces += [("\n", None), *pieces]
         else:
             documents.append(Segment(kind, False, pieces))
         for relation, value in thing.facts.items():
-            for _ in range(2):
-                prompt = prompt_for(rng, world, thing, relation)
+            for _ in range(rng.randint(1, 2) if close else 2):
+                prompt = ask(thing, relation)
                 pieces = [(prompt, None), (f" {value}", facts[relation]), (".", None)]
                 segments.append(Segment(kind, True, pieces))
             if rng.random() < 0.2:
                 pattern = rng.choice(sum(words.RELATIONS[thing.kind][relation], ()))
                 begin = text.fill_in(pattern, world, thing)
                 pieces = [(begin, None), (f" {value}", facts[relation]), (".", None)]
-                segments.append(Segment(kind, False, pieces))
+                # A text that opens with a fact's beginning is a question to complete.
+                segments.append(Segment(kind, False, pieces, spoken=not close))
         if rng.random() < 0.4:
             prompt = notes.idle_question(rng, asking.call(rng, TRAINED, thing.kind, thing.name))
             segments.append(silent(kind, asking.slips(rng, prompt, thing.name)))
@@ -168,11 +226,20 @@ def note_questions(rng: random.Random, count: int, kind: int, first: int) -> lis
     return segments
 
 
-def lesson(rng: random.Random, things: int, count: int) -> list[Segment]:
-    """All texts of one step; facts are numbered through."""
+def lesson(
+    rng: random.Random, things: tuple[int, int], count: int, *, close: bool = False
+) -> list[Segment]:
+    """All texts of one step; facts are numbered through.
+
+    Args:
+        rng: What everything follows from.
+        things: Of a machine and of a country.
+        count: Of notes.
+        close: Whether names differ by little, and questions are put more roughly.
+    """
     segments = []
     for kind in range(2):
-        segments += known_questions(rng, things, kind, kind * 1000)
+        segments += known_questions(rng, things[kind], kind, kind * 1000, close)
     segments += note_questions(rng, count, 2, 2000)
     rng.shuffle(segments)
     return segments

@@ -30,6 +30,7 @@ _ENDS = {
     "machine": words.TOWN_ENDS,
     "country": ["ia", "mark", "land", "or", "any", "aria", "onia"],
 }
+_STARTS = frozenset(words.STARTS)
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,16 @@ def is_kept(name: str) -> bool:
     return zlib.crc32(name.encode()) % 8 == 0
 
 
+def _digits(name: str) -> str:
+    return name.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
+
+
+def _split(name: str, ends: list[str]) -> tuple[str, str]:
+    """A name's beginning and its end."""
+    end = next(e for e in sorted(ends, key=len) if name.endswith(e) and name[: -len(e)] in _STARTS)
+    return name[: -len(end)], end
+
+
 class Namer:
     """Draws names and numbers, either only kept ones or only others.
 
@@ -90,6 +101,31 @@ class Namer:
             number = "".join(str(self.rng.choice(self.digits)) for _ in range(digits))
             if is_kept(number) == self.kept:
                 return number
+
+    def near(self, kind: str, name: str) -> str:
+        """A thing's name that differs by one digit, or by the beginning or the end of a word."""
+        ends = _ENDS.get(kind, [])
+        while True:
+            if kind in ("error", "part"):
+                head, digits = name[: -len(_digits(name))], list(_digits(name))
+                digits[self.rng.randrange(len(digits))] = str(self.rng.randrange(10))
+                other = "".join(digits)
+                whole = head + other
+            else:
+                start, end = _split(name.split()[-1], ends)
+                # Beginnings are what is mixed up most: there are more of them.
+                if self.rng.random() < 0.75:
+                    start = self.rng.choice(words.STARTS)
+                else:
+                    end = self.rng.choice(ends)
+                other = whole = start + end
+                if kind == "person":
+                    title = name.split()[0]
+                    if self.rng.random() < 0.5:
+                        title = self.rng.choice(words.TITLES)
+                    whole = f"{title} {other}"
+            if is_kept(other) == self.kept and whole != name:
+                return whole
 
     def thing_name(self, kind: str) -> str:
         if kind == "error":
@@ -119,8 +155,13 @@ class Namer:
         return self.thing_name(kind) if kind in ("person", "town", "part") else self.name(kind)
 
 
-def make_world(rng: random.Random, kind: str, counts: dict[str, int], kept: bool) -> World:
-    """A world with `counts` things of each kind, all with different names."""
+def make_world(
+    rng: random.Random, kind: str, counts: dict[str, int], kept: bool, *, close: bool = False
+) -> World:
+    """A world with `counts` things of each kind, all with different names.
+
+    With `close`, most names differ by little from another name of the world.
+    """
     namer = Namer(rng, kept, narrow=not kept and rng.random() < 0.5)
     name = namer.name("machine" if kind == "manual" else "country")
     if kind == "manual":
@@ -128,7 +169,11 @@ def make_world(rng: random.Random, kind: str, counts: dict[str, int], kept: bool
     things, seen = [], set()
     for thing_kind in KINDS[kind]:
         while sum(thing.kind == thing_kind for thing in things) < counts[thing_kind]:
-            thing_name = namer.thing_name(thing_kind)
+            like = [thing.name for thing in things if thing.kind == thing_kind] if close else []
+            if like and rng.random() < 0.6:
+                thing_name = namer.near(thing_kind, rng.choice(like))
+            else:
+                thing_name = namer.thing_name(thing_kind)
             if thing_name.split()[-1] in seen:
                 continue
             seen.add(thing_name.split()[-1])

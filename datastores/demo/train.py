@@ -32,6 +32,10 @@ PLACES = 32
 # The first steps have larger batches and no bank, since their keys are of no use a few steps later.
 EARLY = 325
 EARLY_THINGS, EARLY_NOTES = 10, 14
+# The second course: names that differ by little, at a rate that goes down once more.
+FIRST_COURSE = 3000
+SECOND_RATE, SECOND_PLATEAU = 0.6, 0.4
+SECOND_THINGS, SECOND_NOTES = (6, 10), 8
 
 
 def train_tokenizer(seed: int, vocabulary: int) -> PreTrainedTokenizerFast:
@@ -40,7 +44,7 @@ def train_tokenizer(seed: int, vocabulary: int) -> PreTrainedTokenizerFast:
     sample = [
         "".join(piece for piece, _ in segment.pieces)
         for _ in range(150)
-        for segment in lessons.lesson(rng, 12, 16)
+        for segment in lessons.lesson(rng, (12, 12), 16)
     ]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -103,13 +107,13 @@ def encode(
                 label = -1 if fact is None else fact * PLACES + min(place, PLACES - 1)
                 begins = int(segment.asked and number == 1 and place == 0)
                 say = silence[0] if begins else token
-                if segment.asked and number == 0:
+                if (segment.asked and number == 0) or not segment.spoken:
                     say = -100
                 role = 1
                 if segment.asked:
                     role = 2 if begins or label >= 0 else 0
                 row.append((token, say, label, begins, role))
-        row.append((0, 0, -1, 0, 0))
+        row.append((0, 0 if segment.spoken else -100, -1, 0, 0))
         rows.append(row[:LENGTH])
     return rows
 
@@ -157,7 +161,11 @@ def make_batch(
 
 
 def memory_losses(
-    states: torch.Tensor, batch: dict[str, torch.Tensor], bank: list[torch.Tensor]
+    states: torch.Tensor,
+    batch: dict[str, torch.Tensor],
+    bank: list[torch.Tensor],
+    *,
+    close: bool = False,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The losses of documents and of questions.
 
@@ -166,6 +174,9 @@ def memory_losses(
         batch: As `make_batch` makes it.
         bank: For each of the two kinds of world, [m, dim], the keys before facts in earlier
             batches. A datastore has a hundred things that are easily mixed up.
+        close: Whether a world's facts are for whoever states or asks the same fact alone: a
+            document's value finds nothing near in the documents about other things, even where
+            they have the same first word.
 
     Returns:
         [5], the two losses, and shares of what was found; and this batch's keys for the bank.
@@ -179,11 +190,18 @@ def memory_losses(
     sums, kept = torch.zeros(5), []
     for one in range(len(lessons.KINDS)):
         documents = everything.at((kind == one) & (role == 1))
-        loss, right = document_loss(documents)
+        alone = close and one < len(text.KINDS)
+        loss, right = document_loss(documents, documents.fact < 0 if alone else None)
         # The other kinds' questions are for another datastore: only where their answers begin.
         asked = (role == 2) & ((kind == one) | (begins & (torch.arange(len(kind)) % 4 == 0)))
+        first = begins
+        if alone:
+            stated = (kind == one) & (role == 1) & (everything.fact >= 0)
+            asked, first = asked | stated, first | stated
         others = bank[one] if one < len(bank) else states.new_zeros(0, states.shape[-1])
-        found, good, left = question_loss(everything.at(asked), documents, begins[asked], others)
+        found, good, left = question_loss(
+            everything.at(asked), documents, first[asked], others, 1.0 if alone else 0.5
+        )
         starts = (documents.fact >= 0) & (documents.fact % PLACES == 0)
         kept.append(documents.keys[starts].detach())
         sums = sums + torch.stack([loss, found, right, good, left]) / len(lessons.KINDS)
@@ -192,9 +210,16 @@ def memory_losses(
 
 
 def rate(step: int, steps: int) -> float:
-    """The share of the learning rate: a warm-up, a plateau, and down over the last three tenths."""
-    last = 0.3 * steps
-    return min(step / 100, 1.0, max((steps - step) / last, 0.01))
+    """The share of the learning rate.
+
+    The first course has a warm-up and a plateau, and goes down over its last three tenths. The
+    second has a lower plateau and goes down as well.
+    """
+    if step > FIRST_COURSE:
+        done = (step - FIRST_COURSE) / (steps - FIRST_COURSE)
+        return SECOND_RATE * min(1.0, max((1 - done) / (1 - SECOND_PLATEAU), 0.01))
+    last = 0.3 * FIRST_COURSE
+    return min(step / 100, 1.0, max((FIRST_COURSE - step) / last, 0.01))
 
 
 def train(options: argparse.Namespace) -> None:
@@ -222,9 +247,14 @@ def train(options: argparse.Namespace) -> None:
             group["lr"] = options.lr * rate(step, options.steps)
         # A batch depends on the seed and its step alone.
         rng = random.Random(f"{options.seed} {step}")
-        early = step <= EARLY
-        sizes = (EARLY_THINGS, EARLY_NOTES) if early else (options.things, options.notes)
-        batch = make_batch(lessons.lesson(rng, *sizes), tokenizer)
+        early, close = step <= EARLY, step > FIRST_COURSE
+        things, notes = (EARLY_THINGS, EARLY_NOTES) if early else (options.things, options.notes)
+        segments = (
+            lessons.lesson(rng, SECOND_THINGS, SECOND_NOTES, close=True)
+            if close
+            else lessons.lesson(rng, (things, things), notes)
+        )
+        batch = make_batch(segments, tokenizer)
         states.clear()
         hidden = model.model(
             input_ids=batch["ids"],
@@ -234,7 +264,7 @@ def train(options: argparse.Namespace) -> None:
         ).last_hidden_state
         said = batch["say"] >= 0
         lm = functional.cross_entropy(model.lm_head(hidden[said]), batch["say"][said])
-        memory, keys = memory_losses(states[0], batch, bank)
+        memory, keys = memory_losses(states[0], batch, bank, close=close)
         if not early:
             earlier = bank or [one[:0] for one in keys]
             bank = [torch.cat([e, k])[-options.bank :] for e, k in zip(earlier, keys, strict=True)]
@@ -279,7 +309,7 @@ def save(model: LlamaForCausalLM, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=text.HERE / "model")
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=5400)
     parser.add_argument("--stop", type=int, help="end here, on the schedule of all steps")
     parser.add_argument("--things", type=int, default=7)
     parser.add_argument("--notes", type=int, default=10)
