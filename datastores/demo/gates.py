@@ -37,11 +37,16 @@ QUESTIONS = 600
 def texts_to_fit(
     kind: str, tokenizer: Any, count: int, questions: int
 ) -> Iterator[tuple[str, int]]:
-    """Texts, and from which token on each counts."""
+    """Texts, and from which token on each counts.
+
+    An answer ends where its sentence does. The neighbors would go on, so the gate has to see that.
+    """
+    end = tokenizer.eos_token
     for row in demo.questions_of(kind, "tuning"):
         for wording in ("seen", "new"):
             prompt = row[wording]
-            yield f"{prompt} {row['answer']}.", len(tokenizer(prompt)["input_ids"])
+            answer = f" {row['answer']}.{end}"
+            yield prompt + answer, len(tokenizer(prompt)["input_ids"])
     seed = free.SEEDS["tuning"]
     asked = [
         (row["prompt"], f" {row['answer']}.")
@@ -53,7 +58,7 @@ def texts_to_fit(
     ]
     for prompt, answer in asked:
         prompt = prompt.rstrip()
-        yield prompt + answer, len(tokenizer(prompt)["input_ids"])
+        yield prompt + answer + end, len(tokenizer(prompt)["input_ids"])
     for texts in evaluate.ordinary_texts(kind, count, evaluate.SEEDS["tuning"]).values():
         for one in texts:
             yield one, 1

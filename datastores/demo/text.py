@@ -170,7 +170,7 @@ def make_world(
     for thing_kind in KINDS[kind]:
         while sum(thing.kind == thing_kind for thing in things) < counts[thing_kind]:
             like = [thing.name for thing in things if thing.kind == thing_kind] if close else []
-            if like and rng.random() < 0.6:
+            if like and rng.random() < 0.7:
                 thing_name = namer.near(thing_kind, rng.choice(like))
             else:
                 thing_name = namer.thing_name(thing_kind)

@@ -94,7 +94,8 @@ def encode(
 
     Returns:
         For each token its id, what the model should say there, its fact and place or -1, whether it
-        begins an answer, and whether it is of a document (1) or of an answer (2) or neither (0).
+        begins an answer, and whether it is of a document (1), of an answer (2), ends one (3), or
+        is of a question or the end of a document (0).
     """
     pieces = [piece for segment in segments for piece, _ in segment.pieces]
     encoded = iter(tokenizer(pieces, verbose=False)["input_ids"])
@@ -113,7 +114,7 @@ def encode(
                 if segment.asked:
                     role = 2 if begins or label >= 0 else 0
                 row.append((token, say, label, begins, role))
-        row.append((0, 0 if segment.spoken else -100, -1, 0, 0))
+        row.append((0, 0 if segment.spoken else -100, -1, 0, 3 if segment.asked else 0))
         rows.append(row[:LENGTH])
     return rows
 
@@ -176,13 +177,15 @@ def memory_losses(
             batches. A datastore has a hundred things that are easily mixed up.
         close: Whether a world's facts are for whoever states or asks the same fact alone: a
             document's value finds nothing near in the documents about other things, even where
-            they have the same first word.
+            they have the same first word. Nothing is near either where an answer has ended.
 
     Returns:
         [5], the two losses, and shares of what was found; and this batch's keys for the bank.
     """
     # The end of a text is left out: a datastore has no entry for it.
     used = (batch["role"] > 0) & (batch["target"] > 0)
+    if close:
+        used |= batch["role"] == 3
     names = ("target", "after", "segment", "fact")
     everything = States(states[used], *(batch[name][used] for name in names))
     kind, role, begins = (batch[name][used] for name in ("kind", "role", "begins"))
@@ -197,7 +200,8 @@ def memory_losses(
         first = begins
         if alone:
             stated = (kind == one) & (role == 1) & (everything.fact >= 0)
-            asked, first = asked | stated, first | stated
+            ended = (kind == one) & (role == 3) & (torch.arange(len(kind)) % 4 == 0)
+            asked, first = asked | stated | ended, first | stated | ended
         others = bank[one] if one < len(bank) else states.new_zeros(0, states.shape[-1])
         found, good, left = question_loss(
             everything.at(asked), documents, first[asked], others, 1.0 if alone else 0.5

@@ -5,6 +5,7 @@ import random
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
@@ -66,17 +67,19 @@ def test_the_names_of_the_corpora_never_stand_in_a_lesson(scripts):
     kept = {name.lower() for name in kept}
     seen = set()
     for step in range(60):
-        for segment in lessons.lesson(random.Random(f"3 {step}"), 7, 10):
+        rng = random.Random(f"3 {step}")
+        for segment in lessons.lesson(rng, (7, 7), 10, close=step % 2 == 1):
             whole = "".join(piece for piece, _ in segment.pieces).lower()
             seen.update(re.findall(r"[a-z]-?\d+|[a-z]+", whole))
     assert len(kept) > 600
     assert not kept & seen
 
 
-def test_a_question_is_answered_by_a_document_of_its_lesson_or_left_open(scripts):
+@pytest.mark.parametrize("close", [False, True])
+def test_a_question_is_answered_by_a_document_of_its_lesson_or_left_open(scripts, close):
     lessons = scripts["lessons"]
     for step in range(20):
-        segments = lessons.lesson(random.Random(f"7 {step}"), 7, 10)
+        segments = lessons.lesson(random.Random(f"7 {step}"), (7, 7), 10, close=close)
         stated = {}
         for segment in segments:
             if not segment.asked:
@@ -91,6 +94,51 @@ def test_a_question_is_answered_by_a_document_of_its_lesson_or_left_open(scripts
             else:
                 assert stated[fact] == answer
         assert 0.05 < silent / len(asked) < 0.4
+
+
+def test_names_of_the_second_course_differ_by_little(scripts):
+    text = scripts["text"]
+
+    def share(close):
+        alike = total = 0
+        for seed in range(40):
+            rng = random.Random(seed)
+            world = text.make_world(rng, "chronicle", {"town": 6, "person": 0}, False, close=close)
+            names = [text._split(thing.name, text._ENDS["town"]) for thing in world.things]
+            assert len(set(names)) == 6
+            assert not any(text.is_kept(thing.name) for thing in world.things)
+            for place, (start, end) in enumerate(names):
+                others = names[:place] + names[place + 1 :]
+                alike += any(start == s or end == e for s, e in others)
+                total += 1
+        return alike / total
+
+    assert share(True) > 0.8
+    assert share(True) > share(False) + 0.1
+    namer = text.Namer(random.Random(3), False)
+    for kind, name in (("error", "B070"), ("part", "B-5072"), ("town", "Dormoor")):
+        for _ in range(20):
+            near = namer.near(kind, name)
+            assert near != name
+            assert sum(a != b for a, b in zip(near, name, strict=False)) == 1 or kind == "town"
+    first, name = namer.near("person", "Duke Helas").split()
+    assert first in text.words.TITLES
+    assert name[-2:] == "as" or name.startswith("Hel")
+
+
+def test_the_second_course_writes_pages_and_no_loose_facts(scripts):
+    lessons, train = scripts["lessons"], scripts["train"]
+    tokenizer = train.train_tokenizer(1, 600)
+    rng = random.Random("7 1")
+    segments = lessons.lesson(rng, (7, 7), 10, close=True)
+    silent = [segment for segment in segments if not segment.spoken]
+    assert silent
+    assert not any(segment.asked or len(segment.pieces) != 3 for segment in silent)
+    batch = train.make_batch(silent, tokenizer)
+    # Nothing of them is said, and memory has all of them.
+    assert (batch["say"] == -100).all()
+    assert (batch["role"] == 1).any()
+    assert lessons.with_aside(random.Random(2), "who made it?", "Melor").endswith("?")
 
 
 def test_a_batch_says_where_answers_begin(scripts):
@@ -115,20 +163,19 @@ def test_a_batch_says_where_answers_begin(scripts):
     assert facts[0] == facts[1] == list(range(128, 128 + len(facts[0])))
     # The question itself is nothing to learn to say.
     question = (batch["segment"] == 1) & (batch["role"] == 0) & (batch["say"] >= 0)
-    assert [tokenizer.decode(one) for one in batch["say"][question]] == [".", "<|endoftext|>"]
+    assert [tokenizer.decode(one) for one in batch["say"][question]] == ["."]
 
 
 def test_questions_find_their_fact_and_nothing_else(scripts):
     keys = scripts["keys"]
 
-    def states(vectors, facts):
+    def states(vectors, facts, text=0):
         n = len(facts)
         zeros = torch.zeros(n, dtype=torch.long)
-        return keys.States(
-            torch.tensor(vectors), zeros, zeros, torch.arange(n), torch.tensor(facts)
-        )
+        texts = text + torch.arange(n)
+        return keys.States(torch.tensor(vectors), zeros, zeros, texts, torch.tensor(facts))
 
-    documents = states([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [32, 64])
+    documents = states([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [32, 64], text=10)
     first = torch.tensor([True, True, False])
     none = torch.zeros(0, 3)
     right = states([[1.0, 0.1, 0.0], [0.0, 0.0, 1.0], [0.1, 1.0, 0.0]], [32, -1, 64])
@@ -137,6 +184,18 @@ def test_questions_find_their_fact_and_nothing_else(scripts):
     assert good[0] < 0.1 < 5 < bad[0]
     assert (good[1], good[2]) == (1.0, 1.0)
     assert (bad[1], bad[2]) == (0.0, 0.0)
+    # A document's own text is no place to look for what it says.
+    own = keys.question_loss(documents, documents, torch.tensor([True, True]), none)
+    assert own[2] == 1.0
+    twin = documents.keys.clone()
+    two = keys.States(
+        torch.cat([documents.keys, twin]),
+        torch.zeros(4, dtype=torch.long),
+        torch.zeros(4, dtype=torch.long),
+        torch.arange(4),
+        torch.tensor([32, 64, 32, 64]),
+    )
+    assert keys.question_loss(two, two, torch.tensor([True] * 4), none)[1] == 1.0
     # What is near in an earlier batch is a mistake as well.
     earlier = keys.question_loss(right, documents, first, torch.tensor([[1.0, 0.1, 0.0]]))
     assert earlier[0] > good[0] + 0.5
@@ -161,3 +220,46 @@ def test_wordings_that_were_written_first(scripts):
             if row["why"] == "unknown":
                 names = re.findall(r"[EK]-?\d{3,4}", row["prompt"])
                 assert all(name not in known for name in names)
+
+
+def test_values_of_the_second_course_are_near_to_themselves_alone(scripts):
+    train, lessons = scripts["train"], scripts["lessons"]
+    tokenizer = train.train_tokenizer(1, 600)
+    segments = [
+        lessons.Segment(
+            1, False, [("Dorton was founded by", None), (" Duke Bela", 4), (".", None)]
+        ),
+        lessons.Segment(
+            1, False, [("Korton was founded by", None), (" Duke Mila", 5), (".", None)]
+        ),
+        lessons.Segment(1, True, [("Who founded Dorton?", None), (" Duke Bela", 4), (".", None)]),
+        lessons.silent(1, "Who founded Norton?"),
+        lessons.Segment(0, False, [("To clear E1,", None), (" turn the fan", 8), (".", None)]),
+        lessons.Segment(0, False, [("After E1,", None), (" turn the fan", 8), (".", None)]),
+        lessons.Segment(0, True, [("E1?", None), (" turn the fan", 8), (".", None)]),
+        lessons.Segment(2, False, [("The lamp is", None), (" red", 9), (".", None)]),
+        lessons.Segment(2, False, [("The lamp is", None), (" red", 9), (".", None)]),
+        lessons.Segment(2, True, [("lamp", None), (" red", 9), (".", None)]),
+        lessons.silent(2, "Who?"),
+        lessons.silent(0, "E2?"),
+    ]
+    batch = train.make_batch(segments, tokenizer)
+    assert (batch["role"] == 3).sum() == 6  # where answers end
+
+    def loss(apart):
+        """The loss of questions, where the founders' states are apart or all the same."""
+        torch.manual_seed(1)
+        states = torch.randn(*batch["ids"].shape, 48)
+        stated = (batch["fact"] >= 0) & (batch["kind"] == 1)
+        place = torch.eye(48)[0]
+        states[stated] = place
+        if apart:
+            other = stated & (batch["fact"] // train.PLACES == 5)
+            states[other] = -place
+        return [
+            train.memory_losses(states, batch, [], close=close)[0][1].item()
+            for close in (False, True)
+        ]
+
+    (same_first, same_second), (apart_first, apart_second) = loss(False), loss(True)
+    assert same_second - apart_second > same_first - apart_first + 0.5
