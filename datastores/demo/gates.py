@@ -31,7 +31,7 @@ from knn_logits import (
 )
 
 TEXTS = 150
-QUESTIONS = 600
+QUESTIONS = 1800
 
 
 def texts_to_fit(

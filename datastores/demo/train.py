@@ -313,7 +313,7 @@ def save(model: LlamaForCausalLM, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=text.HERE / "model")
-    parser.add_argument("--steps", type=int, default=5400)
+    parser.add_argument("--steps", type=int, default=5600)
     parser.add_argument("--stop", type=int, help="end here, on the schedule of all steps")
     parser.add_argument("--things", type=int, default=7)
     parser.add_argument("--notes", type=int, default=10)

@@ -75,6 +75,47 @@ def test_the_model_answers_with_the_datastore_and_not_without(scripts, loaded, s
 
 
 @pytest.mark.parametrize("kind", ["manual", "chronicle"])
+def test_what_no_document_answers_is_told_apart(scripts, loaded, stores, kind):
+    free, evaluate = scripts["free"], scripts["evaluate"]
+    known = free.grammar_questions(kind, 60, free.SEEDS["tuning"], held_out=False)
+    unknown = free.unanswerable(kind, 60, free.SEEDS["tuning"], held_out=False)
+    with knn_logits.KNNLogitsProcessor(loaded[0], stores[1][kind]) as knn:
+        said = [
+            [answer for answer, _ in evaluate.answers(*loaded, [r["prompt"] for r in rows], knn, 0)]
+            for rows in (known, unknown)
+        ]
+    right = [row["answer"] in answer for row, answer in zip(known, said[0], strict=True)]
+    assert sum(right) / len(right) >= 0.8
+    assert sum(map(free.is_silent, said[0])) / len(right) <= 0.15
+    assert sum(map(free.is_silent, said[1])) / len(unknown) >= 0.8
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompt", "value"),
+    [
+        ("manual", "Who makes K-5750?", "Yarwerk"),
+        ("chronicle", "Where was Abbot Toril born?", None),
+        ("manual", "How do I fix E000?", "No document says that"),
+    ],
+)
+def test_an_answer_ends_after_its_sentence(scripts, loaded, stores, kind, prompt, value):
+    model, tokenizer = loaded
+    if value is None:
+        value = next(
+            fact[3]
+            for fact in scripts["free"].facts_of(kind)
+            if (fact[1].name, fact[2]) == ("Abbot Toril", "birth")
+        )
+    inputs = tokenizer(prompt, return_tensors="pt")
+    with knn_logits.KNNLogitsProcessor(model, stores[1][kind]) as knn:
+        output = model.generate(
+            **inputs, do_sample=False, max_new_tokens=40, logits_processor=[knn]
+        )
+    written = tokenizer.decode(output[0, inputs["input_ids"].shape[1] :])
+    assert written == f" {value}.{tokenizer.eos_token}"
+
+
+@pytest.mark.parametrize("kind", ["manual", "chronicle"])
 def test_the_gate_leaves_other_text_alone(scripts, loaded, stores, kind):
     demo, evaluate = scripts["demo"], scripts["evaluate"]
     gate = knn_logits.load_gate(demo.gate_file(kind))
