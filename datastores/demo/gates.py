@@ -5,7 +5,7 @@ text that the datastore may know nothing about. The questions are the tuning hal
 with productions that training has, and among them are some that no document answers: there the
 model's own silence is right. `evaluate.py` and `free.py` count with other questions and other text.
 
-    python datastores/demo/gates.py          # writes gates/, about a minute
+    python datastores/demo/gates.py          # writes gates/, one and a half minutes of a core
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def test_the_model_answers_with_the_datastore_and_not_without(scripts, loaded, s
     gate = knn_logits.load_gate(scripts["demo"].gate_file(kind))
     settings = scripts["demo"].SETTINGS
     with_store = scripts["evaluate"].count(*loaded, store, rows, settings, gate)
-    assert with_store["seen"] >= 0.9
-    assert with_store["new"] >= 0.65
+    assert with_store["seen"] >= 0.95
+    assert with_store["new"] >= 0.9
     assert with_store["sources"] >= 0.9
 
 
@@ -123,7 +123,7 @@ def test_the_gate_leaves_other_text_alone(scripts, loaded, stores, kind):
     assert len(texts) == 3
     for some in texts.values():
         found = evaluate.perplexity(*loaded, stores[1][kind], some, demo.SETTINGS, gate)
-        assert found["change"] <= 0.05  # 3% over more text: results.json
+        assert found["change"] <= 0.03  # 1.3% over more text: results.json
 
 
 def test_the_gates_are_fitted_on_the_tuning_half(scripts, loaded, stores, monkeypatch):
