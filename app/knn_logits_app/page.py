@@ -76,7 +76,7 @@ def _tab_row() -> str:
     )
     settings = (
         '<button type="button" class="kl-settings" id="open-settings" aria-expanded="false" '
-        'aria-controls="side">Settings</button>'
+        'aria-controls="side" aria-label="Settings" title="Settings">⚙</button>'
     )
     return (
         f'<div class="kl-top"><div class="kl-tabs" role="tablist">{buttons}</div>{settings}</div>'

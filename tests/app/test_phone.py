@@ -38,7 +38,7 @@ def test_the_settings_are_a_drawer(phone):
     page = phone.page
     side = page.locator("#side")
     expect(side).to_be_hidden()
-    page.get_by_role("button", name="Settings").click()
+    page.locator("#open-settings").click()
     expect(side).to_be_visible()
     expect(page.get_by_label("chronicle")).to_be_in_viewport()
     page.get_by_label("chronicle").check()

@@ -4,14 +4,12 @@ const TITLES = { lm: "The model alone", old: "Before", knn: "With its memory (kN
 
 // What is known of the words of a side: while it is written, and when it is traced.
 const read = (side) => {
-  if (!side.trace) {
-    const states = side.words.map(([text, share, changed]) =>
-      ({ text, share, meaning: share < LEAST ? "own" : changed ? "changed" : "agreed" }));
-    const words = wordsOf(states.map((one) => one.text)).map((word) => judged(word, states));
-    return { side, states, words, spans: [], live: null };
-  }
-  const states = side.trace.tokens.map(traced);
+  const states = side.trace ? side.trace.tokens.map(traced) : side.words.map(([text, share, changed]) =>
+    ({ text, share, meaning: share < LEAST ? "own" : changed ? "changed" : "agreed" }));
   const words = wordsOf(states.map((one) => one.text)).map((word) => judged(word, states));
+  // A text of its own begins with no space.
+  if (words.length && !side.prompt && !side.begun) words[0].space = "";
+  if (!side.trace) return { side, states, words, spans: [], live: null };
   const spans = spansOf(words, side.trace);
   return { side, states, own: states, words, spans, live: unpackLive(side.live) };
 };

@@ -1,0 +1,130 @@
+"""Takes the pictures of the page with the demo: `docs/app.png`, and `docs/app.gif`, a short tour.
+
+python docs/figures/page.py [--url http://127.0.0.1:7860]
+
+Without an address it starts the page itself. It needs chromium (or KNN_LOGITS_CHROMIUM) and the
+packages of `requirements-dev.txt`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+WIDTH, HEIGHT = 1280, 860
+# The tour's width in pixels, and its colours.
+_TOUR, _COLOURS = 860, 96
+_LAMBDA = "number input for λ, weight of the memory"
+
+
+@contextmanager
+def served(url: str | None) -> Iterator[str]:
+    """The address of the page with the demo."""
+    if url is not None:
+        yield url
+        return
+    for folder in (ROOT / "app", ROOT):
+        sys.path.insert(0, str(folder))
+    from app import demo_library
+    from knn_logits_app import launch
+
+    page, server = launch([demo_library()], block=False, quiet=True)
+    try:
+        yield page.local_url
+    finally:
+        server.visitors.close()
+        page.close(verbose=False)
+
+
+class Tour:
+    """Frames of a tour.
+
+    Args:
+        page: The browser's page.
+    """
+
+    def __init__(self, page: Any) -> None:
+        self._page = page
+        self._frames: list[tuple[Image.Image, int]] = []
+
+    def take(self, milliseconds: int) -> None:
+        """Adds what is seen now, shown for so long."""
+        image = Image.open(io.BytesIO(self._page.screenshot())).convert("RGB")
+        height = round(image.height * _TOUR / image.width)
+        small = image.resize((_TOUR, height), Image.Resampling.LANCZOS)
+        self._frames.append((small.quantize(_COLOURS, dither=Image.Dither.NONE), milliseconds))
+
+    def save(self, path: Path) -> None:
+        """Writes the frames as a GIF."""
+        first, *others = [frame for frame, _ in self._frames]
+        first.save(
+            path,
+            save_all=True,
+            append_images=others,
+            duration=[duration for _, duration in self._frames],
+            loop=0,
+            optimize=True,
+        )
+
+
+def tour(page: Any, path: Path) -> None:
+    """What a visitor does: a word, its document, other settings, an answer without the document."""
+    frames = Tour(page)
+    frames.take(2500)
+    page.locator("#answers .kl-w[role=button]", has_text="hose").click()
+    frames.take(2500)
+    page.locator("#answers .kl-open").first.click()
+    page.wait_for_selector(".kl-drawer mark")
+    frames.take(3000)
+    page.keyboard.press("Escape")
+    for value in ("0.5", "0.2", "0.05", "0.01"):
+        number = page.get_by_label(_LAMBDA)
+        number.fill(value)
+        number.press("Tab")
+        page.wait_for_function(
+            "(value) => document.querySelector('#answers .kl-stale')?.textContent.includes(value)",
+            arg=f"λ {value},",
+        )
+        frames.take(1200)
+    page.get_by_role("button", name="own settings").click()
+    page.wait_for_selector("#answers .kl-stale", state="detached")
+    page.get_by_role("button", name="Write without it").first.click()
+    page.wait_for_selector("#answers .kl-back")
+    page.wait_for_selector("#answers .kl-side-knn .kl-tools")
+    page.evaluate("window.scrollTo(0, 0)")
+    frames.take(3500)
+    frames.save(path)
+
+
+def main() -> None:
+    """Takes the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--url", help="of a page with the demo that runs already")
+    options = parser.parse_args()
+    chromium = os.environ.get("KNN_LOGITS_CHROMIUM") or shutil.which("chromium")
+    with served(options.url) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+        page.goto(url)
+        page.wait_for_selector("html[data-ready]")
+        page.wait_for_selector("#answers .kl-panel")
+        page.screenshot(path=ROOT / "docs" / "app.png")
+        tour(page, ROOT / "docs" / "app.gif")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
