@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from knn_logits.ablation.bench import Studied, half
+from collections.abc import Callable
+from functools import partial
+
+from knn_logits.ablation.bench import Studied
 from knn_logits.ablation.finding import Finding, Plot
-from knn_logits.ablation.measuring import Measured, measure, measure_base, searching
+from knn_logits.ablation.measuring import (
+    Measured,
+    Search,
+    exact_search,
+    measure,
+    measure_base,
+    searching,
+)
 from knn_logits.ablation.places import key_places
 from knn_logits.ablation.sweeps import SAME
 from knn_logits.capture.location import DEFAULT_KEY
-from knn_logits.config import IndexConfig
+from knn_logits.config import IndexConfig, Metric
 from knn_logits.index.base import Index
 from knn_logits.opening import index_from_keys
 
@@ -22,12 +32,7 @@ def study_place(studied: Studied) -> Finding:
         if key == DEFAULT_KEY:
             found[name] = measure_base(studied)
             continue
-        index = studied.exact(key, rounded=half)
-        search = searching(studied, index, key)
-        queries = studied.queries(key)
-        found[name] = measure(
-            queries, search, "l2", studied.largest_k, studied.progress, f"key: {name}"
-        )
+        found[name] = measure(studied, f"key: {name}", exact_search(studied, key), key=key)
     best = min(found, key=lambda one: found[one].perplexity)
     base = found["FFN's input"].perplexity
     holds = base <= found[best].perplexity * (1.0 + SAME)
@@ -46,16 +51,10 @@ def study_place(studied: Studied) -> Finding:
 def study_metric(studied: Studied) -> Finding:
     """How keys are compared."""
     found = {"l2": measure_base(studied)}
-    for metric in ("ip", "cosine"):
-        index = studied.exact(metric=metric, rounded=half)
-        found[metric] = measure(
-            studied.queries(),
-            searching(studied, index, DEFAULT_KEY),
-            metric,
-            studied.largest_k,
-            studied.progress,
-            f"metric: {metric}",
-        )
+    metrics: tuple[Metric, ...] = ("ip", "cosine")
+    for metric in metrics:
+        opens = exact_search(studied, metric=metric)
+        found[metric] = measure(studied, f"metric: {metric}", opens, metric)
     best = min(found, key=lambda one: found[one].perplexity)
     holds = found["l2"].perplexity <= found["ip"].perplexity * (1.0 + SAME)
     return Finding(
@@ -81,15 +80,10 @@ def study_precision(studied: Studied) -> Finding:
         if not factory:
             found[name] = measure_base(studied)
             continue
-        index: Index = studied.exact() if factory == "exact" else quantised(studied, factory)
-        found[name] = measure(
-            studied.queries(),
-            searching(studied, index, DEFAULT_KEY),
-            "l2",
-            studied.largest_k,
-            studied.progress,
-            f"precision: {name}",
-        )
+        opens: Callable[[], Search] = partial(_quantised_search, studied, factory)
+        if factory == "exact":
+            opens = exact_search(studied, rounded=None)
+        found[name] = measure(studied, f"precision: {name}", opens)
     full, *_, last = (one.perplexity for one in found.values())
     return Finding(
         "How precisely keys are kept",
@@ -102,6 +96,10 @@ def study_precision(studied: Studied) -> Finding:
         _rows(found),
         _bars(found, "keys"),
     )
+
+
+def _quantised_search(studied: Studied, factory: str) -> Search:
+    return searching(studied, quantised(studied, factory))
 
 
 def product(dim: int, entries: int) -> str:
