@@ -103,8 +103,8 @@ def _quantised_search(studied: Studied, factory: str) -> Search:
 
 
 def product(dim: int, entries: int) -> str:
-    """A product quantiser of a quarter as many numbers, or as near to it as the length allows."""
-    parts = max(one for one in range(1, max(1, dim // 4) + 1) if dim % one == 0)
+    """A product quantiser of a byte for 16 numbers, the paper's rate, where the length allows it."""
+    parts = max(one for one in range(1, max(1, dim // 16) + 1) if dim % one == 0)
     return f"PQ{parts}" if entries >= 10_000 else f"PQ{parts}x4"
 
 
