@@ -103,7 +103,7 @@ def _quantised_search(studied: Studied, factory: str) -> Search:
 
 
 def product(dim: int, entries: int) -> str:
-    """A product quantiser of a byte for 16 numbers, the paper's rate, where the length allows it."""
+    """A product quantiser of a byte for 16 numbers, the paper's rate, if the length allows."""
     parts = max(one for one in range(1, max(1, dim // 16) + 1) if dim % one == 0)
     return f"PQ{parts}" if entries >= 10_000 else f"PQ{parts}x4"
 
