@@ -12,7 +12,7 @@ from knn_logits.ablation.bench import Studied
 from knn_logits.ablation.finding import Finding, Plot
 from knn_logits.ablation.keys import product, quantised
 from knn_logits.ablation.measuring import Measured, Search, measure, searching
-from knn_logits.ablation.sweeps import SAME
+from knn_logits.ablation.sweeps import is_better
 from knn_logits.index.base import Index, pairwise
 from knn_logits.neighbors import Neighbors
 
@@ -44,7 +44,7 @@ def study_approximation(studied: Studied) -> Finding:
         "ones.",
         f"With {factory}, approximate neighbors at approximate distances give "
         f"{rougher.perplexity:.1f}, exact ones {both.perplexity:.1f} ({change:+.1%}).",
-        change < -SAME,
+        is_better(rougher.perplexity, both.perplexity),
         ("neighbors", "distances", "k", "λ", "τ", "perplexity"),
         [
             (*name, one.best.k, one.best.lmbda, one.best.temperature, one.perplexity)

@@ -16,7 +16,7 @@ from knn_logits.ablation.measuring import (
     searching,
 )
 from knn_logits.ablation.places import key_places
-from knn_logits.ablation.sweeps import SAME
+from knn_logits.ablation.sweeps import SAME, is_better
 from knn_logits.capture.location import DEFAULT_KEY
 from knn_logits.config import IndexConfig, Metric
 from knn_logits.index.base import Index
@@ -56,11 +56,12 @@ def study_metric(studied: Studied) -> Finding:
         opens = exact_search(studied, metric=metric)
         found[metric] = measure(studied, f"metric: {metric}", opens, metric)
     best = min(found, key=lambda one: found[one].perplexity)
-    holds = found["l2"].perplexity <= found["ip"].perplexity * (1.0 + SAME)
+    holds = is_better(found["l2"].perplexity, found["ip"].perplexity)
     return Finding(
         "How keys are compared",
         "Khandelwal et al. (2020) find L2 distance better than the inner product.",
-        f"{best} is best: l2 {found['l2'].perplexity:.1f}, ip {found['ip'].perplexity:.1f}, "
+        ("L2 and the inner product do not differ: " if holds is None else f"{best} is best: ")
+        + f"l2 {found['l2'].perplexity:.1f}, ip {found['ip'].perplexity:.1f}, "
         f"cosine {found['cosine'].perplexity:.1f}.",
         holds,
         ("metric", *_HEADER),
@@ -91,7 +92,7 @@ def study_precision(studied: Studied) -> Finding:
         "place of quantised ones, bring perplexity from 16.5 to 16.06.",
         f"Full precision gives {full:.1f}, and keys quantised by {product(dim, len(store))} give "
         f"{last:.1f}.",
-        last > full,
+        is_better(full, last),
         ("keys", *_HEADER),
         _rows(found),
         _bars(found, "keys"),
