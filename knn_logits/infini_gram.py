@@ -37,8 +37,9 @@ MOST_OCCURRENCES = 1024
 _KEPT = 128
 # Numbers that are looked at as they are, in place of a bisection.
 _LOOKED_AT = 1 << 16
-# Tokens compared at once where a text goes on as the corpus does.
-_RUN = 32
+# Where so many tokens match, the text may go on as the corpus does: so many are then compared at
+# once.
+_LONG, _RUN = 4, 32
 # Texts whose occurrences are held at once where a text is scored.
 _ROWS_AT_ONCE = 128
 
@@ -110,8 +111,9 @@ class SuffixIndex:
             active = active[found]
             low[active], high[active] = left[found], right[found]
             lengths[active] += 1
-            if len(active):
-                lengths[active] += self._run(prefixes, active, low, high, lengths)
+            deep = active[lengths[active] >= _LONG]
+            if len(deep):
+                lengths[deep] += self._run(prefixes, deep, low, high, lengths)
         return low, high, lengths
 
     @staticmethod

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
-from knn_logits.ablation.bench import Studied, search
+from knn_logits.ablation.bench import Studied
 from knn_logits.ablation.finding import Finding, Plot
 from knn_logits.ablation.keys import product, quantised
-from knn_logits.ablation.measuring import Measured, Search, measure
-from knn_logits.ablation.sweeps import SAME
+from knn_logits.ablation.measuring import Measured, Search, measure, searching
+from knn_logits.ablation.sweeps import is_better
 from knn_logits.index.base import Index, pairwise
 from knn_logits.neighbors import Neighbors
 
@@ -25,19 +26,16 @@ def study_approximation(studied: Studied) -> Finding:
     store = studied.store()
     lists = max(2, min(256, len(store) // 100))
     factory = f"IVF{lists},{product(store.manifest.dim, len(store))}"
-    rough = quantised(studied, factory)
-    rough.nprobe = min(_PROBES, lists)  # type: ignore[attr-defined]
-    exact = studied.exact()
-    kinds: dict[tuple[str, str], Search] = {}
-    for neighbors, one in (("exact", exact), ("approximate", rough)):
-        for distances, other in (("exact", exact), ("approximate", rough)):
-            kinds[neighbors, distances] = _search(studied, one, other)
+    indexes = {
+        "exact": cache(studied.exact),
+        "approximate": cache(partial(_rough, studied, factory, min(_PROBES, lists))),
+    }
     found: dict[tuple[str, str], Measured] = {}
-    for (neighbors, distances), finds in kinds.items():
-        phase = f"{neighbors} neighbors, {distances} distances"
-        found[neighbors, distances] = measure(
-            studied.queries(), finds, "l2", studied.largest_k, studied.progress, phase
-        )
+    for neighbors, finds in indexes.items():
+        for distances, keeps in indexes.items():
+            phase = f"{neighbors} neighbors, {distances} distances"
+            opens = partial(_search, studied, finds, keeps)
+            found[neighbors, distances] = measure(studied, phase, opens)
     both, rougher = found["exact", "exact"], found["approximate", "approximate"]
     change = rougher.perplexity / both.perplexity - 1.0
     return Finding(
@@ -46,7 +44,7 @@ def study_approximation(studied: Studied) -> Finding:
         "ones.",
         f"With {factory}, approximate neighbors at approximate distances give "
         f"{rougher.perplexity:.1f}, exact ones {both.perplexity:.1f} ({change:+.1%}).",
-        change < -SAME,
+        is_better(rougher.perplexity, both.perplexity),
         ("neighbors", "distances", "k", "λ", "τ", "perplexity"),
         [
             (*name, one.best.k, one.best.lmbda, one.best.temperature, one.perplexity)
@@ -66,19 +64,19 @@ def study_approximation(studied: Studied) -> Finding:
     )
 
 
-def _search(studied: Studied, index: Index, distances: Index) -> Search:
+def _rough(studied: Studied, factory: str, nprobe: int) -> Index:
+    index = quantised(studied, factory)
+    index.nprobe = nprobe  # type: ignore[attr-defined]
+    return index
+
+
+def _search(studied: Studied, finds: Callable[[], Index], keeps: Callable[[], Index]) -> Search:
     """Finds neighbors by one index, at the distances of the vectors that another keeps."""
-    queries, values = studied.queries().states, studied.store().values.long()
-
-    def plain(rows: Tensor) -> Neighbors:
-        return search(index, values, queries[rows], studied.largest_k)
-
-    if index is distances:
-        return plain
-    return _again(plain, distances, queries)
+    plain = searching(studied, finds())
+    return plain if finds is keeps else _again(plain, keeps(), studied.queries().states)
 
 
-def _again(plain: Callable[[Tensor], Neighbors], kept: Index, queries: Tensor) -> Search:
+def _again(plain: Search, kept: Index, queries: Tensor) -> Search:
     def refined(rows: Tensor) -> Neighbors:
         found = plain(rows)
         at_once = max(1, _NUMBERS // max(1, found.k * kept.dim))

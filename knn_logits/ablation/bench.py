@@ -92,7 +92,7 @@ class Studied:
     def store(self, key: str = DEFAULT_KEY) -> Datastore:
         """The datastore whose keys are read at a place, in full precision."""
         if key not in self._stores:
-            folder = self.work / f"store-{_name(key)}"
+            folder = self.work / f"store-{file_name(key)}"
             if not (folder / "datastore.json").exists():
                 build_datastore(
                     self.model,
@@ -112,7 +112,7 @@ class Studied:
     def queries(self, key: str = DEFAULT_KEY) -> Queries:
         """What the model makes of the text, with the states at a place."""
         if key not in self._queries:
-            path = self.work / f"queries-{_name(key)}.safetensors"
+            path = self.work / f"queries-{file_name(key)}.safetensors"
             if not path.exists():
                 write_arrays(path, self._read(key), {})
             arrays = read_arrays(path)[0]
@@ -187,5 +187,6 @@ def search(index: Index, values: Tensor, queries: Tensor, k: int) -> Neighbors:
     return Neighbors(ids, distances, values[ids.clamp(min=0)])
 
 
-def _name(key: str) -> str:
-    return "".join(one if one.isalnum() else "-" for one in key)
+def file_name(name: str) -> str:
+    """Letters and digits of a name, for a file."""
+    return "".join(one if one.isalnum() else "-" for one in name)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from knn_logits.ablation.bench import Studied, half
 from knn_logits.ablation.finding import Finding, Plot
-from knn_logits.ablation.measuring import measure, measure_base, searching
+from knn_logits.ablation.measuring import Search, measure, measure_base, searching
 from knn_logits.ablation.sweeps import never_rises
-from knn_logits.capture.location import DEFAULT_KEY
 
 _PARTS = (16, 8, 4, 2, 1)
+
+
+def _first(studied: Studied, size: int) -> Search:
+    """Searches the first entries only."""
+    index = studied.exact(rounded=half)
+    index.remove(np.arange(size, len(studied.store())))
+    return searching(studied, index)
 
 
 def study_size(studied: Studied) -> Finding:
@@ -22,16 +30,7 @@ def study_size(studied: Studied) -> Finding:
         if part == 1:
             found = measure_base(studied)
         else:
-            index = studied.exact(rounded=half)
-            index.remove(np.arange(size, entries))
-            found = measure(
-                studied.queries(),
-                searching(studied, index, DEFAULT_KEY),
-                "l2",
-                studied.largest_k,
-                studied.progress,
-                f"size: {size:,} entries",
-            )
+            found = measure(studied, f"size: {size} entries", partial(_first, studied, size))
         rows.append((size, found.best.lmbda, found.best.temperature, found.perplexity))
     values = [row[-1] for row in rows]
     falls = never_rises(values)

@@ -10,7 +10,7 @@ import torch
 
 from knn_logits.ablation.bench import Studied
 from knn_logits.ablation.finding import Finding, Plot
-from knn_logits.ablation.measuring import base_search, log_p_knn, measure_base
+from knn_logits.ablation.measuring import exact_search, log_p_knn, measure_base
 from knn_logits.arrays import Bools, Floats, Ints
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.reading import read_arrays
@@ -45,7 +45,9 @@ def _tokens(studied: Studied) -> _Tokens:
     path = studied.work / "tokens.safetensors"
     if not path.exists():
         studied.progress("tokens", 0, None)
-        found = log_p_knn(queries, base_search(studied), "l2", base.best.k, base.best.temperature)
+        found = log_p_knn(
+            queries, exact_search(studied)(), "l2", base.best.k, base.best.temperature
+        )
         write_arrays(path, {"log_p_knn": found.numpy()}, {})
     knn = read_arrays(path)[0]["log_p_knn"].astype(np.float64)
     rows = torch.nonzero(queries.second)[:, 0].numpy()

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from knn_logits.ablation.bench import Studied, half
+from collections.abc import Callable
+from functools import partial
+
+from knn_logits.ablation.bench import Studied
 from knn_logits.ablation.finding import Finding, Plot
-from knn_logits.ablation.measuring import Measured, measure, measure_base, searching
+from knn_logits.ablation.measuring import (
+    Measured,
+    Search,
+    exact_search,
+    measure,
+    measure_base,
+    searching,
+)
 from knn_logits.ablation.places import key_places
-from knn_logits.ablation.sweeps import SAME
+from knn_logits.ablation.sweeps import SAME, is_better
 from knn_logits.capture.location import DEFAULT_KEY
-from knn_logits.config import IndexConfig
+from knn_logits.config import IndexConfig, Metric
 from knn_logits.index.base import Index
 from knn_logits.opening import index_from_keys
 
@@ -22,12 +32,7 @@ def study_place(studied: Studied) -> Finding:
         if key == DEFAULT_KEY:
             found[name] = measure_base(studied)
             continue
-        index = studied.exact(key, rounded=half)
-        search = searching(studied, index, key)
-        queries = studied.queries(key)
-        found[name] = measure(
-            queries, search, "l2", studied.largest_k, studied.progress, f"key: {name}"
-        )
+        found[name] = measure(studied, f"key: {name}", exact_search(studied, key), key=key)
     best = min(found, key=lambda one: found[one].perplexity)
     base = found["FFN's input"].perplexity
     holds = base <= found[best].perplexity * (1.0 + SAME)
@@ -46,22 +51,17 @@ def study_place(studied: Studied) -> Finding:
 def study_metric(studied: Studied) -> Finding:
     """How keys are compared."""
     found = {"l2": measure_base(studied)}
-    for metric in ("ip", "cosine"):
-        index = studied.exact(metric=metric, rounded=half)
-        found[metric] = measure(
-            studied.queries(),
-            searching(studied, index, DEFAULT_KEY),
-            metric,
-            studied.largest_k,
-            studied.progress,
-            f"metric: {metric}",
-        )
+    metrics: tuple[Metric, ...] = ("ip", "cosine")
+    for metric in metrics:
+        opens = exact_search(studied, metric=metric)
+        found[metric] = measure(studied, f"metric: {metric}", opens, metric)
     best = min(found, key=lambda one: found[one].perplexity)
-    holds = found["l2"].perplexity <= found["ip"].perplexity * (1.0 + SAME)
+    holds = is_better(found["l2"].perplexity, found["ip"].perplexity)
     return Finding(
         "How keys are compared",
         "Khandelwal et al. (2020) find L2 distance better than the inner product.",
-        f"{best} is best: l2 {found['l2'].perplexity:.1f}, ip {found['ip'].perplexity:.1f}, "
+        ("L2 and the inner product do not differ: " if holds is None else f"{best} is best: ")
+        + f"l2 {found['l2'].perplexity:.1f}, ip {found['ip'].perplexity:.1f}, "
         f"cosine {found['cosine'].perplexity:.1f}.",
         holds,
         ("metric", *_HEADER),
@@ -81,15 +81,10 @@ def study_precision(studied: Studied) -> Finding:
         if not factory:
             found[name] = measure_base(studied)
             continue
-        index: Index = studied.exact() if factory == "exact" else quantised(studied, factory)
-        found[name] = measure(
-            studied.queries(),
-            searching(studied, index, DEFAULT_KEY),
-            "l2",
-            studied.largest_k,
-            studied.progress,
-            f"precision: {name}",
-        )
+        opens: Callable[[], Search] = partial(_quantised_search, studied, factory)
+        if factory == "exact":
+            opens = exact_search(studied, rounded=None)
+        found[name] = measure(studied, f"precision: {name}", opens)
     full, *_, last = (one.perplexity for one in found.values())
     return Finding(
         "How precisely keys are kept",
@@ -97,16 +92,20 @@ def study_precision(studied: Studied) -> Finding:
         "place of quantised ones, bring perplexity from 16.5 to 16.06.",
         f"Full precision gives {full:.1f}, and keys quantised by {product(dim, len(store))} give "
         f"{last:.1f}.",
-        last > full,
+        is_better(full, last),
         ("keys", *_HEADER),
         _rows(found),
         _bars(found, "keys"),
     )
 
 
+def _quantised_search(studied: Studied, factory: str) -> Search:
+    return searching(studied, quantised(studied, factory))
+
+
 def product(dim: int, entries: int) -> str:
-    """A product quantiser of a quarter as many numbers, or as near to it as the length allows."""
-    parts = max(one for one in range(1, max(1, dim // 4) + 1) if dim % one == 0)
+    """A product quantiser of a byte for 16 numbers, the paper's rate, if the length allows."""
+    parts = max(one for one in range(1, max(1, dim // 16) + 1) if dim % one == 0)
     return f"PQ{parts}" if entries >= 10_000 else f"PQ{parts}x4"
 
 

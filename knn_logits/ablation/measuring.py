@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.ablation.bench import Queries, Studied, half, search
+from knn_logits.ablation.bench import Queries, Studied, file_name, half, search
+from knn_logits.arrays import Array
 from knn_logits.capture.location import DEFAULT_KEY
 from knn_logits.config import Metric
 from knn_logits.datastore.files import write_arrays
@@ -19,7 +20,6 @@ from knn_logits.datastore.reading import read_arrays
 from knn_logits.distribution import log_p_knn_of, log_weights
 from knn_logits.index.base import Index
 from knn_logits.neighbors import Neighbors
-from knn_logits.progress import Progress
 from knn_logits.scoring.likelihood import (
     Choice,
     Grid,
@@ -87,44 +87,91 @@ class Measured:
 
 
 def measure(
-    queries: Queries,
-    search: Search,
-    metric: Metric,
-    largest_k: int,
-    progress: Progress,
+    studied: Studied,
     phase: str,
+    search: Callable[[], Search],
+    metric: Metric = "l2",
+    key: str = DEFAULT_KEY,
 ) -> Measured:
     """Searches once for each token, and adds up its likelihood under every setting.
 
+    What is found is kept in the work folder under the name of the phase, and taken from there when
+    a run goes on.
+
     Args:
-        queries: Of the text.
-        search: Finds the neighbors of some rows, int64 [rows].
+        studied: Model, corpus and text.
+        phase: What is measured, by a name of its own.
+        search: Opens what finds the neighbors of some rows; called if there is work to do.
         metric: Of the distances.
-        largest_k: Neighbors that are searched.
-        progress: Told how many tokens are done.
-        phase: What that is called.
+        key: The place of the model where the queries are read.
     """
+    path = studied.work / f"measured-{file_name(phase)}.safetensors"
+    if not path.exists():
+        write_arrays(path, _likelihoods(studied, phase, search(), metric, key), {})
+    arrays = read_arrays(path)[0]
+    grid = Grid(*(tuple(arrays[name].tolist()) for name in ("ks", "temperatures", "lmbdas")))
+    chosen_on = torch.from_numpy(arrays["chosen_on"])
+    place = np.unravel_index(int(chosen_on.nan_to_num(nan=math.inf).argmin()), chosen_on.shape)
+    k, temperature, lmbda = (int(one) for one in place)
+    best = Choice(
+        grid.ks[k],
+        grid.temperatures[temperature],
+        grid.lmbdas[lmbda],
+        (k, temperature, lmbda),
+        float(chosen_on[k, temperature, lmbda]),
+    )
+    held_out = torch.from_numpy(arrays["held_out"])
+    return Measured(grid, chosen_on, held_out, float(arrays["lm"][0]), best)
+
+
+def _likelihoods(
+    studied: Studied, phase: str, search: Search, metric: Metric, key: str
+) -> dict[str, Array]:
+    """The perplexities of both halves under every setting of a grid, and the grid."""
+    queries = studied.queries(key)
     parts: list[GridLikelihood] = []
     for first in range(0, len(queries), _ROWS_AT_ONCE):
-        progress(phase, first, len(queries))
+        studied.progress(phase, first, len(queries))
         rows = torch.arange(first, min(first + _ROWS_AT_ONCE, len(queries)))
         found = search(rows)
         if not parts:
             scale = spread(found, metric)
-            grid = Grid(powers_up_to(largest_k), temperatures_around(scale, scale / 4))
+            grid = Grid(powers_up_to(studied.largest_k), temperatures_around(scale, scale / 4))
             parts = [GridLikelihood(grid, metric), GridLikelihood(grid, metric)]
         for part, own in zip(parts, (~queries.second[rows], queries.second[rows]), strict=True):
             if bool(own.any()):
                 part.add(found[own], queries.targets[rows][own], queries.log_p_lm[rows][own])
-    progress(phase, len(queries), len(queries))
+    studied.progress(phase, len(queries), len(queries))
     one, other = parts
-    return Measured(
-        grid,
-        one.perplexities(),
-        other.perplexities(),
-        math.exp(-other.lm / other.tokens),
-        one.best(),
-    )
+    return {
+        "ks": np.array(grid.ks),
+        "temperatures": np.array(grid.temperatures),
+        "lmbdas": np.array(grid.lmbdas),
+        "chosen_on": one.perplexities().numpy(),
+        "held_out": other.perplexities().numpy(),
+        "lm": np.array([math.exp(-other.lm / other.tokens)]),
+    }
+
+
+def measure_base(studied: Studied) -> Measured:
+    """The setting that others vary: exact search, the FFN's input, L2, half precision."""
+    return measure(studied, "settings", exact_search(studied))
+
+
+def exact_search(
+    studied: Studied,
+    key: str = DEFAULT_KEY,
+    metric: Metric = "l2",
+    rounded: Callable[[Array], Array] | None = half,
+) -> Callable[[], Search]:
+    """What opens an exact search; see `Studied.exact`."""
+    return lambda: searching(studied, studied.exact(key, metric, rounded), key)
+
+
+def searching(studied: Studied, index: Index, key: str = DEFAULT_KEY) -> Search:
+    """Searches an index over the keys of one place."""
+    queries, values = studied.queries(key), studied.store(key).values.long()
+    return lambda rows: search(index, values, queries.states[rows], studied.largest_k)
 
 
 def log_p_knn(
@@ -141,52 +188,3 @@ def log_p_knn(
         weights = log_weights(near, metric, temperature)
         found.append(log_p_knn_of(weights, near.values, queries.targets[rows]))
     return torch.cat(found)
-
-
-def measure_base(studied: Studied) -> Measured:
-    """The setting that the other studies vary: exact search, the FFN's input, L2, half precision.
-
-    It is kept in the work folder, since several studies read it.
-    """
-    path = studied.work / "base.safetensors"
-    queries = studied.queries()
-    if not path.exists():
-        found = measure(
-            queries, base_search(studied), "l2", studied.largest_k, studied.progress, "settings"
-        )
-        arrays = {
-            "ks": np.array(found.grid.ks),
-            "temperatures": np.array(found.grid.temperatures),
-            "lmbdas": np.array(found.grid.lmbdas),
-            "chosen_on": found.chosen_on.numpy(),
-            "held_out": found.held_out.numpy(),
-            "lm": np.array([found.lm]),
-        }
-        write_arrays(path, arrays, {})
-    arrays = read_arrays(path)[0]
-    names = ("ks", "temperatures", "lmbdas")
-    grid = Grid(*(tuple(arrays[name].tolist()) for name in names))
-    chosen_on = torch.from_numpy(arrays["chosen_on"])
-    place = np.unravel_index(int(chosen_on.nan_to_num(nan=math.inf).argmin()), chosen_on.shape)
-    k, temperature, lmbda = (int(one) for one in place)
-    best = Choice(
-        grid.ks[k],
-        grid.temperatures[temperature],
-        grid.lmbdas[lmbda],
-        (k, temperature, lmbda),
-        float(chosen_on[k, temperature, lmbda]),
-    )
-    held_out = torch.from_numpy(arrays["held_out"])
-    return Measured(grid, chosen_on, held_out, float(arrays["lm"][0]), best)
-
-
-def base_search(studied: Studied) -> Search:
-    """Searches as `measure_base` does."""
-    index = studied.exact(rounded=half)
-    return searching(studied, index, DEFAULT_KEY)
-
-
-def searching(studied: Studied, index: Index, key: str) -> Search:
-    """Searches an index over the keys of one place."""
-    queries, values = studied.queries(key), studied.store(key).values.long()
-    return lambda rows: search(index, values, queries.states[rows], studied.largest_k)

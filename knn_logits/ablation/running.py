@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from knn_logits.errors import ConfigError, CorpusError, DamagedError, ModelError
 from knn_logits.evaluation.figures import check_writable, new_figure, writing
 from knn_logits.progress import Progress, no_progress
 
+# Documents of the text that are looked at, parts of each.
+_DOCUMENTS = 16
 PLAN, STUDIES_FOLDER, WORK_FOLDER = "plan.json", "studies", "work"
 
 
@@ -79,7 +82,8 @@ def ablate(
         model: A causal language model.
         tokenizer: Its tokenizer.
         corpus: Documents of the datastore; the first of them, as many as make up `entries` tokens.
-        texts: Documents like them that are not among them; the first `tokens` tokens.
+        texts: Documents like them that are not among them; of the first sixteen as many tokens each
+            as make up `tokens`.
         out: A folder for the report, new or of an earlier run.
         entries: Tokens of the corpus, at most.
         tokens: Tokens of the text, at most.
@@ -107,7 +111,9 @@ def ablate(
     new_figure(1, 1)
     check_writable(out)
     own = first_tokens(corpus, tokenizer, numbers["entries"])
-    other = first_tokens(texts, tokenizer, numbers["tokens"])
+    some = list(islice(as_documents(texts), _DOCUMENTS))
+    each = -(-numbers["tokens"] // max(1, len(some)))
+    other = first_tokens(some, tokenizer, numbers["tokens"], each)
     plan = {
         "version": __version__,
         "model": model_record(model).config_sha256,
@@ -188,9 +194,15 @@ def _check_plan(folder: Path, plan: dict[str, Any]) -> None:
 
 
 def first_tokens(
-    documents: Iterable[Document | str], tokenizer: Any, tokens: int
+    documents: Iterable[Document | str], tokenizer: Any, tokens: int, each: int | None = None
 ) -> list[Document]:
-    """The first documents, the last of them cut, so that they hold so many tokens at most.
+    """The first documents, cut so that they hold so many tokens at most.
+
+    Args:
+        documents: The documents.
+        tokenizer: Cuts them into tokens.
+        tokens: Of all of them, at most.
+        each: Of each, at most; None cuts only the last.
 
     Raises:
         CorpusError: when they hold fewer than two tokens.
@@ -200,14 +212,15 @@ def first_tokens(
     for document in as_documents(documents):
         if left < 2:
             break
+        most = left if each is None else min(left, each)
         # Some characters a token at most are looked at, however long a document is.
-        text = document.text[: 16 * left]
+        text = document.text[: 16 * most]
         ids = tokenizer(text, verbose=False)["input_ids"]
-        if len(ids) > left:
-            text = tokenizer.decode(ids[:left], skip_special_tokens=True)
+        if len(ids) > most:
+            text = tokenizer.decode(ids[:most], skip_special_tokens=True)
         if len(ids) > 1:
             found.append(Document(text, document.id, title=document.title, uri=document.uri))
-        left -= min(left, len(ids))
+        left -= min(most, len(ids))
     if not found:
         raise CorpusError("there is no document of two tokens or more: give more text")
     return found

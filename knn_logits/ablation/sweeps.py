@@ -42,9 +42,9 @@ def study_lmbda(studied: Studied) -> Finding:
         "λ, the weight of the neighbors",
         "Khandelwal et al. (2020), figure 5, find that λ 0.25 is best for text like the model's "
         "own, and 0.65 for a domain that the model was not trained on.",
-        f"λ {best:g} is best on the other half, so that the text is like "
-        + ("a domain that the model does not know." if domain else "the model's own."),
-        True if domain or best <= 0.35 else None,
+        f"λ {best:g} is best on the half on which it is chosen, nearer to the "
+        + ("second." if domain else "first."),
+        0.15 <= best <= 0.75,
         ("λ", "perplexity"),
         list(zip(lmbdas, values, strict=True)),
         Plot("lines", lmbdas, {"mixture": values}, "λ", level=("model alone", found.lm)),
@@ -72,6 +72,13 @@ def study_temperature(studied: Studied) -> Finding:
         ],
         Plot("lines", temperatures, {"mixture": values}, "τ", log=True),
     )
+
+
+def is_better(one: float, other: float) -> bool | None:
+    """Whether a perplexity is below another; None where there is no difference."""
+    if abs(one - other) <= SAME * other:
+        return None
+    return one < other
 
 
 def never_rises(values: Sequence[float]) -> bool:

@@ -10,7 +10,7 @@ from commands import write_corpus
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits.ablation import bench, measuring, running, studies
+from knn_logits.ablation import bench, helped, measuring, studies
 from knn_logits.ablation.bench import Studied, search
 from knn_logits.ablation.finding import Finding
 from knn_logits.ablation.measuring import measure_base
@@ -142,37 +142,36 @@ class Stops:
 
 def test_stopped_again_and_again(model, tokenizer, whole, tmp_path, monkeypatch):
     folder = tmp_path / "stopped"
-    measured, built = [], []
-    real_measure, real_build = measuring.measure, bench.build_datastore
+    done = []
 
-    def measure(*arguments):
-        found = real_measure(*arguments)
-        measured.append(arguments[-1])
-        return found
+    def noted(module, name, what):
+        real = getattr(module, name)
 
-    def build(*arguments, **settings):
-        found = real_build(*arguments, **settings)
-        built.append(settings["key"])
-        return found
+        def call(*arguments, **settings):
+            found = real(*arguments, **settings)
+            done.append(what(*arguments, **settings))
+            return found
 
-    for module in ("measuring", "keys", "approximation", "corpus_size"):
-        monkeypatch.setattr(f"knn_logits.ablation.{module}.measure", measure)
-    monkeypatch.setattr("knn_logits.ablation.bench.build_datastore", build)
+        monkeypatch.setattr(module, name, call)
+
+    noted(measuring, "_likelihoods", lambda studied, phase, *_: phase)
+    noted(bench, "build_datastore", lambda *_, key, **__: f"build {key}")
+    noted(Studied, "_read", lambda studied, key: f"text {key}")
+    noted(helped, "log_p_knn", lambda *_: "tokens")
     stops = 0
     while True:
         arguments = (model, tokenizer, CORPUS, OTHER, folder)
         try:
-            result = ablate(*arguments, command="made", progress=Stops(30), **SETTINGS)
+            result = ablate(*arguments, command="made", progress=Stops(40), **SETTINGS)
             break
         except KeyboardInterrupt:
             stops += 1
             assert stops < 60
     assert stops > 3
-    assert len(built) == len(set(built)) == len(key_places(model))
-    # Within a study that was stopped, what was measured is measured again; it was not done.
-    assert len(set(measured)) == len({*measured})
-    done = [name for name in measured if name == "settings"]
-    assert done == ["settings"]
+    places = len(key_places(model))
+    assert len(done) == len(set(done))
+    # 4 sizes, the other places, 2 metrics, 3 precisions, 4 approximations, and what all share.
+    assert len(done) == 2 * places + 4 + (places - 1) + 2 + 3 + 4 + 1 + 1
     assert result.findings == whole[1].findings
     assert contents(folder) == contents(whole[0])
     again = ablate(*arguments, command="made", progress=Stops(20), **SETTINGS)
@@ -243,6 +242,3 @@ def test_searching_fewer_than_k():
     index = ExactIndex(torch.eye(3), "l2")
     found = search(index, torch.tensor([5, 6, 7]), torch.eye(3), 8)
     assert found.values[:, 0].tolist() == [5, 6, 7]
-
-
-assert running.STUDIES is studies.STUDIES
