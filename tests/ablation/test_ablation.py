@@ -162,12 +162,12 @@ def test_stopped_again_and_again(model, tokenizer, whole, tmp_path, monkeypatch)
     while True:
         arguments = (model, tokenizer, CORPUS, OTHER, folder)
         try:
-            result = ablate(*arguments, command="made", progress=Stops(40), **SETTINGS)
+            result = ablate(*arguments, command="made", progress=Stops(50), **SETTINGS)
             break
         except KeyboardInterrupt:
             stops += 1
             assert stops < 60
-    assert stops > 3
+    assert stops > 1
     places = len(key_places(model))
     assert len(done) == len(set(done))
     # 4 sizes, the other places, 2 metrics, 3 precisions, 4 approximations, and what all share.
