@@ -26,7 +26,7 @@ WIDTH, HEIGHT = 1280, 860
 # The still picture shows the panel behind a word as well.
 STILL_HEIGHT = 1180
 # The tour's width in pixels, and its colours.
-_TOUR, _COLOURS = 860, 96
+_TOUR, _COLOURS = 760, 64
 _LAMBDA = "number input for λ, weight of the memory"
 
 
