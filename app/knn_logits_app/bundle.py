@@ -50,7 +50,9 @@ def head() -> str:
     return (
         f'<meta name="description" content="{_DESCRIPTION}">'
         f'<link rel="icon" href="data:image/svg+xml,{icon}">'
-        f'<style id="kl-style">{style()}</style><script id="kl-script">{script()}</script>'
+        # For pages that are saved; here gradio is given it, so that it outweighs gradio's own.
+        f'<style id="kl-style" media="not all">{style()}</style>'
+        f'<script id="kl-script">{script()}</script>'
     )
 
 

@@ -153,7 +153,7 @@ def launch(
         quiet=quiet,
         show_error=False,
         theme=theme(),
-        css_paths=[ASSETS / "app.css"],
+        css_paths=[ASSETS / "answer.css", ASSETS / "app.css"],
         head=head(),
         js=(ASSETS / "ready.js").read_text(encoding="utf-8"),
         footer_links=["api"],

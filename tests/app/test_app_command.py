@@ -103,3 +103,17 @@ def test_the_guides_call_works(url):
     answer, document = printed.getvalue().strip().splitlines()
     assert answer.strip().startswith("adjust the front hose")
     assert document == "manual-086"  # the page about E529
+
+
+def test_the_guides_call_by_curl_works(url):
+    import shutil
+    import subprocess
+
+    if not (shutil.which("curl") and shutil.which("bash")):
+        pytest.skip("no curl here")
+    text = GUIDE.read_text(encoding="utf-8")
+    (code,) = re.findall(r"```text\n(call=http.*?)```", text, re.DOTALL)
+    code = code.replace("http://127.0.0.1:7860", url)
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert "event: complete" in done.stdout
+    assert '"manual"' in done.stdout
