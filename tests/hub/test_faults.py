@@ -100,7 +100,7 @@ def test_no_such_datastore_and_no_permission(hub, worker, owner, cache, indexed)
     hub.repo(NAME).gated = True
     fails(worker, r"HubError: org/texts is gated: accept its terms", name=NAME, cache=cache)
     hub.repo("org/empty").commit({"README.md": b"nothing"})
-    fails(worker, r"HubError: .*org/empty holds no datastore", name="org/empty", cache=cache)
+    fails(worker, r"HubError: .*org/empty does not hold a complete datastore", name="org/empty", cache=cache)
     fails(worker, r"DatastoreError: .*does not exist", name="no/such/folder", cache=cache)
     assert not list(cache.rglob("blobs/*"))
 
@@ -129,7 +129,7 @@ def test_a_hub_that_is_down_or_out_of_reach(published, worker, cache, tmp_path):
     fails(worker, r"HubError: .*(503|not reached)", name=NAME, cache=cache)
     unreachable = Worker(environment(published, tmp_path, HF_ENDPOINT="http://127.0.0.1:9"))
     try:
-        fails(unreachable, r"HubError: .*not in the cache", name=NAME, cache=cache)
+        fails(unreachable, r"HubError: .*not in this machine's cache", name=NAME, cache=cache)
     finally:
         unreachable.close()
 
