@@ -127,7 +127,7 @@ def test_a_datastore_that_finds_nothing_leaves_its_share_to_the_others(tmp_path)
 )
 def test_weights_that_do_not_fit(tmp_path, weights):
     parts, _ = three(tmp_path)
-    with pytest.raises(ConfigError, match="give 3 weights"):
+    with pytest.raises(ConfigError, match="do not fit 3 datastores"):
         open_retriever(parts, KNNConfig(), weights=weights)
 
 

@@ -124,7 +124,7 @@ def test_a_smaller_vocabulary(store):
     largest = int(store.values.max())
     text = refusal(make_gpt2(vocabulary=largest), store)
     assert f"the token {largest}" in text
-    assert f"knows {largest} tokens" in text
+    assert f"has only {largest} tokens" in text
 
 
 def test_more_tokens_than_the_datastore_has(model, store):

@@ -98,7 +98,7 @@ def test_the_width(folder):
 
 def test_the_vocabulary(folder):
     text = refused(make_gpt2(vocabulary=200), folder)
-    assert "the model knows 200 tokens" in text
+    assert "the model has only 200 tokens" in text
 
 
 # The tokenizer
@@ -143,7 +143,7 @@ def test_the_precision_of_the_keys(model, folder):
 @pytest.mark.parametrize("metric", ["ip", "cosine"])
 def test_the_metric(model, folder, metric):
     change(folder, metric=metric)
-    assert f"another metric than {metric}" in refused(model, folder)
+    assert f"its metric is not {metric}" in refused(model, folder)
 
 
 def test_a_metric_that_does_not_exist(model, folder):

@@ -388,8 +388,10 @@ def _check_files(path: Path, manifest: Manifest) -> None:
     kinds = [layout.kind_of(name) for name in names]
     strange = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
     single = [kind for kind in kinds if kind not in (None, "keys")]
-    if strange or len(set(names)) != len(names) or len(set(single)) != len(single):
-        raise DamagedError(f"{path} names unknown files: {strange or names}; build it again")
+    if strange:
+        raise DamagedError(f"{path} names unknown files: {strange}; build it again")
+    if len(set(names)) != len(names) or len(set(single)) != len(single):
+        raise DamagedError(f"{path} names two files of one kind: {names}; build it again")
     missing = {"tokens", "documents", "checks"} - set(kinds)
     if missing:
         raise DamagedError(f"{path} lacks files of {', '.join(sorted(missing))}; build it again")

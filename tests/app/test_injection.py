@@ -23,7 +23,7 @@ def test_fifty_payloads_execute_nothing_and_call_nobody(visit, tmp_path):
     page.locator("#own-files input[type=file]").set_input_files([corpus, named])
     page.wait_for_selector("#own-files :text('rows')")
     one.build()
-    assert "51 documents" in page.locator("#built").inner_text()
+    assert "51 documents" in page.locator("#built").text_content()
     one.tab("Explain")
     seen = set()
 

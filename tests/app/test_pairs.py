@@ -179,7 +179,7 @@ def test_programs_write_explain_and_evaluate(client):
     assert (kind, content["text"], content["prompt"]) == ("complete", TARGET, SOURCE)
     assert content["text_without_knn"] != TARGET
     assert content["tokens"][0]["neighbors"][0]["source"] == SOURCE
-    answer = call(client, "explain", SOURCE, TARGET, None, None, None, None)
+    answer = call(client, "explain", SOURCE, TARGET, None, None, None, None, 3)
     kind, (content,) = outcome(client, answer, "explain")
     assert (kind, content["source"], content["text"]) == ("complete", SOURCE, TARGET)
     assert "".join(one["token"] for one in content["tokens"]).strip() == TARGET
@@ -195,10 +195,10 @@ def test_programs_write_explain_and_evaluate(client):
         ("generate", generating("")),
         ("generate", generating("The crane lifts a crate. " * 30)),
         ("generate", generating(SOURCE, new_tokens=60)),
-        ("explain", [SOURCE, "", None, None, None, None]),
-        ("explain", [None, TARGET, None, None, None, None]),
-        ("explain", [TARGET, None, None, None, None]),
-        ("explain", ["crane " * 90, TARGET, None, None, None, None]),
+        ("explain", [SOURCE, "", None, None, None, None, 3]),
+        ("explain", [None, TARGET, None, None, None, None, 3]),
+        ("explain", [TARGET, None, None, None, None, 3]),
+        ("explain", ["crane " * 90, TARGET, None, None, None, None, 3]),
         ("evaluate", [SOURCES, TARGET, None, None, None, None]),
         ("evaluate", [SOURCES, ["a list"], None, None, None, None]),
         ("evaluate", [TARGETS, None, None, None, None]),
@@ -247,7 +247,7 @@ def test_a_visitor_sees_what_a_word_was_written_to(visit, pair_url):
     page.locator("#own-sources textarea").fill("A wheel.\nA town.")
     page.locator("#own-text textarea").fill("Ein Rad.\nEine Stadt.")
     one.build()
-    assert "2 documents" in page.locator("#built").inner_text()
+    assert "2 documents" in page.locator("#built").text_content()
     one.tab("Evaluate")
     page.locator("#evaluate").click()
     page.wait_for_selector("#evaluated .kl-figures")

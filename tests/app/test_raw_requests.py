@@ -47,7 +47,7 @@ def generating(prompt, **given):
     names = {
         "stores": None, "knn": True, "compare": False, "k": None, "lmbda": None,
         "temperature": None, "new_tokens": 4, "sample": False, "sampling_temperature": 1.0,
-        "top_p": 1.0, "seed": 0,
+        "top_p": 1.0, "seed": 0, "max_neighbors": 3,
     }  # fmt: skip
     return [prompt, *{**names, **given}.values()]
 
@@ -99,7 +99,7 @@ def test_a_call_beyond_a_limit_is_refused_before_it_waits(client, data):
 def test_a_call_with_too_few_values_is_told_which_there_are(client):
     for data in ([], ["The"], generating("The")[:-1]):
         text = refused(call(client, "generate", *data), 400)
-        assert f"data has {len(data)} values; 12 are taken: prompt, stores, knn" in text
+        assert f"data has {len(data)} values; 13 are taken: prompt, stores, knn" in text
     (write, *_) = events(client, 15)
     body = {"data": ["demo"], "fn_index": write, "session_hash": "abcdefgh"}
     detail = json.loads(refused(client.post(f"{API}/queue/join", json=body), 400))["detail"]

@@ -267,7 +267,7 @@ def test_an_interrupted_addition_goes_on(model, tokenizer, make, monkeypatch, ca
         add_documents(model, tokenizer, folder, DOCUMENTS[9:], **more)
     with caplog.at_level(logging.WARNING, "knn_logits"):
         grown = add_documents(model, tokenizer, folder, DOCUMENTS[8:], **more)
-    assert "going on with the unfinished add" in caplog.text
+    assert "continuing the unfinished add" in caplog.text
     assert contents(grown.folder) == contents(expected.folder)
 
 

@@ -256,7 +256,7 @@ def test_keys_of_a_stopped_call_are_not_computed_again(sync, monkeypatch, caplog
         sync(texts, progress=stop, **small)
     with caplog.at_level(logging.WARNING, "knn_logits"):
         sync(texts, **small)
-    assert "going on with the unfinished sync" in caplog.text
+    assert "continuing the unfinished sync" in caplog.text
 
 
 # The same content twice

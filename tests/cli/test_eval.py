@@ -72,7 +72,7 @@ def test_mistakes_are_one_line(run, model_folder, store, text, tmp_path):
         ((store.folder, text, text), "given twice"),
         ((store.folder, text, "--lmbda", 2), "between 0 and 1"),
         ((store.folder, text, "--window", 8, "--stride", 9), "larger than window"),
-        ((store.folder, store.folder, text, "--weights", "1"), "give 2 weights"),
+        ((store.folder, store.folder, text, "--weights", "1"), "do not fit 2 datastores"),
     ):
         result = run("eval", model_folder, *args)
         assert result.code == 1, args

@@ -47,7 +47,9 @@ def test_names_of_knn_transformers(tmp_path):
     assert files.clusters.name == "members_gpt2_50_6_20_5.pkl"
     assert find_files(tmp_path / "dstore_gpt2_50_6_vals.npy") == files
     (tmp_path / "dstore_gpt2_60_6_vals.npy").write_bytes(b"")
-    with pytest.raises(CorpusError, match=r"not one datastore.*dstore_gpt2_50_6_vals\.npy"):
+    with pytest.raises(
+        CorpusError, match=r"not hold exactly one datastore.*dstore_gpt2_50_6_vals\.npy"
+    ):
         find_files(tmp_path)
     assert find_files(tmp_path / "dstore_gpt2_60_6_vals.npy").keys is None
 

@@ -30,13 +30,13 @@ def test_a_number_that_is_taken_is_given_another_sign():
     "given", ["text", b"text", Document("text", "id"), pathlib.Path("folder"), {"text": "a"}]
 )
 def test_a_single_one_is_refused_at_once(given):
-    with pytest.raises(CorpusError, match="documents must be several"):
+    with pytest.raises(CorpusError, match="documents must be given as a list"):
         as_documents(given)
 
 
 @pytest.mark.parametrize("given", [None, 5])
 def test_what_cannot_be_read_one_by_one_is_refused(given):
-    with pytest.raises(CorpusError, match="in a list"):
+    with pytest.raises(CorpusError, match="as a list"):
         as_documents(given)
 
 

@@ -29,7 +29,7 @@ def test_an_encoding_is_recognised_and_said_to_be_a_guess(tmp_path, text, name):
     assert ([one.text for one in documents], skipped) == ([text], [])
     ((noted, note),) = notes
     assert noted == path
-    assert note.endswith("a guess; --encoding names another")
+    assert note.endswith("a guess; --encoding names another encoding")
 
 
 @pytest.mark.parametrize("name", ["utf-16", "utf-32", "utf-8-sig"])

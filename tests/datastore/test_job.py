@@ -168,7 +168,7 @@ def test_an_interrupted_build_goes_on_and_says_so(tmp_path, caplog):
         assert job.resumed
         assert [one.shape for one in job.shards] == [(2, 4), (2, 4)]
         assert [one.name for one in job.files][:2] == [layout.TOKENS, layout.DOCUMENTS]
-    assert "going on with the unfinished build" in caplog.text
+    assert "continuing the unfinished build" in caplog.text
     assert "4 keys are there" in caplog.text
 
 
@@ -211,9 +211,9 @@ def test_a_folder_that_was_there_stays_when_a_job_fails(tmp_path):
 @pytest.mark.parametrize(
     ("plan", "what"),
     [
-        ({"model": "b", "window": "8"}, "model is a there, b here"),
-        ({"model": "a", "window": "16"}, "window is 8 there, 16 here"),
-        ({"model": "a"}, "window is 8 there, None here"),
+        ({"model": "b", "window": "8"}, "its model is a, and here it is b"),
+        ({"model": "a", "window": "16"}, "its window is 8, and here it is 16"),
+        ({"model": "a"}, "its window is 8, and here it is None"),
     ],
 )
 def test_a_job_under_another_plan_is_refused_naming_what_differs(tmp_path, plan, what):

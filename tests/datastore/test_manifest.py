@@ -229,7 +229,7 @@ def test_files_that_no_datastore_has(tmp_path, name):
 @pytest.mark.parametrize("name", [layout.TOKENS, "tokens.1.npy", "checks.3.safetensors"])
 def test_two_files_of_one_kind(tmp_path, name):
     write(tmp_path, content(files=[*FILES, file(name)]))
-    assert "names files" in error(tmp_path)
+    assert "names two files of one kind" in error(tmp_path)
 
 
 @pytest.mark.parametrize("left_out", range(3))

@@ -61,7 +61,7 @@ def test_no_document_of_two_tokens(job, documents, concatenate):
 
 @pytest.mark.parametrize("token", [-1, 100, 2**40])
 def test_a_token_outside_the_vocabulary(job, token):
-    with pytest.raises(ConfigError, match="the model knows 100") as caught:
+    with pytest.raises(ConfigError, match="but the model has only 100 tokens") as caught:
         write_tokens(job, [[1, 2], [3, token]])
     assert str(token) in one_line(caught)
     assert names(job.folder) == [layout.JOURNAL]

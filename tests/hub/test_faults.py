@@ -100,7 +100,12 @@ def test_no_such_datastore_and_no_permission(hub, worker, owner, cache, indexed)
     hub.repo(NAME).gated = True
     fails(worker, r"HubError: org/texts is gated: accept its terms", name=NAME, cache=cache)
     hub.repo("org/empty").commit({"README.md": b"nothing"})
-    fails(worker, r"HubError: .*org/empty does not hold a complete datastore", name="org/empty", cache=cache)
+    fails(
+        worker,
+        r"HubError: .*org/empty does not hold a complete datastore",
+        name="org/empty",
+        cache=cache,
+    )
     fails(worker, r"DatastoreError: .*does not exist", name="no/such/folder", cache=cache)
     assert not list(cache.rglob("blobs/*"))
 

@@ -70,7 +70,7 @@ def test_a_list_of_files_without_an_end(published, worker, cache):
 def test_a_tag_that_leads_elsewhere(published, worker, cache, tmp_path, header, file, tag):
     tag = tag.format(place=tmp_path)
     published.faults[file] = Fault("headers", headers={header: tag})
-    fails(worker, r"HubError: .*\(ETag\) that is none", name=NAME, cache=cache)
+    fails(worker, r"HubError: .*a malformed tag \(ETag\)", name=NAME, cache=cache)
     assert published.sent(file) == 0
     assert everything(tmp_path) == []
 
@@ -129,7 +129,7 @@ def test_a_push_to_a_hub_that_names_no_commit(published, owner, indexed, commit)
     answer = {"id": NAME, "sha": commit, "siblings": files}
     published.answers["revision"] = json.dumps(answer).encode()
     code = "knn_logits.push_to_hub(store, name, keys=False)"
-    pattern = r"HubError: .*(names no commit|cannot be read)"
+    pattern = r"HubError: .*(did not name a commit|cannot be read)"
     fails(owner, pattern, code, store=indexed.folder, name=NAME)
     assert not [one for one in published.requests if "/commit/" in one["path"]]
 

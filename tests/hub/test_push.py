@@ -155,7 +155,7 @@ def test_an_edit_during_a_push_is_not_overwritten(hub, owner, indexed):
         "    HfApi.create_commit = real\n"
     )
     before = repo.branches["main"]
-    with pytest.raises(Failed, match=r"HubError: .*changed meanwhile"):
+    with pytest.raises(Failed, match=r"HubError: .*changed on the Hub during the command"):
         owner(code, folder=indexed.folder, name=NAME)
     assert repo.branches["main"] == before
 

@@ -222,12 +222,12 @@ def test_a_prefix(good, marian_folder, folder, tmp_path):
 def test_what_is_too_long_is_cut_and_told(good, marian_folder, folder, built, tmp_path):
     out = ["--out", tmp_path / "s", *QUICK]
     done = good("build", marian_folder, folder / "long.jsonl", folder / "p.jsonl", *out)
-    assert done.err.count("the model reads 64") == 1
+    assert done.err.count("the model reads only 64") == 1
     assert done.json["entries"] > 300
     said = good("generate", marian_folder, built, "--prompt", "crane " * 300)
-    assert "the model reads 64" in said.err
+    assert "the model reads only 64" in said.err
     said = good("explain", marian_folder, built, "Kran " * 100, "--source", "crane " * 300)
-    assert "the model reads 64" in said.err
+    assert "the model reads only 64" in said.err
 
 
 def test_blank_lines_and_what_is_no_pair_are_named(good, refused, marian_folder, folder, tmp_path):

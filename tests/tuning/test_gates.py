@@ -183,7 +183,7 @@ def test_settings_without_a_gate_leave_the_stored_one(model, tokenizer, copy, mo
     store = Datastore(copy.folder, full=True)
     assert stored_gate(store).lmbdas.tolist() == CURVE.lmbdas.tolist()
     assert store.manifest.settings.lmbda == chosen.lmbda
-    assert ["stays" in one for one in told] == [True]
+    assert ["keeps its gate" in one for one in told] == [True]
     knn_logits.tune(model, tokenizer, store, DOCUMENTS, gate="none", **settings)
     assert stored_gate(Datastore(copy.folder, full=True)) is None
     assert len(told) == 1
