@@ -215,7 +215,8 @@ def test_a_build_is_cancelled_and_a_text_deleted(open_page):
     one.page.locator("#build").click()
     # Cancelled by the page as soon as it can be: a build that has ended opens another tab.
     one.page.wait_for_function(
-        "document.querySelector('#built progress') && (document.querySelector('#cancel').click(), 1)"
+        "document.querySelector('#built progress') && "
+        "(document.querySelector('#cancel').click(), true)"
     )
     one.page.wait_for_selector("#built .kl-error")
     assert "Stopped" in one.page.locator("#built").inner_text()
