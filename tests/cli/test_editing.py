@@ -129,7 +129,7 @@ def test_remove_and_compact(run, store, model_folder):
 def test_an_id_that_is_not_there(run, store):
     result = run("remove", store, "--document", "nope")
     assert result.code == 1
-    assert "no document 'nope'" in result.err
+    assert "no document with the id, title or uri 'nope'" in result.err
     assert len(result.err.splitlines()) == 1
     assert Datastore(store).manifest.removed == ()
 

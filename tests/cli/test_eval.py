@@ -49,7 +49,11 @@ def test_windows_and_concatenation(run, model_folder, store, text):
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [("", "no readable document"), ("a", "no token follows another"), (None, "does not exist")],
+    [
+        ("", "no readable document"),
+        ("a", "follows another, so nothing can be predicted"),
+        (None, "does not exist"),
+    ],
 )
 def test_a_text_that_predicts_nothing_is_one_line(
     run, model_folder, store, tmp_path, content, expected
