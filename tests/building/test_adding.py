@@ -173,7 +173,7 @@ def test_recall_that_has_sunk_is_told(model, tokenizer, make, monkeypatch, caplo
     monkeypatch.setattr(recall, "recall", lambda *_: 0.5)
     with caplog.at_level(logging.WARNING, "knn_logits"):
         store = add_documents(model, tokenizer, store, DOCUMENTS[12:14])
-    assert "has sunk to 0.500, 0.950 before" in caplog.text
+    assert "fell to 0.500, 0.950 before" in caplog.text
     assert "knn-logits index" in caplog.text
     assert store.manifest.index.recall.value == 0.5
 
@@ -222,7 +222,7 @@ def test_without_keys_nothing_is_added(model, tokenizer, make):
     files = [one for one in store.manifest.files if layout.kind_of(one.name) != "keys"]
     store.manifest.model_copy(update={"files": tuple(files)}).write(store.folder)
     before = contents(store.folder)
-    with pytest.raises(DatastoreError, match="has no keys"):
+    with pytest.raises(DatastoreError, match="without its keys"):
         add_documents(model, tokenizer, Datastore(store.folder), DOCUMENTS[8:])
     assert before.items() >= {**contents(store.folder)}.items()
 

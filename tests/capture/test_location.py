@@ -238,7 +238,7 @@ def test_a_tensor_that_is_not_one_vector_a_token_is_refused(ids):
 
 def test_a_module_that_gives_no_tensor_is_refused(model, ids):
     location = find_key(model, "transformer:output")
-    with pytest.raises(ModelError, match="transformer:output carries no tensor"):
+    with pytest.raises(ModelError, match="no tensor passes through transformer:output"):
         key_states(model, location, {"input_ids": ids})
 
 
