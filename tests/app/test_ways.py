@@ -107,7 +107,7 @@ def test_settings_repaint_the_words_without_a_request(one):
         adjust.click()
     turns = page.locator("#answers .kl-turns")
     expect(turns).to_contain_text("With these settings it says “No”.")
-    slide(page, 0.4)
+    slide(page, 0.7)
     expect(page.locator("#answers .kl-dot")).to_have_count(0)
     assert re.search(r"Below λ 0\.\d+ it says “No”", turns.inner_text())
     shares = page.locator("#answers .kl-part .kl-share").first
