@@ -2,10 +2,11 @@
 
 import json
 import threading
+from collections import Counter
 
 import pytest
 
-from app.conftest import expect
+from app.conftest import PATIENCE, expect
 from knn_logits_app.streaming import TokenStream
 
 
@@ -140,13 +141,16 @@ def test_several_datastores_are_one_memory(open_page):
 
 @pytest.fixture
 def until_stopped(served, monkeypatch):
-    """Writing goes on slowly until a visitor stops it: no text ends before the click comes."""
+    """Writing waits at its first word until a visitor stops it: no text ends before the click."""
     stop, stopped = served[1].visitors.stop, threading.Event()
-    put = TokenStream.put
+    put, steps = TokenStream.put, Counter()
 
     def slow(self, value):
         put(self, value)
-        stopped.wait(0.3)
+        steps[id(self)] += 1
+        # The first call is the prompt.
+        if steps[id(self)] > 1:
+            stopped.wait(PATIENCE)
 
     monkeypatch.setattr(TokenStream, "put", slow)
     monkeypatch.setattr(served[1].visitors, "stop", lambda one: (stop(one), stopped.set()))
@@ -219,7 +223,7 @@ def test_a_build_is_cancelled_and_a_text_deleted(open_page):
         "(document.querySelector('#cancel').click(), true)"
     )
     one.page.wait_for_selector("#built .kl-error")
-    assert "Stopped" in one.page.locator("#built").inner_text()
+    assert "was stopped" in one.page.locator("#built").inner_text()
     assert one.page.get_by_label("your text", exact=True).count() == 0
     one.page.locator("#own-text textarea").fill("The lamp burns rape oil every night.")
     one.mark("#built")
