@@ -39,11 +39,12 @@ def add_api(page: Any, server: Server) -> None:
     library = session.first
     first = next(iter(library.stores))
 
-    def asked(stores: Any, k: Any, lmbda: Any, temperature: Any, passages: Any = 3) -> Lookup:
+    def asked(stores: Any, k: Any, lmbda: Any, temperature: Any, passages: Any = None) -> Lookup:
         lookup = lookup_of(stores or [first], k, lmbda, temperature, lmbda is None)
         session.stores(library, lookup)
-        most = whole(passages, "max_neighbors", 1, MOST_PASSAGES)
-        return replace(lookup, max_neighbors=most)
+        if passages is None:
+            return lookup
+        return replace(lookup, max_neighbors=whole(passages, "max_neighbors", 1, MOST_PASSAGES))
 
     def wanted_of(
         prompt: Any, stores: Any, knn: Any, compare: Any, k: Any, lmbda: Any, temperature: Any,
