@@ -2,12 +2,22 @@
 
 import json
 
+import pytest
+
 from app.payloads import PAYLOADS
 
 AT_ONCE = 3
 
 
-def test_fifty_payloads_execute_nothing_and_call_nobody(visit, tmp_path):
+# Each payload takes two answers of the page, so that `make test` tries every third.
+@pytest.mark.parametrize(
+    "payloads",
+    [
+        pytest.param(PAYLOADS[::3], id="every third"),
+        pytest.param(PAYLOADS, id="all", marks=pytest.mark.soak),
+    ],
+)
+def test_payloads_execute_nothing_and_call_nobody(visit, tmp_path, payloads):
     assert len(set(PAYLOADS)) == 50
     one = visit()
     page = one.page
@@ -15,7 +25,7 @@ def test_fifty_payloads_execute_nothing_and_call_nobody(visit, tmp_path):
     corpus = tmp_path / "rows.jsonl"
     rows = [
         {"text": f"Sign {number} reads {payload} today.", "title": payload, "uri": payload}
-        for number, payload in enumerate(PAYLOADS)
+        for number, payload in enumerate(payloads)
     ]
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
     named = tmp_path / "<img src=x onerror=window.pwned=1>.txt"
@@ -23,7 +33,7 @@ def test_fifty_payloads_execute_nothing_and_call_nobody(visit, tmp_path):
     page.locator("#own-files input[type=file]").set_input_files([corpus, named])
     page.wait_for_selector("#own-files :text('rows')")
     one.build()
-    assert "51 documents" in page.locator("#built").text_content()
+    assert f"{len(payloads) + 1} documents" in page.locator("#built").text_content()
     one.tab("Explain")
     seen = set()
 
@@ -47,11 +57,11 @@ def test_fifty_payloads_execute_nothing_and_call_nobody(visit, tmp_path):
     for row in rows:
         if row["title"] not in seen:
             explain([row])
-    assert len(seen) == 50
+    assert len(seen) == len(payloads)
     assert page.locator("#explained a[href^=javascript]").count() == 0
     one.tab("Generate")
     for first in range(0, len(rows), 10):
-        one.write(" ".join(PAYLOADS[first : first + 10])[:400])
+        one.write(" ".join(payloads[first : first + 10])[:400])
         assert page.evaluate("window.pwned") is None
     one.write("The name of this file is a")
     assert "onerror" in page.locator("#answers .kl-panels").inner_text()
