@@ -6,8 +6,16 @@ OPTIONS = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"], "resultTypes": ["violat
 TABS = ("Generate", "Explain", "Your text", "Evaluate", "About")
 
 
-@pytest.mark.parametrize("address", ["url", "pair_url"])
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+# The short run sees each page, each width and each scheme once.
+@pytest.mark.parametrize(
+    ("width", "scheme", "address"),
+    [
+        (1280, "light", "url"),
+        (390, "dark", "pair_url"),
+        pytest.param(390, "dark", "url", marks=pytest.mark.soak),
+        pytest.param(1280, "light", "pair_url", marks=pytest.mark.soak),
+    ],
+)
 def test_no_serious_finding_and_no_overflow(visit, request, address, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     one = visit(width, scheme, request.getfixturevalue(address))

@@ -17,7 +17,7 @@ pytestmark = [
 
 
 # The short runs meet each job, each attack and each command once or twice.
-SHORT = [("kills", 11), ("damage", 60), ("hostile", 28), ("extremes", 22), ("sync_rounds", 3)]
+SHORT = [("kills", 11), ("damage", 40), ("hostile", 28), ("extremes", 22), ("sync_rounds", 3)]
 LONG = [("kills", 100), ("damage", 2000), ("hostile", 560), ("extremes", 330), ("sync_rounds", 50)]
 
 
