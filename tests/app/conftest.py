@@ -191,7 +191,8 @@ class Visit:
     def build(self):
         """Presses Build, and waits for its end, and for what it chooses."""
         self.page.locator("#build").click()
-        self.page.wait_for_selector("#built :is(.kl-done, .kl-error)")
+        # A build that has ended opens another tab, so that what it said may be hidden already.
+        self.page.wait_for_selector("#built :is(.kl-done, .kl-error)", state="attached")
         if self.page.locator("#built .kl-done").count():
             expect(self.page.get_by_label("your text", exact=True)).to_be_checked()
 
