@@ -195,6 +195,10 @@ class Visit:
         self.page.wait_for_selector("#built :is(.kl-done, .kl-error)", state="attached")
         if self.page.locator("#built .kl-done").count():
             expect(self.page.get_by_label("your text", exact=True)).to_be_checked()
+            self.page.wait_for_function(
+                "!document.querySelector('#built [data-try]') || "
+                "document.getElementById('open-generate').getAttribute('aria-selected') === 'true'"
+            )
 
 
 @pytest.fixture(scope="module")

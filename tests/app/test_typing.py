@@ -112,7 +112,7 @@ def test_files_that_come_while_others_are_built_are_kept(visit, tmp_path):
     for held in late:
         held.continue_()
     page.unroute("**/queue/data**")
-    page.wait_for_selector("#built .kl-done")
+    page.wait_for_selector("#built .kl-done", state="attached")
     expect(page.locator("#own-files")).not_to_contain_text("first")
     expect(page.locator("#own-files")).to_contain_text("second")
 
