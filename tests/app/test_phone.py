@@ -7,7 +7,7 @@ from app.conftest import expect
 FIRST = "What helps against E529 is this:"
 
 
-@pytest.fixture(params=["light", "dark"])
+@pytest.fixture(params=[pytest.param("light", marks=pytest.mark.soak), "dark"])
 def phone(visit, request):
     one = visit(390, request.param)
     one.page.set_viewport_size({"width": 390, "height": 844})
