@@ -7,7 +7,6 @@ The texts are cut into documents of so many tokens. k, λ and temperature, and t
 first. Each result joins those of earlier runs with the same settings.
 """
 
-import argparse
 import shutil
 import tempfile
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from common import alternate, load, record, summary
-from searches_saved import documents_of, others
+from searches_saved import asks_about_sets, documents_of, others
 
 import knn_logits
 from knn_logits.infini_gram import SuffixIndex
@@ -144,16 +143,9 @@ def measure(model, tokenizer, folder, documents, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model")
-    parser.add_argument("--set", nargs=3, action="append", dest="sets", required=True)
-    parser.add_argument("--documents", type=int, default=48)
-    parser.add_argument("--tokens", type=int, default=1000, help="of each document, at most")
-    parser.add_argument("--window", type=int, default=512)
-    parser.add_argument("--stride", type=int, default=256)
+    parser = asks_about_sets(__doc__.splitlines()[0], 48)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model, tokenizer = load(args.model)

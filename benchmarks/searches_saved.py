@@ -169,16 +169,21 @@ def others(settings, name="searches_saved"):
     return content["result"] if same else {}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def asks_about_sets(description, documents):
+    """A parser of what a benchmark is told that measures datastores on texts, set by set."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("model")
     parser.add_argument("--set", nargs=3, action="append", dest="sets", required=True)
-    parser.add_argument("--documents", type=int, default=24)
+    parser.add_argument("--documents", type=int, default=documents)
     parser.add_argument("--tokens", type=int, default=1000, help="of each document, at most")
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--stride", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)
-    args = parser.parse_args()
+    return parser
+
+
+def main():
+    args = asks_about_sets(__doc__.splitlines()[0], 24).parse_args()
     torch.set_num_threads(args.threads)
     model, tokenizer = load(args.model)
     window = knn_logits.WindowConfig(args.window, args.stride)
