@@ -20,7 +20,8 @@ from knn_logits.arrays import Array
 from knn_logits.capture.forward import evaluating, input_device, key_states
 from knn_logits.capture.location import KeyLocation, find_key, is_encoder_decoder
 from knn_logits.datastore import layout
-from knn_logits.datastore.manifest import KeyRecord, Manifest, ModelRecord, TokenizerRecord
+from knn_logits.datastore.manifest import Manifest
+from knn_logits.datastore.records import KeyRecord, ModelRecord, TokenizerRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import MismatchError, ModelError
 from knn_logits.text.pairs import PairTokenizer

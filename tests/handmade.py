@@ -5,10 +5,10 @@ import numpy as np
 from knn_logits.datastore.documents import DocumentRecord
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import begin
-from knn_logits.datastore.manifest import (
+from knn_logits.datastore.manifest import Manifest
+from knn_logits.datastore.records import (
     IndexRecord,
     KeyRecord,
-    Manifest,
     ModelRecord,
     SettingsRecord,
     TokenizerRecord,

@@ -26,13 +26,12 @@ from knn_logits.datastore.reading import read_arrays
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import CorpusError
 from knn_logits.evaluation.bench import open_bench
-from knn_logits.evaluation.texts import Text
 from knn_logits.index.base import Index
 from knn_logits.index.exact import ExactIndex
 from knn_logits.neighbors import Neighbors
 from knn_logits.progress import Progress
 from knn_logits.scoring.text_pass import score_pieces
-from knn_logits.tuning.parts import Halves, whole_or_middle
+from knn_logits.tuning.parts import halved
 
 _KEYS_AT_ONCE = 65_536
 
@@ -123,11 +122,10 @@ class Studied:
         return self._queries[key]
 
     def _read(self, key: str) -> dict[str, Array]:
-        bench = open_bench(self.model, self.tokenizer, None)
-        window = self.store(key).manifest.windows
-        documents, middle = whole_or_middle(bench, {"text": self.texts})
-        text = Text("text", documents, self.tokenizer, window.window, window.stride)
-        halves = Halves(text, middle)
+        own = self.store(key).manifest.windows
+        window = WindowConfig(own.window, own.stride)
+        bench = open_bench(self.model, self.tokenizer, None, window=window)
+        text, halves = halved(bench, {"text": self.texts})
         parts: list[dict[str, Array]] = []
         done = 0
         self.progress(f"text, {key}", 0, None)

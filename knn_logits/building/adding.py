@@ -31,7 +31,7 @@ from knn_logits.config import IndexConfig, check_threads, whole_number
 from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import Job, begin
-from knn_logits.datastore.manifest import IndexRecord
+from knn_logits.datastore.records import IndexRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES, TokenWriter
 from knn_logits.errors import CorpusError, DatastoreError

@@ -24,14 +24,9 @@ from knn_logits.compatibility import CANARY_KEYS, check_model, model_record, tok
 from knn_logits.config import IndexConfig, WindowConfig
 from knn_logits.corpus.documents import Document, several
 from knn_logits.datastore.job import Job, begin
-from knn_logits.datastore.manifest import (
-    IndexRecord,
-    KeyRecord,
-    Manifest,
-    PairsRecord,
-    SettingsRecord,
-)
+from knn_logits.datastore.manifest import Manifest
 from knn_logits.datastore.reading import map_array
+from knn_logits.datastore.records import IndexRecord, KeyRecord, PairsRecord, SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES
 from knn_logits.progress import Progress, no_progress, while_running

@@ -18,7 +18,7 @@ from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import KeyLocation
 from knn_logits.compatibility import vocabulary_size
 from knn_logits.config import DEFAULT_K, FEWEST_CALIBRATED, KNNConfig
-from knn_logits.datastore.manifest import SettingsRecord
+from knn_logits.datastore.records import SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.index.base import Index
 from knn_logits.neighbors import Neighbors, padding_distance

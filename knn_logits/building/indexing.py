@@ -20,7 +20,8 @@ from knn_logits.config import IndexConfig, Metric, check_threads
 from knn_logits.datastore import layout, verification
 from knn_logits.datastore.files import write_arrays, write_bytes
 from knn_logits.datastore.job import Job, begin
-from knn_logits.datastore.manifest import IndexRecord, read_manifest
+from knn_logits.datastore.manifest import read_manifest
+from knn_logits.datastore.records import IndexRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import equivalent_temperature
 from knn_logits.errors import ConfigError, DatastoreError

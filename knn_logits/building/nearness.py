@@ -10,7 +10,7 @@ from torch import Tensor
 
 from knn_logits.building.calibration import part_of_entries, without_own_part
 from knn_logits.config import KNNConfig
-from knn_logits.datastore.manifest import NearRecord
+from knn_logits.datastore.records import NearRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.index.base import Index
 from knn_logits.neighbors import NEAREST, Neighbors, hits, padding_distance

@@ -18,7 +18,7 @@ from knn_logits.config import (
     check_threads,
     whole_number,
 )
-from knn_logits.datastore.manifest import WindowRecord
+from knn_logits.datastore.records import WindowRecord
 from knn_logits.errors import ConfigError
 from knn_logits.text.pairs import PairTokenizer, context_length
 from knn_logits.windows import resolve

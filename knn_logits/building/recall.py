@@ -10,7 +10,7 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.building.costs import recall_seconds
-from knn_logits.datastore.manifest import IndexRecord, RecallRecord
+from knn_logits.datastore.records import IndexRecord, RecallRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.index.base import Index
 from knn_logits.index.exact import ExactIndex

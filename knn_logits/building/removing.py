@@ -19,7 +19,8 @@ from knn_logits.datastore.documents import write_documents
 from knn_logits.datastore.files import array_header, replacing, write_array
 from knn_logits.datastore.job import Job, begin, leftovers
 from knn_logits.datastore.lock import locked
-from knn_logits.datastore.manifest import IndexRecord, read_manifest
+from knn_logits.datastore.manifest import read_manifest
+from knn_logits.datastore.records import IndexRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter
 from knn_logits.errors import CorpusError, DatastoreError, StorageError

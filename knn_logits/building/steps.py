@@ -29,9 +29,9 @@ from knn_logits.corpus.documents import Document, as_documents
 from knn_logits.datastore.documents import Contexts
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import Job
-from knn_logits.datastore.manifest import WindowRecord
 from knn_logits.datastore.places import PLACES, places_value
 from knn_logits.datastore.reading import map_array, read_arrays
+from knn_logits.datastore.records import WindowRecord
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter, TokenWriter
 from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.progress import Progress

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.building.nearness import Nearness
-from knn_logits.datastore.manifest import WritingRecord
+from knn_logits.datastore.records import WritingRecord
 from knn_logits.datastore.store import Datastore
 
 _K = 64

@@ -11,7 +11,8 @@ from knn_logits.cli.common import open_datastore, print_json, say
 from knn_logits.printable import one_line
 
 if TYPE_CHECKING:
-    from knn_logits.datastore.manifest import Manifest, SettingsRecord, WritingRecord
+    from knn_logits.datastore.manifest import Manifest
+    from knn_logits.datastore.records import SettingsRecord, WritingRecord
     from knn_logits.datastore.store import Datastore
 
 

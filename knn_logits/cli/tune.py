@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -129,29 +129,26 @@ def tune(
         check_writable(plots)
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
+    # How the texts are read and searched, and when the choice is written.
+    given: dict[str, Any] = {
+        "nprobe": nprobe,
+        "refine": refine,
+        "native_index": native_index,
+        "window": windows,
+        "concatenate": concatenate,
+        "batch_tokens": batch_tokens,
+        "device": str(loaded.device),
+        "threads": threads,
+        "seed": seed,
+        "write": write,
+        "force": force,
+        "allow_overlap": allow_overlap,
+    }
     if infini_gram:
         from knn_logits.tuning.infini_gram import fit_infini_gram
 
         with Bars() as bars, interruptible("the datastore keeps its settings"):
-            found = fit_infini_gram(
-                loaded,
-                tokenizer,
-                datastores,
-                texts,
-                nprobe=nprobe,
-                refine=refine,
-                native_index=native_index,
-                window=windows,
-                concatenate=concatenate,
-                batch_tokens=batch_tokens,
-                device=str(loaded.device),
-                threads=threads,
-                seed=seed,
-                write=write,
-                force=force,
-                allow_overlap=allow_overlap,
-                progress=bars,
-            )
+            found = fit_infini_gram(loaded, tokenizer, datastores, texts, progress=bars, **given)
         if json:
             print_json(found.to_dict())
         else:
@@ -168,24 +165,13 @@ def tune(
             datastores,
             texts,
             k=k,
-            nprobe=nprobe,
-            refine=refine,
-            native_index=native_index,
-            window=windows,
-            concatenate=concatenate,
-            batch_tokens=batch_tokens,
-            device=str(loaded.device),
-            threads=threads,
             gate=gate,  # type: ignore[arg-type]  # checked above, as the next but one
             skip=skip,
             skip_by=skip_by,  # type: ignore[arg-type]
             bleu=bleu,
             num_beams=num_beams,
-            seed=seed,
-            write=write,
-            force=force,
-            allow_overlap=allow_overlap,
             progress=bars,
+            **given,
         )
     if not json:
         _say(result, stores[0], skip is not None)

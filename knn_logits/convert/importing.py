@@ -42,13 +42,8 @@ from knn_logits.convert.legacy import (
 )
 from knn_logits.datastore.files import write_array
 from knn_logits.datastore.job import Job, begin
-from knn_logits.datastore.manifest import (
-    IndexRecord,
-    KeyRecord,
-    Manifest,
-    SettingsRecord,
-    WindowRecord,
-)
+from knn_logits.datastore.manifest import Manifest
+from knn_logits.datastore.records import IndexRecord, KeyRecord, SettingsRecord, WindowRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter, TokenWriter
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError

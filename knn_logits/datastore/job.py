@@ -18,8 +18,9 @@ from pydantic import Field, ValidationError
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import delete, write_bytes
 from knn_logits.datastore.lock import locked
-from knn_logits.datastore.manifest import FileRecord, Manifest, Record, read_json, read_manifest
+from knn_logits.datastore.manifest import Manifest, read_json, read_manifest
 from knn_logits.datastore.reading import array_facts, sha256
+from knn_logits.datastore.records import FileRecord, Record
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError, StorageError
 
 logger = logging.getLogger(__name__)

@@ -9,212 +9,36 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from knn_logits.config import Metric
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import write_bytes
 from knn_logits.datastore.reading import open_file, regular_file
+from knn_logits.datastore.records import (
+    LARGEST_NUMBER,
+    FileRecord,
+    IndexRecord,
+    InfiniGramRecord,
+    KeyRecord,
+    ModelRecord,
+    NearRecord,
+    PairsRecord,
+    Record,
+    SettingsRecord,
+    TokenizerRecord,
+    WindowRecord,
+    WritingRecord,
+)
 from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
 
 FORMAT: Literal["knn-logits datastore"] = "knn-logits datastore"
 FORMAT_VERSION: Literal[1] = 1
 _LARGEST_MANIFEST = 16 << 20
 _CHECKSUM = "checksum"
-_LARGEST_NUMBER = 1 << 62
 _LONGEST_KEY = 1 << 16
-
-
-class Record(BaseModel):
-    """Plain values that are checked strictly: unknown fields and other types are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class ModelRecord(Record):
-    """The model whose states are the keys.
-
-    Attributes:
-        id: Hub id or a folder's name, for people. It is never followed.
-        revision: Commit on the Hub, if it is known.
-        type: The model's type, `config.model_type`.
-        config_sha256: Hash of the settings that determine what the model computes.
-        dtype: Precision that the keys were computed in.
-        vocabulary: Number of tokens that the model has. All values are below it.
-    """
-
-    id: str
-    revision: str | None = None
-    type: str
-    config_sha256: str
-    dtype: str
-    vocabulary: int | None = Field(default=None, ge=1)
-
-
-class TokenizerRecord(Record):
-    """The tokenizer that cut the corpus: its hash covers vocabulary and behaviour."""
-
-    id: str
-    sha256: str
-    vocabulary: int = Field(ge=1)
-
-
-class KeyRecord(Record):
-    """The place of the key: the name that was given, and the module and side that it meant."""
-
-    name: str
-    module: str
-    side: Literal["input", "output"]
-
-
-class WindowRecord(Record):
-    """How the corpus was cut for the model."""
-
-    window: int = Field(ge=2, le=_LARGEST_NUMBER)
-    stride: int = Field(ge=1)
-    concatenate: bool = False
-
-    @model_validator(mode="after")
-    def _every_token_is_seen(self) -> WindowRecord:
-        if self.stride > self.window:
-            raise ValueError(f"the stride {self.stride} is larger than the window {self.window}")
-        return self
-
-
-class PairsRecord(Record):
-    """How the sources and targets of an encoder-decoder model were cut.
-
-    Attributes:
-        source_prefix: Text that stood before every source.
-        source_lang: Language of the sources as the tokenizer names it, if one was set.
-        target_lang: Language of the targets.
-    """
-
-    source_prefix: str = ""
-    source_lang: str | None = None
-    target_lang: str | None = None
-
-    def __str__(self) -> str:
-        prefix = f", read after {self.source_prefix!r}" if self.source_prefix else ""
-        named = [f"from {self.source_lang}"] if self.source_lang else []
-        named += [f"to {self.target_lang}"] if self.target_lang else []
-        return f"sources and targets{prefix}" + (f", {' '.join(named)}" if named else "")
-
-
-class RecallRecord(Record):
-    """The share of the true `at` nearest entries that the index finds for sampled queries."""
-
-    at: int = Field(ge=1)
-    value: float = Field(ge=0, le=1)
-    queries: int = Field(ge=1)
-
-
-class IndexRecord(Record):
-    """The index: "exact" or a FAISS factory string, and what was measured on it.
-
-    Attributes:
-        native: Whether the index is stored in FAISS's own format. It is read only on request.
-    """
-
-    factory: str
-    requested: str
-    native: bool = False
-    seed: int = Field(default=0, ge=0)
-    train_size: int | None = Field(default=None, ge=1)
-    nprobe: int | None = Field(default=None, ge=1)
-    recall: RecallRecord | None = None
-
-
-class SettingsRecord(Record):
-    """Settings that hold where a user gives none.
-
-    Attributes:
-        calibrated: Whether the settings were fitted to text.
-        stale: Whether the datastore has changed since then.
-        tuned: Whether they were fitted to text given for it, and not to a sample of the datastore.
-    """
-
-    k: int = Field(ge=1)
-    lmbda: float = Field(ge=0, le=1)
-    temperature: float = Field(gt=0)
-    calibrated: bool = False
-    stale: bool = False
-    tuned: bool = False
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = handler(self)
-        if not self.tuned:  # earlier manifests do not have this field
-            del content["tuned"]
-        return content
-
-
-class WritingRecord(Record):
-    """Settings for writing text that hold where a user gives none.
-
-    Attributes:
-        retomaton: Whether to follow pointers, and search only when too few are left.
-        min_knns: A search is made when fewer pointers than this are left.
-        no_repeat_ngram_size: `generate()` should not write so many tokens in a row twice.
-    """
-
-    k: int = Field(ge=1)
-    lmbda: float = Field(ge=0, le=1)
-    temperature: float = Field(gt=0)
-    retomaton: bool = False
-    min_knns: int = Field(default=1, ge=1)
-    no_repeat_ngram_size: int | None = Field(default=None, ge=1)
-
-
-class NearRecord(Record):
-    """What text like the datastore's finds in it. `building.nearness` measures it.
-
-    Attributes:
-        distance: The limit of the distance, or of the similarity, for a neighbor to count as near.
-        hits: How often one of the nearest entries has the token that follows, in [0, 1].
-    """
-
-    distance: float = Field(allow_inf_nan=False)
-    hits: float = Field(ge=0, le=1)
-
-
-class InfiniGramRecord(Record):
-    """How much the ∞-gram counts, by the length of the text's end that stands in the corpus.
-
-    Attributes:
-        lengths: Tokens of the end, ascending from 1; each share holds up to the next length.
-        shares: Its weight in the mixture at each of them.
-    """
-
-    lengths: tuple[int, ...] = Field(min_length=1, max_length=64, strict=False)
-    shares: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(strict=False)
-
-    @model_validator(mode="after")
-    def _belong_together(self) -> InfiniGramRecord:
-        ascending = self.lengths == tuple(sorted({1, *self.lengths}))
-        if not ascending or len(self.lengths) != len(self.shares) or self.lengths[-1] > 1 << 62:
-            raise ValueError("the ∞-gram needs a share for each of some lengths from 1")
-        return self
-
-
-class FileRecord(Record):
-    """A file of the folder: a bare name, what it holds, its length in bytes and its hash."""
-
-    name: str
-    dtype: str | None = None
-    shape: tuple[int, ...] | None = Field(default=None, strict=False)
-    bytes: int = Field(ge=0)
-    sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
 class Manifest(Record):
@@ -246,9 +70,9 @@ class Manifest(Record):
     model: ModelRecord
     tokenizer: TokenizerRecord
     key: KeyRecord
-    entries: int = Field(ge=0, le=_LARGEST_NUMBER)
-    documents: int = Field(ge=0, le=_LARGEST_NUMBER)
-    tokens: int = Field(ge=0, le=_LARGEST_NUMBER)
+    entries: int = Field(ge=0, le=LARGEST_NUMBER)
+    documents: int = Field(ge=0, le=LARGEST_NUMBER)
+    tokens: int = Field(ge=0, le=LARGEST_NUMBER)
     dim: int = Field(ge=1, le=_LONGEST_KEY)
     dtype: Literal["float16", "float32"] = "float16"
     metric: Metric = "l2"

@@ -26,8 +26,9 @@ from knn_logits.datastore.hub_client import (
     is_offline,
     is_watched,
 )
-from knn_logits.datastore.manifest import FileRecord, Manifest, read_manifest
+from knn_logits.datastore.manifest import Manifest, read_manifest
 from knn_logits.datastore.reading import sha256
+from knn_logits.datastore.records import FileRecord
 from knn_logits.errors import DamagedError, DatastoreError, HubError, StorageError
 from knn_logits.progress import Progress, no_progress
 

@@ -21,8 +21,9 @@ from knn_logits.datastore.documents import (
     read_documents,
 )
 from knn_logits.datastore.hub_client import hub_name
-from knn_logits.datastore.manifest import FileRecord, Manifest, read_manifest
+from knn_logits.datastore.manifest import Manifest, read_manifest
 from knn_logits.datastore.reading import OpenArrays, hub_repo_of, map_array, read_arrays
+from knn_logits.datastore.records import FileRecord
 from knn_logits.datastore.remote import Remote, needed
 from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.progress import Progress, no_progress

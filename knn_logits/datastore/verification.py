@@ -19,7 +19,7 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.datastore import layout, stamps
 from knn_logits.datastore.documents import Contexts, read_documents
-from knn_logits.datastore.manifest import FileRecord, Manifest
+from knn_logits.datastore.manifest import Manifest
 from knn_logits.datastore.reading import (
     HASH_CHUNK,
     array_facts,
@@ -29,6 +29,7 @@ from knn_logits.datastore.reading import (
     read_arrays,
     regular_file,
 )
+from knn_logits.datastore.records import FileRecord
 from knn_logits.datastore.suffixes import is_suffix_order
 from knn_logits.errors import DamagedError
 from knn_logits.progress import Progress, no_progress

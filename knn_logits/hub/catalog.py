@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from knn_logits.datastore import layout
 from knn_logits.datastore.hub_client import REPO_TYPE
-from knn_logits.datastore.manifest import Record
+from knn_logits.datastore.records import Record
 from knn_logits.errors import ConfigError
 
 if sys.version_info >= (3, 11):

@@ -13,7 +13,8 @@ from knn_logits.datastore import layout
 from knn_logits.datastore.files import replacing
 from knn_logits.datastore.hub_client import HubName, hub_name
 from knn_logits.datastore.job import begin
-from knn_logits.datastore.manifest import FileRecord, read_manifest
+from knn_logits.datastore.manifest import read_manifest
+from knn_logits.datastore.records import FileRecord
 from knn_logits.datastore.remote import Remote, needed
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError

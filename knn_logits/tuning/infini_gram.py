@@ -20,18 +20,19 @@ from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores
 from knn_logits.corpus.documents import Document
 from knn_logits.datastore.lock import locked
-from knn_logits.datastore.manifest import InfiniGramRecord, read_manifest
+from knn_logits.datastore.manifest import read_manifest
+from knn_logits.datastore.records import InfiniGramRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evaluation.bench import BenchSettings, open_bench
 from knn_logits.evaluation.overlap import Overlap, OverlapCheck
 from knn_logits.evaluation.perplexity import token_likelihoods
-from knn_logits.evaluation.texts import Text, Texts, named
+from knn_logits.evaluation.texts import Texts, named
 from knn_logits.infini_gram import LENGTHS
 from knn_logits.memory import Memory
 from knn_logits.progress import Progress, no_progress
 from knn_logits.tuning.confidence import Verdict, compared_by_token
-from knn_logits.tuning.parts import Halves, whole_or_middle
+from knn_logits.tuning.parts import halved
 
 logger = logging.getLogger(__name__)
 
@@ -141,19 +142,8 @@ def fit_infini_gram(
     assert memory is not None
     if write and len(memory.stores) > 1:
         raise ConfigError("shares are written into one datastore; tune each on its own")
-    documents, middle = whole_or_middle(bench, named(texts))
     check = None if allow_overlap else OverlapCheck(memory.stores, memory.config.exclude)
-    text = Text(
-        "tuning",
-        documents,
-        tokenizer,
-        bench.window,
-        bench.stride,
-        concatenate=bench.concatenate,
-        pairs=bench.pairs,
-        on_tokens=None if check is None else check.add,
-    )
-    halves = Halves(text, middle)
+    text, halves = halved(bench, named(texts), check)
     parts: list[list[_Tokens]] = [[], []]
     done = 0
     progress("tuning", 0, None)

@@ -10,11 +10,34 @@ import numpy as np
 from knn_logits.arrays import Bools, Ints
 from knn_logits.corpus.documents import Document
 from knn_logits.evaluation.bench import Bench
+from knn_logits.evaluation.overlap import OverlapCheck
 from knn_logits.evaluation.texts import Text, Texts, named
 from knn_logits.text.tokens import special_tokens, token_blocks
 
 
-def whole_or_middle(bench: Bench, texts: Texts) -> tuple[Iterable[Document], int | None]:
+def halved(bench: Bench, texts: Texts, check: OverlapCheck | None = None) -> tuple[Text, Halves]:
+    """Reads texts as a bench does, and assigns each of their tokens to a half.
+
+    Args:
+        bench: How the texts are read.
+        texts: The texts, by name.
+        check: Sees every token that is read; None if nobody asks what the datastores hold.
+    """
+    documents, middle = _whole_or_middle(bench, texts)
+    text = Text(
+        "tuning",
+        documents,
+        bench.tokenizer,
+        bench.window,
+        bench.stride,
+        concatenate=bench.concatenate,
+        pairs=bench.pairs,
+        on_tokens=None if check is None else check.add,
+    )
+    return text, Halves(text, middle)
+
+
+def _whole_or_middle(bench: Bench, texts: Texts) -> tuple[Iterable[Document], int | None]:
     """Returns all documents, and for a single document the number of tokens to its middle."""
     documents = chain.from_iterable(named(texts).values())
     first = list(islice(documents, 2))

@@ -23,13 +23,13 @@ from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores, open_stores
 from knn_logits.config import DEFAULT_K, MOST_SEED, whole_number
 from knn_logits.corpus.documents import Document
-from knn_logits.datastore.manifest import SettingsRecord
+from knn_logits.datastore.records import SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evaluation.bench import Bench, BenchSettings, open_bench
 from knn_logits.evaluation.overlap import OverlapCheck
 from knn_logits.evaluation.perplexity import describe, searched
-from knn_logits.evaluation.texts import Text, Texts, named
+from knn_logits.evaluation.texts import Texts, named
 from knn_logits.gating.learned import FEW
 from knn_logits.memory import Memory
 from knn_logits.neighbors import Neighbors
@@ -46,7 +46,7 @@ from knn_logits.scoring.likelihood import (
 from knn_logits.scoring.text_pass import TokenScores
 from knn_logits.tuning.confidence import HeldOut
 from knn_logits.tuning.gates import GateKind, Gathered, SkipKind, Wanted, fit
-from knn_logits.tuning.parts import Halves, whole_or_middle
+from knn_logits.tuning.parts import Halves, halved
 from knn_logits.tuning.result import Part, Tuning
 from knn_logits.tuning.translating import choose_by_bleu
 from knn_logits.tuning.writing import refusal, write_settings
@@ -229,18 +229,7 @@ def _pass(
     gathered: tuple[Gathered, Gathered] | None = None,
     check: OverlapCheck | None = None,
 ) -> tuple[GridLikelihood, HeldOut, Halves]:
-    documents, middle = whole_or_middle(bench, texts)
-    text = Text(
-        "tuning",
-        documents,
-        bench.tokenizer,
-        bench.window,
-        bench.stride,
-        concatenate=bench.concatenate,
-        pairs=bench.pairs,
-        on_tokens=None if check is None else check.add,
-    )
-    halves = Halves(text, middle)
+    text, halves = halved(bench, texts, check)
     assert bench.memory is not None
     parts: tuple[GridLikelihood, HeldOut] | None = None
     first = 1 if gathered is None or gathered[0].wanted.kind == "meta-k" else FEW

@@ -12,7 +12,8 @@ from knn_logits.arrays import Array
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import begin
 from knn_logits.datastore.lock import locked
-from knn_logits.datastore.manifest import SettingsRecord, read_manifest
+from knn_logits.datastore.manifest import read_manifest
+from knn_logits.datastore.records import SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.gating.stored import StoredGate, gate_arrays
 from knn_logits.tuning.result import Tuning

@@ -20,13 +20,8 @@ from knn_logits.compatibility import (
 )
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import begin
-from knn_logits.datastore.manifest import (
-    IndexRecord,
-    KeyRecord,
-    Manifest,
-    SettingsRecord,
-    WindowRecord,
-)
+from knn_logits.datastore.manifest import Manifest
+from knn_logits.datastore.records import IndexRecord, KeyRecord, SettingsRecord, WindowRecord
 from knn_logits.datastore.writer import KeyWriter, TokenWriter
 
 START = 1

@@ -5,7 +5,8 @@ from folders import write_content
 from handmade import make_manifest
 
 from knn_logits.datastore import layout
-from knn_logits.datastore.manifest import FileRecord, Manifest, RecallRecord, read_manifest
+from knn_logits.datastore.manifest import Manifest, read_manifest
+from knn_logits.datastore.records import FileRecord, RecallRecord
 from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
 
 SHA = "0" * 64

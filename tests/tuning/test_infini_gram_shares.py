@@ -8,7 +8,7 @@ from conftest import TEXTS
 
 import knn_logits
 from knn_logits.building.suffixes import build_suffixes
-from knn_logits.datastore.manifest import InfiniGramRecord
+from knn_logits.datastore.records import InfiniGramRecord
 from knn_logits.tuning.infini_gram import _SHARES, _Tokens, fit_infini_gram, fitted, mixed
 
 OTHER = [f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." for n in range(8)]
