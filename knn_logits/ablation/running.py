@@ -107,7 +107,9 @@ def ablate(
     }
     names = _wanted(studies)
     if is_encoder_decoder(model):
-        raise ModelError("the studies are of causal models: this one reads a source")
+        raise ModelError(
+            "the studies are of causal models, and this model reads a source: give a causal model"
+        )
     new_figure(1, 1)
     check_writable(out)
     own = first_tokens(corpus, tokenizer, numbers["entries"])
@@ -213,7 +215,7 @@ def first_tokens(
         if left < 2:
             break
         most = left if each is None else min(left, each)
-        # Some characters a token at most are looked at, however long a document is.
+        # A long document is not tokenized whole: 16 characters a token are enough.
         text = document.text[: 16 * most]
         ids = tokenizer(text, verbose=False)["input_ids"]
         if len(ids) > most:
