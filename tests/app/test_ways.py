@@ -110,10 +110,11 @@ def test_settings_repaint_the_words_without_a_request(one):
     slide(page, 0.7)
     expect(page.locator("#answers .kl-dot")).to_have_count(0)
     assert re.search(r"Below λ 0\.\d+ it says “No”", turns.inner_text())
-    shares = page.locator("#answers .kl-part .kl-share").first
-    before = shares.inner_text()
-    slide(page, 0.5)
-    expect(shares).not_to_have_text(before)
+    mixed = page.locator("#answers .kl-bars .kl-chosen td").first
+    before = float(mixed.inner_text())
+    slide(page, 0.35)
+    # The model alone gives the word next to nothing, so half of λ leaves half of p.
+    expect(mixed).to_have_text(re.compile(f"{before / 2:.2f}"))
     slide(page, 1, "number input for k, neighbors")
     expect(note).to_contain_text("k 1,")
     page.get_by_label("Use the memory (kNN)").uncheck()

@@ -50,11 +50,18 @@ def check_command(words, block):
     elif program == "python":
         script = ROOT / rest[0]
         assert script.is_file(), f"{block}: no {rest[0]}"
-        code = script.read_text("utf-8")
+        code = code_of(script)
         for option in (one for one in rest if one.startswith("--")):
             assert f'"{option}"' in code, f"{block}: {rest[0]} has no {option}"
     else:
         assert program in {"git", "cd", "source"}, f"{block}: {program} is checked by nobody"
+
+
+def code_of(script):
+    """A script's code, with that of the scripts beside it from which it takes options."""
+    code = script.read_text("utf-8")
+    beside = re.findall(r"^from (\w+) import .*\basks_", code, re.MULTILINE)
+    return "".join([code, *((script.parent / f"{one}.py").read_text("utf-8") for one in beside)])
 
 
 def check_knn_logits(words, block):
