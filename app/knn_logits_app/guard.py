@@ -119,7 +119,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send)
+        answer = _Answer(send, _is_client(scope))
         try:
             address = address_of(scope)
             scope["client"] = (address, 0)
@@ -208,10 +208,17 @@ def _with_paths(body: bytes, folder: str) -> bytes:
 
 
 class _Answer:
-    """Sends an answer with the page's headers; a server's error becomes a refusal."""
+    """Sends an answer with the page's headers; a server's error becomes a refusal.
 
-    def __init__(self, send: Send) -> None:
+    Args:
+        send: Sends a message of ASGI.
+        to_client: Whether `gradio_client` made the request. It shows the line of a refusal only if
+            the refusal has the form of gradio's own validation.
+    """
+
+    def __init__(self, send: Send, to_client: bool = False) -> None:
         self._send = send
+        self._to_client = to_client
         self._begun = False
         self._refused = False
         # What is to become of the body of an answer that went well.
@@ -229,6 +236,9 @@ class _Answer:
             message = {**message, "headers": [*message.get("headers", []), *_HEADERS]}
             if message["status"] >= 400:
                 self.change = _one_line
+                if self._to_client and message["status"] != 422:
+                    message["status"] = 422
+                    self.change = _for_client
             if self.change is not None and message["status"] != 204:
                 self._held = message, []
                 return
@@ -259,6 +269,8 @@ class _Answer:
             return
         self._refused = True
         body = json.dumps({"detail": detail}).encode()
+        if self._to_client:
+            status, body = 422, _for_client(body)
         headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *_HEADERS]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
@@ -277,6 +289,25 @@ def _one_line(body: bytes) -> bytes:
     if " at 0x" in line or "<gradio" in line:
         line = "this request makes no sense here"
     return json.dumps({**content, "detail": line}).encode()
+
+
+def _for_client(body: bytes) -> bytes:
+    """A refusal in the form in which `gradio_client` shows its line."""
+    content = json.loads(_one_line(body))
+    line = content.get("detail") if isinstance(content, dict) else None
+    failed = {
+        "__type__": "validate",
+        "is_valid": False,
+        "parameter_name": "request",
+        "message": line if isinstance(line, str) else "this request makes no sense here",
+    }
+    return json.dumps({"detail": [failed]}).encode()
+
+
+def _is_client(scope: MutableMapping[str, Any]) -> bool:
+    """Whether `gradio_client` asks for a place in the queue."""
+    agents = [value for name, value in scope["headers"] if name == b"user-agent"]
+    return str(scope["path"]).startswith(_QUEUE) and any(b"gradio_client" in one for one in agents)
 
 
 def check_body(body: bytes, names: Sequence[str] | None = None) -> None:

@@ -105,6 +105,24 @@ def test_the_guides_call_works(url):
     assert document == "manual-086"  # the page about E529
 
 
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"prompt": " "}, "The prompt is empty: write something first."),
+        ({"prompt": "What", "lmbda": 7.0}, "λ must lie between 0 and 1."),
+        ({"prompt": "What", "stores": ["none"]}, "choose manual, chronicle."),
+    ],
+)
+def test_gradio_client_shows_why_a_request_is_refused(url, values, line):
+    """It once raised a bare 400, because it shows refusals in the form of gradio's own alone."""
+    from gradio_client import Client
+
+    client = Client(url, verbose=False)
+    with pytest.raises(ValueError, match=re.escape(line)):
+        client.predict(**values, api_name="/generate")
+    assert client.predict("What helps?", new_tokens=1, api_name="/generate")["text"]
+
+
 def test_the_guides_call_by_curl_works(url):
     import shutil
     import subprocess
