@@ -9,7 +9,10 @@ with them and, with its clusters left out, without.
 
 import argparse
 import json
+import os
 import re
+import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,7 +25,9 @@ from knn_logits import ConfidenceSkip, LearnedSkip
 from knn_logits.gating.skipping import skip_features
 
 SHARES = (0.2, 0.4, 0.6, 0.8)
-LEAST = (1, 8, 64, 512, 10**9)
+LEAST = (1, 4, 8, 64, 512, 10**9)
+# How many times as much a pointer counts: by the paper, and by default.
+PAPERS, OURS = ("", 1.0), (", pointers count 20 times", 20.0)
 TITLE = re.compile(r"^ = [^=].* = $", re.MULTILINE)
 
 
@@ -54,15 +59,23 @@ def documents_of(text, tokenizer, documents, tokens):
     return found
 
 
-def without_clusters(store):
-    store = knn_logits.Datastore(store)
-    kept = [one for one in store.manifest.files if not one.name.startswith("clusters")]
-    store.manifest = store.manifest.model_copy(update={"files": tuple(kept)})
-    return store
+def without_clusters(store, folder):
+    """Opens a copy of a datastore that has no clusters; the copy shares the other files."""
+    copy = Path(folder) / "without_clusters"
+    shutil.copytree(store, copy, copy_function=os.link)
+    manifest = json.loads((copy / "datastore.json").read_text("utf-8"))
+    manifest["files"] = [one for one in manifest["files"] if not one["name"].startswith("clusters")]
+    for file in [*copy.glob("clusters*"), copy / "datastore.json"]:
+        file.unlink()
+    (copy / "datastore.json").write_text(json.dumps(manifest), "utf-8")
+    return knn_logits.Datastore(copy)
 
 
-def measure(model, tokenizer, folder, documents, window, keep):
-    """All figures of one text; `keep` is given what there is after each."""
+def measure(model, tokenizer, folder, bare, documents, window, keep):
+    """All figures of one text; `keep` is given what there is after each.
+
+    `bare` is the datastore without its clusters.
+    """
     store = knn_logits.Datastore(folder)
     common = {"window": window, "check": False}
     started = time.perf_counter()
@@ -107,12 +120,14 @@ def measure(model, tokenizer, folder, documents, window, keep):
         keep(result)
 
     add("kNN-LM", None, store, tuned.lmbda)
-    kinds = [("RetoMaton", without_clusters(folder))]
+    kinds = [("RetoMaton", bare)]
     if store.clusters is not None:
         kinds.append(("RetoMaton with clusters", store))
     for least in LEAST:
         for method, where in kinds:
-            add(method, least, where, tuned.lmbda, retomaton=True, min_knns=least)
+            for name, weight in PAPERS, OURS:
+                how = {"retomaton": True, "min_knns": least, "pointer_weight": weight}
+                add(f"{method}{name}", least, where, tuned.lmbda, **how)
     skip = tuned.gate.gate
     recorder = Recorder()
     knn_logits.evaluate(
@@ -128,7 +143,7 @@ def measure(model, tokenizer, folder, documents, window, keep):
         limit = float(np.quantile(surest, 1.0 - share))
         add("skipping by confidence", share, store, ConfidenceSkip(tuned.lmbda, limit))
     by_distance = gates["distance"].gate.gate
-    for least in LEAST[:2]:
+    for least in (1, 8):
         add("RetoMaton, λ by distance", least, where, by_distance, retomaton=True, min_knns=least)
 
 
@@ -196,7 +211,9 @@ def main():
             record("searches_saved", settings, results)
             plot(results, RESULTS / "searches_saved.png")
 
-        measure(model, tokenizer, store, documents, window, keep)
+        with tempfile.TemporaryDirectory(dir=Path(store).resolve().parent) as work:
+            bare = without_clusters(store, work)
+            measure(model, tokenizer, store, bare, documents, window, keep)
 
 
 if __name__ == "__main__":

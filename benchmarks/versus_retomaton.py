@@ -181,7 +181,7 @@ def main():
         for name, where in (("pointers", without), ("clusters", store)):
             way = f"RetoMaton, {name}"
             ways[way] = theirs(other, windows, wrappers[way])
-            ways[f"{way}, ours"] = ours(*common, where, args, retomaton=True)
+            ways[f"{way}, ours"] = ours(*common, where, args, retomaton=True, pointer_weight=1.0)
         seconds, rows = {name: [] for name in ways}, {}
         for turn in range(args.rounds + 1):
             for name, score in ways.items():

@@ -16,7 +16,7 @@ from knn_logits.config import KNNConfig, Metric
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights, shared_weights
 from knn_logits.errors import ConfigError, MismatchError
-from knn_logits.neighbors import Neighbors
+from knn_logits.neighbors import Neighbors, bonuses
 from knn_logits.opening import Indexes
 from knn_logits.retomaton import RetomatonRetriever
 from knn_logits.retrieval import Retriever
@@ -179,6 +179,7 @@ class CombinedRetriever(Retriever):
             torch.cat([one.values for one in found], dim=-1),
             every_row=any(one.every_row for one in found),
             searched=_any_searched(found),
+            bonus=bonuses(found, dim=-1),
         )
         if self.weights is not None:
             return merged
@@ -193,6 +194,7 @@ class CombinedRetriever(Retriever):
             ids=merged.ids.gather(-1, order),
             distances=nearest,
             values=merged.values.gather(-1, order),
+            bonus=None if merged.bonus is None else merged.bonus.gather(-1, order),
         )
 
     def log_weights(self, neighbors: Neighbors) -> Tensor:
@@ -202,12 +204,16 @@ class CombinedRetriever(Retriever):
         if not neighbors.k:
             return neighbors.distances
         k = neighbors.k // len(self.retrievers)
+        bonus = neighbors.bonus
         parts = [
-            log_weights(Neighbors(ids, distances, values), self.metric, self.config.temperature)
-            for ids, distances, values in zip(
+            log_weights(
+                Neighbors(ids, distances, values, bonus=own), self.metric, self.config.temperature
+            )
+            for ids, distances, values, own in zip(
                 neighbors.ids.split(k, dim=-1),
                 neighbors.distances.split(k, dim=-1),
                 neighbors.values.split(k, dim=-1),
+                [None] * len(self.retrievers) if bonus is None else bonus.split(k, dim=-1),
                 strict=True,
             )
         ]

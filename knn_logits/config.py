@@ -115,6 +115,9 @@ class KNNConfig:
         min_knns: Search again when fewer pointers than this are left. With 1, a search is made
             when no pointer is left.
         max_knns: The most pointers and members of their clusters that may vote.
+        pointer_weight: How many times as much an entry counts in the vote if a pointer led to it,
+            above 0. With 1 it counts by its distance alone, as in the paper. LOG.md has what the
+            default brings.
         pointer_distances: Where the vectors come from that pointers are compared by. "keys" takes
             the stored keys. "index" takes the vectors kept by the index: it needs no keys, and is
             as approximate as a search.
@@ -136,6 +139,7 @@ class KNNConfig:
     retomaton: bool = False
     min_knns: int = 1
     max_knns: int = 1024
+    pointer_weight: float = 20.0
     pointer_distances: str = "keys"
     exclude: tuple[str, ...] = ()
     infini_gram: float | Literal["auto"] | None = None
@@ -155,6 +159,9 @@ class KNNConfig:
         _set(self, "temperature", _real_number("temperature", self.temperature))
         if self.temperature <= 0.0:
             raise ConfigError(f"temperature must be above 0, not {self.temperature!r}")
+        _set(self, "pointer_weight", _real_number("pointer_weight", self.pointer_weight))
+        if self.pointer_weight <= 0.0:
+            raise ConfigError(f"pointer_weight must be above 0, not {self.pointer_weight!r}")
         if self.nprobe is not None:
             _set(self, "nprobe", whole_number("nprobe", self.nprobe, 1))
         _set(self, "exclude", _ids("exclude", self.exclude))
@@ -183,6 +190,7 @@ class SearchSettings(TypedDict, total=False):
         retomaton: Follow pointers, and search only when too few of them are left.
         min_knns: Search again when fewer pointers than this are left.
         max_knns: The most pointers and members of their clusters that may vote.
+        pointer_weight: How many times as much an entry counts if a pointer led to it.
         pointer_distances: "keys" or "index".
         exclude: Ids of documents that are left out.
         infini_gram: Share of the ∞-gram in the mixture, or "auto".
@@ -193,6 +201,7 @@ class SearchSettings(TypedDict, total=False):
     retomaton: bool | None
     min_knns: int | None
     max_knns: int | None
+    pointer_weight: float | None
     pointer_distances: str | None
     exclude: Sequence[str] | None
     infini_gram: float | Literal["auto"] | None

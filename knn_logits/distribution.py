@@ -4,6 +4,7 @@ Tensors in, tensors out: nothing here knows of models, indexes or files. Everyth
 log space in float32 (float64 stays float64).
 
     w_i      = softmax over the neighbors of -d_i / temperature   (s_i / temperature: similarity)
+               plus the bonus of an entry that has one
     p_kNN(y) = sum of w_i over the neighbors whose value is y
     p(y)     = lmbda * p_kNN(y) + (1 - lmbda) * p_LM(y)
 
@@ -43,10 +44,11 @@ def log_weights(neighbors: Neighbors, metric: Metric, temperature: float) -> Ten
         float32 [rows, k]; -inf for masked neighbors. The weights of a row sum to 1, or are all 0
         where the row has no neighbor.
     """
-    distances = neighbors.distances
+    distances, bonus = neighbors.distances, neighbors.bonus
     sign = -1.0 if metric == "l2" else 1.0
     if neighbors.every_row and _COLD <= temperature <= _HOT:
-        return torch.log_softmax(distances * (sign / temperature), dim=-1)
+        logits = distances * (sign / temperature)
+        return torch.log_softmax(logits if bonus is None else logits + bonus, dim=-1)
     if distances.shape[-1] == 0:
         return distances
     # Distances are taken relative to the nearest, so that none leaves the range of floats. Where
@@ -58,6 +60,8 @@ def log_weights(neighbors: Neighbors, metric: Metric, temperature: float) -> Ten
     else:
         nearest = distances.amax(dim=-1, keepdim=True).clamp_(min=limits.min)
     logits = (distances - nearest) * scale
+    if bonus is not None:
+        logits = logits + bonus
     return torch.log_softmax(logits, dim=-1) if neighbors.every_row else _normalise(logits)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,6 +33,8 @@ class Neighbors:
         values: int64 [rows, k], the token that followed the key; any token for padding.
         every_row: Whether every row is known to have a neighbor, which saves several steps.
         searched: bool [rows], whether the index was searched for a row; None means for every row.
+        bonus: float32 [rows, k], what is added to the logit of each entry, -d/τ or s/τ, before the
+            softmax over the neighbors. None adds nothing.
         occurrences: The places where the end of each row's text occurs word for word; None if they
             were not looked for.
         matched: int64 [rows, k], for an entry that is such an occurrence the number of tokens
@@ -45,6 +48,7 @@ class Neighbors:
     values: Tensor
     every_row: bool = False
     searched: Tensor | None = None
+    bonus: Tensor | None = None
     occurrences: Occurrences | None = None
     matched: Tensor | None = None
 
@@ -72,6 +76,7 @@ class Neighbors:
             distances=self.distances[rows],
             values=self.values[rows],
             searched=searched,
+            bonus=None if self.bonus is None else self.bonus[rows],
             occurrences=None if self.occurrences is None else self.occurrences[rows],
             matched=None if self.matched is None else self.matched[rows],
         )
@@ -87,6 +92,7 @@ class Neighbors:
             ids=pad(self.ids, (0, missing), value=-1),
             distances=pad(self.distances, (0, missing), value=padding_distance(metric)),
             values=pad(self.values, (0, missing), value=0),
+            bonus=None if self.bonus is None else pad(self.bonus, (0, missing)),
         )
 
     def among(self, rows: Tensor, metric: Metric) -> Neighbors:
@@ -107,10 +113,13 @@ class Neighbors:
             self.values.new_zeros((len(rows), self.k)),
             every_row=self.every_row and self.rows == len(rows),
             searched=rows.cpu().clone(),
+            bonus=None if self.bonus is None else self.distances.new_zeros((len(rows), self.k)),
         )
         more.ids[there] = self.ids
         more.distances[there] = self.distances
         more.values[there] = self.values
+        if self.bonus is not None and more.bonus is not None:
+            more.bonus[there] = self.bonus
         if self.searched is not None and more.searched is not None:
             more.searched[rows.cpu()] = self.searched
         return more
@@ -124,6 +133,7 @@ class Neighbors:
             ids=self.ids.to(device),
             distances=self.distances.to(device),
             values=self.values.to(device),
+            bonus=None if self.bonus is None else self.bonus.to(device),
             occurrences=None if self.occurrences is None else self.occurrences.to(device),
             matched=None if self.matched is None else self.matched.to(device),
         )
@@ -136,6 +146,23 @@ class Neighbors:
             torch.empty(rows, 0, dtype=torch.float32, device=device),
             torch.empty(rows, 0, dtype=torch.int64, device=device),
         )
+
+
+def bonuses(parts: Sequence[Neighbors], dim: int) -> Tensor | None:
+    """Joins the bonuses of several neighbors, as their other fields are joined.
+
+    Args:
+        parts: The neighbors.
+        dim: 0 joins rows, and -1 joins columns.
+
+    Returns:
+        The joined bonuses; None if none of the neighbors has a bonus.
+    """
+    if all(one.bonus is None for one in parts):
+        return None
+    return torch.cat(
+        [torch.zeros_like(one.distances) if one.bonus is None else one.bonus for one in parts], dim
+    )
 
 
 def with_occurrences(neighbors: Neighbors, metric: Metric) -> Neighbors:

@@ -4,10 +4,14 @@ If the token of an entry was chosen, the entry points to the next entry of its d
 corpus continued. These entries, and the members of their clusters if there are clusters, take the
 place of a search. Alon et al. (2022), "Neuro-Symbolic Language Modeling with Automaton-augmented
 Retrieval", sections 3 and 4.
+
+An entry to which a pointer leads counts `pointer_weight` times as much in the vote as its distance
+says, since the text before it continues as the text does. In the paper it counts once.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -23,7 +27,7 @@ from knn_logits.config import KNNConfig
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import full_precision, normalised
-from knn_logits.neighbors import Neighbors, padding_distance
+from knn_logits.neighbors import Neighbors, bonuses, padding_distance
 from knn_logits.opening import hidden_entries
 from knn_logits.retrieval import Retriever
 
@@ -228,7 +232,7 @@ class RetomatonRetriever(Retriever):
         ]
         followed = [self._pointers.extended(some) for some in pointers]
         distances = self._distances(queries, followed)
-        ids: list[Array] = followed
+        ids: list[Array] = list(followed)
         if searching:
             there = torch.tensor(searching, device=queries.device)
             found = self.search(queries[there]).to("cpu")
@@ -241,10 +245,26 @@ class RetomatonRetriever(Retriever):
                     new_ids = np.concatenate([new_ids, followed[row][others]])
                     new_distances = np.concatenate([new_distances, distances[row][others]])
                 ids[row], distances[row] = new_ids, new_distances
-        return self._gathered(ids, distances, searching)
+        return self._gathered(ids, distances, searching, self._bonuses(ids, pointers))
+
+    def _bonuses(self, ids: list[Array], pointers: list[Array]) -> list[Array] | None:
+        """Returns each entry's bonus, [entries] for each row; None if no bonus changes a vote."""
+        bonus = np.float32(math.log(self.config.pointer_weight))
+        # A bonus that all entries of a row have leaves their weights as they are.
+        rows = zip(ids, pointers, strict=True)
+        if not bonus or not any(0 < len(some) < len(own) for own, some in rows):
+            return None
+        return [
+            np.isin(own, some).astype(np.float32) * bonus
+            for own, some in zip(ids, pointers, strict=True)
+        ]
 
     def _gathered(
-        self, ids: list[Array], distances: list[Array], searching: list[int]
+        self,
+        ids: list[Array],
+        distances: list[Array],
+        searching: list[int],
+        bonuses: list[Array] | None,
     ) -> tuple[Neighbors, list[Candidates]]:
         rows, width = len(ids), max(len(one) for one in ids)
         all_ids = np.full((rows, width), -1, np.int64)
@@ -252,6 +272,11 @@ class RetomatonRetriever(Retriever):
         candidates = []
         for row, (own, far) in enumerate(zip(ids, distances, strict=True)):
             all_ids[row, : len(own)], all_distances[row, : len(own)] = own, far
+        bonus = None
+        if bonuses is not None:
+            bonus = torch.zeros(rows, width)
+            for row, some in enumerate(bonuses):
+                bonus[row, : len(some)] = torch.from_numpy(some)
         searched = torch.zeros(rows, dtype=torch.bool)
         searched[searching] = True
         values = np.take(self._array, all_ids, mode="clip") if len(self.store) else all_ids
@@ -264,6 +289,7 @@ class RetomatonRetriever(Retriever):
             torch.from_numpy(values).long(),
             every_row=all(len(one) for one in ids),
             searched=searched,
+            bonus=bonus,
         )
         return neighbors, candidates
 
@@ -318,4 +344,5 @@ def _stacked(steps: list[Neighbors], metric: Any) -> Neighbors:
         torch.cat([one.values for one in padded]),
         every_row=all(one.every_row for one in steps),
         searched=torch.cat([one.searched for one in steps if one.searched is not None]),
+        bonus=bonuses(padded, dim=0),
     )

@@ -36,6 +36,7 @@ class ByTheBook:
             if entry not in self.removed:
                 self.members.setdefault(cluster, []).append(entry)
         self.last, self.searches = {}, 0
+        self.followed = set()
 
     def distance(self, state, entry):
         key = self.keys[entry]
@@ -63,6 +64,7 @@ class ByTheBook:
             and self.document[i + 1] == self.document[i]
             and i + 1 not in self.removed
         ]
+        self.followed = set(pointers)
         candidates = set(pointers[: self.config.max_knns])
         if self.clusters is not None and pointers:
             named = Counter(self.clusters[i] for i in pointers)
@@ -80,7 +82,9 @@ class ByTheBook:
         """p_kNN of each token that the last step's candidates vote for."""
         nearest = min(self.last.values())
         weights = {
-            i: math.exp(-(far - nearest) / self.config.temperature) for i, far in self.last.items()
+            i: math.exp(-(far - nearest) / self.config.temperature)
+            * (self.config.pointer_weight if i in self.followed else 1.0)
+            for i, far in self.last.items()
         }
         total, votes = sum(weights.values()), Counter()
         for i, weight in weights.items():

@@ -113,7 +113,14 @@ def main():
     model = AutoModelForCausalLM.from_pretrained(args.model).eval()
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     store = Datastore(args.store)
-    config = KNNConfig(args.k, args.lmbda, args.temperature, retomaton=True, min_knns=args.min_knns)
+    config = KNNConfig(
+        args.k,
+        args.lmbda,
+        args.temperature,
+        retomaton=True,
+        min_knns=args.min_knns,
+        pointer_weight=1.0,
+    )
     exact = None
     if args.search == "exact":
         exact = ExactIndex.from_batches(

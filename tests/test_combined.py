@@ -1,5 +1,7 @@
 """Several datastores as one: merged by distance they are one datastore, with weights each votes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -120,6 +122,28 @@ def test_a_datastore_that_finds_nothing_leaves_its_share_to_the_others(tmp_path)
     torch.testing.assert_close(weights.sum(-1), torch.ones(9))
     by_distance = open_retriever([empty, parts[1]], KNNConfig(k=4)).search(asked())
     assert (by_distance.ids >= 32).all()
+
+
+@pytest.mark.parametrize("weights", [None, [0.2, 0.3, 0.5]])
+def test_pointers_of_one_datastore_keep_their_bonus(tmp_path, weights):
+    parts, _ = three(tmp_path)
+    config = KNNConfig(k=6, temperature=2.0, retomaton=True, min_knns=10_000, pointer_weight=50.0)
+    both = open_retriever(open_stores(parts), config, weights=weights)
+    states = torch.from_numpy(KEYS[40:42].astype(np.float32)).unsqueeze(0)
+    # Entry 8 of the second datastore has this token, so a pointer leads to entry 9.
+    ids = torch.tensor([[0, int(open_stores(parts)[1].values[8])]])
+    both.begin_text()
+    found = both.search_steps(states, ids)[1:2]
+    plain = open_retriever(open_stores(parts), replace(config, pointer_weight=1.0), weights=weights)
+    plain.begin_text()
+    same = plain.search_steps(states, ids)[1:2]
+    assert same.bonus is None
+    place, there = (int((one.ids[0] == 32 + 9).nonzero()) for one in (found, same))
+    assert float(found.bonus[0, place]) == pytest.approx(np.log(50.0))
+    before = float(plain.log_weights(same)[0, there])
+    after = both.log_weights(found)[0]
+    assert before < float(after[place]) <= before + np.log(50.0)
+    assert float(after.exp().sum()) == pytest.approx(1.0, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Weights, mixtures and influences are those of the papers."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,6 +31,18 @@ def test_weights_are_those_of_the_papers(case):
             neighbors.ids[row].tolist(), neighbors.distances[row].tolist(), metric, temperature
         )
         np.testing.assert_allclose(found[row].numpy(), expected, rtol=2e-5, atol=1e-7)
+
+
+@given(cases(), st.floats(0.01, 1e4), st.integers(0, 2**16 - 1))
+def test_a_bonus_multiplies_a_weight(case, factor, chosen):
+    metric, neighbors, _, temperature, _ = case
+    plain = log_weights(neighbors, metric, temperature).double().exp()
+    favoured = torch.tensor([bool(chosen >> i & 1) for i in range(neighbors.k)]).expand_as(plain)
+    bonus = favoured.float() * math.log(factor)
+    found = log_weights(replace(neighbors, bonus=bonus), metric, temperature).exp()
+    expected = plain * bonus.double().exp()
+    expected /= expected.sum(-1, keepdim=True).clamp(min=1e-300)
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=2e-3, atol=1e-6)
 
 
 @given(cases())

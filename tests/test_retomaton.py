@@ -46,12 +46,14 @@ def walk(store, steps, seed):
     ("metric", "concatenate", "settings"),
     [
         ("l2", False, {}),
+        ("l2", False, {"pointer_weight": 1.0}),
         ("l2", True, {"min_knns": 3}),
         ("cosine", False, {"max_knns": 7, "temperature": 0.1}),
         ("ip", True, {"min_knns": 10_000}),
+        ("ip", False, {"min_knns": 10_000, "pointer_weight": 0.5}),
     ],
 )
-def test_steps_are_those_of_the_paper(tmp_path, metric, concatenate, settings, clusters):
+def test_steps_are_those_of_the_automaton(tmp_path, metric, concatenate, settings, clusters):
     store = make(tmp_path / "s", concatenate=concatenate, metric=metric, clusters=clusters)
     config = KNNConfig(k=20, retomaton=True, **{"temperature": 2.0, **settings})
     retriever = RetomatonRetriever(store, config)
@@ -213,7 +215,14 @@ def test_without_keys_distances_come_from_the_index(tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"min_knns": 0}, {"max_knns": 0}, {"pointer_distances": "both"}, {"retomaton": 1}],
+    [
+        {"min_knns": 0},
+        {"max_knns": 0},
+        {"pointer_weight": 0.0},
+        {"pointer_weight": "20"},
+        {"pointer_distances": "both"},
+        {"retomaton": 1},
+    ],
 )
 def test_settings_out_of_range(settings):
     with pytest.raises(ConfigError):

@@ -110,6 +110,13 @@ MaxKnns = Annotated[
     int | None,
     typer.Option("--max-knns", help="The most pointers and cluster members that may vote."),
 ]
+PointerWeight = Annotated[
+    float | None,
+    typer.Option(
+        "--pointer-weight",
+        help="How many times as much an entry counts if a pointer led to it; the paper's is 1.",
+    ),
+]
 PointerDistances = Annotated[
     str | None,
     typer.Option(

@@ -297,7 +297,7 @@ def describe(bench: Bench) -> dict[str, Any]:
             "retomaton": config.retomaton,
         }
         if config.retomaton:
-            for name in ("min_knns", "max_knns", "pointer_distances"):
+            for name in ("min_knns", "max_knns", "pointer_weight", "pointer_distances"):
                 settings[name] = getattr(config, name)
         if config.infini_gram is not None:
             settings["infini_gram"] = config.infini_gram
