@@ -11,6 +11,7 @@ import json
 import logging
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -63,6 +64,10 @@ _SAMPLE_TEXTS = (
 )
 
 
+# By tokenizer its size, its number of words, and a hash of its words.
+_VOCABULARIES: WeakKeyDictionary[Any, tuple[int, int, Any]] = WeakKeyDictionary()
+
+
 def _public_name(name: object) -> str:
     """Returns a Hub id, or only the last part of a folder's path, which may be private."""
     text = str(name or "")
@@ -88,17 +93,31 @@ def model_record(model: nn.Module) -> ModelRecord:
 
 def tokenizer_record(tokenizer: Any) -> TokenizerRecord:
     """Makes the manifest's record of a tokenizer: a hash of its vocabulary and of how it cuts."""
-    vocabulary = tokenizer.get_vocab()
-    # A padding token that a user adds does not change how the corpus is cut.
-    added = set(tokenizer.get_added_vocab())
-    words = sorted(item for item in vocabulary.items() if item[0] not in added)
+    words, whole = _hashed_vocabulary(tokenizer)
     cuts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in _SAMPLE_TEXTS]
-    text = json.dumps([words, cuts], ensure_ascii=True)
+    whole.update(f", {json.dumps(cuts)}]".encode())
     return TokenizerRecord(
         id=_public_name(getattr(tokenizer, "name_or_path", "")) or type(tokenizer).__name__,
-        sha256=hashlib.sha256(text.encode()).hexdigest(),
-        vocabulary=max(1, len(words)),
+        sha256=whole.hexdigest(),
+        vocabulary=max(1, words),
     )
+
+
+def _hashed_vocabulary(tokenizer: Any) -> tuple[int, Any]:
+    """Returns the number of words of a tokenizer, and a hash that has read them.
+
+    A vocabulary of 50,000 words takes a tenth of a second, so each tokenizer is read once.
+    """
+    size = len(tokenizer)
+    known = _VOCABULARIES.get(tokenizer)
+    if known is None or known[0] != size:
+        vocabulary = tokenizer.get_vocab()
+        # A padding token that a user adds does not change how the corpus is cut.
+        added = set(tokenizer.get_added_vocab())
+        words = sorted(item for item in vocabulary.items() if item[0] not in added)
+        whole = hashlib.sha256(f"[{json.dumps(words)}".encode())
+        known = _VOCABULARIES[tokenizer] = size, len(words), whole
+    return known[1], known[2].copy()
 
 
 def vocabulary_size(model: nn.Module) -> int:

@@ -243,16 +243,18 @@ def mix(
 
 
 def log_p_knn_of(weights: Tensor, values: Tensor, chosen: Tensor) -> Tensor:
-    """Computes log p_kNN of one token in each row.
+    """Computes log p_kNN of one token in each row, or of several.
 
     Args:
         weights: log w_i, [rows, k].
         values: Tokens of the neighbors, int64 [rows, k].
-        chosen: int64 [rows].
+        chosen: int64 [rows] or [rows, tokens].
 
     Returns:
-        [rows]; -inf where no neighbor votes for the token.
+        The shape of `chosen`; -inf where no neighbor votes for the token.
     """
+    if chosen.dim() > 1:
+        weights, values = weights.unsqueeze(1), values.unsqueeze(1)
     if weights.shape[-1] == 0:
         return torch.full(chosen.shape, _NOTHING, dtype=weights.dtype, device=weights.device)
     return torch.logsumexp(weights.masked_fill(values != chosen.unsqueeze(-1), _NOTHING), dim=-1)

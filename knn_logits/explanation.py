@@ -26,7 +26,8 @@ from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.memory import Memory, MemorySettings
 from knn_logits.neighbors import hits
 from knn_logits.text.pairs import PairTokenizer
-from knn_logits.trace.assemble import MAX_NEIGHBORS, token_texts, trace_token
+from knn_logits.text.pieces import token_texts
+from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_token
 from knn_logits.trace.trace import Familiarity, SequenceTrace, TokenTrace, Trace
 from knn_logits.vote import Vote
 from knn_logits.windows import plan

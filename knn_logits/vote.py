@@ -104,12 +104,9 @@ class Vote:
         """
         likeliest = self.log_p.topk(min(number, self.log_p.shape[-1]), dim=-1).indices
         tokens = torch.cat([likeliest, self.log_p_lm.argmax(dim=-1, keepdim=True)], dim=-1)
-        by_neighbors = [
-            log_p_knn_of(self.log_weights, self.neighbors.values, one) for one in tokens.unbind(-1)
-        ]
         logs = (
             self.log_p.gather(-1, tokens),
             self.log_p_lm.gather(-1, tokens),
-            torch.stack(by_neighbors, dim=-1),
+            log_p_knn_of(self.log_weights, self.neighbors.values, tokens),
         )
         return Candidates(tokens.cpu(), *(one.exp().cpu() for one in logs))

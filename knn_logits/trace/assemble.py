@@ -14,6 +14,7 @@ from knn_logits.config import Metric
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.neighbors import Neighbors, are_near
+from knn_logits.text.pieces import TextAfter, parts_of, token_texts
 from knn_logits.trace.places import where
 from knn_logits.trace.recording import Recording, Step
 from knn_logits.trace.shares import Locate, passages_of, votes_by_document
@@ -29,7 +30,6 @@ from knn_logits.trace.trace import (
 )
 
 MAX_NEIGHBORS = 5
-_CONTEXT = 8
 
 
 def trace_recording(
@@ -187,6 +187,7 @@ def trace_token(
     ids = neighbors.ids[0].cpu().numpy()
     documents = votes_by_document(ids, by_entry, locate)
     before, after = around
+    text_after = TextAfter(tokenizer, before)
     kept = passages_of(documents, by_entry, after, max_neighbors)
     return TokenTrace(
         token=word,
@@ -202,11 +203,10 @@ def trace_token(
         ],
         retrieval=retrieval,
         documents=[_document(one.store, one.number, one.share) for one in documents],
-        by_model=_by_model(token, likeliest, before, tokenizer),
-        by_memory=_by_memory(token, neighbors, weights, before, tokenizer, locate),
+        by_model=_by_model(token, likeliest, text_after),
+        by_memory=_by_memory(token, neighbors, weights, text_after, locate),
         candidates=[
-            Candidate(_text_after(tokenizer, before, one), one, p, p_lm, p_knn)
-            for one, p, p_lm, p_knn in candidates
+            Candidate(text_after(one), one, p, p_lm, p_knn) for one, p, p_lm, p_knn in candidates
         ],
         near=bool(are_near(neighbors, *near_within)[0]) if near_within else None,
     )
@@ -218,19 +218,18 @@ def _document(store: Datastore, number: int, share: float) -> DocumentShare:
 
 
 def _by_model(
-    token: int, likeliest: tuple[int, float] | None, before: Sequence[int], tokenizer: Any
+    token: int, likeliest: tuple[int, float] | None, text_after: TextAfter
 ) -> Rival | None:
     if likeliest is None or likeliest[0] == token:
         return None
-    return Rival(_text_after(tokenizer, before, likeliest[0]), math.exp(likeliest[1]))
+    return Rival(text_after(likeliest[0]), math.exp(likeliest[1]))
 
 
 def _by_memory(
     token: int,
     neighbors: Neighbors,
     weights: Tensor,
-    before: Sequence[int],
-    tokenizer: Any,
+    text_after: TextAfter,
     locate: Locate,
 ) -> Rival | None:
     """Returns the neighbors' likeliest token, if it differs from the token in the text."""
@@ -246,12 +245,7 @@ def _by_memory(
     shares = torch.where(values == other, votes, 0.0).numpy()
     first = votes_by_document(neighbors.ids[0].cpu().numpy(), shares, locate)[0]
     document = _document(first.store, first.number, first.share)
-    return Rival(_text_after(tokenizer, before, other), p, document)
-
-
-def _text_after(tokenizer: Any, before: Sequence[int], token: int) -> str:
-    """Returns the text that a token adds to the tokens before it."""
-    return token_texts(tokenizer, [*before[-_CONTEXT:], token])[-1]
+    return Rival(text_after(other), p, document)
 
 
 def _retrieval(neighbors: Neighbors) -> str:
@@ -278,15 +272,15 @@ def _neighbor(
     special = set(getattr(tokenizer, "all_special_ids", ()))
     before = [token for token in passage.before if token not in special]
     after = [token for token in passage.after if token not in special]
-    words = token_texts(tokenizer, [*before, passage.token, *after])
     here = len(before)
+    text, word, rest = parts_of(tokenizer, [*before, passage.token, *after], (here, here + 1))
     title, uri = where(store, entry, tokenizer)
     matched = 0 if neighbors.matched is None else int(neighbors.matched[0, column])
     return NeighborTrace(
         # A character may be cut at the beginning or the end of the passage.
-        before="".join(words[:here]).lstrip("\ufffd"),
-        word=words[here],
-        after="".join(words[here + 1 :]).rstrip("\ufffd"),
+        before=text.lstrip("\ufffd"),
+        word=word,
+        after=rest.rstrip("\ufffd"),
         document=passage.document.id,
         title=title,
         uri=uri,
@@ -297,31 +291,4 @@ def _neighbor(
         influence=influence,
         source=passage.document.source,
         matched=matched or None,
-    )
-
-
-def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """Returns the text that each token adds to the tokens before it.
-
-    If a character is cut into several tokens, the last of them adds it. The texts joined are the
-    text of all tokens.
-    """
-    texts, start, done = [], 0, ""
-    for end in range(1, len(ids) + 1):
-        text = _decode(tokenizer, ids[start:end])
-        if text.endswith("\ufffd") and end < len(ids) and end - start < 4 * _CONTEXT:
-            texts.append("")
-            continue
-        texts.append(text[len(done) :])
-        done = text
-        # Some tokenizers decode a token by the tokens before it. A few of these are enough.
-        if end - start > _CONTEXT and not text.endswith("\ufffd"):
-            start = end - _CONTEXT // 2
-            done = _decode(tokenizer, ids[start:end])
-    return texts
-
-
-def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
-    return str(
-        tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     )

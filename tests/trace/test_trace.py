@@ -18,7 +18,7 @@ from knn_logits import (
     TraceError,
     explain,
 )
-from knn_logits.trace.assemble import token_texts
+from knn_logits.text.pieces import token_texts
 from knn_logits.trace.render import show, to_html
 from knn_logits.trace.sources import main_sources
 
