@@ -34,19 +34,21 @@ import knn_logits
 PROMPT, NEW, CONTEXT, LEAST = 48, 48, 64, 0.2
 
 
-def texts_of(model, tokenizer, memory, held_out, number, seed):
-    """Texts that the memory writes from random places of held-out documents."""
+def texts_of(model, tokenizer, memory, held_out, number, seed, *, whole=False):
+    """Texts that the memory writes from random places of documents, or after whole ones."""
     numbers = np.random.default_rng(seed)
     documents = [
         tokenizer(one.text, verbose=False)["input_ids"]
         for one in knn_logits.read_corpus([held_out])
     ]
-    documents = [ids for ids in documents if len(ids) > 2 * PROMPT]
+    if not whole:
+        documents = [ids for ids in documents if len(ids) > 2 * PROMPT]
     found = []
     with knn_logits.KNNLogitsProcessor(model, memory, record=False) as knn:
         for place in numbers.integers(0, len(documents), number):
-            start = int(numbers.integers(0, len(documents[place]) - PROMPT))
-            ids = torch.tensor([documents[place][start : start + PROMPT]])
+            start = 0 if whole else int(numbers.integers(0, len(documents[place]) - PROMPT))
+            end = None if whole else start + PROMPT
+            ids = torch.tensor([documents[place][start:end]])
             output = knn.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
@@ -152,7 +154,9 @@ def measure(model, tokenizer, folder, held_out, options):
     memory = knn_logits.Memory(model, store)
     own = memory.config
     asked = {"k": own.k, "lmbda": own.lmbda, "temperature": own.temperature}
-    texts = texts_of(model, tokenizer, memory, held_out, options.prompts, options.seed)
+    texts = texts_of(
+        model, tokenizer, memory, held_out, options.prompts, options.seed, whole=options.questions
+    )
     scores = Scores(tokenizer, store)
     number = {id: place for place, id in enumerate(scores.ids)}
 
@@ -306,13 +310,17 @@ def main():
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--halves", type=int, default=64)
     parser.add_argument("--facts", type=int, default=20)
+    parser.add_argument("--questions", action="store_true", help="each text is a prompt, whole")
+    parser.add_argument("--name", default="evidence", help="of the file of results")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer = load(options.model)
     result = measure(model, tokenizer, options.store, options.held_out, options)
-    result["planted"] = planted(model, tokenizer, options.held_out, options.facts, options.seed)
-    record("evidence", vars(options), result)
+    if options.facts:
+        facts = planted(model, tokenizer, options.held_out, options.facts, options.seed)
+        result["planted"] = facts
+    record(options.name, vars(options), result)
 
 
 if __name__ == "__main__":

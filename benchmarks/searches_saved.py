@@ -63,11 +63,11 @@ def without_clusters(store, folder):
     """Opens a copy of a datastore that has no clusters; the copy shares the other files."""
     copy = Path(folder) / "without_clusters"
     shutil.copytree(store, copy, copy_function=os.link)
-    manifest = json.loads((copy / "datastore.json").read_text("utf-8"))
-    manifest["files"] = [one for one in manifest["files"] if not one["name"].startswith("clusters")]
     for file in [*copy.glob("clusters*"), copy / "datastore.json"]:
         file.unlink()
-    (copy / "datastore.json").write_text(json.dumps(manifest), "utf-8")
+    manifest = knn_logits.Datastore(store).manifest
+    kept = [one for one in manifest.files if not one.name.startswith("clusters")]
+    manifest.model_copy(update={"files": tuple(kept)}).write(copy)
     return knn_logits.Datastore(copy)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from knn_logits.memory import Memory, MemorySettings
 from knn_logits.scoring.text_pass import scoring_batch_tokens
 from knn_logits.text.pairs import PairTokenizer, context_length
 from knn_logits.windows import resolve
+
+logger = logging.getLogger(__name__)
 
 
 class BenchSettings(MemorySettings, total=False):
@@ -93,6 +96,13 @@ def open_bench(
         memory = Memory.of(model, datastore, scoring=True, **settings)
         for one in memory.stores:
             check_tokenizer(tokenizer, one)
+            if memory.config.retomaton and memory.config.min_knns == 1 and one.clusters is None:
+                logger.warning(
+                    "%s has no clusters, so RetoMaton may predict worse than a search at each "
+                    "token: make them with `knn-logits cluster`, or search more often with "
+                    "--min-knns 8",
+                    one.name,
+                )
         location, store = memory.location, memory.stores[0]
         windows = _like_the_store(window, store)
     size, stride = resolve(windows[0], context_length(model))
