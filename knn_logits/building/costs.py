@@ -38,7 +38,8 @@ from knn_logits.windows import TextWindow, batches
 
 # The time for a measurement that can be cut short, and the fewest batches that it needs.
 _BUDGET, _FEWEST_BATCHES = 2.0, 3
-_VECTORS, _KEYS, _QUERIES = 1024, 32_768, 256
+# The numbers of vectors and queries, and the bytes of the keys that they are compared with.
+_VECTORS, _KEYS, _QUERIES = 1024, 32 << 20, 256
 _ROWS = 64
 # k-means of an inverted file and of a product quantiser, as FAISS does them.
 _ROUNDS, _ROUNDS_OF_CODES, _MOST_OF_A_CENTROID = 10, 25, 256
@@ -139,9 +140,10 @@ def _assignment_seconds(lists: int, dim: int, threads: int | None) -> float:
     chance = np.random.default_rng(0)
     held = max(1, min(lists, _CENTROIDS // (4 * dim)))
     centroids = chance.standard_normal((held, dim), dtype=np.float32)
-    vectors = chance.standard_normal((_VECTORS, dim), dtype=np.float32)
+    count = max(64, min(_VECTORS, _CENTROIDS // (64 * dim)))
+    vectors = chance.standard_normal((count, dim), dtype=np.float32)
     spent = fastest(lambda: assign(centroids, vectors, normal=False, threads=threads))
-    return spent / _VECTORS * lists / held
+    return spent / count * lists / held
 
 
 def recall_seconds(entries: int, dim: int, metric: Metric, factory: str) -> float:
@@ -149,7 +151,8 @@ def recall_seconds(entries: int, dim: int, metric: Metric, factory: str) -> floa
     if factory == "exact" or entries < 2:
         return 0.0
     chance = np.random.default_rng(0)
-    keys = torch.from_numpy(chance.standard_normal((min(entries, _KEYS), dim), dtype=np.float32))
+    held = max(1, min(entries, _KEYS // (4 * dim)))
+    keys = torch.from_numpy(chance.standard_normal((held, dim), dtype=np.float32))
     queries = keys[: min(_QUERIES, len(keys))].clone()
     one = fastest(lambda: ExactIndex(keys, metric).search(queries, min(65, len(keys))))
     return 1.2 * one * entries / len(keys)

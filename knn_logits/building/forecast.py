@@ -88,7 +88,9 @@ def forecast(
     config = index or IndexConfig()
     fixed = 0
     if model is not None:
-        dim, fixed, speed = _measured(model, tokenizer, tokens, key, window, keys_dtype, batch_tokens)
+        dim, fixed, speed = _measured(
+            model, tokenizer, tokens, key, window, keys_dtype, batch_tokens
+        )
     else:
         dim = whole_number("dim", dim, 1)
         speed = _supposed(tokens, dim, layers, window)
@@ -102,9 +104,7 @@ def forecast(
         table_bytes=0,
         fixed=fixed,
     )
-    return told(
-        extent, speed, config, k=k, calibrate=calibrate, threads=threads, compare=compare
-    )
+    return told(extent, speed, config, k=k, calibrate=calibrate, threads=threads, compare=compare)
 
 
 def _read(tokens: int, window: int, stride: int) -> int:

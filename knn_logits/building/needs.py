@@ -24,7 +24,7 @@ from knn_logits.building.sizes import (
 )
 from knn_logits.config import IndexConfig
 from knn_logits.errors import ConfigError
-from knn_logits.index.choice import choose_lists
+from knn_logits.index.choice import CODES, choose_lists
 
 # Queries are timed one at a time, and so many at once.
 BATCH = 8
@@ -91,7 +91,7 @@ class Speed:
 def usual_kinds(entries: int, dim: int) -> list[str]:
     """The kinds of index that are worth comparing for so many keys."""
     lists = choose_lists(entries)
-    codes = next((one for one in (64, 48, 32, 16, 8) if dim % one == 0), None)
+    codes = next((one for one in CODES if dim % one == 0), None)
     kinds = ["exact", f"IVF{lists},SQ8", f"IVF{lists},RaBitQ"]
     if codes is not None:
         kinds.insert(2, f"IVF{lists},PQ{codes}")
@@ -130,9 +130,7 @@ def need(
         rest = index_seconds(config, extent.entries, extent.dim, extent.metric, threads)
         rest += recall_seconds(extent.entries, extent.dim, extent.metric, factory)
         if calibrate:
-            rest += calibration_seconds(
-                extent.entries, extent.metric, speed.token, speed.head, k
-            )
+            rest += calibration_seconds(extent.entries, extent.metric, speed.token, speed.head, k)
         seconds = speed.keys + speed.slowed * rest + writing_seconds(size)
     nprobe = config.nprobe or (usual_nprobe(factory) if "IVF" in factory else None)
     timed = query_seconds(

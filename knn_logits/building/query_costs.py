@@ -18,8 +18,8 @@ from knn_logits.building.timing import fastest
 from knn_logits.config import Metric
 from knn_logits.index.exact import ExactIndex
 
-# The most bytes of codes and of centroids in the small index, and the most keys of an exact one.
-_CODES, _CENTROIDS, _KEYS = 96 << 20, 64 << 20, 32_768
+# The most bytes of codes, of centroids and of keys in the small index.
+_CODES, _CENTROIDS, _KEYS = 96 << 20, 64 << 20, 32 << 20
 _TRAINED = 2048
 # Queries lie where keys are, so they visit lists that are longer than the average one. On hidden
 # states a visited list is so much longer (benchmarks/results/estimate.json).
@@ -60,7 +60,7 @@ def query_seconds(
     """
     batches = [_vectors(count, dim, seed=1) for count in rows]
     if factory == "exact":
-        held = max(1, min(entries, _KEYS))
+        held = max(1, min(entries, _KEYS // (4 * dim)))
         index = ExactIndex(torch.from_numpy(_vectors(held, dim)), metric)
         near = min(k, held)
         exact = [

@@ -1,6 +1,6 @@
-"""Works out how many bytes a datastore takes: on the disk, in memory, on a GPU. Nothing is timed.
+"""Works out how many bytes a datastore takes on the disk, in memory and on a GPU. It times nothing.
 
-The rules follow what the other modules do with the bytes: `datastore/writer.py` and `index/plain.py`
+The rules follow what other modules do with the bytes: `datastore/writer.py` and `index/plain.py`
 for the files, `opening.py` and `building/indexing.py` for the memory.
 """
 
