@@ -87,6 +87,7 @@ _HOME = {
     "StorageError": "knn_logits.errors",
     "SearchError": "knn_logits.errors",
     "TraceError": "knn_logits.errors",
+    "UnreachableError": "knn_logits.errors",
     "LimitError": "knn_logits.errors",
     "MissingDependencyError": "knn_logits.errors",
 }
@@ -167,6 +168,7 @@ __all__ = [  # noqa: RUF022
     "HubError",
     "StorageError",
     "SearchError",
+    "UnreachableError",
     "TraceError",
     "LimitError",
     "MissingDependencyError",
@@ -204,6 +206,7 @@ if TYPE_CHECKING:
         SearchError,
         StorageError,
         TraceError,
+        UnreachableError,
     )
     from knn_logits.evaluation.perplexity import evaluate
     from knn_logits.evaluation.results import Evaluation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,24 @@ import numpy as np
 from torch import nn
 
 from knn_logits._version import __version__
+from knn_logits.arrays import Array
 from knn_logits.building.calibration import calibrate as calibrated_settings
 from knn_logits.building.estimate import Estimate, estimated
 from knn_logits.building.indexing import check_index, like_temperature, make_index, write_index
+from knn_logits.building.keys import compute_keys
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.planning import planned
 from knn_logits.building.steps import write_canary, write_keys, write_text
 from knn_logits.building.writing import choose_writing
 from knn_logits.capture.forward import evaluating
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation
-from knn_logits.compatibility import CANARY_KEYS, check_model, model_record, tokenizer_record
+from knn_logits.compatibility import (
+    CANARY_KEYS,
+    CANARY_TOKENS,
+    check_model,
+    model_record,
+    tokenizer_record,
+)
 from knn_logits.config import IndexConfig, WindowConfig
 from knn_logits.corpus.documents import Document, several
 from knn_logits.datastore.job import Job, begin
@@ -62,6 +70,7 @@ def build_datastore(
     source: str | None = None,
     skipped: Sequence[tuple[str, str]] = (),
     on_estimate: Callable[[Estimate], None] | None = None,
+    ray: str | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
     """Builds a datastore from a corpus: one entry for each token that another token precedes.
@@ -109,6 +118,8 @@ def build_datastore(
         on_estimate: Called with an estimate of the build once all text is read. An exception from
             it ends the build, and a later call continues there. Measuring the speed for the
             estimate takes some seconds.
+        ray: Address of a Ray cluster whose machines compute the keys: "auto", host:port, or
+            "local". The files are the same as without it.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -122,6 +133,7 @@ def build_datastore(
         MismatchError: when the folder holds an unfinished build of another model, text or plan.
         BusyError: when another process is writing the folder.
         StorageError: when the disk is full.
+        UnreachableError: when there is no cluster at the address, or no machine of it is left.
     """
     documents = several(documents, "documents")
     build = planned(
@@ -171,7 +183,21 @@ def build_datastore(
                     progress=progress,
                 )
             )
-        write_keys(job, model, keys, text, contexts, shard_bytes=shard_bytes, progress=progress)
+        compute: Callable[..., Iterator[Array]] = compute_keys
+        if ray is not None:
+            from knn_logits.building.spread import spread_keys
+
+            compute = spread_keys(ray, canary[CANARY_TOKENS], canary[CANARY_KEYS])
+        write_keys(
+            job,
+            model,
+            keys,
+            text,
+            contexts,
+            shard_bytes=shard_bytes,
+            progress=progress,
+            compute=compute,
+        )
         manifest = Manifest(
             created_with=__version__,
             model=model_record(model),

@@ -117,6 +117,7 @@ def build(
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
     native_index: options.NativeIndex = False,
+    ray: options.Ray = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
@@ -180,6 +181,7 @@ def build(
                 license=license,
                 source=source,
                 skipped=told.skipped,
+                ray=ray,
                 on_estimate=lambda found: tell(_before(found), style=None),
             )
     if dry_run or out is None:
