@@ -215,8 +215,8 @@ class ShardedIndex:
         first, last = self._spans[number]
         return UnreachableError(
             f"shard {number} of {len(self._spans)}, the entries {first:,} to {last - 1:,}, does "
-            "not answer: look at `ray status` and run the command again, or give --partial to go on "
-            "without it"
+            "not answer: look at `ray status` and run the command again, or give --partial to go "
+            "on without it"
         )
 
     def reconstruct(self, ids: Array) -> Tensor:
