@@ -27,6 +27,7 @@ from knn_logits.index.base import Index
 from knn_logits.index.exact import ExactIndex
 from knn_logits.machines.connection import connect, machines
 from knn_logits.machines.merging import Found, merged, ranges
+from knn_logits.machines.parts import part_of_index
 from knn_logits.opening import Indexes, check_probe, hidden_entries
 
 logger = logging.getLogger(__name__)
@@ -98,21 +99,12 @@ def _opened(store: Datastore, first: int, last: int, nprobe: int | None) -> Inde
         return ExactIndex.from_batches(parts, last - first, dim, metric)
     from knn_logits.index import plain
 
-    arrays = store.index_arrays()
-    if arrays is None:
-        raise DatastoreError(
-            f"the index {record.factory} of {store.folder} is not stored as plain arrays, so it "
-            "cannot be spread over machines: make another with `knn-logits index`"
-        )
-    kept = np.zeros(len(store), dtype=bool)
-    kept[first:last] = True
     return plain.from_arrays(
-        arrays,
+        part_of_index(store, first, last),
         record.factory,
         dim,
         metric,
-        len(store),
-        kept=kept,
+        last - first,
         nprobe=nprobe or record.nprobe,
     )
 

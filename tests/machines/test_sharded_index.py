@@ -11,8 +11,15 @@ from knn_logits.building.keys import compute_keys
 from knn_logits.building.spread import KeyWorker, Task, cut
 from knn_logits.capture.location import find_key
 from knn_logits.compatibility import CANARY_KEYS, CANARY_TOKENS
-from knn_logits.errors import ConfigError, MismatchError, UnreachableError
+from knn_logits.errors import (
+    ConfigError,
+    DamagedError,
+    DatastoreError,
+    MismatchError,
+    UnreachableError,
+)
 from knn_logits.machines.merging import merged, ranges
+from knn_logits.machines.parts import cut_lists
 from knn_logits.machines.searching import Shard, ShardedIndex
 from knn_logits.opening import Indexes
 from knn_logits.windows import plan
@@ -212,3 +219,32 @@ def test_a_worker_that_computes_other_keys_is_refused(model, large):
     task = Task(location, 32, "float16", 256, 1, large.checks[CANARY_TOKENS], other)
     with pytest.raises(MismatchError, match="computes other keys"):
         KeyWorker(model, task).ready()
+
+
+@pytest.mark.parametrize("factory", ["IVF16,SQ8", "PCA16,IVF8,SQ8", "SQ8", "Flat"])
+def test_a_part_of_an_index_is_read_in_blocks(large, tmp_path, factory, monkeypatch):
+    import shutil
+
+    from knn_logits.machines import parts
+
+    shutil.copytree(large.folder, tmp_path / "store")
+    store = build_index(tmp_path / "store", IndexConfig(factory))
+    whole = Indexes().open(store, KNNConfig())
+    if store.index_arrays() is None:
+        with pytest.raises(DatastoreError, match="not stored as plain arrays"):
+            parts.part_of_index(store, 0, 10)
+        return
+    monkeypatch.setattr(parts, "_AT_ONCE", 100)
+    index, _ = sharded(store, 3)
+    queries = torch.from_numpy(store.keys(np.arange(40))).float()
+    expected = np.sort(whole.search(queries, 12)[0].numpy())
+    np.testing.assert_array_equal(index.search(queries, 12)[0].numpy(), expected)
+
+
+def test_lists_that_do_not_fit_their_ids_are_damage():
+    block = {"ids": np.arange(5), "codes": np.zeros((5, 2), np.uint8)}
+    found = cut_lists(iter([block]), {"sizes": np.array([2, 3])}, 1, 4)
+    assert found["sizes"].tolist() == [1, 2]
+    assert found["ids"].tolist() == [0, 1, 2]
+    with pytest.raises(DamagedError, match="shorter than its ids"):
+        cut_lists(iter([block]), {"sizes": np.array([2, 1])}, 1, 5)
