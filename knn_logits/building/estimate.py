@@ -46,6 +46,7 @@ class Estimate:
         seconds: Time from reading the first document to the finished folder. In the middle of a
             build, the time from now on. Loading the model is not part of it.
         dim: Length of a key.
+        slowed: The factor, at least 1, by which other programs slow this machine down at present.
         needs: What the datastore needs with the index that the build makes, which comes first, and
             with other kinds of index if they were asked for.
     """
@@ -56,6 +57,7 @@ class Estimate:
     bytes: int
     seconds: float | None
     dim: int = 0
+    slowed: float = 1.0
     needs: tuple[Need, ...] = ()
 
 
@@ -258,6 +260,7 @@ def told(
         bytes=found[0].bytes,
         seconds=found[0].seconds,
         dim=extent.dim,
+        slowed=speed.slowed,
         needs=tuple(found),
     )
 
