@@ -37,6 +37,7 @@ from knn_logits.datastore.reading import map_array
 from knn_logits.datastore.records import IndexRecord, KeyRecord, PairsRecord, SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES
+from knn_logits.machines.connection import connect
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.text.pairs import PairTokenizer
 
@@ -153,6 +154,9 @@ def build_datastore(
         batch_tokens=batch_tokens,
         threads=threads,
     )
+    if ray is not None:
+        # A cluster that is not there is said before any work is done.
+        connect(ray)
     keys, index, settings = build.keys, build.index, build.settings
     location, pairs = keys.location, keys.pairs
     # The path is made absolute, since the current folder may change while the job runs.

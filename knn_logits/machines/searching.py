@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 _KEYS_AT_ONCE = 65_536
 # A shard that was opened has so many seconds to answer; it may have to be opened again meanwhile.
 PATIENCE = 60.0
-# The time to open all shards.
-_OPENING = 1800.0
+# The first opening on a machine reads every byte of the datastore once, which may take an hour.
+_OPENING, _TOLD_EVERY = 6 * 3600.0, 60.0
 
 
 class Shard:
@@ -170,11 +170,11 @@ class ShardedIndex:
                 parts.append(answer(max(0.0, until - time.monotonic())))
             except UnreachableError:
                 if not self._partial:
-                    raise self._unreachable(number) from None
+                    raise self.unreachable(number) from None
                 self._leave_out(number, answer)
         if len(parts) < len(self._spans):
             if not parts:
-                raise self._unreachable(self.away[0])
+                raise self.unreachable(self.away[0])
             with self._lock:
                 self.partial_answers += 1
         distances, ids = merged(parts, k, self.metric, len(array))
@@ -203,7 +203,8 @@ class ShardedIndex:
         )
         self._away[number] = answer
 
-    def _unreachable(self, number: int) -> UnreachableError:
+    def unreachable(self, number: int) -> UnreachableError:
+        """Makes the error for a shard that does not answer."""
         first, last = self._spans[number]
         return UnreachableError(
             f"shard {number} of {len(self._spans)}, the entries {first:,} to {last - 1:,}, does "
@@ -228,7 +229,7 @@ class ShardedIndex:
             try:
                 out[inside] = answer(self._patience)
             except UnreachableError:
-                raise self._unreachable(number) from None
+                raise self.unreachable(number) from None
         return torch.from_numpy(out)
 
     def remove(self, ids: Array) -> None:
@@ -311,18 +312,31 @@ class RayIndexes(Indexes):
             partial=self._partial,
             patience=self._patience,
         )
-        ready = [ask(number, "ready") for number in range(len(spans))]
-        until = time.monotonic() + _OPENING
-        for number, answer in enumerate(ready):
-            try:
-                answer(max(0.0, until - time.monotonic()))
-            except UnreachableError:
-                raise index._unreachable(number) from None
+        self._wait_for([actor.ready.remote() for actor in actors], index)
         if config.nprobe is None and not config.exclude and not len(store.removed_entries):
             check_probe(store, index)
         index.actors = actors
         self._opened.append(index)
         return index
+
+    def _wait_for(self, ready: list[Any], index: ShardedIndex) -> None:
+        """Waits until all shards are open, and tells about it where it takes long."""
+        until = time.monotonic() + _OPENING
+        left = list(ready)
+        while left and time.monotonic() < until:
+            _, left = self._ray.wait(left, num_returns=len(left), timeout=_TOLD_EVERY)
+            if left:
+                logger.warning(
+                    "%d of %d shards are not open yet: they are being read, or wait for a machine "
+                    "with a free CPU (`ray status` says which)",
+                    len(left),
+                    len(ready),
+                )
+        for number, ref in enumerate(ready):
+            try:
+                self._fetched(ref, 0.0 if ref in left else self._patience)
+            except UnreachableError:
+                raise index.unreachable(number) from None
 
     def _fetched(self, ref: Any, seconds: float) -> Any:
         errors = self._ray.exceptions
