@@ -40,6 +40,20 @@ def nodes():
 
 
 @pytest.fixture
+def spread(cluster):
+    """Opens indexes on the cluster, whose actors end with the test."""
+    opened = []
+
+    def make(**settings):
+        opened.append(RayIndexes("auto", shards=4, **settings))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
 def cluster(nodes):
     """The cluster with all its nodes alive."""
     while len(nodes.worker_nodes) < NODES - 1:
@@ -126,8 +140,8 @@ def test_the_driver_is_interrupted_and_goes_on(cluster, model, tokenizer, texts,
     assert np.array_equal(store.keys(np.arange(len(store))), alone.keys(np.arange(len(alone))))
 
 
-def test_four_shards_find_what_one_index_finds(cluster, alone):
-    indexes = RayIndexes("auto", shards=4)
+def test_four_shards_find_what_one_index_finds(spread, alone):
+    indexes = spread()
     index = indexes.open(alone, KNNConfig())
     whole = Indexes().open(alone, KNNConfig())
     for rows in (1, 8, 64):
@@ -149,10 +163,10 @@ def written(model, tokenizer, store, text, **more):
         return knn.generate(**inputs, max_new_tokens=24, do_sample=False)[0].tolist()
 
 
-def test_generation_goes_on_when_an_actor_is_killed(cluster, mine, tokenizer, alone):
+def test_generation_goes_on_when_an_actor_is_killed(spread, mine, tokenizer, alone):
     prompt = "crane winch harbour"
     expected = written(mine, tokenizer, alone, prompt)
-    indexes = RayIndexes("auto", shards=4)
+    indexes = spread()
     index = indexes.open(alone, knn_logits.Memory(mine, alone, nprobe=None).config)
     killed = []
     search = index.search
@@ -169,13 +183,14 @@ def test_generation_goes_on_when_an_actor_is_killed(cluster, mine, tokenizer, al
     assert indexes.partial_answers == 0
 
 
-def test_an_actor_that_stays_away_ends_generation_with_an_error(cluster, mine, tokenizer, alone):
-    indexes = RayIndexes("auto", shards=4)
+def test_an_actor_that_stays_away_ends_generation_with_an_error(spread, mine, tokenizer, alone):
+    indexes = spread()
     index = indexes.open(alone, KNNConfig())
     ray.kill(index.actors[2], no_restart=True)
     with pytest.raises(UnreachableError, match="shard 2 of 4"):
         written(mine, tokenizer, alone, "crane winch", indexes=indexes)
-    partial = RayIndexes("auto", shards=4, partial=True)
+    indexes.close()
+    partial = spread(partial=True)
     index = partial.open(alone, KNNConfig())
     ray.kill(index.actors[2], no_restart=True)
     assert written(mine, tokenizer, alone, "crane winch", indexes=partial)
