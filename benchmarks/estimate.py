@@ -30,6 +30,7 @@ def main():
     parser.add_argument("corpus")
     parser.add_argument("--entries", type=int, nargs="+", default=[20_000, 60_000, 200_000])
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--chosen", action="store_true", help="only the index that build chooses")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
     parser.add_argument("--index", help=argparse.SUPPRESS)
@@ -41,9 +42,8 @@ def main():
     sizes = []
     for entries in args.entries:
         sizes.append(one_size(args, entries))
-        print(json.dumps(sizes[-1], indent=1), file=sys.stderr)
-    settings = {name: value for name, value in vars(args).items() if name not in STEPS}
-    record("estimate", settings, {"sizes": sizes})
+        # What was measured is kept, also if a later size is stopped.
+        record("estimate", {"model": args.model, "corpus": args.corpus}, {"sizes": sizes})
 
 
 def one_size(args, entries):
@@ -53,6 +53,8 @@ def one_size(args, entries):
         built = step(args, "build", store, entries)
         kinds = []
         for need in said["needs"]:
+            if args.chosen and not need["chosen"]:
+                continue
             if not need["chosen"]:
                 step(args, "reindex", store, entries, need["index"])
             searched = step(args, "search", store, entries)
@@ -83,6 +85,7 @@ def step(args, name, store, entries, index=None):
     call = [sys.executable, __file__, args.model, args.corpus, "--step", name, "--store", store]
     call += ["--entries", str(entries), "--rounds", str(args.rounds)]
     call += ["--index", index] if index else []
+    call += ["--chosen"] if args.chosen else []
     done = subprocess.run(call, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -93,7 +96,7 @@ def estimate(args):
     model, tokenizer = load(args.model)
     documents = first_documents(args.corpus, tokenizer, args.entries[0])
     found = knn_logits.estimate_build(
-        model, tokenizer, documents, k=K, compare=True, threads=1, calibrate=True
+        model, tokenizer, documents, k=K, compare=not args.chosen, threads=1
     )
     needs = [dataclasses.asdict(one) for one in found.needs]
     for one in needs:
