@@ -22,12 +22,12 @@ from knn_logits.index.exact import ExactIndex
 _CODES, _CENTROIDS, _KEYS = 96 << 20, 64 << 20, 32 << 20
 _TRAINED = 2048
 # Queries lie where keys are, so they visit lists that are longer than the average one. On hidden
-# states a visited list is so much longer (benchmarks/results/estimate.json).
+# states a visited list is so much longer (LOG.md, 2026-11-22).
 CROWDED = 1.4
 
 
 def usual_nprobe(factory: str) -> int:
-    """The number of lists that a build usually chooses (benchmarks/results/estimate.json)."""
+    """The number of lists that a build usually chooses (LOG.md, 2026-11-22)."""
     if "RaBitQ" in factory:
         return 16
     return 8 if "PQ" in factory else 4
