@@ -41,6 +41,9 @@ _HOME = {
     "read_corpus": "knn_logits.corpus.reading",
     "Estimate": "knn_logits.building.estimate",
     "estimate_build": "knn_logits.building.estimate",
+    "Need": "knn_logits.building.needs",
+    "forecast": "knn_logits.building.forecast",
+    "RayIndexes": "knn_logits.machines.searching",
     "KNNConfig": "knn_logits.config",
     "IndexConfig": "knn_logits.config",
     "WindowConfig": "knn_logits.config",
@@ -87,6 +90,7 @@ _HOME = {
     "StorageError": "knn_logits.errors",
     "SearchError": "knn_logits.errors",
     "TraceError": "knn_logits.errors",
+    "UnreachableError": "knn_logits.errors",
     "LimitError": "knn_logits.errors",
     "MissingDependencyError": "knn_logits.errors",
 }
@@ -124,6 +128,9 @@ __all__ = [  # noqa: RUF022
     "read_corpus",
     "estimate_build",
     "Estimate",
+    "Need",
+    "forecast",
+    "RayIndexes",
     "generation_settings",
     "KNNConfig",
     "IndexConfig",
@@ -167,6 +174,7 @@ __all__ = [  # noqa: RUF022
     "HubError",
     "StorageError",
     "SearchError",
+    "UnreachableError",
     "TraceError",
     "LimitError",
     "MissingDependencyError",
@@ -177,7 +185,9 @@ if TYPE_CHECKING:
     from knn_logits.building.builder import build_datastore
     from knn_logits.building.clustering import cluster
     from knn_logits.building.estimate import Estimate, estimate_build
+    from knn_logits.building.forecast import forecast
     from knn_logits.building.indexing import build_index
+    from knn_logits.building.needs import Need
     from knn_logits.building.removing import compact, remove_documents
     from knn_logits.building.suffixes import build_suffixes
     from knn_logits.building.syncing import Sync, sync_documents
@@ -204,6 +214,7 @@ if TYPE_CHECKING:
         SearchError,
         StorageError,
         TraceError,
+        UnreachableError,
     )
     from knn_logits.evaluation.perplexity import evaluate
     from knn_logits.evaluation.results import Evaluation
@@ -222,6 +233,7 @@ if TYPE_CHECKING:
     from knn_logits.hub.pull import pull
     from knn_logits.hub.push import push_to_hub
     from knn_logits.limits import Deadline, Limits
+    from knn_logits.machines.searching import RayIndexes
     from knn_logits.memory import Memory
     from knn_logits.neighbors import Neighbors
     from knn_logits.processor import KNNLogitsProcessor

@@ -12,6 +12,7 @@
     │   ├── HubError          a datastore that cannot be fetched from the Hub, or sent to it
     │   └── StorageError      a disk that is full or fails
     ├── SearchError           an index that cannot be built, opened or searched
+    ├── UnreachableError      machines of a cluster that are not there, or do not answer
     ├── TraceError            a trace that does not belong to the given output
     ├── LimitError            more text, tokens or time than a server allows
     └── MissingDependencyError   an optional package that is not installed (also an ImportError)
@@ -81,6 +82,10 @@ class StorageError(DatastoreError):
 
 class SearchError(KNNLogitsError):
     """An index cannot be built, opened or searched as asked."""
+
+
+class UnreachableError(KNNLogitsError):
+    """Machines of a cluster are not there, or do not answer."""
 
 
 class TraceError(KNNLogitsError):

@@ -48,9 +48,10 @@ class MemorySettings(MixtureSettings, total=False):
     threads: int | None
     native_index: bool
     check: bool
+    indexes: Indexes | None
 
 
-_OPENING = ("key", "device", "threads", "native_index", "check")
+_OPENING = ("key", "device", "threads", "native_index", "check", "indexes")
 
 
 class Memory:
@@ -75,6 +76,8 @@ class Memory:
         native_index: Read an index in FAISS's own format. That format cannot be checked, so the
             publisher of the datastore must be trusted.
         check: Compute the keys of a short text and compare them with the datastore's.
+        indexes: Opens the datastores' indexes, such as one that is spread over machines; None
+            opens them in this process, on `device` and with `threads`.
         weights: The share of each of several datastores in the vote; None merges neighbors by
             distance.
         k: Neighbors of each query; None takes the datastore's setting.
@@ -116,6 +119,7 @@ class Memory:
         threads: int | None = None,
         native_index: bool = False,
         check: bool = True,
+        indexes: Indexes | None = None,
         **settings: Unpack[MixtureSettings],
     ) -> None:
         check_threads(threads)
@@ -130,7 +134,7 @@ class Memory:
         if device is None:
             device = input_device(model.get_submodule(self.location.module))
             device = device if device.type == "cuda" else "cpu"
-        self._indexes = Indexes(device, threads, native=native_index)
+        self._indexes = indexes or Indexes(device, threads, native=native_index)
         self._ask_under(scoring, settings)
 
     @classmethod

@@ -160,7 +160,7 @@ def open_index(
     """
     device = torch.device(device)
     index = whole_index(store, device=device, threads=threads, native=native)
-    _check_probe(store, index)
+    check_probe(store, index)
     hidden = hidden_entries(store, without)
     if len(hidden):
         index.remove(hidden)
@@ -243,8 +243,16 @@ def check_factory(store: Datastore) -> None:
         ) from error
 
 
-def _check_probe(store: Datastore, index: Index) -> None:
-    """Refuses an index whose results differ from those at its build."""
+def check_probe(store: Datastore, index: Index) -> None:
+    """Refuses an index whose results differ from those at its build.
+
+    Args:
+        store: The datastore.
+        index: Its index over all entries, of which none is hidden.
+
+    Raises:
+        DamagedError: when it finds other entries, or other distances.
+    """
     queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
     if queries is None or expected is None or not expected.size:
         if len(store) and store.manifest.index.factory != "exact":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,24 @@ import numpy as np
 from torch import nn
 
 from knn_logits._version import __version__
+from knn_logits.arrays import Array
 from knn_logits.building.calibration import calibrate as calibrated_settings
 from knn_logits.building.estimate import Estimate, estimated
 from knn_logits.building.indexing import check_index, like_temperature, make_index, write_index
+from knn_logits.building.keys import compute_keys
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.planning import planned
 from knn_logits.building.steps import write_canary, write_keys, write_text
 from knn_logits.building.writing import choose_writing
 from knn_logits.capture.forward import evaluating
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation
-from knn_logits.compatibility import CANARY_KEYS, check_model, model_record, tokenizer_record
+from knn_logits.compatibility import (
+    CANARY_KEYS,
+    CANARY_TOKENS,
+    check_model,
+    model_record,
+    tokenizer_record,
+)
 from knn_logits.config import IndexConfig, WindowConfig
 from knn_logits.corpus.documents import Document, several
 from knn_logits.datastore.job import Job, begin
@@ -29,6 +37,7 @@ from knn_logits.datastore.reading import map_array
 from knn_logits.datastore.records import IndexRecord, KeyRecord, PairsRecord, SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES
+from knn_logits.machines.connection import connect
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.text.pairs import PairTokenizer
 
@@ -62,6 +71,7 @@ def build_datastore(
     source: str | None = None,
     skipped: Sequence[tuple[str, str]] = (),
     on_estimate: Callable[[Estimate], None] | None = None,
+    ray: str | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
     """Builds a datastore from a corpus: one entry for each token that another token precedes.
@@ -109,6 +119,8 @@ def build_datastore(
         on_estimate: Called with an estimate of the build once all text is read. An exception from
             it ends the build, and a later call continues there. Measuring the speed for the
             estimate takes some seconds.
+        ray: Address of a Ray cluster whose machines compute the keys: "auto", host:port, or
+            "local". The files are the same as without it.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -122,6 +134,7 @@ def build_datastore(
         MismatchError: when the folder holds an unfinished build of another model, text or plan.
         BusyError: when another process is writing the folder.
         StorageError: when the disk is full.
+        UnreachableError: when there is no cluster at the address, or no machine of it is left.
     """
     documents = several(documents, "documents")
     build = planned(
@@ -141,6 +154,9 @@ def build_datastore(
         batch_tokens=batch_tokens,
         threads=threads,
     )
+    if ray is not None:
+        # A cluster that is not there is said before any work is done.
+        connect(ray)
     keys, index, settings = build.keys, build.index, build.settings
     location, pairs = keys.location, keys.pairs
     # The path is made absolute, since the current folder may change while the job runs.
@@ -171,7 +187,21 @@ def build_datastore(
                     progress=progress,
                 )
             )
-        write_keys(job, model, keys, text, contexts, shard_bytes=shard_bytes, progress=progress)
+        compute: Callable[..., Iterator[Array]] = compute_keys
+        if ray is not None:
+            from knn_logits.building.spread import spread_keys
+
+            compute = spread_keys(ray, canary[CANARY_TOKENS], canary[CANARY_KEYS])
+        write_keys(
+            job,
+            model,
+            keys,
+            text,
+            contexts,
+            shard_bytes=shard_bytes,
+            progress=progress,
+            compute=compute,
+        )
         manifest = Manifest(
             created_with=__version__,
             model=model_record(model),

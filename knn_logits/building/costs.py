@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,10 +19,12 @@ from torch import nn
 from knn_logits.arrays import Array
 from knn_logits.building.calibration import OVER_ASK, wanted_tokens
 from knn_logits.building.keys import grouped
+from knn_logits.building.sizes import resolved
+from knn_logits.building.timing import fastest
 from knn_logits.capture.forward import evaluating, input_device, key_states, windows_batch
 from knn_logits.capture.location import KeyLocation
 from knn_logits.config import DEFAULT_K, FEWEST_CALIBRATED, IndexConfig, Metric
-from knn_logits.index.choice import choose_factory, choose_train_size
+from knn_logits.index.choice import choose_train_size
 from knn_logits.index.exact import ExactIndex
 from knn_logits.neighbors import Neighbors
 from knn_logits.scoring.likelihood import (
@@ -36,12 +38,13 @@ from knn_logits.windows import TextWindow, batches
 
 # The time for a measurement that can be cut short, and the fewest batches that it needs.
 _BUDGET, _FEWEST_BATCHES = 2.0, 3
-_VECTORS, _KEYS, _QUERIES = 1024, 32_768, 256
-# Short work is timed so often. The best time is the one that no other program has slowed down.
-_REPEATS = 3
+# The numbers of vectors and queries, and the bytes of the keys that they are compared with.
+_VECTORS, _KEYS, _QUERIES = 1024, 32 << 20, 256
 _ROWS = 64
 # k-means of an inverted file and of a product quantiser, as FAISS does them.
 _ROUNDS, _ROUNDS_OF_CODES, _MOST_OF_A_CENTROID = 10, 25, 256
+# The most bytes of centroids that are compared with.
+_CENTROIDS = 64 << 20
 # Bytes a second: hashing, then writing.
 _WRITTEN = 400e6
 
@@ -100,24 +103,9 @@ def key_seconds(
     return spent * total / max(1, read), slowed
 
 
-def _fastest(work: Callable[[], object]) -> float:
-    """The seconds that some work takes on an idle machine."""
-    times = []
-    for _ in range(_REPEATS):
-        began = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - began)
-    return min(times)
-
-
 def _within(window: TextWindow, tokens: int) -> TextWindow:
     """Moves a window that lies beyond the tokens at hand into them."""
     return replace(window, start=window.start % max(1, tokens - window.size))
-
-
-def resolved(config: IndexConfig, entries: int, dim: int) -> str:
-    """The factory string that an index of so many keys will have."""
-    return choose_factory(entries, dim) if config.factory == "auto" else config.factory
 
 
 def index_seconds(
@@ -150,9 +138,12 @@ def _assignment_seconds(lists: int, dim: int, threads: int | None) -> float:
     from knn_logits.index.faiss_backend import assign
 
     chance = np.random.default_rng(0)
-    centroids = chance.standard_normal((lists, dim), dtype=np.float32)
-    vectors = chance.standard_normal((_VECTORS, dim), dtype=np.float32)
-    return _fastest(lambda: assign(centroids, vectors, normal=False, threads=threads)) / _VECTORS
+    held = max(1, min(lists, _CENTROIDS // (4 * dim)))
+    centroids = chance.standard_normal((held, dim), dtype=np.float32)
+    count = max(64, min(_VECTORS, _CENTROIDS // (64 * dim)))
+    vectors = chance.standard_normal((count, dim), dtype=np.float32)
+    spent = fastest(lambda: assign(centroids, vectors, normal=False, threads=threads))
+    return spent / count * lists / held
 
 
 def recall_seconds(entries: int, dim: int, metric: Metric, factory: str) -> float:
@@ -160,9 +151,10 @@ def recall_seconds(entries: int, dim: int, metric: Metric, factory: str) -> floa
     if factory == "exact" or entries < 2:
         return 0.0
     chance = np.random.default_rng(0)
-    keys = torch.from_numpy(chance.standard_normal((min(entries, _KEYS), dim), dtype=np.float32))
+    held = max(1, min(entries, _KEYS // (4 * dim)))
+    keys = torch.from_numpy(chance.standard_normal((held, dim), dtype=np.float32))
     queries = keys[: min(_QUERIES, len(keys))].clone()
-    one = _fastest(lambda: ExactIndex(keys, metric).search(queries, min(65, len(keys))))
+    one = fastest(lambda: ExactIndex(keys, metric).search(queries, min(65, len(keys))))
     return 1.2 * one * entries / len(keys)
 
 
@@ -190,7 +182,7 @@ def calibration_seconds(
     found = Neighbors(torch.zeros(rows.shape, dtype=torch.int64), rows, (rows * 7).long())
     likelihood = GridLikelihood(grid, "l2" if metric == "l2" else metric)
     targets, log_p_lm = torch.zeros(_ROWS, dtype=torch.int64), torch.full((_ROWS,), -3.0)
-    one = _fastest(lambda: likelihood.add(found, targets, log_p_lm)) / _ROWS
+    one = fastest(lambda: likelihood.add(found, targets, log_p_lm)) / _ROWS
     # The search itself, which sorts out as many candidates.
     search = 2e-4 + 2e-7 * asked
     return tokens * (one + search + key_seconds_a_token * head)

@@ -13,17 +13,11 @@ import numpy as np
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.building.costs import (
-    calibration_seconds,
-    head_factor,
-    index_seconds,
-    key_seconds,
-    recall_seconds,
-    resolved,
-    writing_seconds,
-)
+from knn_logits.building.costs import head_factor, key_seconds
 from knn_logits.building.indexing import check_index
+from knn_logits.building.needs import Need, Speed, needs, usual_kinds
 from knn_logits.building.planning import BuildPlan, planned
+from knn_logits.building.sizes import Extent, process_bytes, weights_bytes
 from knn_logits.building.steps import KeyPlan, document_fields
 from knn_logits.capture.forward import evaluating
 from knn_logits.capture.location import DEFAULT_KEY
@@ -31,7 +25,6 @@ from knn_logits.compatibility import canary_keys, canary_tokens, check_causal, v
 from knn_logits.config import IndexConfig, Metric, WindowConfig
 from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.datastore.documents import Contexts, DocumentRecord, write_documents
-from knn_logits.datastore.writer import SHARD_BYTES
 from knn_logits.errors import CorpusError
 from knn_logits.progress import Progress, no_progress
 from knn_logits.text.tokens import tokenize_pairs, tokenize_with_places
@@ -39,9 +32,6 @@ from knn_logits.windows import TextWindow, plan
 
 # The forward pass is timed on so many tokens.
 _KEPT = 1 << 20
-# Of a file of arrays, and of the manifest.
-_HEADER, _MANIFEST = 128, 2300
-_PROBES, _PROBED = 8, 8
 
 
 @dataclass(frozen=True)
@@ -55,13 +45,20 @@ class Estimate:
         bytes: Size of the folder, without a gate or clusters, which are made later.
         seconds: Time from reading the first document to the finished folder. In the middle of a
             build, the time from now on. Loading the model is not part of it.
+        dim: Length of a key.
+        slowed: The factor, at least 1, by which other programs slow this machine down at present.
+        needs: What the datastore needs with the index that the build makes, which comes first, and
+            with other kinds of index if they were asked for.
     """
 
     documents: int
     tokens: int
     entries: int
     bytes: int
-    seconds: float
+    seconds: float | None
+    dim: int = 0
+    slowed: float = 1.0
+    needs: tuple[Need, ...] = ()
 
 
 def estimate_build(
@@ -83,12 +80,14 @@ def estimate_build(
     keys_dtype: str = "float16",
     batch_tokens: int | None = None,
     threads: int | None = None,
+    compare: bool = False,
     progress: Progress = no_progress,
 ) -> Estimate:
     """Estimates what `build_datastore` needs with the same arguments, and writes nothing.
 
     All documents are read and cut into tokens, since the number of entries is not known otherwise.
-    Then each kind of work is timed for a few seconds.
+    Then each kind of work is timed for a few seconds. With `compare` the estimate also holds what
+    the datastore would need with other kinds of index.
 
     Returns:
         The estimate.
@@ -141,10 +140,20 @@ def estimate_build(
         k=k,
         calibrate=calibrate and None in (k, lmbda, temperature),
         threads=threads,
+        compare=compare,
         progress=progress,
     )
-    seconds = reading + found.seconds
-    return Estimate(found.documents, found.tokens, found.entries, found.bytes, seconds)
+    return later(found, reading)
+
+
+def later(estimate: Estimate, seconds: float) -> Estimate:
+    """Adds the time of what comes before to an estimate."""
+
+    def added(known: float | None) -> float | None:
+        return None if known is None else known + seconds
+
+    found = tuple(replace(one, seconds=added(one.seconds)) for one in estimate.needs)
+    return replace(estimate, seconds=added(estimate.seconds), needs=found)
 
 
 def estimated(
@@ -160,6 +169,7 @@ def estimated(
     k: int | None = None,
     calibrate: bool = True,
     threads: int | None = None,
+    compare: bool = False,
     progress: Progress = no_progress,
 ) -> Estimate:
     """Estimates what a build will need once its text is known.
@@ -176,6 +186,7 @@ def estimated(
         k: The value that the user gave, if any.
         calibrate: Whether settings are chosen.
         threads: OpenMP threads of the index.
+        compare: Whether other kinds of index are estimated as well.
         progress: A callback that is told that speed is measured.
 
     Raises:
@@ -204,52 +215,54 @@ def estimated(
         batch_tokens=keys.batch_tokens,
     )
     seconds *= len(windows) / len(measured)
-    factory = resolved(config, contexts.entries, dim)
-    size = (
-        _array_bytes(contexts.entries, dim, keys.dtype)
-        + 4 * int(contexts.length.sum())
-        + table_bytes
-        + index_bytes(config, contexts.entries, dim, metric)
-        + _checks_bytes(len(fixed), dim, contexts.entries)
-        + _MANIFEST
+    extent = Extent(
+        entries=contexts.entries,
+        tokens=int(contexts.length.sum()),
+        documents=documents,
+        dim=dim,
+        dtype=keys.dtype,
+        metric=metric,
+        table_bytes=table_bytes,
+        fixed=len(fixed),
     )
-    rest = index_seconds(config, contexts.entries, dim, metric, threads)
-    rest += recall_seconds(contexts.entries, dim, metric, factory)
-    if calibrate:
-        each = seconds / slowed / max(1, total)
-        rest += calibration_seconds(contexts.entries, metric, each, head_factor(model, dim), k)
-    seconds += slowed * rest + writing_seconds(size)
-    return Estimate(documents, int(contexts.length.sum()), contexts.entries, size, seconds)
+    speed = Speed(
+        keys=seconds,
+        slowed=slowed,
+        token=seconds / slowed / max(1, total),
+        head=head_factor(model, dim),
+        weights=weights_bytes(model),
+        program=process_bytes(),
+    )
+    return told(extent, speed, config, k=k, calibrate=calibrate, threads=threads, compare=compare)
 
 
-def index_bytes(config: IndexConfig, entries: int, dim: int, metric: Metric) -> int:
-    """Size of an index's file."""
-    factory = resolved(config, entries, dim)
-    if factory == "exact":
-        return 0
-    from knn_logits.index import plain
-    from knn_logits.index.faiss_backend import inverted_file, make_empty
+def told(
+    extent: Extent,
+    speed: Speed,
+    config: IndexConfig,
+    *,
+    k: int | None,
+    calibrate: bool,
+    threads: int | None,
+    compare: bool,
+) -> Estimate:
+    """Makes the estimate of a datastore whose extent is known.
 
-    empty = make_empty(factory, dim, metric)
-    if not plain.has_plain_form(empty):
-        return int(entries * (empty.sa_code_size() + 8)) if config.native else 0
-    ivf = inverted_file(empty)
-    if ivf is None:
-        return int(entries * empty.sa_code_size())
-    lists = int(ivf.nlist)
-    learnt = 4 * ivf.d * (lists + (int(ivf.pq.ksub) if hasattr(ivf, "pq") else 2))
-    learnt += 4 * dim * ivf.d if int(ivf.d) != dim or factory.startswith("OPQ") else 0
-    return int(entries * (int(ivf.code_size) + 8) + learnt + 8 * lists)
-
-
-def _array_bytes(entries: int, dim: int, dtype: str) -> int:
-    size = entries * dim * np.dtype(dtype).itemsize
-    return int(size + _HEADER * (1 + size // SHARD_BYTES))
-
-
-def _checks_bytes(fixed: int, dim: int, entries: int) -> int:
-    asked, found = min(_PROBES, entries), min(_PROBED, entries)
-    return int(4 * fixed * (dim + 1) + 4 * asked * dim + 12 * asked * found + 4 * _HEADER)
+    Raises:
+        ConfigError: when the index cannot be made for so many entries.
+    """
+    kinds = usual_kinds(extent.entries, extent.dim) if compare else []
+    found = needs(extent, speed, config, kinds, k=k, calibrate=calibrate, threads=threads)
+    return Estimate(
+        documents=extent.documents,
+        tokens=extent.tokens,
+        entries=extent.entries,
+        bytes=found[0].bytes,
+        seconds=found[0].seconds,
+        dim=extent.dim,
+        slowed=speed.slowed,
+        needs=tuple(found),
+    )
 
 
 @dataclass

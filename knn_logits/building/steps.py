@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,8 +200,12 @@ def write_keys(
     first_entry: int = 0,
     shard_bytes: int = SHARD_BYTES,
     progress: Progress,
+    compute: Callable[..., Iterator[Array]] = compute_keys,
 ) -> None:
-    """Computes and writes the keys from `first_entry` on that an earlier run did not write."""
+    """Computes and writes the keys from `first_entry` on that an earlier run did not write.
+
+    `compute` is `compute_keys`, or takes its place.
+    """
     tokens = map_array(job.path("tokens"), "int32", (text.tokens,))
     entries = contexts.entries - first_entry
     windows = [
@@ -225,7 +229,7 @@ def write_keys(
         computed = min(entries, computed + keys)
         progress("keys", computed, entries)
 
-    parts = compute_keys(
+    parts = compute(
         model,
         keys.location,
         np.asarray(tokens),

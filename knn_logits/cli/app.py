@@ -13,6 +13,7 @@ from knn_logits.cli import (
     catalog,
     chat,
     cluster,
+    estimate,
     evaluate,
     explain,
     generate,
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 
 app.command("build")(build.build)
+app.command("estimate")(estimate.estimate)
 app.command("add")(add.add)
 app.command("sync")(sync.sync)
 app.command("remove")(remove.remove)

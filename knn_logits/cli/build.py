@@ -117,6 +117,7 @@ def build(
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
     native_index: options.NativeIndex = False,
+    ray: options.Ray = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
@@ -180,6 +181,7 @@ def build(
                 license=license,
                 source=source,
                 skipped=told.skipped,
+                ray=ray,
                 on_estimate=lambda found: tell(_before(found), style=None),
             )
     if dry_run or out is None:
@@ -215,12 +217,20 @@ def _before(estimate: Estimate) -> str:
     """Says what a build will need, before its keys are computed."""
     return (
         f"{estimate.documents:,} documents, {estimate.tokens:,} tokens, {estimate.entries:,} "
-        f"entries: {in_bytes(estimate.bytes)}, about {in_time(estimate.seconds)} from now"
+        f"entries: {_needed(estimate)}, about {in_time(estimate.seconds or 0.0)} from now"
     )
 
 
+def _needed(estimate: Estimate) -> str:
+    """Says how much disk and memory the datastore needs, and how long a query takes."""
+    first = estimate.needs[0]
+    memory = in_bytes(max(first.memory, first.building_memory))
+    query = "" if first.milliseconds is None else f", {first.milliseconds:.2g} ms a query"
+    return f"{in_bytes(estimate.bytes)} of disk, {memory} of memory, index {first.index}{query}"
+
+
 def _print_dry_run(estimate: Estimate, loading: float, told: Told, *, json: bool) -> None:
-    seconds = loading + estimate.seconds
+    seconds = loading + (estimate.seconds or 0.0)
     if json:
         print_json(
             {
@@ -229,14 +239,17 @@ def _print_dry_run(estimate: Estimate, loading: float, told: Told, *, json: bool
                 "entries": estimate.entries,
                 "bytes": estimate.bytes,
                 "seconds": round(seconds, 1),
+                "memory": estimate.needs[0].memory,
+                "building_memory": estimate.needs[0].building_memory,
+                "milliseconds": estimate.needs[0].milliseconds,
                 "skipped": len(told.skipped),
             }
         )
         return
     say(
         f"{estimate.documents:,} documents, {estimate.tokens:,} tokens, {estimate.entries:,} "
-        f"entries; the datastore would take {in_bytes(estimate.bytes)} and "
-        f"{in_time(seconds)}; nothing was written"
+        f"entries; the datastore would take {_needed(estimate)} and {in_time(seconds)}; nothing "
+        "was written"
     )
     if told.summary:
         say(told.summary)

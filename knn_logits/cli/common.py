@@ -269,19 +269,31 @@ def interruptible(advice: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def stdout_table(table: Any) -> None:
+    """Prints a table on stdout, which is part of an answer. It is never cut to a terminal."""
+    lines = Console(width=200, highlight=False, color_system=None)
+    with lines.capture() as held:
+        lines.print(table)
+    for line in held.get().rstrip("\n").splitlines():
+        say(line.rstrip())
+
+
 def in_bytes(size: int) -> str:
     """Formats a size for people: 512 bytes, 3.1 MB."""
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if size >= unit:
             return f"{size / unit:,.1f} {name}"
     return f"{size} bytes"
 
 
 def in_time(seconds: float) -> str:
-    """Formats a time for people: 4 s, 12 min, 3.5 h."""
+    """Formats a time for people: 4 s, 12 min, 3.5 h, 9 days."""
     if seconds < 100:
         return f"{max(1.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 100 else f"{hours / 24:,.0f} days"
 
 
 class _Steps(MofNCompleteColumn):

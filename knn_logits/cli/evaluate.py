@@ -22,6 +22,7 @@ from knn_logits.cli.common import (
     say,
     tell,
 )
+from knn_logits.cli.machines import partial_answers, spread_indexes
 from knn_logits.config import KNNConfig, WindowConfig
 from knn_logits.datastore import layout
 from knn_logits.datastore.hub_client import hub_name
@@ -116,6 +117,9 @@ def evaluate(
     without: options.Without = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
+    ray: options.Ray = None,
+    shards: options.Shards = None,
+    partial: options.Partial = False,
     window: options.Window = None,
     stride: options.Stride = None,
     concatenate: options.Concatenate = None,
@@ -172,6 +176,7 @@ def evaluate(
     shares = options.parse_weights(weights)
     expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
+    indexes = spread_indexes(ray, shards, partial)
     datastores = [open_datastore(store) for store in stores]
     pairs = reads_pairs(model)
     texts: dict[str, Any] = read_texts(
@@ -209,6 +214,7 @@ def evaluate(
         "exclude": without,
         "weights": shares,
         "native_index": native_index,
+        "indexes": indexes,
         "threads": threads,
     }
     with Bars() as bars, interruptible("nothing was written"):
@@ -240,6 +246,7 @@ def evaluate(
                 progress=bars,
                 **settings,
             )
+    lacking = partial_answers(indexes)
     if not json:
         from knn_logits.evaluation.table import plain_table, plain_translations
 
@@ -259,7 +266,9 @@ def evaluate(
         # The result is printed even if a file cannot be written.
         if json:
             more = {} if written is None else {"translations": [one.to_dict() for one in written]}
-            print_json({**result.to_dict(), **more, "files": [str(path) for path in files]})
+            print_json(
+                {**result.to_dict(), **more, **lacking, "files": [str(path) for path in files]}
+            )
     if not json:
         for path in files:
             say(f"written: {path}")

@@ -18,6 +18,7 @@ from knn_logits.cli.common import (
     say,
     set_seed,
 )
+from knn_logits.cli.machines import partial_answers, spread_indexes
 from knn_logits.errors import ConfigError
 
 # The settings that the JSON output names.
@@ -102,6 +103,9 @@ def generate(
     without: options.Without = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
+    ray: options.Ray = None,
+    shards: options.Shards = None,
+    partial: options.Partial = False,
     num_beams: Annotated[
         int, typer.Option("--num-beams", min=1, help="Number of beams; 1 is greedy search.")
     ] = 1,
@@ -168,6 +172,7 @@ def generate(
     shares = options.parse_weights(weights)
     expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
+    indexes = spread_indexes(ray, shards, partial)
     datastores = [open_datastore(store, keys=refine or bool(retomaton)) for store in stores]
     settings = generation_settings(datastores[0]) | settings
     prepare(threads, seed)
@@ -229,6 +234,7 @@ def generate(
             exclude=without,
             weights=shares,
             native_index=native_index,
+            indexes=indexes,
             threads=threads,
         ) as knn:
             more: dict[str, Any] = {}
@@ -238,6 +244,7 @@ def generate(
                 more["streamer"] = printed(prompt, tokenizer)
             output, text = write(knn.generate, draft=draft, **more)
             trace = knn.trace(output, tokenizer)
+    lacking = partial_answers(indexes)
     keep_trace(trace, save, html)
     if json:
         content: dict[str, Any] = {"prompt": prompt, "text": text}
@@ -248,6 +255,7 @@ def generate(
         content |= {name: getattr(knn.config, name) for name in _SHOWN}
         content["no_repeat_ngram_size"] = settings.get("no_repeat_ngram_size", 0)
         content["passes"] = knn.passes
+        content |= lacking
         if knn.gate is not None:
             content["gate"] = gate_name(knn.gate)
         content["near"] = trace[0].near

@@ -197,6 +197,28 @@ Threads = Annotated[
 Seed = Annotated[
     int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of every random choice.")
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Use the machines of a Ray cluster: auto, HOST:PORT, or local for this machine alone.",
+    ),
+]
+Shards = Annotated[
+    int | None,
+    typer.Option(
+        "--shards",
+        min=1,
+        help="Number of parts of the index, with --ray; one for each machine.",
+    ),
+]
+Partial = Annotated[
+    bool,
+    typer.Option(
+        "--partial", help="With --ray, go on without parts of the index that do not answer."
+    ),
+]
 Save = Annotated[
     str | None, typer.Option("--save", metavar="FILE", help="Write the whole trace there, as JSON.")
 ]

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -104,10 +105,22 @@ class OpenArrays:
         reason = " ".join(str(error).split())
         return DamagedError(f"{self._path} cannot be read: {reason}; build it again")
 
-    def read(self) -> dict[str, Array]:
-        """Every array by name."""
+    def read(self, without: Sequence[str] = ()) -> dict[str, Array]:
+        """Every array by name, apart from some."""
         try:
-            return {name: self._file.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
+            names = [name for name in self._file.keys() if name not in without]  # noqa: SIM118
+            return {name: self._file.get_tensor(name) for name in names}
+        except self._errors as error:
+            raise self._damaged(error) from error
+
+    def rows(self, names: Sequence[str], size: int) -> Iterator[dict[str, Array]]:
+        """Yields arrays of equal length in blocks of so many rows, so that little is in memory."""
+        try:
+            parts = {name: self._file.get_slice(name) for name in names}
+            length = min(int(part.get_shape()[0]) for part in parts.values())
+            for first in range(0, length, size):
+                last = min(first + size, length)
+                yield {name: part[first:last] for name, part in parts.items()}
         except self._errors as error:
             raise self._damaged(error) from error
 

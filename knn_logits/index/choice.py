@@ -16,6 +16,8 @@ EXACT_UP_TO = 4_000
 _LEAST_LISTS = 64
 _MOST_LISTS = 1 << 16
 _MEMORY_SHARE = 0.5
+# The bytes of a product quantiser's codes, in the order of preference.
+CODES = (64, 48, 32, 16, 8)
 
 
 def choose_factory(entries: int, dim: int, memory: int | None = None) -> str:
@@ -35,7 +37,7 @@ def choose_factory(entries: int, dim: int, memory: int | None = None) -> str:
     lists = choose_lists(entries)
     if entries * (dim + 8) <= memory * _MEMORY_SHARE:
         return f"IVF{lists},SQ8"
-    for codes in (64, 48, 32, 16, 8):
+    for codes in CODES:
         if dim % codes == 0 and entries * (codes + 8) <= memory * _MEMORY_SHARE:
             return f"IVF{lists},PQ{codes}"
     return f"IVF{lists},RaBitQ"

@@ -6,7 +6,8 @@ from conftest import TEXTS
 
 from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
 from knn_logits.building.costs import calibration_seconds, index_seconds, recall_seconds
-from knn_logits.building.estimate import Estimate, estimate_build, index_bytes
+from knn_logits.building.estimate import Estimate, estimate_build
+from knn_logits.building.sizes import index_bytes
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.index import plain
 from knn_logits.index.faiss_backend import build_faiss
@@ -36,6 +37,11 @@ def test_what_is_said_beforehand_is_what_comes(model, tokenizer, tmp_path, conca
         assert one.entries == manifest.entries
         assert one.bytes == pytest.approx(folder_bytes(store.folder), rel=0.05)
         assert one.seconds > 0.0
+        [need] = one.needs
+        assert need.chosen
+        assert need.index == manifest.index.factory
+        assert (need.bytes, need.seconds) == (one.bytes, one.seconds)
+        assert need.milliseconds > 0.0
     assert len(during) == 1
 
 
