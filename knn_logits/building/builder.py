@@ -15,7 +15,6 @@ from knn_logits.arrays import Array
 from knn_logits.building.calibration import calibrate as calibrated_settings
 from knn_logits.building.estimate import Estimate, estimated
 from knn_logits.building.indexing import check_index, like_temperature, make_index, write_index
-from knn_logits.building.keys import compute_keys
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.planning import planned
 from knn_logits.building.steps import write_canary, write_keys, write_text
@@ -187,7 +186,7 @@ def build_datastore(
                     progress=progress,
                 )
             )
-        compute: Callable[..., Iterator[Array]] = compute_keys
+        compute: Callable[..., Iterator[Array]] | None = None
         if ray is not None:
             from knn_logits.building.spread import spread_keys
 

@@ -200,11 +200,11 @@ def write_keys(
     first_entry: int = 0,
     shard_bytes: int = SHARD_BYTES,
     progress: Progress,
-    compute: Callable[..., Iterator[Array]] = compute_keys,
+    compute: Callable[..., Iterator[Array]] | None = None,
 ) -> None:
     """Computes and writes the keys from `first_entry` on that an earlier run did not write.
 
-    `compute` is `compute_keys`, or takes its place.
+    `compute` takes the place of `compute_keys`.
     """
     tokens = map_array(job.path("tokens"), "int32", (text.tokens,))
     entries = contexts.entries - first_entry
@@ -229,7 +229,7 @@ def write_keys(
         computed = min(entries, computed + keys)
         progress("keys", computed, entries)
 
-    parts = compute(
+    parts = (compute or compute_keys)(
         model,
         keys.location,
         np.asarray(tokens),
