@@ -196,7 +196,7 @@ def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_C
     model, (stores, lmbda, k, temperature, gate) = values[0], values[1:_CONTROLS]
     server.session.library(model)
     if stores is not None and not isinstance(stores, list):
-        raise RequestError("Name the datastores as a list.")
+        raise RequestError("The datastores must be a list of names.")
     lookup_of(stores or [""], k, lmbda, temperature, gate)
     if any(one is not None and (not isinstance(one, str) or len(one) > most) for one in texts):
         raise LimitError(f"the text is longer than the {most:,} characters that are allowed")
