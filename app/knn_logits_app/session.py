@@ -122,7 +122,7 @@ class Session:
             return self.first
         found = self.libraries.get(name) if isinstance(name, str) else None
         if found is None:
-            raise RequestError(f"There is no model of that name; choose {self._names()}.")
+            raise RequestError(f"There is no model of that name: choose {self._names()}.")
         return found
 
     def _names(self) -> str:
@@ -140,7 +140,7 @@ class Session:
         missing = [name for name in lookup.stores if name not in known]
         if missing:
             raise RequestError(
-                "There is no such datastore here (any more); choose " + ", ".join(known) + "."
+                "There is no such datastore here (any more): choose " + ", ".join(known) + "."
             )
         return [known[name] for name in lookup.stores]
 
