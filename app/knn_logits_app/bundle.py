@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 ASSETS = Path(__file__).parent / "assets"
-# A script uses only names of the scripts before it while it is loaded.
+# The scripts, each after those that it needs.
 _SCRIPTS = (
     "dom", "trace", "words", "live", "answer", "panel", "documents", "take", "page", "mount",
     "alone",
