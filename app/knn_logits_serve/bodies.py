@@ -26,8 +26,8 @@ _Text = Annotated[str, Field(max_length=4_000_000)]
 _Name = Annotated[str, Field(min_length=1, max_length=512)]
 _Stop = Annotated[str, Field(min_length=1, max_length=_LONGEST_STOP)]
 _Token = Annotated[int, Field(ge=0, le=2**31)]
-# These fields are not supported, so they may only have the values of `_NOTHING`. `tools` is allowed,
-# since Open WebUI sends it: a model need not call a tool, and this server never does.
+# These fields are not supported, so they may only have the values of `_NOTHING`. `tools` may have
+# any value, since Open WebUI sends it and a model need not call a tool.
 _UNSUPPORTED = (
     "tool_choice", "function_call", "response_format", "suffix", "audio",
     "modalities", "prediction", "web_search_options",
