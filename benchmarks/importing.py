@@ -24,7 +24,7 @@ K = 1024
 
 
 def windows(ids, size, stride):
-    """Yields inputs and labels. Each token is a label once, with at least `size - stride` before."""
+    """Yields inputs and labels. Each token is a label once, after `size - stride` other tokens."""
     for start in range(0, len(ids) - stride, stride):
         first, last = max(start + stride - size, 0), start + stride
         inputs = ids[first:last]
