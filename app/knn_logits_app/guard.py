@@ -53,6 +53,7 @@ _CLOSED = (
 _JOIN = ("/gradio_api/queue/join", "/gradio_api/call/", "/gradio_api/cancel", "/gradio_api/reset")
 _QUEUE = ("/gradio_api/queue/join", "/gradio_api/call/")
 _MCP = "/gradio_api/mcp"
+_UNREADABLE = "the server cannot read this request: send it as the page's API describes"
 _HEADERS = (
     (
         b"content-security-policy",
@@ -128,18 +129,19 @@ class Guard:
             await answer.refuse(refused.status, str(refused))
         except Exception:
             # gradio failed on the request. Its traceback must not reach the visitor.
-            await answer.refuse(400, "this request makes no sense here")
+            await answer.refuse(400, _UNREADABLE)
 
     async def _guarded(
         self, scope: MutableMapping[str, Any], receive: Receive, answer: _Answer, address: str
     ) -> None:
         house, path = self._house, str(scope["path"])
         if path.startswith(_CLOSED):
-            raise Refused(404, "there is no such page")
+            raise Refused(404, "there is no such page: open the page itself")
         called = _CALL.match(path)
         if called and called["name"] not in house.names:
             # The page's own events have names as well, but only the endpoints may be called.
-            raise Refused(404, "there is no such endpoint")
+            names = ", ".join(house.names)
+            raise Refused(404, f"there is no such endpoint: the endpoints are {names}")
         beats = _HEARTBEAT.fullmatch(path)
         if beats:
             with house.present(beats["session"]):
@@ -204,12 +206,12 @@ def _with_paths(body: bytes, folder: str) -> bytes:
     except ValueError as error:
         raise Refused(400, str(error)) from None
     except RecursionError:
-        raise Refused(400, "the request is nested too deeply") from None
+        raise Refused(400, "the request is nested too deeply: send flat JSON") from None
     return body if found == content else json.dumps(found).encode()
 
 
 class _Answer:
-    """Sends an answer with the page's headers; a server's error becomes a refusal.
+    """Sends an answer with the page's headers, or a refusal in place of a server's error.
 
     Args:
         send: Sends a message of ASGI.
@@ -231,7 +233,7 @@ class _Answer:
             return
         if message["type"] == "http.response.start":
             if message["status"] >= 500 and message["status"] != 503:
-                await self.refuse(400, "this request makes no sense here")
+                await self.refuse(400, _UNREADABLE)
                 return
             self._begun = True
             message = {**message, "headers": [*message.get("headers", []), *_HEADERS]}
@@ -288,25 +290,25 @@ def _one_line(body: bytes) -> bytes:
         return body
     line = " ".join(detail.split())
     if " at 0x" in line or "<gradio" in line:
-        line = "this request makes no sense here"
+        line = _UNREADABLE
     return json.dumps({**content, "detail": line}).encode()
 
 
 def _for_client(body: bytes) -> bytes:
-    """A refusal in the form in which `gradio_client` shows its line."""
+    """Returns a refusal in the form in which `gradio_client` shows its line."""
     content = json.loads(_one_line(body))
     line = content.get("detail") if isinstance(content, dict) else None
     failed = {
         "__type__": "validate",
         "is_valid": False,
         "parameter_name": "request",
-        "message": line if isinstance(line, str) else "this request makes no sense here",
+        "message": line if isinstance(line, str) else _UNREADABLE,
     }
     return json.dumps({"detail": [failed]}).encode()
 
 
 def _is_client(scope: MutableMapping[str, Any]) -> bool:
-    """Whether `gradio_client` asks for a place in the queue."""
+    """Whether the request is one of `gradio_client` for a place in the queue."""
     agents = [value for name, value in scope["headers"] if name == b"user-agent"]
     return str(scope["path"]).startswith(_QUEUE) and any(b"gradio_client" in one for one in agents)
 
@@ -324,9 +326,9 @@ def check_body(body: bytes, names: Sequence[str] | None = None) -> None:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
-        raise Refused(400, "the request is not JSON") from None
+        raise Refused(400, "the request is not JSON: send a JSON object") from None
     if not isinstance(content, dict):
-        raise Refused(400, "the request is not a JSON object")
+        raise Refused(400, "the request is JSON, but not an object: send a JSON object")
     session = content.get("session_hash")
     if session is not None and not (isinstance(session, str) and _SESSION.fullmatch(session)):
         raise Refused(400, "session_hash must have 1 to 64 letters, digits, - or _")
@@ -344,7 +346,7 @@ def check_body(body: bytes, names: Sequence[str] | None = None) -> None:
             + ", ".join(names),
         )
     if _depth(content) > _DEEPEST:
-        raise Refused(400, "the request is nested too deeply")
+        raise Refused(400, "the request is nested too deeply: send flat JSON")
 
 
 def _depth(value: Any) -> int:
