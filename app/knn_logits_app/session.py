@@ -357,7 +357,7 @@ class Session:
 
 
 def _names(stores: list[Datastore], lookup: Lookup) -> dict[str, str]:
-    """Maps the datastores' own names to their names on the page."""
+    """The datastores' names on the page, by their own."""
     return {store.name: name for store, name in zip(stores, lookup.stores, strict=True)}
 
 
@@ -370,7 +370,7 @@ def friendly(error: BaseException) -> str:
         if "/" in text or "\\" in text:
             text = f"this failed ({type(error).__name__}): change the settings or the text"
     else:
-        text = "something went wrong on the server; try again with less text"
+        text = "the server failed on this request: try again with less text"
     # The sign of a setting keeps its case, since λ is not Λ.
     if text.split(" ", 1)[0] not in SIGNS:
         text = text[:1].upper() + text[1:]
