@@ -85,7 +85,7 @@ def _tab_row() -> str:
 
 def _title(library: Any) -> str:
     about = library.about or (
-        "The model below has read nothing of the datastores. With kNN it looks every word up in "
+        "The model below was not trained on the datastores. With kNN it looks up every word in "
         "them while it writes."
     )
     return (

@@ -83,7 +83,7 @@ def pair_memory(marian, pair_tokenizer, tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def pair_session(pair_memory):
-    """That model without a server."""
+    """The encoder-decoder model without a server."""
     from knn_logits import Limits
     from knn_logits_app.session import Session
 
@@ -92,7 +92,7 @@ def pair_session(pair_memory):
 
 @pytest.fixture(scope="package")
 def pair_url(pair_memory):
-    """The address of its page."""
+    """The address of the encoder-decoder model's page."""
     with serving(pair_memory) as (url, _):
         yield url
 
