@@ -1,4 +1,4 @@
-"""The page with the demo: `make app`, and what a Hugging Face Space runs.
+"""Serves the page with the demo. `make app` and a Hugging Face Space run it.
 
 python app/app.py [--port 7860] [--name knn.example.org]
 """
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-# A Space has installed requirements.txt and nothing of this repository.
+# A Space has installed requirements.txt, but not this repository's packages.
 for folder in (ROOT / "app", ROOT):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 if os.environ.get("SPACE_ID"):
-    # It has to come before torch.
+    # `spaces` has to be imported before torch.
     with contextlib.suppress(ImportError):
         import spaces  # noqa: F401
 
@@ -32,7 +32,7 @@ ABOUT = (
     "A small model that never saw a word about them answers from two invented texts: the service "
     "manual of a machine and the chronicle of a country."
 )
-# Facts of the corpora, asked in words that stand in neither.
+# The examples ask for facts of the corpora, in words that neither corpus contains.
 EXAMPLES = (
     ("remedy", "manual"),
     ("work", "chronicle"),
@@ -43,7 +43,7 @@ EXAMPLES = (
 
 
 def demo_module() -> Any:
-    """datastores/demo/demo.py, which `make demo` runs: it has the model and builds the stores."""
+    """Imports datastores/demo/demo.py, which loads the model and builds the datastores."""
     spec = spec_from_file_location("knn_logits_demo", ROOT / "datastores" / "demo" / "demo.py")
     assert spec is not None
     assert spec.loader is not None
@@ -53,7 +53,7 @@ def demo_module() -> Any:
 
 
 def demo_library(stores: Path | None = None) -> Library:
-    """The demo's model with both its datastores, built where they are not there yet."""
+    """Opens the demo's model with both its datastores, and builds datastores that are missing."""
     demo = demo_module()
     model, tokenizer = demo.load_model()
     console = Console(stderr=True)
@@ -66,7 +66,7 @@ def demo_library(stores: Path | None = None) -> Library:
         rows = demo.questions_of(kind, "final")
         row = next(row for row in rows if row["relation"] == relation)
         examples.append(Example(row["new"], (kind,)))
-    # Sentences of the corpora's kind, with their facts, in words that stand nowhere in them.
+    # These sentences state facts of the manual in words that it does not contain.
     told = [
         f"{row['new']} {row['answer']}."
         for row in demo.questions_of("manual", "final")[:40]
@@ -86,27 +86,31 @@ def demo_library(stores: Path | None = None) -> Library:
 
 
 def library() -> Library:
-    """What the page shows: the demo, or what the variables of a duplicated Space name.
+    """Opens what the page shows: the demo, or what the variables of a duplicated Space name.
 
-    MODEL is a model on the Hub, and DATASTORES are names of datastores with blanks between them.
+    MODEL is a model on the Hub. DATASTORES are the names of datastores, separated by spaces.
     """
     model, datastores = os.environ.get("MODEL"), os.environ.get("DATASTORES", "").split()
     if not model and not datastores:
         return demo_library()
     if not model or not datastores:
-        raise SystemExit("MODEL and DATASTORES belong together: set both, or none for the demo")
+        raise SystemExit(
+            "only one of MODEL and DATASTORES is set: set both, or neither of them for the demo"
+        )
     return Library.open(model, datastores)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--host", help="where to listen; this machine only unless given")
-    parser.add_argument("--port", type=int, help="the first free one from 7860 unless given")
+    parser.add_argument("--host", help="the address to listen on (default: this machine only)")
+    parser.add_argument(
+        "--port", type=int, help="the port to listen on (default: the first free port from 7860)"
+    )
     parser.add_argument(
         "--name",
         action="append",
         default=[],
-        help="a name under which visitors reach it, such as knn.example.org; may be repeated",
+        help="a name under which visitors reach the page, such as knn.example.org; repeatable",
     )
     options = parser.parse_args()
     launch([library()], host=options.host, port=options.port, names=options.name)

@@ -1,10 +1,10 @@
-"""Many visitors at once: latency, errors, mixed answers, and memory at the end against the start.
+"""Measures latency, errors, mixed-up answers and memory while many visitors use the page.
 
 python benchmarks/app_load.py --visitors 32 --minutes 5
 
-Each visitor opens a session as the page does, asks about a fact of its own, waits for the answer,
-checks that the answer and every source are about that fact, and asks again at once. One in eight
-builds a datastore of its own text first, and asks that.
+Each visitor opens a session as the page does, and asks about a fact of its own. It waits for the
+answer, checks that the answer and every source are about that fact, and asks again at once. One
+visitor in eight first builds a datastore from its own text, and asks that.
 """
 
 import argparse
@@ -28,7 +28,7 @@ API = "/gradio_api"
 
 
 def resident(pid):
-    """Megabytes of memory of a process."""
+    """Returns the resident memory of a process in megabytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -41,12 +41,12 @@ class Visitor:
         self.session = f"visitor{number}x{random.randrange(10**8)}"
         by_inputs = {len(one["inputs"]): one["id"] for one in config["dependencies"]}
         self.write_event, self.build_event = by_inputs[15], by_inputs[9]
-        # Visitors from different places: one address has a part of the queue only.
+        # Each visitor has an address of its own, since one address gets only a part of the queue.
         self.headers = {"x-forwarded-for": f"198.51.{number // 250}.{number % 250 + 1}"}
         self.latencies, self.errors, self.mixed, self.full = [], [], 0, 0
 
     async def event(self, fn_index, data):
-        """Joins the queue, and returns the last output, or None where the queue is full."""
+        """Joins the queue, and returns the last output, or None if the queue is full."""
         body = {"data": data, "fn_index": fn_index, "session_hash": self.session}
         answer = await self.client.post(f"{API}/queue/join", json=body, headers=self.headers)
         if answer.status_code == 503:
@@ -157,7 +157,7 @@ def main():
         server.wait()
     latencies = sorted(one for visitor in visitors for one in visitor.latencies)
     errors = [one for visitor in visitors for one in visitor.errors]
-    # The first minute fills caches; what grows after it grows for ever.
+    # Caches fill in the first minute. Memory that grows later would grow for ever.
     settled = [size for second, size in memory if second >= 60] or [memory[-1][1]]
     quarter = max(1, len(settled) // 4)
     result = {

@@ -1,9 +1,10 @@
-"""How soon the page is usable after `make app`, and how fast it streams beside the library alone.
+"""Measures when the page is usable after `make app`, and how fast it streams beside the library.
 
 python benchmarks/app_speed.py --rounds 7
 
-Needs chromium and Playwright (requirements-dev.txt). The library writes the same text with the same
-settings in this process, in turn with the page; both have one thread.
+The benchmark needs chromium and Playwright (requirements-dev.txt). The page and the library take
+turns at writing the same text with the same settings. The library runs in this process, and both
+have one thread.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from common import record
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[1]
-# When each new piece of text stands on the page, and how much there is by then.
+# This JavaScript records when new text appears on the page, and how long the text is then.
 WATCH = """() => {
   window.frames_seen = [];
   const look = () => {
@@ -39,7 +40,7 @@ WATCH = """() => {
 
 
 def start(port):
-    """Starts the server, and returns it with the seconds until it answers."""
+    """Starts the server, waits until it answers, and returns it with the time of the start."""
     started = time.perf_counter()
     server = subprocess.Popen(
         [sys.executable, "app/app.py", "--port", str(port)],
@@ -56,13 +57,13 @@ def start(port):
 
 
 def cpu_seconds(server):
-    """What a process has computed so far: unlike the clock, it does not see other processes."""
+    """Returns the CPU seconds of a process so far, which other processes hardly affect."""
     fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def library(library, prompt, tokens):
-    """Tokens a second of the library alone, from the first token to the last."""
+def speed_of(library, prompt, tokens):
+    """Returns tokens per second of the library alone, and the number of tokens."""
     from knn_logits import KNNLogitsProcessor
 
     times = []
@@ -86,12 +87,16 @@ def library(library, prompt, tokens):
             ids, max_new_tokens=tokens, do_sample=False, pad_token_id=0, logits_processor=[knn],
             streamer=Clock(),
         )  # fmt: skip
-    # The first call is the prompt's.
+    # The first call has the prompt.
     return (len(times) - 2) / (times[-1] - times[1]), len(times) - 1
 
 
 def in_the_page(page, prompt):
-    """Tokens a second as they appear, from the first frame to the last; and the text's tokens."""
+    """Measures how fast an answer appears on the page.
+
+    Returns:
+        Tokens per second from the first frame to the last, the number of tokens, and of frames.
+    """
     page.locator("#prompt textarea").fill(prompt)
     page.evaluate(
         "document.querySelectorAll('#answers .kl-out > *').forEach((one) => one.remove())"
@@ -140,10 +145,10 @@ def main():
             length.press("Tab")
             page.evaluate(WATCH)
             in_the_page(page, args.prompt)
-            library(library, args.prompt, args.new_tokens)
+            speed_of(library, args.prompt, args.new_tokens)
             alone, shown, frames, tokens = [], [], [], 0
             for _ in range(args.rounds):
-                alone.append(library(library, args.prompt, args.new_tokens)[0])
+                alone.append(speed_of(library, args.prompt, args.new_tokens)[0])
                 speed, tokens, count = in_the_page(page, args.prompt)
                 shown.append(speed)
                 frames.append(count)

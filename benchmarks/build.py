@@ -1,8 +1,9 @@
-"""Entries a second of a build against window tokens a second of the bare forward pass.
+"""Compares entries per second of a build with tokens per second of the bare forward pass.
 
-The bare forward pass is the model without its head over the same windows, nothing kept. With a
-stride of half the window each token passes the model twice, so 0.5 is what a build would reach
-that costs nothing beyond it; it can be more, since a build leaves out what comes after the key.
+The bare forward pass runs the model without its head over the same windows, and keeps nothing. If
+the stride is half the window, each token passes the model twice. Then a build that costs nothing
+else would reach a ratio of 0.5. The ratio can be larger, since a build skips the modules after the
+key.
 
     python benchmarks/build.py MODEL CORPUS --entries 100000
 """
@@ -74,7 +75,11 @@ def main():
 
 
 def bare_forward(model, store, args):
-    """Seconds and tokens of the model without its head over the store's windows."""
+    """Runs the model without its head over the datastore's windows.
+
+    Returns:
+        The seconds that it took, and the number of tokens.
+    """
     windows = []
     for number in range(len(store.documents)):
         document = store.documents[number]

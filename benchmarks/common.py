@@ -1,4 +1,4 @@
-"""What the benchmarks share: a model, a store, fair timing, and the record of a result."""
+"""Helpers of the benchmarks: they load a model, time two things fairly, and record a result."""
 
 import json
 import platform
@@ -16,13 +16,13 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def load(name):
-    """The model in float32 for timing on a CPU, and its tokenizer."""
+    """Loads a model and its tokenizer."""
     model = AutoModelForCausalLM.from_pretrained(name).eval()
     return model, AutoTokenizer.from_pretrained(name)
 
 
 def first_documents(corpus, tokenizer, entries):
-    """The first documents of a corpus that hold about so many entries."""
+    """Returns the first documents of a corpus, which have about so many entries together."""
     documents, tokens = [], 0
     for document in knn_logits.read_corpus([corpus]):
         ids = tokenizer(document.text, verbose=False)["input_ids"]
@@ -34,9 +34,15 @@ def first_documents(corpus, tokenizer, entries):
 
 
 def alternate(one, other, rounds):
-    """Times two things in turn, so that a slow moment of the machine meets both.
+    """Times two functions in turn, so that a slow moment of the machine affects both.
 
-    Returns the seconds of each round of each.
+    Args:
+        one: The first function.
+        other: The second function.
+        rounds: How often each is timed, after one call that is not timed.
+
+    Returns:
+        The seconds of each round of the first function, and of the second.
     """
     one()
     other()
@@ -50,12 +56,12 @@ def alternate(one, other, rounds):
 
 
 def summary(seconds):
-    """Median and fastest of several rounds."""
+    """Returns the median and the fastest of several rounds, in seconds."""
     return {"median": statistics.median(seconds), "fastest": min(seconds), "rounds": len(seconds)}
 
 
 def record(name, settings, result):
-    """Prints a result, and keeps it beside machine and commit."""
+    """Prints a result, and writes it into a file with its settings, the machine and the commit."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -70,7 +76,7 @@ def record(name, settings, result):
             "threads": torch.get_num_threads(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
-        # A path says nothing on another machine; the name of what it leads to does.
+        # Paths differ between machines, so only the last name of a path is kept.
         "settings": {
             name: Path(value).name if isinstance(value, str) else value
             for name, value in settings.items()

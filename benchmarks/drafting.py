@@ -1,10 +1,11 @@
-"""Text with drafts, without, by the model alone, and by prompt lookup: tokens a pass and a second.
+"""Compares writing with drafts, without drafts, with prompt lookup, and by the model alone.
 
     python benchmarks/drafting.py MODEL STORE CORPUS [--prompts 100] [--new-tokens 96]
 
-Prompts are 48 tokens from random places of a corpus. All of them write each prompt, in random
-order, so that a slow moment of the machine meets them alike. The settings are the datastore's for
-writing; `--lmbda`, `--k` and `--temperature` change them.
+It measures tokens per forward pass and per second. Prompts are 48 tokens from random places of a
+corpus. Each prompt is continued in all ways, in random order, so that a slow moment of the machine
+affects all ways alike. The settings are the datastore's for writing, and `--lmbda`, `--k` and
+`--temperature` change them.
 """
 
 import argparse
@@ -20,7 +21,7 @@ PROMPT = 48
 
 
 def prompts_of(corpus, tokenizer, number, seed):
-    """Prompts from random places of a corpus; random tokens where there is none."""
+    """Takes prompts from random places of a corpus, or random tokens if there is no corpus."""
     numbers = random.Random(seed)
     if corpus is None:
         return [
@@ -42,7 +43,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("store")
-    parser.add_argument("corpus", nargs="?", help="random tokens where it is left out")
+    parser.add_argument(
+        "corpus", nargs="?", help="the corpus of the prompts (default: random tokens)"
+    )
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--sample", action="store_true")

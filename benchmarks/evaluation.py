@@ -1,4 +1,4 @@
-"""Tokens a second of an evaluation with kNN and without, and what a thousand settings cost.
+"""Measures tokens per second of an evaluation with kNN and without, and the time of `tune`.
 
 python benchmarks/evaluation.py MODEL CORPUS TEXT --entries 200000 --k 1024
 """
@@ -20,14 +20,14 @@ def main():
     parser.add_argument("text", help="held-out text, as for a corpus")
     parser.add_argument("--entries", type=int, default=200_000)
     parser.add_argument("--k", type=int, default=1024)
-    parser.add_argument("--tokens", type=int, default=10_000, help="tokens to score, about")
+    parser.add_argument("--tokens", type=int, default=10_000, help="about how many to score")
     parser.add_argument("--window", type=int, default=512)
-    parser.add_argument("--stride", type=int, help="the window's half where not given")
+    parser.add_argument("--stride", type=int, help="the stride (default: half of the window)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--index", default="auto")
     parser.add_argument("--nprobe", type=int)
-    parser.add_argument("--store", help="a store built before, in place of a new one")
+    parser.add_argument("--store", help="an existing datastore, in place of a new one")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model, tokenizer = load(args.model)
@@ -58,7 +58,8 @@ def main():
             result = knn_logits.tune(model, tokenizer, store, documents, **settings, **searching)
             return result.seconds, result
 
-        # Seconds of the pass itself: the index is opened once by a user, each time here.
+        # Only the pass itself is timed, since a user opens the index once, and here it is opened
+        # each time.
         rounds = {"without": [], "with": [], "tune": []}
         results = {}
 
@@ -72,7 +73,7 @@ def main():
 
         alternate(lambda: keep("without", seconds_of(None)), with_and_tune, args.rounds)
         total = results["with"].total
-        # The first of each is the warm-up of `alternate`.
+        # The first round of each is the warm-up of `alternate`.
         fair = {name: summary(seconds[1:]) for name, seconds in rounds.items()}
         result = {
             "entries": len(store),
@@ -92,7 +93,7 @@ def main():
 
 
 def held_out(text, tokenizer, tokens):
-    """Documents of about so many tokens in all; a longer one is cut."""
+    """Yields documents of about so many tokens together. Long documents are cut."""
     for document in knn_logits.read_corpus([text]):
         ids = tokenizer(document.text, verbose=False)["input_ids"]
         part = ids[: min(len(ids), tokens, 2500)]

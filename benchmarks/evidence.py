@@ -1,18 +1,21 @@
-"""What the shares of documents predict, against what happens when documents are left out.
+"""Compares the shares of documents with what happens when documents are left out.
 
 Texts are written from held-out prompts with the datastore's settings for writing, and explained
-under the same k, λ and temperature. For each word that owes at least a fifth to the memory:
+under the same k, λ and temperature. For each token with at least 0.2 from the memory it measures:
 
-- exclude: its probability without its first document by `exclude`, against a datastore that the
-  document was removed from;
+- exclude: whether `exclude` gives the token the same probability as a datastore from which its
+  first document was removed;
 - rank correlation (the linear datamodeling score of Park et al. 2023, "TRAK"): over random halves
-  of the documents, between the sum of the scores of those that were kept and the word's log p;
-- first document: how often another word is the likeliest without it, against without a document
-  that is not named; and how often the word stays when only it is kept;
-- planted facts: how often an edited fact changes the word that is written.
+  of the documents, the correlation between the token's log p and the sum of the scores of the
+  documents that were kept;
+- first document: how often another token is the likeliest without it, how often without a document
+  that has no share, and how often the token stays when only the first document is kept.
 
-Scores besides ours: BM25 of the text before the word, similarity of the model's mean states, the
-longest stretch before the word that a document holds verbatim, and chance.
+It also plants facts, and measures how often an edited fact changes the token that is written.
+
+The shares are compared with other scores: BM25 of the text before the token, the similarity of a
+document's mean key, the longest text before the token that a document contains verbatim, and
+chance.
 
     python benchmarks/evidence.py MODEL STORE HELD_OUT [--prompts 6] [--halves 64]
 """
@@ -35,7 +38,7 @@ PROMPT, NEW, CONTEXT, LEAST = 48, 48, 64, 0.2
 
 
 def texts_of(model, tokenizer, memory, held_out, number, seed, *, whole=False):
-    """Texts that the memory writes from random places of documents, or after whole ones."""
+    """Writes texts with the memory, from random places of documents or after whole documents."""
     numbers = np.random.default_rng(seed)
     documents = [
         tokenizer(one.text, verbose=False)["input_ids"]
@@ -61,7 +64,7 @@ def texts_of(model, tokenizer, memory, held_out, number, seed, *, whole=False):
 
 
 class Scores:
-    """Each document's score for a word, by each method."""
+    """Scores each document for a token, by several methods."""
 
     def __init__(self, tokenizer, store):
         self.tokenizer, self.store = tokenizer, store
@@ -82,7 +85,7 @@ class Scores:
         self.random = np.random.default_rng(0)
 
     def bm25(self, context, _):
-        """Okapi BM25 with the usual constants, of the tokens before the word."""
+        """Computes Okapi BM25 with the usual constants, for the tokens before the token."""
         number, found = len(self.tokens), np.zeros(len(self.tokens))
         for token in set(context):
             seen = self.frequency.get(token, 0)
@@ -94,11 +97,11 @@ class Scores:
         return found
 
     def similarity(self, _, state):
-        """Cosine of the mean of a document's keys with the state before the word."""
+        """Computes the cosine of the mean of a document's keys and the state before the token."""
         return (self.means @ torch.nn.functional.normalize(state, dim=-1)).numpy()
 
     def verbatim(self, context, _):
-        """The longest end of the text before the word that a document holds."""
+        """Counts the tokens of the longest suffix of the context that a document contains."""
         found = np.zeros(len(self.tokens))
         for place, tokens in enumerate(self.tokens):
             ends = np.flatnonzero(tokens == context[-1])
@@ -113,12 +116,12 @@ class Scores:
         return found
 
     def chance(self, _, __):
-        """Random numbers."""
+        """Returns random numbers."""
         return self.random.random(len(self.tokens))
 
 
 def ranks(values):
-    """Ranks from 0, equal values sharing the mean of theirs."""
+    """Returns ranks from 0. Equal values have the mean of their ranks."""
     order = np.argsort(values, kind="stable")
     found = np.empty(len(values))
     found[order] = np.arange(len(values))
@@ -129,7 +132,7 @@ def ranks(values):
 
 
 def correlation(one, other):
-    """Spearman's rank correlation; 0 where one of both is constant."""
+    """Computes Spearman's rank correlation. It is 0 if one of the two is constant."""
     one, other = ranks(np.asarray(one)), ranks(np.asarray(other))
     if one.std() == 0 or other.std() == 0:
         return 0.0
@@ -137,7 +140,7 @@ def correlation(one, other):
 
 
 def states_of(model, tokenizer, memory, text):
-    """The key state before each token of a text but the first."""
+    """Returns the tokens of a text, and the state at the key's place for each of them."""
     from knn_logits.capture.forward import key_states_and_logits
 
     ids = tokenizer(text, return_tensors="pt", verbose=False)["input_ids"]
@@ -149,7 +152,7 @@ def states_of(model, tokenizer, memory, text):
 
 
 def measure(model, tokenizer, folder, held_out, options):
-    """All figures but those of planted facts."""
+    """Measures all figures except those of planted facts."""
     store = knn_logits.Datastore(folder)
     memory = knn_logits.Memory(model, store)
     own = memory.config
@@ -213,7 +216,7 @@ def measure(model, tokenizer, folder, held_out, options):
         )
         for name, one in given.items()
     }
-    # Without the first document, without another, and with the first alone.
+    # Tokens are explained without the first document, without another, and with the first alone.
     changed, others, stays, total = Counter(), 0, 0, Counter()
     gaps = []
     first = {name: [int(one.argmax()) for one in rows] for name, rows in given.items()}
@@ -242,7 +245,7 @@ def measure(model, tokenizer, folder, held_out, options):
             others += not likeliest(without(text, out)[place])
         alone = [id for id in scores.ids if id != scores.ids[first["shares"][row]]]
         stays += likeliest(without(text, alone)[place])
-    # `exclude` against a real removal, for the documents that come first most often.
+    # `exclude` is compared with a real removal of the documents that come first most often.
     for id in [scores.ids[one] for one, _ in Counter(first["shares"]).most_common(2)]:
         with tempfile.TemporaryDirectory() as room:
             copy = Path(shutil.copytree(folder, Path(room) / "copy"))
@@ -269,7 +272,7 @@ def measure(model, tokenizer, folder, held_out, options):
 
 
 def planted(model, tokenizer, held_out, number, seed):
-    """How often a fact's word is written, and how often its edited word after the edit."""
+    """Counts how often a planted fact is written, and how often its edited form after the edit."""
     numbers = np.random.default_rng(seed)
     filler = [one.text[:3000] for one in knn_logits.read_corpus([held_out])][:8]
     names = ["Merrow", "Tallis", "Oskar", "Brenna", "Quill", "Harbin", "Selwyn", "Dorset"]

@@ -1,4 +1,4 @@
-"""Tokens a second with kNN and without, on the same model in turn.
+"""Measures tokens per second with kNN and without, in turn on the same model.
 
 python benchmarks/generation.py MODEL CORPUS --entries 200000 --k 1024
 """
@@ -25,7 +25,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--index", default="auto")
     parser.add_argument("--nprobe", type=int)
-    parser.add_argument("--store", help="a store built before, in place of a new one")
+    parser.add_argument("--store", help="an existing datastore, in place of a new one")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model, tokenizer = load(args.model)

@@ -1,8 +1,9 @@
-"""What a datastore on the Hub costs to fetch: without keys, and when the download is killed.
+"""Counts the bytes of fetching a datastore from the Hub without keys, and after killed downloads.
 
 python benchmarks/hub.py STORE
 
-The Hub is the one of the tests, on the loopback, so that bytes can be counted; seconds say nothing.
+It uses the tests' Hub on the loopback interface, where bytes can be counted. Times would mean
+nothing there.
 """
 
 import argparse
@@ -32,7 +33,7 @@ knn_logits.pull(sys.argv[1], keys=sys.argv[2] == "keys")
 
 
 def client(hub, home, keys):
-    """A process that fetches the datastore, once it is ready to."""
+    """Starts a process that fetches the datastore, and returns it when it is ready to begin."""
     env = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
     words = [sys.executable, "-c", OPEN, NAME, "keys" if keys else "none"]
     process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -59,7 +60,7 @@ def main():
     largest = max(one.bytes for one in files)
     chance, kills = random.Random(args.seed), 0
     with tempfile.TemporaryDirectory() as home:
-        # Slow enough to be killed amid a file.
+        # The Hub is slow, so that a download can be killed in the middle of a file.
         for name in names:
             hub.faults[name] = Fault("slow", rate=largest)
         while kills < args.kills:

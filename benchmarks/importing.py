@@ -1,9 +1,9 @@
-"""A datastore that knn-transformers itself builds, imported: neighbors and perplexity of both.
+"""Imports a datastore that knn-transformers built, and compares the neighbors and perplexities.
 
 git clone https://github.com/neulab/knn-transformers
 python benchmarks/importing.py MODEL CORPUS TEXT --system knn-transformers
 
-Both read the same windows; perplexity is per token.
+Both systems read the same windows. Perplexity is per token.
 """
 
 import argparse
@@ -24,7 +24,7 @@ K = 1024
 
 
 def windows(ids, size, stride):
-    """Inputs and labels; each token is a label once, after `size - stride` others at least."""
+    """Yields inputs and labels. Each token is a label once, after `size - stride` other tokens."""
     for start in range(0, len(ids) - stride, stride):
         first, last = max(start + stride - size, 0), start + stride
         inputs = ids[first:last]
@@ -33,7 +33,7 @@ def windows(ids, size, stride):
 
 
 def build(system, model, data, folder, dim, lists):
-    """Keys, values and index, as knn-transformers makes them."""
+    """Builds keys, values and index with knn-transformers, and returns the number of entries."""
     size = sum(int((labels[:, 1:] != -100).sum()) for _, labels in data)
     saver = system.KNNSaver(size, str(folder), dim, system.KEY_TYPE.last_ffn_input)
     saver.break_into(model)
@@ -46,7 +46,7 @@ def build(system, model, data, folder, dim, lists):
 
 
 def theirs(system, name, data, folder, size, dim, temperature, lmbda, refine):
-    """Log-likelihood by knn-transformers, and the neighbors that it finds."""
+    """Returns the log-likelihood by knn-transformers, and the neighbors that it finds."""
     model, _ = load(name)
     wrapper = system.KNNWrapper(
         size, str(folder), dim, system.DIST.l2, system.KEY_TYPE.last_ffn_input,
@@ -67,7 +67,7 @@ def theirs(system, name, data, folder, size, dim, temperature, lmbda, refine):
 
 
 def ours(model, data, store, temperature, lmbda, refine):
-    """The same by this package, mixed with a few lines of plain torch."""
+    """Returns the same by this package, with the mixture computed in plain PyTorch."""
     config = knn_logits.KNNConfig(k=K, lmbda=lmbda, temperature=temperature, refine=refine)
     retriever = knn_logits.Retriever(store, config)
     caught = {}
@@ -90,7 +90,12 @@ def ours(model, data, store, temperature, lmbda, refine):
 
 
 def same(mine, others):
-    """Share of queries with the same set of neighbors, and the largest difference of a distance."""
+    """Compares neighbors.
+
+    Returns:
+        The share of queries with the same neighbors, and the largest relative difference of a
+        distance.
+    """
     equal = queries = 0
     largest = 0.0
     for (ids, distances), (other_ids, other_distances) in zip(mine, others, strict=True):
@@ -106,7 +111,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("corpus")
     parser.add_argument("text")
-    parser.add_argument("--system", required=True, help="checkout of knn-transformers")
+    parser.add_argument("--system", required=True, help="a checkout of knn-transformers")
     parser.add_argument("--entries", type=int, default=60_000)
     parser.add_argument("--tokens", type=int, default=3_000)
     parser.add_argument("--lists", type=int, default=128)

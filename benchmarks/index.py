@@ -1,4 +1,4 @@
-"""Recall, build time, bytes and search time of several indexes over a store's real keys.
+"""Measures recall, build time, bytes and search time of several indexes over a datastore's keys.
 
 python benchmarks/index.py STORE --factories exact IVF1024,SQ8 IVF1024,PQ64
 """

@@ -1,10 +1,10 @@
-"""The ∞-gram beside kNN: perplexity, time and size, and its counts against plain ones.
+"""Measures the ∞-gram beside kNN: perplexity, time and size, and its counts against plain ones.
 
 python benchmarks/infini_gram.py MODEL --set NAME STORE TEXT [--set NAME STORE TEXT]
 
-The texts are cut into documents of so many tokens. k, λ and temperature, and the shares of the
-∞-gram, are chosen on half of them; every perplexity is of the other half. The datastores are copied
-first. Each result joins those of earlier runs with the same settings.
+The texts are cut into documents of at most `--tokens` tokens. k, λ, temperature and the shares of
+the ∞-gram are chosen on half of them, and every perplexity is of the other half. The datastores are
+copied first. Each result is added to those of earlier runs with the same settings.
 """
 
 import shutil
@@ -26,7 +26,11 @@ PROMPT_TOKENS, NEW_TOKENS = 32, 48
 
 
 def counted(tokens, inside, places_of, text):
-    """Occurrences of the longest end of a text, token by token over the whole corpus."""
+    """Counts the occurrences of the longest suffix of a text by comparing the whole corpus.
+
+    Returns:
+        The number of tokens of the suffix, and the tokens that follow its occurrences, sorted.
+    """
     places = places_of.get(text[-1], np.empty(0, np.int64))
     # A place counts if a token follows in its document.
     length, found = 0, np.empty(0, np.int64)
@@ -42,7 +46,7 @@ def counted(tokens, inside, places_of, text):
 
 
 def equality(store, tokenizer, documents, seed):
-    """How many of 10,000 contexts have another length or other tokens than by a plain count."""
+    """Compares 10,000 contexts with a plain count, and counts those that differ."""
     tokens = np.array(store.tokens)
     first = store.documents.first
     lengths = np.diff(np.append(first, len(tokens)))
@@ -77,7 +81,7 @@ def equality(store, tokenizer, documents, seed):
 
 
 def steps(model, tokenizer, memory, text, rounds):
-    """Milliseconds of a step of generate() with kNN alone, and with the ∞-gram as well."""
+    """Times a step of generate() with kNN alone, and with the ∞-gram too, in milliseconds."""
     ids = torch.tensor([tokenizer(text, verbose=False)["input_ids"][:PROMPT_TOKENS]])
 
     def write(share):
@@ -101,6 +105,7 @@ def steps(model, tokenizer, memory, text, rounds):
 
 
 def measure(model, tokenizer, folder, documents, args):
+    """Measures all figures of one text."""
     window = knn_logits.WindowConfig(args.window, args.stride)
     with tempfile.TemporaryDirectory() as place:
         copy = shutil.copytree(folder, Path(place) / "store")

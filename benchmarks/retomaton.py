@@ -1,4 +1,4 @@
-"""Tokens a second of an evaluation: the model alone, kNN-LM, RetoMaton by pointers, with clusters.
+"""Measures tokens per second of an evaluation for the model alone, kNN-LM and RetoMaton.
 
 python benchmarks/retomaton.py MODEL STORE TEXT --without STORE_WITHOUT_CLUSTERS
 """
@@ -16,8 +16,8 @@ import knn_logits
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
-    parser.add_argument("store", help="with clusters")
-    parser.add_argument("text", help="held-out text, as for a corpus")
+    parser.add_argument("store", help="a datastore with clusters")
+    parser.add_argument("text", help="held-out text, in the form of a corpus")
     parser.add_argument("--without", help="the same store without clusters")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--documents", type=int, default=1)

@@ -1,11 +1,11 @@
-"""Tokens a second of `generate()`: the model alone, kNN-LM, RetoMaton by pointers, with clusters.
+"""Measures tokens per second of `generate()` for the model alone, kNN-LM and RetoMaton.
 
 python benchmarks/retomaton_generation.py MODEL STORE TEXT --without STORE_WITHOUT_CLUSTERS
 
-Greedy, sampling, four beams, a batch of eight prompts of different lengths, and streaming. All ways
-take turns; each round has prompts of its own, the same for each way. Ratios are of a round's
-seconds, and of these the median. Seconds are a thread's CPU time with `--cpu`, which a busy machine
-disturbs less.
+RetoMaton is measured with pointers only, and with clusters. The modes are greedy search, sampling,
+four beams, a batch of eight prompts of different lengths, and streaming. All ways take turns, and
+each round has new prompts, which are the same for all ways. A ratio is the median of the rounds'
+ratios. With `--cpu` the CPU time of the process is measured, which a busy machine disturbs less.
 """
 
 import argparse
@@ -29,7 +29,7 @@ MODES = {
 
 
 def prompts_of(text, tokenizer, tokens):
-    """Pieces of held-out text, of between half as many and so many tokens, without end."""
+    """Yields pieces of held-out text without end, each of `tokens / 2` to `tokens` tokens."""
     lengths = [tokens - number * tokens // 16 for number in range(8)]
     while True:
         for document in knn_logits.read_corpus([text]):
@@ -40,7 +40,7 @@ def prompts_of(text, tokenizer, tokens):
 
 
 def timed(model, tokenizer, inputs, processors, args, *, streamed=False, **settings):
-    """The seconds of one generation, and its output."""
+    """Returns the seconds of one generation, and its output."""
     settings = {
         "max_new_tokens": args.new_tokens,
         "min_new_tokens": args.new_tokens,
@@ -61,13 +61,13 @@ def timed(model, tokenizer, inputs, processors, args, *, streamed=False, **setti
 
 
 def followed(knn, output, tokenizer):
-    """Share of the tokens whose neighbors were followed to."""
+    """Returns the share of tokens whose neighbors came from pointers, without a search."""
     ways = [token.retrieval for one in knn.trace(output, tokenizer) for token in one.tokens]
     return ways.count("pointers") / len(ways)
 
 
 def measure(mode, model, tokenizer, stores, prompts, args):
-    """All ways in turn; what each took."""
+    """Measures all ways in turn, in one mode."""
     settings = dict(MODES[mode])
     number = settings.pop("prompts", 1)
     seconds = {name: [] for name in stores}
@@ -80,7 +80,7 @@ def measure(mode, model, tokenizer, stores, prompts, args):
             if store is None:
                 took, _ = timed(model, tokenizer, inputs, None, args, **settings)
             else:
-                # Only one at a time, since a processor's hooks cost the others a little.
+                # Only one processor is open at a time, since its hooks slow the others a little.
                 follows = name.startswith("RetoMaton")
                 with knn_logits.KNNLogitsProcessor(model, store, retomaton=follows, **more) as knn:
                     took, output = timed(model, tokenizer, inputs, [knn], args, **settings)
@@ -108,8 +108,8 @@ def _ratio(others, own):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("store", help="with clusters")
-    parser.add_argument("text", help="held-out text, as for a corpus")
+    parser.add_argument("store", help="a datastore with clusters")
+    parser.add_argument("text", help="held-out text, in the form of a corpus")
     parser.add_argument("--without", help="the same store without clusters")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--k", type=int)
@@ -117,7 +117,7 @@ def main():
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--cpu", action="store_true", help="CPU time in place of the clock's")
+    parser.add_argument("--cpu", action="store_true", help="measure CPU time")
     args = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer = load(args.model)

@@ -1,10 +1,10 @@
-"""Perplexity against the share of searches saved, and a λ for each token against one for all.
+"""Compares perplexity with the share of searches saved, and λ for each token with one λ for all.
 
 python benchmarks/searches_saved.py MODEL --set NAME STORE TEXT [--set NAME STORE TEXT]
 
-The texts are cut into documents of so many tokens. k, temperature, λ and the gates are chosen on
-half of them by `tune`; every number is of the other half. A datastore with clusters is followed
-with them and, with its clusters left out, without.
+The texts are cut into documents of at most `--tokens` tokens. `tune` chooses k, temperature, λ and
+the gates on half of them, and every number is of the other half. RetoMaton is measured without
+clusters, and with them if the datastore has any.
 """
 
 import argparse
@@ -32,7 +32,7 @@ TITLE = re.compile(r"^ = [^=].* = $", re.MULTILINE)
 
 
 class Recorder:
-    """A gate that searches nowhere, and notes what the rules that skip would read."""
+    """A gate that skips every search, and records the features that rules for skipping use."""
 
     def __init__(self):
         self.features = []
@@ -46,7 +46,7 @@ class Recorder:
 
 
 def documents_of(text, tokenizer, documents, tokens):
-    """The first documents of a text, the first tokens of each; WikiText is cut at its titles."""
+    """Returns the first tokens of the first documents of a text. WikiText is split at titles."""
     found = []
     for document in knn_logits.read_corpus([text]):
         starts = [match.start() for match in TITLE.finditer(document.text)] or [0]
@@ -60,7 +60,7 @@ def documents_of(text, tokenizer, documents, tokens):
 
 
 def without_clusters(store, folder):
-    """Opens a copy of a datastore that has no clusters; the copy shares the other files."""
+    """Opens a copy of a datastore without its clusters. The copy shares the other files."""
     copy = Path(folder) / "without_clusters"
     shutil.copytree(store, copy, copy_function=os.link)
     for file in [*copy.glob("clusters*"), copy / "datastore.json"]:
@@ -72,9 +72,16 @@ def without_clusters(store, folder):
 
 
 def measure(model, tokenizer, folder, bare, documents, window, keep):
-    """All figures of one text; `keep` is given what there is after each.
+    """Measures all figures of one text.
 
-    `bare` is the datastore without its clusters.
+    Args:
+        model: The model.
+        tokenizer: The tokenizer of the model.
+        folder: The folder of the datastore.
+        bare: The datastore without its clusters.
+        documents: The documents of the text.
+        window: The windows.
+        keep: A function that gets the result so far after each figure.
     """
     store = knn_logits.Datastore(folder)
     common = {"window": window, "check": False}
@@ -148,7 +155,7 @@ def measure(model, tokenizer, folder, bare, documents, window, keep):
 
 
 def plot(results, path):
-    """One panel a text."""
+    """Draws one panel for each text."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6 * len(results), 3.8), dpi=100, layout="constrained")
@@ -177,7 +184,7 @@ def plot(results, path):
 
 
 def others(settings, name="searches_saved"):
-    """What earlier runs with the same settings found on other texts."""
+    """Returns the results of earlier runs with the same settings, by the names of their texts."""
     path = RESULTS / f"{name}.json"
     content = json.loads(path.read_text()) if path.exists() else {"settings": None}
     same = content["settings"] == {**settings, "model": Path(settings["model"]).name}
@@ -185,12 +192,12 @@ def others(settings, name="searches_saved"):
 
 
 def asks_about_sets(description, documents):
-    """A parser of what a benchmark is told that measures datastores on texts, set by set."""
+    """Makes the parser of a benchmark that measures sets of a datastore and a text."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("model")
     parser.add_argument("--set", nargs=3, action="append", dest="sets", required=True)
     parser.add_argument("--documents", type=int, default=documents)
-    parser.add_argument("--tokens", type=int, default=1000, help="of each document, at most")
+    parser.add_argument("--tokens", type=int, default=1000, help="the most tokens of a document")
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--stride", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)

@@ -1,8 +1,8 @@
-"""All ratios that matter, in a few minutes: `make bench`.
+"""Measures the most important ratios of speed in a few minutes. `make bench` runs it.
 
-Each row compares two things in one run, in turn, so that a slow moment of the machine meets both.
-Above 1 the second is faster. Without arguments the demo's model and manual serve; their sizes are
-small, so that each microsecond of overhead shows.
+Each row times two things in turn, so that a slow moment of the machine affects both. If the ratio
+is above 1, the second is faster. By default the demo's model and manual are used. They are small,
+so every microsecond of overhead shows.
 
     python benchmarks/short.py [--model MODEL --store STORE --texts TEXTS]
 """
@@ -24,7 +24,7 @@ PROMPT, NEW = 32, 48
 
 
 def prompts_of(tokenizer, texts, number):
-    """Beginnings of as many texts, each of `PROMPT` tokens."""
+    """Takes prompts of `PROMPT` tokens from the texts."""
     found = []
     for document in knn_logits.read_corpus([texts]):
         ids = tokenizer(document.text, verbose=False)["input_ids"]
@@ -32,20 +32,20 @@ def prompts_of(tokenizer, texts, number):
         if len(found) >= number:
             break
     if not found:
-        raise SystemExit(f"{texts} has no text of {2 * PROMPT} tokens: give longer ones")
-    # Few texts are written again; the rows of a batch are not compared with each other.
+        raise SystemExit(f"{texts} has no text of {2 * PROMPT} tokens: give longer texts")
+    # If there are too few prompts they are repeated. The rows of a batch are never compared.
     return torch.tensor([found[place % len(found)] for place in range(number)])
 
 
 class Ratios:
-    """The ratios, as they come."""
+    """Collects the ratios."""
 
     def __init__(self, rounds):
         self.rounds = rounds
         self.rows = []
 
     def compare(self, name, first, one, second, other):
-        """Times two ways of doing the same."""
+        """Times two ways of doing the same thing, and prints their ratio."""
         before, after = alternate(one, other, self.rounds)
         ratio = sorted(a / b for a, b in zip(before, after, strict=True))[len(before) // 2]
         self.rows.append(
@@ -70,7 +70,7 @@ class Ratios:
 
 
 def writing(table, model, store, prompts):
-    """Tokens a second with kNN against the model alone, and what drafts and pointers bring."""
+    """Compares writing by the model alone with kNN, with drafts, and with pointers."""
     greedy = {
         "max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": 0,
     }  # fmt: skip
@@ -112,7 +112,7 @@ def writing(table, model, store, prompts):
 
 
 def scoring(table, model, tokenizer, store, texts):
-    """An evaluation with kNN against one without."""
+    """Compares an evaluation with kNN with one without."""
     settings = {"samples": 0, "check": False}
     documents = []
     for document in knn_logits.read_corpus([texts]):
@@ -132,7 +132,7 @@ def scoring(table, model, tokenizer, store, texts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=str(DEMO / "model"))
-    parser.add_argument("--store", help="a datastore of the model; one of the texts otherwise")
+    parser.add_argument("--store", help="a datastore (default: a new one of the texts)")
     parser.add_argument("--texts", default=str(DEMO / "manual.jsonl"))
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Sentences a CPU second with kNN and without, greedy and with beams; beside knn-transformers.
+"""Measures sentences per CPU second with kNN and without, and with knn-transformers.
 
 python benchmarks/translation.py MODEL STORE SOURCES::TARGETS [--theirs DIR]
 
-DIR is a checkout of github.com/neulab/knn-transformers. Theirs works on this project's store,
-written once more in its format: the same keys, values and FAISS index. All ways take turns, on one
-thread, in the same batches; what is counted is the time that the process was running.
+DIR is a checkout of github.com/neulab/knn-transformers. It reads this project's datastore, which is
+written in its format with the same keys, values and FAISS index. All ways take turns in one thread,
+with the same batches. Only the CPU time of the process is counted.
 """
 
 import argparse
@@ -24,14 +24,14 @@ import knn_logits
 
 
 def batches(tokenizer, sources, size):
-    """The sources as `translate` batches them: the longest first."""
+    """Yields the sources in batches as `translate` does, with the longest first."""
     order = sorted(sources, key=lambda source: -len(source))
     for first in range(0, len(order), size):
         yield tokenizer(order[first : first + size], return_tensors="pt", padding=True)
 
 
 def decode(model, inputs, beams, processors=()):
-    """All output tokens, and the CPU seconds they took."""
+    """Returns all output tokens, and the CPU seconds that they took."""
     rows, started = [], time.process_time()
     for batch in inputs:
         output = model.generate(
@@ -46,7 +46,7 @@ def decode(model, inputs, beams, processors=()):
 
 
 def theirs(folder, checkout, model, store, args):
-    """Their wrapper over this store."""
+    """Writes the datastore in their format, and returns their wrapper for it."""
     import faiss
 
     sys.path.insert(0, checkout)
@@ -74,7 +74,7 @@ def theirs(folder, checkout, model, store, args):
 
 
 def differences(ours, other):
-    """Rows whose tokens differ, with the place of the first difference."""
+    """Returns the rows whose tokens differ, with the place of the first difference."""
     found = []
     for number, (mine, yours) in enumerate(zip(ours, other, strict=True)):
         length = max(len(mine), len(yours))
@@ -91,7 +91,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("store")
-    parser.add_argument("text", help="pairs, as for a corpus")
+    parser.add_argument("text", help="pairs, in the form of a corpus")
     parser.add_argument("--theirs", help="a checkout of knn-transformers; greedy search only")
     parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--batch-size", type=int, default=16)
@@ -101,7 +101,7 @@ def main():
     parser.add_argument("--lmbda", type=float, default=0.5)
     parser.add_argument("--temperature", type=float, default=30.0)
     parser.add_argument("--nprobe", type=int)
-    parser.add_argument("--name", default="translation", help="of the file with the results")
+    parser.add_argument("--name", default="translation", help="the name of the results' file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(args.model)

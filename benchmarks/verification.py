@@ -1,4 +1,4 @@
-"""How long a datastore takes to open for the first time, when every byte is read, and later.
+"""Times the first opening of a datastore, which reads every byte, and later openings.
 
 python benchmarks/verification.py STORE
 """

@@ -1,11 +1,11 @@
-"""Tokens a CPU second of evaluation beside knn-transformers: kNN-LM and RetoMaton of each.
+"""Compares evaluation by kNN-LM and RetoMaton with knn-transformers, in tokens per CPU second.
 
 python benchmarks/versus_retomaton.py MODEL STORE TEXT --without STORE_WITHOUT_CLUSTERS --theirs DIR
 
-DIR is a checkout of github.com/neulab/knn-transformers; it imports scipy. Theirs works on this
-project's store, written once more in its format: the same keys, values, clusters and FAISS index.
-Both score the same windows, one a document. All ways take turns, on one thread; what is counted is
-the time that the process was running.
+DIR is a checkout of github.com/neulab/knn-transformers, which needs scipy. It reads this project's
+datastore, which is written in its format with the same keys, values, clusters and FAISS index. Both
+score the same windows, one for each document. All ways take turns in one thread. Only the CPU time
+of the process is counted.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import knn_logits
 
 
 class Clock:
-    """CPU seconds between the first and the last report of progress: without opening a store."""
+    """Measures CPU seconds from the first to the last progress, without opening the datastore."""
 
     def __init__(self):
         self.first = self.last = None
@@ -40,7 +40,10 @@ class Clock:
 
 
 def ours(model, tokenizer, documents, tokens, store, args, **more):
-    """A way to score the documents: CPU seconds, perplexity, share of the searches saved."""
+    """Makes a function that scores the documents with this package.
+
+    It returns CPU seconds, perplexity, and the share of searches saved.
+    """
 
     def score():
         clock = Clock()
@@ -69,7 +72,10 @@ def ours(model, tokenizer, documents, tokens, store, args, **more):
 
 
 def theirs(model, windows, wrapper=None):
-    """A way to score the windows, one at a time: their state runs from one row into the next."""
+    """Makes a function that scores the windows with knn-transformers.
+
+    It scores one window at a time, since its state would run from one row into the next.
+    """
 
     def score():
         if wrapper is not None:
@@ -91,7 +97,7 @@ def theirs(model, windows, wrapper=None):
 
 
 def write_theirs(knnlm, folder, model, store):
-    """The store in their format; returns the settings of a wrapper."""
+    """Writes the datastore in their format, and returns the settings of a wrapper."""
     entries, dim, kind = len(store), store.manifest.dim, model.config.model_type
     retriever = knn_logits.Retriever(store, knn_logits.KNNConfig())
     start = knnlm.get_dstore_path(folder, kind, entries, dim)
@@ -114,12 +120,12 @@ def write_theirs(knnlm, folder, model, store):
 
 
 def with_clusters(wrapper, clusters):
-    """Gives a wrapper the clusters, which it would read from a pickle."""
+    """Gives a wrapper the clusters, which it would otherwise read from a pickle."""
     import scipy.sparse
 
     clusters = np.array(clusters)
     entries = np.arange(len(clusters))
-    # Without that file it has put a function that does nothing in its method's place.
+    # Without the pickle, the wrapper has replaced this method by a function that does nothing.
     del wrapper.extend_pointers_using_clusters
     wrapper.members = scipy.sparse.csr_matrix((np.ones(len(entries), int), (clusters, entries)))
     wrapper.cluster = torch.from_numpy(clusters.astype(np.int32))
@@ -127,7 +133,10 @@ def with_clusters(wrapper, clusters):
 
 
 def cut(text, tokenizer, documents, window):
-    """The first tokens of each document that come back as they were, and their text."""
+    """Returns the text and the tokens of windows at the beginnings of documents.
+
+    A window is used only if its text leads to the same number of tokens.
+    """
     texts, windows = [], []
     for document in knn_logits.read_corpus([text]):
         words = tokenizer.decode(tokenizer(document.text, verbose=False)["input_ids"][:window])
@@ -141,8 +150,8 @@ def cut(text, tokenizer, documents, window):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("store", help="with clusters")
-    parser.add_argument("text", help="held-out text, as for a corpus")
+    parser.add_argument("store", help="a datastore with clusters")
+    parser.add_argument("text", help="held-out text, in the form of a corpus")
     parser.add_argument("--without", required=True, help="the same store without clusters")
     parser.add_argument("--theirs", required=True, help="a checkout of knn-transformers")
     parser.add_argument("--rounds", type=int, default=5)

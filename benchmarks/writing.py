@@ -1,7 +1,8 @@
-"""What is written with a datastore's settings for writing, for scoring, and by the model alone.
+"""Compares texts that use a datastore's settings for writing, those for scoring, and no kNN.
 
-For each text: how much it repeats itself, whether it is blank, how much of it stands in the corpus
-word for word, and how much of the words that the memory brought their strongest source did.
+For each text it measures how much the text repeats itself, whether it is blank, and how much of it
+is in the corpus word for word. For words that come mostly from the memory it also measures the
+share of their strongest passage.
 
     python benchmarks/writing.py MODEL --store STORE HELD_OUT [--store STORE HELD_OUT ...] \
         [--prompts 100] [--show 3]
@@ -22,7 +23,7 @@ PROMPT, NEW = 48, 64
 
 
 def prompts_of(texts, tokenizer, number, seed):
-    """Prompts from random places of held-out documents, and the words that follow in them."""
+    """Takes prompts from random places of held-out documents, and the tokens that follow."""
     documents = [
         tokenizer(one.text, verbose=False)["input_ids"] for one in knn_logits.read_corpus([texts])
     ]
@@ -38,13 +39,13 @@ def prompts_of(texts, tokenizer, number, seed):
 
 
 def repeated(ids, n=4):
-    """The share of a text's n-grams that occurred in it before."""
+    """Returns the share of a text's n-grams that occurred in it before."""
     grams = [tuple(ids[at : at + n]) for at in range(len(ids) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def described(texts, blank, corpus, n=8):
-    """The figures of a set of texts, each a list of tokens."""
+    """Computes the figures of a set of texts, each of which is a list of tokens."""
     shares = [repeated(ids) for ids in texts]
     empty = [float(blank[torch.tensor(ids)].float().mean()) if ids else 1.0 for ids in texts]
     pairs = [pair for ids in texts for pair in itertools.pairwise(ids)]
@@ -59,7 +60,11 @@ def described(texts, blank, corpus, n=8):
 
 
 def write(model, tokenizer, prompts, processor=None, **settings):
-    """Continues all prompts, 25 at once; the new tokens, and traces where there is a processor."""
+    """Continues all prompts, 25 at a time.
+
+    Returns:
+        The new tokens of each prompt, and the traces if there is a processor.
+    """
     texts, traces = [], []
     for first in range(0, len(prompts), 25):
         ids = torch.tensor([prompt for prompt, _ in prompts[first : first + 25]])
@@ -81,7 +86,7 @@ def write(model, tokenizer, prompts, processor=None, **settings):
 
 
 def strongest(traces):
-    """The median share of the strongest passage in words that are mostly the memory's."""
+    """Returns the median share of the strongest passage, over tokens with an influence of 0.5."""
     shares = [
         token.neighbors[0].influence
         for sequence in traces
@@ -92,7 +97,7 @@ def strongest(traces):
 
 
 def measure(model, tokenizer, folder, texts, options):
-    """The figures for one datastore and one held-out text."""
+    """Measures the figures of one datastore and one held-out text."""
     store = knn_logits.Datastore(folder)
     prompts = prompts_of(texts, tokenizer, options.prompts, options.seed)
     blank = torch.tensor([not tokenizer.decode([one]).strip() for one in range(len(tokenizer))])

@@ -1,10 +1,10 @@
-"""The ∞-gram expert: what follows the longest end of a text that stands in the corpus.
+"""The ∞-gram predicts the token after the longest suffix of a text that occurs in the corpus.
 
-    p(y) = how often y follows it / how often it occurs
+    p(y) = how often y follows the suffix / how often the suffix occurs
 
 Liu et al. (2024), "Infini-gram: Scaling Unbounded n-gram Language Models to a Trillion Tokens",
-section 2. It needs no key, no search and no number of the model's; each vote is a place in the
-corpus where the text stands word for word.
+section 2. The ∞-gram needs no keys, no nearest-neighbor search and no model. Each vote is a place
+in the corpus that contains the suffix word for word.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from knn_logits.errors import DatastoreError
 from knn_logits.occurrences import Occurrences, Prefixes, join
 from knn_logits.opening import Indexes, hidden_entries
 
-# What an end of so many tokens or more counts where nobody has fitted it: between what is best for
-# PEPs and for WikiText-2 (LOG.md).
+# The default share of the ∞-gram for a suffix of at least so many tokens. The shares lie between
+# those that are best for PEPs and for WikiText-2 (LOG.md).
 LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13)
 SHARES = (0.02, 0.2, 0.22, 0.25, 0.28, 0.35, 0.5, 0.7)
-# Of an end that occurs more often, so many occurrences stand for all.
+# A suffix that occurs more often is represented by a sample of this many occurrences.
 MOST_OCCURRENCES = 1024
-# Ranges of more occurrences than are listed that are kept with what follows them.
+# How many of these samples are kept in memory.
 _KEPT = 128
-# Numbers that are looked at as they are, in place of a bisection.
+# Up to this many numbers are compared directly, which is faster than a bisection.
 _LOOKED_AT = 1 << 16
-# Where so many tokens match, the text may go on as the corpus does: so many are then compared at
-# once.
+# Once `_LONG` tokens match, the text probably copies the corpus. Then the next `_RUN` tokens are
+# compared at once.
 _LONG, _RUN = 4, 32
-# Texts whose occurrences are held at once where a text is scored.
+# Occurrences of this many tokens are held in memory at once while a text is scored.
 _ROWS_AT_ONCE = 128
 
 
 class SuffixIndex:
-    """Finds the longest end of a text in one datastore. Safe for threads.
+    """Finds the longest suffix of a text that occurs in one datastore. It is safe for threads.
 
     Args:
         store: A datastore with a suffix index.
-        without: Entries that are left out beside those of removed documents.
+        without: int64, entries that are ignored in addition to those of removed documents.
 
     Raises:
-        DatastoreError: when it has none.
+        DatastoreError: when the datastore has no suffix index.
     """
 
     def __init__(self, store: Datastore, without: Array | None = None) -> None:
@@ -63,7 +63,7 @@ class SuffixIndex:
                 f"`knn-logits index {store.folder} --suffixes`"
             )
         tokens = np.asarray(store.tokens)
-        # The token before each place, -1 where a document begins.
+        # The token before each place; -1 at the beginning of a document.
         self._before = np.empty(len(tokens), np.int32)
         self._before[1:] = tokens[:-1]
         self._before[store.documents.first] = -1
@@ -83,15 +83,19 @@ class SuffixIndex:
         self._known: OrderedDict[tuple[int, int], tuple[Array, Array, Array]] = OrderedDict()
 
     def _entries(self, places: Array) -> Array:
-        """int64, the entries whose tokens stand at some places."""
+        """Returns the entries of the tokens at some places, int64."""
         return places.astype(np.int64) - np.searchsorted(self._first, places, side="right")
 
     def ranges(self, prefixes: Prefixes) -> tuple[Array, Array, Array]:
-        """Where in the suffix order the longest end of each text stands.
+        """Finds the range of the longest suffix of each text in the suffix order.
+
+        Args:
+            prefixes: The texts.
 
         Returns:
-            Three arrays int64 [rows]: where the range begins, where it stops, and how many tokens
-            the end has. A text whose last token never occurs has the length 0, and no range.
+            Three arrays int64 [rows]: the beginning of the range, its end (exclusive), and the
+            number of tokens of the suffix. If a text's last token never occurs, its suffix has 0
+            tokens and the range is empty.
         """
         rows = len(prefixes)
         low, high, lengths = (np.zeros(rows, np.int64) for _ in range(3))
@@ -118,7 +122,7 @@ class SuffixIndex:
 
     @staticmethod
     def _asked(prefixes: Prefixes, rows: Array, lengths: Array) -> Array:
-        """int64, the token before the last `lengths` of each row's text, -1 for none."""
+        """Returns the token before the last `lengths` tokens of each text, int64; -1 for none."""
         places = prefixes.end[rows] - 1 - lengths[rows]
         inside = places >= prefixes.first[rows]
         found: Array = np.where(inside, prefixes.tokens[np.where(inside, places, 0)], -1)
@@ -127,7 +131,7 @@ class SuffixIndex:
     def _narrowed(
         self, low: Array, high: Array, lengths: Array, wanted: Array
     ) -> tuple[Array, Array]:
-        """The part of each range in which one more token is as wanted."""
+        """Narrows each range to the occurrences that the token `wanted` precedes."""
         widest = int((high - low).max())
         if widest * len(low) <= _LOOKED_AT:
             columns = low[:, None] + np.arange(widest)
@@ -143,7 +147,7 @@ class SuffixIndex:
         )
 
     def _bisected(self, low: Array, high: Array, lengths: Array, wanted: Array) -> Array:
-        """The first place of each range whose token at that depth is not below `wanted`."""
+        """Finds the first place of each range whose preceding token is not below `wanted`."""
         low, high = low.copy(), high.copy()
         open_ = np.flatnonzero(low < high)
         while len(open_):
@@ -158,9 +162,9 @@ class SuffixIndex:
     def _run(
         self, prefixes: Prefixes, rows: Array, low: Array, high: Array, lengths: Array
     ) -> Array:
-        """int64 [rows], how many more tokens the whole of each range shares with the text.
+        """Counts how many more tokens all occurrences of a range share with the text, int64 [rows].
 
-        What the first and the last of a range share, all of it shares, since it is sorted.
+        A range is sorted, so all occurrences share the tokens that the first and the last share.
         """
         steps = np.arange(_RUN)
         places = prefixes.end[rows, None] - 1 - lengths[rows, None] - steps
@@ -169,20 +173,21 @@ class SuffixIndex:
         same = wanted >= 0
         for edge in (low[rows], high[rows] - 1):
             there = self._order[edge].astype(np.int64)[:, None] - lengths[rows, None] - steps
-            # Behind a document's beginning nothing counts, whatever is looked at there.
+            # Tokens before a document's beginning are compared too, but the -1 there ends the run.
             same &= self._before[np.maximum(there, 0)] == wanted
         return np.where(same.all(axis=1), _RUN, np.argmin(same, axis=1))
 
     def find(self, prefixes: Prefixes, first_entry: int = 0) -> Occurrences:
-        """The occurrences of the longest end of each text, and their parts in its vote.
+        """Finds the occurrences of the longest suffix of each text, and their shares in its vote.
 
-        Of an end that occurs more than 1,024 times a sample is listed: for each token that follows
-        somewhere at least one occurrence, and others evenly spread. Each token's part in the vote
-        is exact; how it is shared among documents is the sample's.
+        If a suffix occurs more than 1,024 times, a sample is returned. The sample has at least one
+        occurrence for each token that follows the suffix, and others evenly spread. Each token's
+        share in the vote is exact. Only the division of this share among documents depends on the
+        sample.
 
         Args:
             prefixes: The texts.
-            first_entry: What is added to the entries.
+            first_entry: A number that is added to the entries.
         """
         low, high, lengths = self.ranges(prefixes)
         counts = high - low
@@ -205,7 +210,7 @@ class SuffixIndex:
         )
 
     def _listed(self, low: int, high: int) -> tuple[Array, Array, Array]:
-        """Entries, tokens and log weights of a range."""
+        """Returns the entries, tokens and log weights of a range."""
         count = high - low
         if count <= MOST_OCCURRENCES:
             places = self._order[low:high]
@@ -238,12 +243,13 @@ class SuffixIndex:
 
 
 class InfiniGram:
-    """The ∞-gram of one datastore or of several, read as one corpus.
+    """The ∞-gram of one or several datastores, which are read as one corpus.
 
     Args:
         stores: Datastores with a suffix index.
-        config: `infini_gram`, its share in the mixture, and `exclude`.
-        indexes: Keeps what is open.
+        config: The settings. `infini_gram` is the share of the ∞-gram in the mixture, and
+            `exclude` names documents that are ignored.
+        indexes: Keeps the suffix indexes open.
 
     Raises:
         DatastoreError: when a datastore has no suffix index.
@@ -261,20 +267,20 @@ class InfiniGram:
         self._lengths, self._shares = shares_by_length(stores[0], config.infini_gram)
 
     def find(self, prefixes: Prefixes) -> Occurrences:
-        """The occurrences of the longest end of each text; see `SuffixIndex.find`."""
+        """Finds the occurrences of the longest suffix of each text, as `SuffixIndex.find` does."""
         found = join([index.find(prefixes, first) for index, first in self._opened])
         return found.weighed(self.shares(found.lengths))
 
     def score(self, prefixes: Prefixes, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """How likely the tokens are that follow some texts.
+        """Computes the probability of the token that follows each text.
 
         Args:
             prefixes: The texts.
-            targets: int64 [rows], the tokens.
+            targets: int64 [rows], the tokens that follow.
 
         Returns:
-            log p by the ∞-gram, float32 [rows], -inf where it gives a token no vote; and tokens of
-            the end that occurs, int64 [rows].
+            The ∞-gram's log-probability, float32 [rows], which is -inf for a token without a vote;
+            and the number of tokens of the longest suffix, int64 [rows].
         """
         logs, lengths = [], []
         for first in range(0, len(targets), _ROWS_AT_ONCE):
@@ -285,10 +291,11 @@ class InfiniGram:
         return torch.cat(logs), torch.cat(lengths)
 
     def shares(self, lengths: Tensor) -> Tensor:
-        """float32 [rows], how much the ∞-gram counts; 0 where nothing occurs.
+        """Returns the share of the ∞-gram in the mixture, float32 [rows].
 
         Args:
-            lengths: int64 [rows], tokens of the ends that occur.
+            lengths: int64 [rows], the number of tokens of the suffixes. A length of 0 has the share
+                0.
         """
         places = torch.bucketize(lengths, self._lengths, right=True)
         return self._shares[places]
@@ -297,7 +304,16 @@ class InfiniGram:
 def shares_by_length(
     store: Datastore, given: float | Literal["auto"] | None
 ) -> tuple[Tensor, Tensor]:
-    """Lengths ascending, int64 [n]; and the shares below the first and from each, [n + 1]."""
+    """Returns the shares of the ∞-gram by the length of the suffix.
+
+    Args:
+        store: The datastore, which may have fitted shares.
+        given: A share for all lengths, or "auto" for the datastore's shares or the default ones.
+
+    Returns:
+        Ascending lengths, int64 [n]; and shares, float32 [n + 1]. The first share is that of a
+        suffix shorter than all lengths, and the others are those from each length on.
+    """
     record = store.manifest.infini_gram
     lengths: tuple[int, ...]
     shares: tuple[float, ...]
@@ -311,15 +327,16 @@ def shares_by_length(
 
 
 def without_padding(ids: Tensor, config: Any) -> Tensor:
-    """Texts in which padding at the beginning is no token.
+    """Replaces padding at the beginning of texts by -1.
 
     Args:
-        ids: int64 [rows, length]; tokens that are none are negative.
-        config: The model's settings for `generate()`, which name what pads; None for none.
+        ids: int64 [rows, length], the texts. Negative numbers are not tokens.
+        config: The model's settings for `generate()`, which name the padding token; None for none.
 
     Returns:
-        int64 [rows, length], -1 where a text has not begun. A text that itself begins with the
-        token for padding loses it, so that it is read alike alone and in a batch.
+        int64 [rows, length], the texts with -1 before their beginning. If a text itself begins
+        with the padding token, this token is replaced as well. So a text is read in the same way
+        alone and in a batch.
     """
     end = getattr(config, "eos_token_id", None)
     pads = [getattr(config, "pad_token_id", None), *(end if isinstance(end, list) else [end])]

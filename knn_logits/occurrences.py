@@ -1,6 +1,6 @@
-"""`Occurrences`: where the longest end of a text stands in a corpus, and what follows it there.
+"""`Occurrences` are the places of a corpus that contain the longest suffix of a text.
 
-Tensors and arrays only: nothing here knows of models or files.
+This module has only tensors and arrays. It does not know of models or files.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Prefixes:
     """The text before each of some tokens.
 
     Attributes:
-        tokens: int64 [any number], the texts, one after another. A negative number is no token,
-            and ends what is looked at.
-        first: int64 [rows], where each row's text begins.
-        end: int64 [rows], behind its last token.
+        tokens: int64 [any number], the texts, one after another. A negative number is not a token,
+            and no suffix extends beyond it.
+        first: int64 [rows], the place in `tokens` of the first token of each row's text.
+        end: int64 [rows], the place after its last token.
     """
 
     tokens: Array
@@ -35,20 +35,20 @@ class Prefixes:
         return len(self.end)
 
     def __getitem__(self, rows: Tensor | Array | slice) -> Prefixes:
-        """The texts of some rows."""
+        """Returns the texts of some rows."""
         own = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
         return Prefixes(self.tokens, self.first[own], self.end[own])
 
     @classmethod
     def of_steps(cls, ids: Tensor, positions: int) -> Prefixes:
-        """The texts of the last steps of a batch.
+        """Returns the texts of the last steps of a batch.
 
         Args:
             ids: int64 [rows, length], the texts up to the last step.
-            positions: Steps in a row that are asked about.
+            positions: Number of consecutive steps.
 
         Returns:
-            `rows * positions` texts, all rows of a position after another.
+            `rows * positions` texts. All rows of the first position come first.
         """
         rows, length = ids.shape
         first = np.tile(np.arange(rows, dtype=np.int64) * length, positions)
@@ -58,16 +58,16 @@ class Prefixes:
 
 @dataclass(frozen=True)
 class Occurrences:
-    """The occurrences of the longest end of some texts that occurs at all; each one votes.
+    """The occurrences of the longest suffix of each text. Each occurrence votes.
 
     Attributes:
-        ids: int64 [rows, n], entries, -1 for padding.
-        values: int64 [rows, n], the token that follows there.
-        log_weights: float32 [rows, n], log of each one's part in the row's vote; -inf for padding.
-            They sum to 1 in a row, or are all 0 where nothing occurs.
-        lengths: int64 [rows], tokens of the end that occurs; 0 for none.
-        counts: int64 [rows], how often it occurs.
-        shares: float32 [rows], how much these votes count in the mixture.
+        ids: int64 [rows, n], the entries; -1 for padding.
+        values: int64 [rows, n], the token that follows each occurrence.
+        log_weights: float32 [rows, n], the log of each occurrence's share in the vote; -inf for
+            padding. The shares of a row sum to 1, or are all 0 if nothing occurs.
+        lengths: int64 [rows], the number of tokens of the suffix; 0 if nothing occurs.
+        counts: int64 [rows], how often the suffix occurs.
+        shares: float32 [rows], the share of these votes in the mixture.
     """
 
     ids: Tensor
@@ -78,7 +78,7 @@ class Occurrences:
     shares: Tensor
 
     def __getitem__(self, rows: Tensor | slice) -> Occurrences:
-        """Those of some rows."""
+        """Returns the occurrences of some rows."""
         there = rows if isinstance(rows, slice) else rows.to(self.ids.device)
         return Occurrences(
             self.ids[there],
@@ -90,7 +90,7 @@ class Occurrences:
         )
 
     def to(self, device: torch.device | str) -> Occurrences:
-        """The same with all tensors on `device`."""
+        """Returns the same with all tensors on `device`."""
         return Occurrences(
             self.ids.to(device),
             self.values.to(device),
@@ -101,18 +101,19 @@ class Occurrences:
         )
 
     def weighed(self, shares: Tensor) -> Occurrences:
-        """The same with other shares in the mixture, float32 [rows]."""
+        """Returns the same with other shares in the mixture, float32 [rows]."""
         return replace(self, shares=shares)
 
 
 def join(parts: list[Occurrences]) -> Occurrences:
-    """What several corpora hold of the same texts, as if they were one corpus.
+    """Joins the occurrences in several corpora, as if these were one corpus.
 
     Args:
-        parts: Of each corpus; the entries count through all of them.
+        parts: The occurrences of the same texts in each corpus. Their entries are numbered across
+            all corpora.
 
     Returns:
-        The occurrences of the longest end that any of them holds.
+        The occurrences of the longest suffix that any of the corpora contains.
     """
     if len(parts) == 1:
         return parts[0]

@@ -1,7 +1,7 @@
 """Writes the files of a Hub Space into a folder: python space/make.py build/space
 
-A Space installs `requirements.txt` and runs `app/app.py`. Its front matter stands in a README of
-its own, `space/README.md`, so that the repository's README has none.
+A Space installs `requirements.txt` and runs `app/app.py`. Its front matter is in `space/README.md`,
+so that the repository's README needs none.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-# What the page runs on, and the licence that goes with it.
+# The parts of the repository that the page needs, and the licence.
 PARTS = ("app", "knn_logits", "datastores/demo", "requirements.txt", "LICENSE")
 _NOT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", ".*")
 
 
 def make_space(folder: Path) -> list[str]:
-    """Writes the files into a folder, which may not exist yet.
+    """Writes the files into a folder.
 
     Args:
-        folder: Where the Space's files go; a new or an empty folder.
+        folder: The folder for the Space's files, which is new or empty.
 
     Returns:
         The paths of the files, relative to the folder.
 
     Raises:
-        FileExistsError: when the folder holds something already.
+        FileExistsError: when the folder is not empty.
     """
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: delete it, or name another folder")

@@ -1,4 +1,4 @@
-"""RetoMaton as the paper's sections 3 and 4 have it, with sets and loops."""
+"""A re-derivation of RetoMaton from the paper's sections 3 and 4, with sets and loops."""
 
 import math
 from collections import Counter
@@ -8,7 +8,7 @@ from handmade import naive_entries
 
 
 def documents_of(store):
-    """The tokens of each document."""
+    """Returns the tokens of each document."""
     table = store.documents
     return [
         store.tokens[first : first + length].tolist()
@@ -21,7 +21,7 @@ def concatenated(store):
 
 
 class ByTheBook:
-    """The automaton as the paper has it: sets of entries, one text, one token at a time."""
+    """The paper's automaton, with sets of entries. It reads one text, token by token."""
 
     def __init__(self, store, config):
         entries = naive_entries(documents_of(store), concatenate=concatenated(store))
@@ -47,14 +47,14 @@ class ByTheBook:
         return -float(state @ key)
 
     def search(self, state):
-        """The k nearest of all entries, and how far each is."""
+        """Returns the k nearest of all entries, with their distances."""
         everything = sorted(
             (self.distance(state, i), i) for i in range(len(self.value)) if i not in self.removed
         )
         return {i: far for far, i in everything[: self.config.k]}
 
     def step(self, state, token):
-        """The candidates of a state, reached by a token from the state before."""
+        """Returns the candidates of a state, which a token reached from the state before."""
         state = state.double().numpy()
         right = sorted((far, i) for i, far in self.last.items() if self.value[i] == token)
         pointers = [
@@ -79,7 +79,7 @@ class ByTheBook:
         return self.last
 
     def votes(self):
-        """p_kNN of each token that the last step's candidates vote for."""
+        """Returns p_kNN of each token that the last step's candidates vote for."""
         nearest = min(self.last.values())
         weights = {
             i: math.exp(-(far - nearest) / self.config.temperature)

@@ -1,4 +1,4 @@
-"""The command line called from tests, and a corpus for it."""
+"""Calls the command line from tests, and writes a corpus for it."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Small models, a tokenizer and datastores that tests share. Nothing here needs a network."""
+"""Small models, tokenizers and datastores that tests share. None of them needs a network."""
 
 import copy
 import importlib
@@ -8,18 +8,19 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# Read when PyTorch and FAISS are loaded. Threads for such small numbers cost more than they bring,
-# most of all where other tests run beside these.
+# PyTorch and FAISS read this when they are loaded. With data as small as here several threads are
+# slower than one, above all while other tests run.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
 from hypothesis import settings
 
-# These modules hold assertions too; their failures should show the values.
+# These modules have assertions too, whose failures should show the values.
 pytest.register_assert_rewrite("corpus_files", "mixture_reference")
 
-# The same examples each time, so that a red run is a change's own; "explore" looks for new ones.
+# The examples are the same each time, so a test fails only because of a change. The profile
+# "explore" looks for new examples.
 settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=400)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
@@ -54,13 +55,13 @@ def _few_threads():
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory):
-    """Keeps what the tests find out about their datastores out of the user's cache."""
+    """Gives the tests a cache of their own, so that they leave the user's alone."""
     os.environ["KNN_LOGITS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    """A byte-level BPE of 384 tokens, trained on the spot."""
+    """A byte-level BPE tokenizer of 384 tokens, which is trained here."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -80,7 +81,7 @@ def tokenizer():
 
 
 def make_gpt2(seed=0, layers=2, width=32, vocabulary=384, **settings):
-    """A GPT-2 with random weights, large enough that its states differ from token to token."""
+    """Makes a GPT-2 with random weights, so large that the states of tokens differ."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(seed)
@@ -104,13 +105,13 @@ def make_gpt2(seed=0, layers=2, width=32, vocabulary=384, **settings):
 
 @pytest.fixture(scope="session")
 def model():
-    """The model that the shared datastore belongs to. Never change it; hooks must come off."""
+    """The model that built the shared datastore. Never change it, and remove all hooks."""
     return make_gpt2()
 
 
 @pytest.fixture(scope="session")
 def store(model, tokenizer, tmp_path_factory):
-    """An exact datastore of `TEXTS`, the documents' ids "0" to "7"."""
+    """An exact datastore of `TEXTS`. The ids of its documents are "0" to "7"."""
     import knn_logits
 
     return knn_logits.build_datastore(
@@ -126,7 +127,7 @@ def store(model, tokenizer, tmp_path_factory):
 
 
 def make_marian(seed=0, layers=2, width=32, vocabulary=384, **settings):
-    """A Marian with random weights, whose decoder's states differ with the source."""
+    """Makes a Marian model with random weights, whose decoder states depend on the source."""
     from transformers import MarianConfig, MarianMTModel
 
     torch.manual_seed(seed)
@@ -156,13 +157,13 @@ def make_marian(seed=0, layers=2, width=32, vocabulary=384, **settings):
 
 @pytest.fixture(scope="session")
 def marian():
-    """The encoder-decoder model that the datastore of pairs belongs to. Never change it."""
+    """The encoder-decoder model that built the datastore of pairs. Never change it."""
     return make_marian()
 
 
 @pytest.fixture(scope="session")
 def pair_tokenizer():
-    """A byte-level BPE of 384 tokens that ends a text with </s>, as encoder-decoder models do."""
+    """A byte-level BPE tokenizer of 384 tokens. It ends a text with </s>, as such models do."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -183,7 +184,7 @@ def pair_tokenizer():
 
 
 def pair_documents():
-    """`PAIRS` as documents, their ids "p0" to "p7"."""
+    """Returns `PAIRS` as documents, with the ids "p0" to "p7"."""
     import knn_logits
 
     return [
@@ -210,7 +211,7 @@ def pair_store(marian, pair_tokenizer, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def marian_folder(pair_tokenizer, tmp_path_factory):
-    """The encoder-decoder model and its tokenizer, saved. Never change the folder."""
+    """A folder with the encoder-decoder model and its tokenizer. Never change it."""
     folder = tmp_path_factory.mktemp("models") / "marian"
     make_marian().save_pretrained(folder)
     pair_tokenizer.save_pretrained(folder)
@@ -219,13 +220,13 @@ def marian_folder(pair_tokenizer, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def demo_folder(tmp_path_factory):
-    """Where the demo's datastores are built once, for its own tests and for those of the page."""
+    """The folder of the demo's datastores. The demo's tests and the page's tests share it."""
     return tmp_path_factory.mktemp("demo")
 
 
 @pytest.fixture
 def short_training(monkeypatch):
-    """Trains gates for a tenth of the steps: for tests of what is done with a gate."""
+    """Trains gates with a tenth of the steps, for tests that only need some gate."""
     from knn_logits.gating import fitting
 
     whole = fitting.trained
@@ -238,13 +239,13 @@ def short_training(monkeypatch):
 
 @pytest.fixture
 def mine(model):
-    """A model of the test's own, with the weights that the datastore knows."""
+    """A copy of the model that a test may change."""
     return copy.deepcopy(model)
 
 
 @pytest.fixture(scope="session")
 def model_folder(tokenizer, tmp_path_factory):
-    """The model and its tokenizer, saved. Never change the folder."""
+    """A folder with the model and its tokenizer. Never change it."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
     make_gpt2().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -260,7 +261,7 @@ def ids(tokenizer):
 
 @pytest.fixture
 def knn(model, store):
-    """A processor with the settings that the reference knows."""
+    """A processor with the settings of the reference."""
     from mixture_reference import LMBDA, TEMPERATURE, K
 
     import knn_logits
@@ -273,7 +274,7 @@ def knn(model, store):
 
 @pytest.fixture(scope="session")
 def memory(store):
-    """The datastore's keys in float64 and its values, for the reference."""
+    """The datastore's keys in float64, and its values, which the reference needs."""
     import numpy as np
 
     ids = np.arange(len(store))
@@ -285,7 +286,7 @@ def development_data():
     """The folder of development data, for tests marked `shared`."""
     folder = os.environ.get("KNN_LOGITS_DEV_DATA")
     if not folder:
-        pytest.skip("KNN_LOGITS_DEV_DATA names no folder of development data")
+        pytest.skip("KNN_LOGITS_DEV_DATA is not set: it names the folder of development data")
     return folder
 
 
@@ -296,7 +297,7 @@ def run(monkeypatch, capsys):
 
     from commands import call
 
-    # The command line says warnings in its own way; the next test hears them as before.
+    # The command line changes the logging of warnings, which is restored for the next test.
     logger = logging.getLogger("knn_logits")
     before = logger.handlers, logger.propagate
     yield lambda *args: call(monkeypatch, capsys, *args)
@@ -305,7 +306,7 @@ def run(monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def scripts():
-    """Each of the demo's modules by its name; gone from `sys.modules` afterwards."""
+    """The demo's modules by name. They are removed from `sys.modules` afterwards."""
     demo = Path(__file__).parents[1] / "datastores" / "demo"
     names = [file.stem for file in demo.glob("*.py")]
     with pytest.MonkeyPatch.context() as patch:

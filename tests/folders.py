@@ -1,4 +1,4 @@
-"""Looking at a datastore's folder, and changing it so that its hashes fit again."""
+"""Reads a datastore's folder, and changes it so that its hashes fit again."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from knn_logits.datastore.manifest import Manifest, _checksum
 
 
 def names(folder):
-    """The files of a folder; the lock says nothing about its content."""
+    """Lists the files of a folder, without the lock."""
     return sorted(path.name for path in folder.iterdir() if path.name != layout.LOCK)
 
 
@@ -22,14 +22,14 @@ def hashes(folder):
 
 
 def one_line(caught):
-    """The message of a refusal, which is a single line."""
+    """Returns the message of an error, after checking that it is a single line."""
     text = str(caught.value)
     assert "\n" not in text
     return text
 
 
 def write_content(folder, content):
-    """Writes a manifest that may be wrong in anything but its checksum."""
+    """Writes any content as a manifest, with a checksum that fits."""
     content = {name: value for name, value in content.items() if name != "checksum"}
     content["checksum"] = _checksum(content)
     (folder / layout.MANIFEST).write_text(json.dumps(content))
@@ -45,7 +45,7 @@ def change(folder, **fields):
 
 
 def refit(folder, **fields):
-    """Makes the manifest's record of each file fit what the file now is, like a publisher would."""
+    """Updates the manifest's record of each file to the file's present content."""
     content = read_content(folder)
     files = []
     for record in content["files"]:
@@ -62,7 +62,7 @@ def refit(folder, **fields):
 
 
 def with_manifest(store, **fields):
-    """The same files under another valid manifest."""
+    """Writes another valid manifest for the same files."""
     Manifest.model_validate(store.manifest.model_copy(update=fields).model_dump()).write(
         store.folder
     )

@@ -1,4 +1,4 @@
-"""Neighbors for tests of gates, and the meta-k network once more, from the paper and with lists."""
+"""Neighbors for tests of gates, and a re-derivation of the paper's meta-k network with lists."""
 
 import math
 
@@ -15,14 +15,14 @@ KS = (1, 2, 4, 8, 16)
 
 @st.composite
 def rows_of_neighbors(draw):
-    """A metric, and rows of (ids, distances, values, the model's log-probabilities)."""
+    """Draws a metric, and rows of (ids, distances, values, the model's log-probabilities)."""
     metric = draw(st.sampled_from(["l2", "ip", "cosine"]))
     vocabulary, k = draw(st.integers(1, 6)), draw(st.integers(0, 20))
     rows = []
     for _ in range(draw(st.integers(1, 3))):
         number = draw(st.integers(0, k))
         near = st.integers(0, 400) if metric == "l2" else st.integers(-400, 400)
-        # All different, since which of two equally near ones is the nearest is nobody's promise.
+        # All distances differ, since the order of equally near neighbors is not defined.
         distances = draw(st.lists(near, min_size=number, max_size=number, unique=True))
         scores = [draw(st.floats(-30, 30, width=32)) for _ in range(vocabulary)]
         scores[draw(st.integers(0, vocabulary - 1))] = 5.0
@@ -49,7 +49,7 @@ def neighbors_of(rows):
 
 
 def naive_features(ids, distances, values, metric, log_p):
-    """What a `LearnedGate` reads of one row, from lists."""
+    """Computes the features of a `LearnedGate` for one row, from lists."""
     entropy = -sum(math.exp(one) * one for one in log_p if one > -math.inf)
     model = [max(log_p), entropy]
     places = nearest_places(ids, distances, metric)
@@ -67,7 +67,7 @@ def naive_features(ids, distances, values, metric, log_p):
 
 
 def nearest_places(ids, distances, metric):
-    """The places of what was found, the nearest first."""
+    """Returns the places of the neighbors without padding, the nearest first."""
     found = [
         (distance if metric == "l2" else -distance, place)
         for place, (one, distance) in enumerate(zip(ids, distances, strict=True))
@@ -90,7 +90,7 @@ def naive_meta_k_features(ids, distances, values, metric, log_p, ks=KS):
 
 
 def naive_shares(gate, features):
-    """a_0, a_1, ... of one row."""
+    """Computes the shares a_0, a_1, ... of one row."""
     one = {name: array.astype(np.float64) for name, array in gate.to_arrays().items()}
     inside = np.tanh(
         one["hidden"] @ ((np.array(features) - one["mean"]) / one["scale"]) + one["hidden_bias"]
@@ -100,7 +100,7 @@ def naive_shares(gate, features):
 
 
 def naive_vote(gate, ids, distances, values, metric, log_p, temperature):
-    """λ of one row, and each neighbor's weight: a_j p_kNN added up over the sets."""
+    """Computes λ of one row and each neighbor's weight, which sums a_j p_kNN over the sets."""
     features = naive_meta_k_features(ids, distances, values, metric, log_p, gate.ks)
     shares = naive_shares(gate, features)
     places = nearest_places(ids, distances, metric)
@@ -117,7 +117,7 @@ def naive_vote(gate, ids, distances, values, metric, log_p, temperature):
 
 
 def random_meta_k(metric="l2", ks=KS, units=4, seed=0, blind=()):
-    """A gate for distances of some ten to fifty; to some features it can be blind."""
+    """Makes a random gate for distances of about ten to fifty. It ignores the features `blind`."""
     rng = np.random.default_rng(seed)
     inputs, outputs = 6 + 2 * len(ks), 1 + len(ks)
     scale = np.full(inputs, 2.0)

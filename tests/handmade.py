@@ -1,4 +1,4 @@
-"""Datastores written token by token, without a model."""
+"""Writes datastores token by token, without a model."""
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def make_store(
     with_keys=True,
     vocabulary=100,
 ):
-    """A finished datastore of documents given as lists of tokens; keys are random unless given."""
+    """Makes a datastore of documents, which are lists of tokens. The default keys are random."""
     with begin(folder, "build", {}, overwrite=True) as job:
         writer = write_tokens(job, documents, concatenate=concatenate, vocabulary=vocabulary)
         entries = writer.contexts().entries
@@ -88,7 +88,7 @@ def make_store(
 
 
 def naive_entries(documents, *, concatenate=False):
-    """(place of the entry's token in the text, number of its document, its token), by a loop."""
+    """Lists the entries as (place of the token in the text, number of its document, token)."""
     entries = []
     place = 0
     for number, tokens in enumerate(documents):

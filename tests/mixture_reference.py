@@ -1,7 +1,7 @@
 """A plain reference for each token's log-probability in a generated text.
 
-It scores the finished sequence in one forward pass without a cache, searches all keys in float64
-with NumPy, and mixes in float64.
+The reference scores the finished sequence in one forward pass without a cache. It searches all keys
+and mixes in float64, with NumPy.
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ def log_p_knn(states, memory, vocabulary):
 
 
 def reference(model, memory, sequence, mask=None, unconditional=None, guidance=1.0):
-    """log p of each token after the first, float64 [tokens - 1]."""
+    """Computes log p of each token after the first, float64 [tokens - 1]."""
     inputs = {"input_ids": sequence[None]}
     if mask is not None:
         inputs["attention_mask"] = mask[None]
@@ -58,7 +58,7 @@ def reference(model, memory, sequence, mask=None, unconditional=None, guidance=1
 
 
 def used(output, number, start, beams=False):
-    """log-probabilities that generate() worked with for a sequence's new tokens."""
+    """Returns the log-probabilities that generate() used for a sequence's new tokens."""
     out = []
     for step, scores in enumerate(output.scores):
         if start + step >= output.sequences.shape[1]:
@@ -95,7 +95,7 @@ def check(
         length = start + len(got)
         branch = {}
         if guidance != 1.0:
-            # The other branch saw the negative prompt, or the last prompt token, and what followed.
+            # The other branch saw the negative prompt or the last prompt token, and the new tokens.
             before = sequence[start - 1 : start] if negative is None else negative
             ids = torch.cat([before, sequence[start:length]])
             branch = {"unconditional": (ids, start - 1), "guidance": guidance}

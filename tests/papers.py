@@ -1,4 +1,4 @@
-"""kNN-LM once more, from the papers' equations, in float64 and with a dictionary of votes."""
+"""A re-derivation of kNN-LM from the papers' equations, in float64 with a dictionary of votes."""
 
 import math
 
@@ -13,7 +13,7 @@ FAR = {"l2": INF, "ip": -INF, "cosine": -INF}
 
 
 def paper_weights(ids, distances, metric, temperature):
-    """w_i of one row, 0 for padding."""
+    """Computes w_i of one row; 0 for padding."""
     sign = -1.0 if metric == "l2" else 1.0
     found = [sign * d / temperature for one, d in zip(ids, distances, strict=True) if one >= 0]
     peak = max(found, default=0.0)
@@ -25,7 +25,7 @@ def paper_weights(ids, distances, metric, temperature):
 
 
 def paper_votes(weights, values):
-    """p_kNN of one row: token -> sum of the weights of its neighbors."""
+    """Computes p_kNN of one row, which is the sum of the neighbors' weights for each token."""
     votes = {}
     for weight, value in zip(weights, values, strict=True):
         if weight > 0.0:
@@ -50,7 +50,7 @@ def make(ids, distances, values, **settings):
 
 @st.composite
 def cases(draw, metrics=("l2", "ip", "cosine"), rows=(1, 4), forbidden=False):
-    """A vocabulary, model scores, and neighbors of a few rows, padding last."""
+    """Draws neighbors and log-probabilities of a few rows, with padding last, and settings."""
     metric = draw(st.sampled_from(metrics))
     vocabulary = draw(st.integers(1, 9))
     number = draw(st.integers(*rows))

@@ -1,11 +1,11 @@
-"""Walks real text through a datastore by RetoMaton, and by the paper's sections 3 and 4 with sets.
+"""Compares RetoMaton on real text with a re-derivation of the paper's sections 3 and 4.
 
     python tests/rederivation.py MODEL STORE TEXT --steps 2000
 
 Each state comes from the model, with at least half a window of the text before it. At every step
-both must have the same candidates, search or not search alike, and give each token of the
-vocabulary the same probability. With `--search index` the datastore's index answers both; with
-`--search exact` the entries are compared one and all, by the re-derivation in float64.
+both must have the same candidates, make the same decision to search, and give each token of the
+vocabulary the same probability. With `--search index` the datastore's index answers both. With
+`--search exact` all entries are compared, and the re-derivation does this in float64.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ WINDOW, STRIDE = 512, 256
 
 
 class AtScale(ByTheBook):
-    """The automaton with distances by the array, since one by one takes seconds a search.
+    """The re-derived automaton with distances computed in arrays, since loops would take seconds.
 
     Args:
-        retriever: Its index answers the searches; None compares all keys in float64.
+        store: The datastore.
+        config: The settings.
+        retriever: A retriever whose index answers the searches; None compares all keys in float64.
     """
 
     def __init__(self, store, config, retriever=None):
@@ -52,7 +54,7 @@ class AtScale(ByTheBook):
         return {int(i): float(far[i]) for i in nearest}
 
     def far(self, state):
-        """float64 [entries], the smaller the nearer."""
+        """Returns a number for each entry that is smaller for nearer entries, float64 [entries]."""
         if self.metric == "l2":
             parts = np.array_split(self.keys, 1 + len(self.keys) // 8192)
             return np.concatenate([np.square(part - state).sum(-1) for part in parts])
@@ -62,7 +64,7 @@ class AtScale(ByTheBook):
 
 
 def states_of(model, tokenizer, text, steps):
-    """The first tokens of a text, and the state and the model's log-probabilities after each."""
+    """Returns the first tokens of a text, with the state and the log-probabilities after each."""
     ids = tokenizer(text, verbose=False)["input_ids"][: steps + 1]
     states, log_p = [], []
     for piece in stream([np.array(ids, np.int32)], WINDOW, STRIDE):
@@ -74,7 +76,7 @@ def states_of(model, tokenizer, text, steps):
 
 
 def compare(ids, states, log_p_lm, retriever, book, counts):
-    """Walks one text and adds what was found to the counts."""
+    """Compares all steps of one text, and adds the differences to the counts."""
     for step, state in enumerate(states):
         found = retriever.search_steps(state[None, None], ids[:, : step + 1])
         before = book.searches
@@ -101,7 +103,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("store")
-    parser.add_argument("text", help="text that is not the datastore's")
+    parser.add_argument("text", help="a text that is not in the datastore")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--search", choices=["index", "exact"], default="index")
     parser.add_argument("--k", type=int, default=1024)

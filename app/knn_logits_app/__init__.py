@@ -1,7 +1,7 @@
-"""The page that shows a language model with and without kNN, and the source of every word.
+"""The page shows a language model with and without kNN, and the source of every word.
 
-It uses the public names of `knn_logits` only. `launch` starts it; `Library` is a model with its
-datastores. Neither loads gradio before it is called.
+It uses only the public names of `knn_logits`. `launch` starts the page, and a `Library` is a model
+with its datastores. Importing this package does not load gradio.
 """
 
 from __future__ import annotations

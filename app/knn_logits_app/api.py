@@ -1,7 +1,8 @@
-"""The named endpoints, for `gradio_client`, plain HTTP and MCP: typed functions without a state.
+"""Adds the named endpoints for `gradio_client`, plain HTTP and MCP.
 
-Each has a check that runs before the queue: a request that is not allowed is answered with the
-status 400 and one line.
+The endpoints are typed functions without a state. Each has a check that runs before the queue. A
+request that is not allowed is answered with one line and the status 400. The docstrings of the
+endpoints are shown to callers. gradio shows only the first line of an argument's description.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from knn_logits_app.session import Answer, friendly
 if TYPE_CHECKING:
     from knn_logits_app.layout import Server
 
-# Passages that may be asked for, and sources that a summary names.
+# The most passages of a token that a request may ask for, and the most sources in a summary.
 MOST_PASSAGES, _SUMMED = 20, 3
 
 
@@ -33,7 +34,7 @@ def add_api(page: Any, server: Server) -> None:
 
     Args:
         page: The page.
-        server: What they work with.
+        server: The models and visitors that the endpoints work with.
     """
     session = server.session
     library = session.first
@@ -81,22 +82,22 @@ def add_api(page: Any, server: Server) -> None:
     ) -> dict[str, Any]:
         """Continue a text with kNN, and name the passages behind each token.
 
-        An encoder-decoder model, such as one that translates, writes to the prompt instead.
+        An encoder-decoder model, such as a translation model, takes the prompt as the source.
 
         Args:
-            prompt: The text to continue, or the source to write to.
-            stores: Datastores to look into, by name; the first one when none is named.
-            knn: Whether to look anything up.
-            compare: Write without kNN as well.
-            k: Neighbors a query; the datastore's setting when not given, as for the next two.
-            lmbda: Weight of the neighbors, from 0 to 1.
-            temperature: Of the softmax over the neighbors, above 0.
-            new_tokens: Tokens to write, at most.
-            sample: Draw tokens instead of taking the likeliest.
-            sampling_temperature: Of the drawing.
-            top_p: Nucleus of the drawing.
-            seed: Of the drawing.
-            max_neighbors: Passages named for a token.
+            prompt: The text to continue, or the source of an encoder-decoder model.
+            stores: Names of the datastores to search; default: the first datastore.
+            knn: Whether to use the memory.
+            compare: Whether to write a text without kNN as well.
+            k: Neighbors of each query; default: the datastore's setting.
+            lmbda: Weight of the neighbors, from 0 to 1; default: the datastore's setting.
+            temperature: Temperature of the neighbors' softmax, above 0; default: the datastore's.
+            new_tokens: The most tokens to write.
+            sample: Whether to sample tokens. Otherwise the likeliest token is taken.
+            sampling_temperature: Temperature of the sampling.
+            top_p: The probability mass that is sampled from (nucleus sampling).
+            seed: Seed of the sampling.
+            max_neighbors: The most passages that are named for each token.
         """
         wanted = wanted_of(
             prompt, stores, knn, compare, k, lmbda, temperature, new_tokens, sample,
@@ -107,7 +108,7 @@ def add_api(page: Any, server: Server) -> None:
             answers = frame
         answer = answers.get("knn") or answers["lm"]
         content: dict[str, Any] = {"prompt": prompt, "text": answer.text}
-        # Without kNN the one text is both.
+        # Without kNN there is only the text of the model alone.
         if compare:
             content["text_without_knn"] = answers["lm"].text
         content["summary"] = summary(answer)
@@ -127,15 +128,15 @@ def add_api(page: Any, server: Server) -> None:
         temperature: float | None = None,
         max_neighbors: int = 3,
     ) -> dict[str, Any]:
-        """Name the passages that speak for each token of a text that exists already.
+        """Name the passages that support each token of a text that exists already.
 
         Args:
-            text: Any text of at least two tokens.
-            stores: Datastores to look into, by name; the first one when none is named.
-            k: Neighbors a query; the datastore's setting when not given, as for the next two.
-            lmbda: Weight of the neighbors, from 0 to 1.
-            temperature: Of the softmax over the neighbors, above 0.
-            max_neighbors: Passages named for a token.
+            text: A text of at least two tokens.
+            stores: Names of the datastores to search; default: the first datastore.
+            k: Neighbors of each query; default: the datastore's setting.
+            lmbda: Weight of the neighbors, from 0 to 1; default: the datastore's setting.
+            temperature: Temperature of the neighbors' softmax, above 0; default: the datastore's.
+            max_neighbors: The most passages that are named for each token.
         """
         return explained(None, text, stores, k, lmbda, temperature, max_neighbors)
 
@@ -148,16 +149,16 @@ def add_api(page: Any, server: Server) -> None:
         temperature: float | None = None,
         max_neighbors: int = 3,
     ) -> dict[str, Any]:
-        """Name the passages that speak for each token of what was written to a source.
+        """Name the passages that support each token of a target, such as a translation.
 
         Args:
-            source: What the model reads.
-            text: What was written to it, such as its translation.
-            stores: Datastores to look into, by name; the first one when none is named.
-            k: Neighbors a query; the datastore's setting when not given, as for the next two.
-            lmbda: Weight of the neighbors, from 0 to 1.
-            temperature: Of the softmax over the neighbors, above 0.
-            max_neighbors: Passages named for a token.
+            source: The source that the model reads.
+            text: The target of the source, such as its translation.
+            stores: Names of the datastores to search; default: the first datastore.
+            k: Neighbors of each query; default: the datastore's setting.
+            lmbda: Weight of the neighbors, from 0 to 1; default: the datastore's setting.
+            temperature: Temperature of the neighbors' softmax, above 0; default: the datastore's.
+            max_neighbors: The most passages that are named for each token.
         """
         how = (stores, k, lmbda, temperature, max_neighbors)
         return explained(text_of(source, "source"), text, *how)
@@ -172,11 +173,11 @@ def add_api(page: Any, server: Server) -> None:
         """Measure the perplexity of a text without and with kNN, and under a grid of λ and τ.
 
         Args:
-            text: A text, best one that the datastores do not hold.
-            stores: Datastores to look into, by name; the first one when none is named.
-            k: Neighbors a query; the datastore's setting when not given, as for the next two.
-            lmbda: Weight of the neighbors, from 0 to 1.
-            temperature: Of the softmax over the neighbors, above 0.
+            text: A text, preferably one that the datastores do not contain.
+            stores: Names of the datastores to search; default: the first datastore.
+            k: Neighbors of each query; default: the datastore's setting.
+            lmbda: Weight of the neighbors, from 0 to 1; default: the datastore's setting.
+            temperature: Temperature of the neighbors' softmax, above 0; default: the datastore's.
         """
         lookup = asked(stores, k, lmbda, temperature)
         found = server.work.measure(library, text, lookup, session.limits.deadline(), {})
@@ -190,15 +191,15 @@ def add_api(page: Any, server: Server) -> None:
         lmbda: float | None = None,
         temperature: float | None = None,
     ) -> dict[str, Any]:
-        """Measure the perplexity of targets beside their sources, without and with kNN.
+        """Measure the perplexity of targets, given their sources, without and with kNN.
 
         Args:
-            sources: What the model reads, one a line.
-            targets: What was written to each, one a line; best what the datastores do not hold.
-            stores: Datastores to look into, by name; the first one when none is named.
-            k: Neighbors a query; the datastore's setting when not given, as for the next two.
-            lmbda: Weight of the neighbors, from 0 to 1.
-            temperature: Of the softmax over the neighbors, above 0.
+            sources: The sources that the model reads, one on each line.
+            targets: The targets, one on each line, preferably some that are not in the datastores.
+            stores: Names of the datastores to search; default: the first datastore.
+            k: Neighbors of each query; default: the datastore's setting.
+            lmbda: Weight of the neighbors, from 0 to 1; default: the datastore's setting.
+            temperature: Temperature of the neighbors' softmax, above 0; default: the datastore's.
         """
         lookup = asked(stores, k, lmbda, temperature)
         deadline = session.limits.deadline()
@@ -232,7 +233,7 @@ def add_api(page: Any, server: Server) -> None:
         asked(*lookup)
         to_measure(session, library, targets, sources)
 
-    # One name for both kinds of model; what is to be given differs.
+    # Both kinds of model have the same endpoints, but the endpoints take other arguments.
     functions: dict[str, tuple[Any, Any]] = {
         "generate": (generate, wanted_of),
         "explain": (explain, check_explain),
@@ -248,7 +249,7 @@ def add_api(page: Any, server: Server) -> None:
 
 
 def summary(answer: Answer) -> str:
-    """What the memory did for an answer and where it has that from, in a sentence or two."""
+    """Says in a sentence or two what the memory did for an answer, and names its sources."""
     if answer.trace is None:
         return "The model wrote alone."
     sequence = answer.trace[0]
@@ -268,10 +269,10 @@ def summary(answer: Answer) -> str:
 
 
 def json_for_tools(page: Any) -> None:
-    """Lets the tools of MCP answer JSON; gradio would show them what Python prints.
+    """Makes the tools of MCP answer with JSON. gradio would answer with Python's `repr`.
 
     Args:
-        page: A page that is served.
+        page: The page, once it is served.
     """
     tools = getattr(page, "mcp_server_obj", None)
     if tools is None:
@@ -289,7 +290,7 @@ def json_for_tools(page: Any) -> None:
 
 
 def told(function: Callable[..., Any]) -> Any:
-    """The function with errors as the one line that a visitor is told."""
+    """Wraps a function so that its errors become the one line that a visitor is shown."""
     from functools import wraps
 
     @wraps(function)
@@ -303,7 +304,7 @@ def told(function: Callable[..., Any]) -> Any:
 
 
 def tokens_of(answer: Answer) -> list[dict[str, Any]]:
-    """The tokens of an answer with their neighbors, as `knn-logits generate --json` prints them."""
+    """Returns an answer's tokens with neighbors, as `knn-logits generate --json` prints them."""
     if answer.trace is None:
         return []
     tokens: list[dict[str, Any]] = answer.trace.to_dict()["sequences"][0]["tokens"]

@@ -1,6 +1,6 @@
-"""What an answer on the page asks for by itself: to go on another way, or without a document.
+"""Checks a visitor's request to write an answer again, in another way or without a document.
 
-It comes from a browser, so nothing of it is believed.
+The request comes from a browser, so every part of it is checked.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _MOST_BEGUN, _MOST_WITHOUT, _MOST_NOTE = 4096, 16, 200
 
 @dataclass(frozen=True)
 class Ask:
-    """An answer that is wanted anew.
+    """A request to write an answer again.
 
     Attributes:
-        kind: "branch" begins with given tokens, "without" leaves documents out.
-        values: Those with which the answer was asked for before.
+        kind: "branch" begins with given tokens, and "without" ignores documents.
+        values: The values of the form for the earlier answer.
         begun: The tokens with which the answer begins.
-        without: Ids of the documents that are left out.
-        note: What the page says of it, as a visitor sees it.
+        without: Ids of the documents that are ignored.
+        note: The words that the page shows about the request.
     """
 
     kind: str
@@ -35,20 +35,20 @@ class Ask:
 
 
 def ask_of(content: Any, number: int) -> Ask:
-    """What a browser asks for, checked.
+    """Checks a browser's request.
 
     Args:
-        content: What it sent.
-        number: Values that asking for an answer takes.
+        content: The content that the browser sent.
+        number: Number of values of the form.
 
     Raises:
-        RequestError: when it makes no sense.
+        RequestError: when the request makes no sense.
     """
     if not isinstance(content, dict) or content.get("kind") not in KINDS:
-        raise RequestError("This cannot be asked for.")
+        raise RequestError("The page sent a request that makes no sense: reload the page.")
     values = content.get("values")
     if not isinstance(values, list) or len(values) != number:
-        raise RequestError("This cannot be asked for.")
+        raise RequestError("The page sent a request that makes no sense: reload the page.")
     begun = _list(content.get("begun"), _MOST_BEGUN)
     without = _list(content.get("without"), _MOST_WITHOUT)
     note = _list(content.get("note"), 2)
@@ -65,5 +65,5 @@ def _list(value: Any, most: int) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list) or len(value) > most:
-        raise RequestError("This cannot be asked for.")
+        raise RequestError("The page sent a request that makes no sense: reload the page.")
     return value

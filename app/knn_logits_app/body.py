@@ -1,4 +1,4 @@
-"""The body of a request: read within bounds of size and time, and handed on once more."""
+"""Reads the body of a request within limits of size and time, and passes it on unchanged."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
 _SECONDS = 30.0
-# Digits of a length that a client may name.
+# The most digits of a length that a client names.
 _DIGITS = 15
 
 
 async def read_body(
     scope: Message, receive: Receive, most: int, refuse: Callable[[int, str], Exception]
 ) -> bytes:
-    """A request's body.
+    """Reads a request's body.
 
     Args:
-        scope: The request, of ASGI.
-        receive: Gives its parts.
-        most: Bytes at most.
-        refuse: Makes an exception of a status and a line.
+        scope: The ASGI scope of the request.
+        receive: Returns the next message of the request.
+        most: The most bytes that the body may have.
+        refuse: Makes an exception from a status and a line. It is raised when the body is too
+            large, arrives too slowly or ends early.
     """
     too_large = refuse(413, f"the request is larger than the {most:,} bytes that are allowed")
     for name, value in scope["headers"]:
@@ -37,9 +38,9 @@ async def read_body(
         try:
             message = await asyncio.wait_for(receive(), max(0.01, end - time.monotonic()))
         except asyncio.TimeoutError:
-            raise refuse(408, "the request took too long to arrive") from None
+            raise refuse(408, "the request took too long to arrive: send it again") from None
         if message["type"] == "http.disconnect":
-            raise refuse(400, "the request ended early")
+            raise refuse(400, "the request ended before its whole body arrived: send it again")
         part = message.get("body", b"")
         size += len(part)
         if size > most:
@@ -50,7 +51,7 @@ async def read_body(
 
 
 def again(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives a body that was read already, and then what follows it."""
+    """Makes a `receive` that first returns a body that was read already."""
     given = False
 
     async def giving() -> Message:

@@ -1,6 +1,6 @@
-"""What the browser is sent once: the style and the scripts of `assets/`; also a page of its own.
+"""Bundles the style and the scripts of `assets/` for the page, and for answers that are saved.
 
-All stands in the page itself: nothing is loaded from elsewhere.
+The page contains all of them, so the browser loads nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 ASSETS = Path(__file__).parent / "assets"
-# In the order in which they use one another.
+# The scripts, each after those that it needs.
 _SCRIPTS = (
     "dom", "trace", "words", "live", "answer", "panel", "documents", "take", "page", "mount",
     "alone",
@@ -29,7 +29,7 @@ _DESCRIPTION = (
 
 @cache
 def script() -> str:
-    """What draws answers, as the object `knnLogits`."""
+    """Returns the JavaScript that draws answers. It defines the object `knnLogits`."""
     form = json.dumps(_form()).replace("</", "<\\/")
     parts = "\n".join(_read(f"{name}.js") for name in _SCRIPTS)
     return (
@@ -40,27 +40,28 @@ def script() -> str:
 
 @cache
 def style() -> str:
-    """How answers look."""
+    """Returns the CSS of answers."""
     return _read("answer.css")
 
 
 def head() -> str:
-    """For the head of the page."""
+    """Returns the elements for the head of the page."""
     icon = quote(_read("icon.svg"))
     return (
         f'<meta name="description" content="{_DESCRIPTION}">'
         f'<link rel="icon" href="data:image/svg+xml,{icon}">'
-        # For pages that are saved; here gradio is given it, so that it outweighs gradio's own.
+        # This copy of the style is for answers that are saved as pages. The page itself gets its
+        # style through gradio, so that it has precedence over gradio's own.
         f'<style id="kl-style" media="not all">{style()}</style>'
         f'<script id="kl-script">{script()}</script>'
     )
 
 
 def alone(content: str) -> str:
-    """An answer as a whole HTML document, which needs nothing from elsewhere.
+    """Returns an answer as a whole HTML document, which loads nothing from elsewhere.
 
     Args:
-        content: From `views.frame`.
+        content: The JSON of `views.frame`.
     """
     parts = {"style": style(), "content": content, "script": script()}
     return re.sub(r"\[(style|content|script)\]", lambda found: parts[found[1]], _form())

@@ -1,8 +1,9 @@
-"""What stands before the whole server: under which names it answers, and how long it waits.
+"""The outermost layer of the server checks the host's name and limits the wait for a request.
 
-A page on another site could make a visitor's browser call this one, under a name of its own that
-it lets point here (DNS rebinding): names that are not this host's are refused, and so is whatever
-another site's page sends. This stands before gradio's own layers, which would allow it by headers.
+Another site can make a name of its own point to this server, and so make a visitor's browser call
+it (DNS rebinding). So requests for names that are not this host's are refused. Requests from pages
+of other sites are refused as well. The check has to run before gradio's own layers, because their
+CORS headers would allow such requests.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ HEAD_SECONDS = 10.0
 class Names:
     """The names under which this server answers.
 
-    Always those of this machine, and addresses in digits, which no name server can turn elsewhere.
-    On a Hub Space the Space's own.
+    These are always the names of this machine, and IP addresses, which no name server can redirect.
+    On a Hub Space the Space's own name is added.
 
     Args:
         more: Further names, such as "knn.example.org" or "*.example.org".
@@ -47,11 +48,11 @@ class Names:
         return name is not None and (_is_address(name) or _among(name, self._mine))
 
     def of_origin(self, origin: str, hosts: Iterable[str]) -> bool:
-        """Whether a page from there may call: it is this page, or was named.
+        """Whether a page of an origin may call. It has to be this page, or a site that was named.
 
         Args:
-            origin: Where the calling page is from.
-            hosts: Where it calls, with the port.
+            origin: The origin of the calling page.
+            hosts: The hosts that the request names, with their ports.
         """
         name = _name(origin)
         if name is None:
@@ -82,11 +83,11 @@ def _among(name: str, patterns: Iterable[str]) -> bool:
 
 
 class Door:
-    """The outermost ASGI application: passes on what is meant for this server.
+    """The outermost ASGI application, which passes on only requests meant for this server.
 
     Args:
-        app: What stands behind it.
-        names: Under which names it answers.
+        app: The application behind it.
+        names: The names under which the server answers.
     """
 
     def __init__(self, app: Any, names: Names) -> None:
@@ -114,9 +115,9 @@ class Door:
     def _refusal(self, scope: Message) -> str | None:
         hosts = _values(scope, b"host") + _values(scope, b"x-forwarded-host")
         if not hosts or not all(self._names.of_host(one) for one in hosts):
-            return f"this server does not answer under that name; name it in {HOSTS}"
+            return f"this server does not answer under that name: add the name to {HOSTS}"
         if not all(self._names.of_origin(one, hosts) for one in _values(scope, b"origin")):
-            return f"pages of another site may not call this server; name the site in {HOSTS}"
+            return f"pages of another site may not call this server: add the site to {HOSTS}"
         return None
 
 
@@ -125,11 +126,12 @@ def _values(scope: Message, name: bytes) -> list[str]:
 
 
 def patient(protocol: Any, seconds: float = HEAD_SECONDS) -> Any:
-    """The web server's protocol, which waits so long for a request's head and no longer.
+    """Limits how long the web server's protocol waits for the head of a request.
 
     Args:
-        protocol: That of uvicorn, which waits for ever.
-        seconds: From the connection, or from the first byte after an answer.
+        protocol: The protocol class of uvicorn, which waits without a limit.
+        seconds: The limit in seconds. It starts with the connection, or with the first byte after
+            an answer.
     """
 
     class Patient(protocol):  # type: ignore[misc]
@@ -143,7 +145,7 @@ def patient(protocol: Any, seconds: float = HEAD_SECONDS) -> Any:
             if self._waiting is None and not self._busy():
                 self._wait()
             super().data_received(data)
-            # A protocol that was changed to another one is that one's matter.
+            # After an upgrade, such as to a websocket, another protocol is responsible.
             if self._busy() or self.transport.get_protocol() is not self:
                 self._done()
 
@@ -167,11 +169,11 @@ def patient(protocol: Any, seconds: float = HEAD_SECONDS) -> Any:
 
 
 def close_door(server: Any, names: Names) -> None:
-    """Sets the door before a server that listens already; every new connection meets it.
+    """Puts the door in front of a server that listens already, for every new connection.
 
     Args:
-        server: uvicorn's.
-        names: Under which names it answers.
+        server: The server of uvicorn.
+        names: The names under which it answers.
     """
     config = server.config
     config.loaded_app = Door(config.loaded_app, names)

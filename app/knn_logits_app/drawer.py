@@ -1,4 +1,4 @@
-"""The drawer: a whole document, with the passages marked that an answer owes to it."""
+"""The drawer shows a whole document and marks the passages that an answer took from it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from knn_logits_app.session import friendly
 if TYPE_CHECKING:
     from knn_logits_app.layout import Server
 
-# Tokens that are shown of a document, around the first passage; passages that are marked.
+# The most tokens of a document that are shown, the most passages that are marked, and the most
+# tokens of a passage.
 _MOST_TOKENS, _MOST_PLACES, _LONGEST = 24_000, 500, 500
-# Tokens before a piece that say how it begins.
+# Tokens that are decoded before a piece, since they decide how the piece begins.
 _CONTEXT = 8
 
 
 def add_drawer(server: Server) -> Any:
-    """The place on the page that shows a document."""
+    """Adds the place on the page that shows a document."""
     del server
     return gr.HTML(
         "",
@@ -37,9 +38,9 @@ def connect(server: Server, output: Any, drawer: Any) -> None:
     """Lets an answer open documents.
 
     Args:
-        server: What the handlers work with.
-        output: The place of the answer, which triggers "read".
-        drawer: From `add_drawer`.
+        server: The models and visitors.
+        output: The place of the answer. It triggers the event "read".
+        drawer: The place that `add_drawer` added.
     """
 
     def on_read(request: gr.Request, event: gr.EventData) -> str:
@@ -52,33 +53,36 @@ def connect(server: Server, output: Any, drawer: Any) -> None:
 
 
 def read_json(server: Server, content: Any, visitor: str | None) -> str:
-    """A document for the browser, as JSON.
+    """Returns a document for the browser, as JSON.
 
     Args:
-        server: What knows the datastores.
-        content: What a browser asks for; nothing of it is believed.
-        visitor: Whose own datastores may be read.
+        server: The models and visitors.
+        content: The request of a browser, which may be anything.
+        visitor: The session of the visitor, whose own datastores may be read.
+
+    Raises:
+        RequestError: when the request makes no sense, or the document does not exist.
     """
     if not isinstance(content, dict):
-        raise RequestError("This cannot be asked for.")
+        raise RequestError("The page sent a request that makes no sense: reload the page.")
     library = server.session.library(content.get("model"))
     known = {**library.stores, **server.visitors.stores(visitor)}
     name = content.get("store")
     store = known.get(name) if isinstance(name, str) else None
     if store is None:
-        raise RequestError("There is no such datastore here (any more).")
+        raise RequestError("There is no such datastore here (any more): choose another.")
     id = text_of(content.get("document"), "document")
     asked = content.get("places")
     if not isinstance(asked, list) or len(asked) > _MOST_PLACES:
-        raise RequestError("This cannot be asked for.")
+        raise RequestError("The page sent a request that makes no sense: reload the page.")
     places = []
     for one in asked:
         if not isinstance(one, list) or len(one) != 2:
-            raise RequestError("This cannot be asked for.")
+            raise RequestError("The page sent a request that makes no sense: reload the page.")
         entry = whole(one[0], "A place", 0, len(store) - 1)
         places.append((entry, whole(one[1], "A length", 1, _LONGEST)))
     found = document(store, library.tokenizer, id, places)
-    # The same document again is news all the same.
+    # The number makes the value differ, so that the browser shows the same document again.
     found["turn"] = whole(content.get("turn"), "A turn", 0, 2**31)
     return json.dumps(found).replace("<", "\\u003c")
 
@@ -86,17 +90,21 @@ def read_json(server: Server, content: Any, visitor: str | None) -> str:
 def document(
     store: Datastore, tokenizer: Any, id: str, places: list[tuple[int, int]]
 ) -> dict[str, Any]:
-    """A document's text in pieces, some of them marked.
+    """Returns a document's text in pieces, some of which are marked.
 
     Args:
         store: The datastore.
-        tokenizer: Which cut the text.
-        id: The document's.
-        places: Passages: the entry with which each begins, and its tokens. The first is shown.
+        tokenizer: The tokenizer of the datastore.
+        id: The id of the document.
+        places: The first entry and the number of tokens of each passage. The browser shows the
+            first passage first.
+
+    Raises:
+        RequestError: when the datastore has no such document.
     """
     numbers = store.documents.numbers_of(id)
     if not numbers:
-        raise RequestError("There is no such document.")
+        raise RequestError("This document does not exist in the datastore: choose another.")
     spans = [(store.contexts.token_of(entry), length) for entry, length in places]
     at = store.documents.at_token(spans[0][0]) if spans else numbers[0]
     record = store.documents[at if at in numbers else numbers[0]]

@@ -1,4 +1,4 @@
-"""Measures as HTML: the perplexities, and the heat map over λ and temperature. Pure functions."""
+"""Turns measures into HTML: the perplexities and the heat map over λ and temperature."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_ROWS, _MOST_COLUMNS = 11, 12
 
 
 def measured_html(found: Measured) -> str:
-    """What was measured on a text."""
+    """Shows the measures of a text."""
     figures = (
         ("The model alone", found.lm),
         ("With the memory", found.interpolated),
@@ -25,7 +25,7 @@ def measured_html(found: Measured) -> str:
     return (
         f"{_verdict(found)}<dl class='kl-figures'>{shown}</dl>"
         f"<p class='kl-label'>Perplexity of {found.tokens:,} tokens; lower is better. "
-        f"Bits a byte: {_short(found.bits_per_byte[1])} without, "
+        f"Bits per byte: {_short(found.bits_per_byte[1])} without, "
         f"{_short(found.bits_per_byte[0])} with the memory.</p>"
         + (heat_html(found.heat) if found.heat else "")
     )
@@ -44,14 +44,14 @@ def _verdict(found: Measured) -> str:
     else:
         kind = "worse"
         line = (
-            f"The memory raises the perplexity of this text by {change:.0%}: it misleads here. "
+            f"The memory raises the perplexity of this text by {change:.0%}, so it misleads here. "
             "A smaller λ, or another datastore, may help."
         )
     return notice(line, kind=kind)
 
 
 def heat_html(heat: Heat) -> str:
-    """Perplexity by temperature and λ: each number on its colour, the best one framed."""
+    """Shows the perplexities by temperature and λ as a coloured table, with the best one framed."""
     rows = _some(len(heat.temperatures), heat.best[0], _MOST_ROWS)
     columns = _some(len(heat.lmbdas), heat.best[1], _MOST_COLUMNS)
     numbers = [
@@ -71,14 +71,14 @@ def heat_html(heat: Heat) -> str:
     best = f"λ {heat.lmbdas[heat.best[1]]:g} and τ {heat.temperatures[heat.best[0]]:.3g}"
     return (
         '<div class="kl-heat" tabindex="0" role="region" aria-label="Perplexity by λ and τ"><table>'
-        f"<caption>Perplexity of the first half by λ and τ, with k {heat.k:,}. Framed: the best, "
-        f"{text(best)}. λ 0 is the model alone.</caption>"
+        f"<caption>Perplexity of the first half by λ and τ, with k {heat.k:,}. The frame marks the "
+        f"best, {text(best)}. With λ 0 the model is alone.</caption>"
         f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
 def _some(count: int, best: int, most: int) -> list[int]:
-    """At most so many of `count` places, evenly, the best one among them."""
+    """Chooses at most `most` of `count` places, evenly spaced and with the best one."""
     if count <= most:
         return list(range(count))
     step = (count - 1) / (most - 1)
@@ -92,7 +92,7 @@ def _some(count: int, best: int, most: int) -> list[int]:
 
 
 def _colour(value: float | None, low: float, high: float) -> str:
-    """Green for low; the number itself stands on it."""
+    """Returns the style of a cell, which is greener for a lower perplexity."""
     if value is None:
         return ""
     share = 1.0 if high <= low else 1.0 - (math.log(value) - low) / (high - low)

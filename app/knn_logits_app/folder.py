@@ -1,6 +1,6 @@
-"""The folder in which a server keeps what visitors give it: private, and gone when it ends.
+"""Keeps visitors' files in a private folder that is deleted when the server ends.
 
-A server that was killed could not delete its own: the next one to start does.
+A server that was killed cannot delete its folder, so the next server that starts deletes it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ _UNLOCKED_SECONDS = 60.0
 
 
 class PrivateFolder:
-    """A folder that only this process's user may read, locked as long as the process lives.
+    """A folder that only this process's user may read. It is locked while the process lives.
 
     Args:
-        parent: Where it is made; None takes the system's folder for temporary files.
+        parent: The folder to make it in; None takes the system's folder for temporary files.
+
+    Attributes:
+        path: The folder.
     """
 
     def __init__(self, parent: Path | None = None) -> None:
@@ -40,14 +43,14 @@ class PrivateFolder:
         self._owner = os.getpid()
 
     def delete(self) -> None:
-        """Deletes it with all that is in it; a fork of the process leaves it alone."""
+        """Deletes the folder with its content. In a fork of the process this does nothing."""
         if os.getpid() == self._owner:
             _delete(self.path, self._lock)
 
 
 @cache
 def private_folder() -> PrivateFolder:
-    """That of this process."""
+    """Returns the private folder of this process."""
     found = PrivateFolder()
     atexit.register(found.delete)
     return found
@@ -55,7 +58,7 @@ def private_folder() -> PrivateFolder:
 
 @contextmanager
 def told_to_end() -> Iterator[None]:
-    """Inside, a process that is told to end (SIGTERM) ends as a program does: it tidies up."""
+    """Makes SIGTERM end the process like a normal exit, so that it cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -71,26 +74,26 @@ def told_to_end() -> Iterator[None]:
 
 
 def sweep(parent: Path) -> None:
-    """Deletes the folders of processes that are there no more."""
+    """Deletes the folders of processes that have ended."""
     for path in parent.glob(f"{_PREFIX}*"):
         try:
             about = path.lstat()
             mine = not hasattr(os, "getuid") or about.st_uid == os.getuid()
-            # One that was just made may not be locked yet.
+            # A folder that was just made may not be locked yet.
             made = _lock_of(path).exists() or time.time() - about.st_mtime > _UNLOCKED_SECONDS
             if not (stat.S_ISDIR(about.st_mode) and mine and made):
                 continue
             lock = FileLock(_lock_of(path), thread_local=False)
             lock.acquire(timeout=0)
         except (Timeout, OSError):
-            continue  # its server lives, or somebody else has swept it
+            continue  # Its server is alive, or another process has deleted it.
         _delete(path, lock)
 
 
 def _delete(path: Path, lock: FileLock) -> None:
     shutil.rmtree(path, ignore_errors=True)
     lock.release()
-    # Where a file that is open cannot be deleted.
+    # On Windows the lock's file can only be deleted after its release.
     shutil.rmtree(path, ignore_errors=True)
 
 

@@ -1,7 +1,7 @@
-"""The outermost layer of the server: which requests there are, how large, and in what form.
+"""Checks the path, size and form of every request, and refuses it before gradio sees it.
 
-What gradio's own routes would answer with a traceback, a hang or a file is refused before they see
-it. Everything that is answered carries headers that keep a page from calling anybody else.
+gradio would answer some requests with a traceback, a hang or a file of the server. Every answer
+gets headers that keep the page from calling other servers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from knn_logits_app.uploads import handles, with_paths
 Send = Callable[[Message], Awaitable[None]]
 
 JSON_BYTES = 600_000
-# What a browser writes around uploaded files.
+# The bytes that a browser writes around uploaded files.
 FORM_BYTES = 40_000
 # The time after which gradio deletes what was uploaded.
 UPLOADED_SECONDS = 1800.0
@@ -31,7 +31,7 @@ _CALL = re.compile(r"/gradio_api/call/(v2/)?(?P<name>[^/]*)")
 _HEARTBEAT = re.compile(r"/gradio_api/heartbeat/(?P<session>[^/]+)")
 _SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-# Routes of gradio that this page has no use for.
+# The page does not use these routes of gradio.
 _CLOSED = (
     "/gradio_api/run/",
     "/gradio_api/api/",
@@ -53,6 +53,7 @@ _CLOSED = (
 _JOIN = ("/gradio_api/queue/join", "/gradio_api/call/", "/gradio_api/cancel", "/gradio_api/reset")
 _QUEUE = ("/gradio_api/queue/join", "/gradio_api/call/")
 _MCP = "/gradio_api/mcp"
+_UNREADABLE = "the server cannot read this request: send it as the page's API describes"
 _HEADERS = (
     (
         b"content-security-policy",
@@ -67,11 +68,11 @@ _HEADERS = (
 
 
 class Refused(Exception):
-    """A request that is not passed on.
+    """A request is refused.
 
     Args:
-        status: Of the answer.
-        detail: One line.
+        status: The status of the answer.
+        detail: One line that says why.
     """
 
     def __init__(self, status: int, detail: str) -> None:
@@ -81,15 +82,15 @@ class Refused(Exception):
 
 @dataclass
 class House:
-    """What the guard has to know of the server behind it.
+    """The facts that the guard needs about the server behind it.
 
     Attributes:
-        names: The endpoints that may be called by name, with those of their values.
-        upload_bytes: Bytes of files in one upload.
+        names: The endpoints that may be called by name, with the names of their arguments.
+        upload_bytes: The most bytes of files in one upload.
         uploads: The folder of uploaded files.
-        quotas: How much one address may have.
-        waiting: How many requests of an address run the model or wait for it.
-        present: Notes, as long as it lasts, that a session's page is open.
+        quotas: The most that one address may have.
+        waiting: Counts the requests of an address that run the model or wait for it.
+        present: A context that notes that a session's page is open.
     """
 
     names: Mapping[str, Sequence[str]]
@@ -101,11 +102,11 @@ class House:
 
 
 class Guard:
-    """ASGI middleware.
+    """The ASGI middleware that checks every request.
 
     Args:
-        app: What it protects.
-        house: What it has to know.
+        app: The application that it protects.
+        house: The facts about the server.
     """
 
     def __init__(self, app: Any, house: House) -> None:
@@ -127,19 +128,20 @@ class Guard:
         except Refused as refused:
             await answer.refuse(refused.status, str(refused))
         except Exception:
-            # What gradio could not make sense of; never its traceback.
-            await answer.refuse(400, "this request makes no sense here")
+            # gradio failed on the request. Its traceback must not reach the visitor.
+            await answer.refuse(400, _UNREADABLE)
 
     async def _guarded(
         self, scope: MutableMapping[str, Any], receive: Receive, answer: _Answer, address: str
     ) -> None:
         house, path = self._house, str(scope["path"])
         if path.startswith(_CLOSED):
-            raise Refused(404, "there is no such page")
+            raise Refused(404, "there is no such page: open the page itself")
         called = _CALL.match(path)
         if called and called["name"] not in house.names:
-            # The page's own events have names as well, and no business being called by them.
-            raise Refused(404, "there is no such endpoint")
+            # The page's own events have names as well, but only the endpoints may be called.
+            names = ", ".join(house.names)
+            raise Refused(404, f"there is no such endpoint: the endpoints are {names}")
         beats = _HEARTBEAT.fullmatch(path)
         if beats:
             with house.present(beats["session"]):
@@ -158,7 +160,8 @@ class Guard:
         if path.startswith(_JOIN):
             check_body(body, house.names[called["name"]] if called and not called[1] else None)
         if path.startswith(_MCP):
-            # It calls the page over the net, from this machine: for whom, this note says.
+            # gradio's MCP server calls the page over HTTP from this machine. The header keeps the
+            # visitor's address.
             headers = [one for one in scope["headers"] if one[0] != b"x-forwarded-for"]
             scope["headers"] = [*headers, (b"x-forwarded-for", address.partition("/")[0].encode())]
         body = _with_paths(body, house.uploads)
@@ -170,9 +173,9 @@ class Guard:
         if not path.startswith(_QUEUE):
             await self._app(scope, receive, answer)
             return
-        # Those that are on their way into the queue are not in it yet.
+        # `waiting` does not count requests that are just about to enter the queue.
         if house.waiting(address) + self._joining[address] >= house.quotas.waiting:
-            raise Refused(503, "too many requests from your address wait already; try again later")
+            raise Refused(503, "too many requests from your address are waiting: try again later")
         self._joining[address] += 1
         try:
             await self._app(scope, receive, answer)
@@ -188,12 +191,12 @@ class Guard:
         everybodys = sum(one for _, _, one in self._uploads)
         quotas = self._house.quotas
         if mine + size > quotas.uploaded or everybodys + size > quotas.uploaded_by_all:
-            raise Refused(503, "too much was uploaded lately; try again in half an hour")
+            raise Refused(503, "too much was uploaded recently: try again in half an hour")
         self._uploads.append((now, address, size))
 
 
 def _with_paths(body: bytes, folder: str) -> bytes:
-    """A body of JSON with uploaded files' paths; any other body as it is, for gradio to refuse."""
+    """Replaces handles of uploaded files in a JSON body by paths. Other bodies stay unchanged."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
@@ -203,12 +206,12 @@ def _with_paths(body: bytes, folder: str) -> bytes:
     except ValueError as error:
         raise Refused(400, str(error)) from None
     except RecursionError:
-        raise Refused(400, "the request is nested too deeply") from None
+        raise Refused(400, "the request is nested too deeply: send flat JSON") from None
     return body if found == content else json.dumps(found).encode()
 
 
 class _Answer:
-    """Sends an answer with the page's headers; a server's error becomes a refusal.
+    """Sends an answer with the page's headers, or a refusal in place of a server's error.
 
     Args:
         send: Sends a message of ASGI.
@@ -221,7 +224,7 @@ class _Answer:
         self._to_client = to_client
         self._begun = False
         self._refused = False
-        # What is to become of the body of an answer that went well.
+        # If set, this changes the whole body before it is sent.
         self.change: Callable[[bytes], bytes] | None = None
         self._held: tuple[Message, list[bytes]] | None = None
 
@@ -230,7 +233,7 @@ class _Answer:
             return
         if message["type"] == "http.response.start":
             if message["status"] >= 500 and message["status"] != 503:
-                await self.refuse(400, "this request makes no sense here")
+                await self.refuse(400, _UNREADABLE)
                 return
             self._begun = True
             message = {**message, "headers": [*message.get("headers", []), *_HEADERS]}
@@ -248,7 +251,7 @@ class _Answer:
         await self._send(message)
 
     async def _finish(self, message: Message) -> None:
-        """Keeps the parts of a body that is to be changed, and sends it with the last of them."""
+        """Collects the parts of a body that has to be changed, and sends it with the last part."""
         assert self._held is not None
         assert self.change is not None
         start, parts = self._held
@@ -263,7 +266,7 @@ class _Answer:
         await self._send({**message, "body": body})
 
     async def refuse(self, status: int, detail: str) -> None:
-        """Answers with one line, where no answer has begun."""
+        """Answers with one line, unless an answer has begun already."""
         if self._begun or self._refused:
             self._refused = True
             return
@@ -277,7 +280,7 @@ class _Answer:
 
 
 def _one_line(body: bytes) -> bytes:
-    """An answer that says no, in one line, and without what objects look like to Python."""
+    """Makes the detail of a refusal one line, without the `repr` of Python objects."""
     try:
         content = json.loads(body)
     except ValueError:
@@ -287,65 +290,67 @@ def _one_line(body: bytes) -> bytes:
         return body
     line = " ".join(detail.split())
     if " at 0x" in line or "<gradio" in line:
-        line = "this request makes no sense here"
+        line = _UNREADABLE
     return json.dumps({**content, "detail": line}).encode()
 
 
 def _for_client(body: bytes) -> bytes:
-    """A refusal in the form in which `gradio_client` shows its line."""
+    """Returns a refusal in the form in which `gradio_client` shows its line."""
     content = json.loads(_one_line(body))
     line = content.get("detail") if isinstance(content, dict) else None
     failed = {
         "__type__": "validate",
         "is_valid": False,
         "parameter_name": "request",
-        "message": line if isinstance(line, str) else "this request makes no sense here",
+        "message": line if isinstance(line, str) else _UNREADABLE,
     }
     return json.dumps({"detail": [failed]}).encode()
 
 
 def _is_client(scope: MutableMapping[str, Any]) -> bool:
-    """Whether `gradio_client` asks for a place in the queue."""
+    """Whether the request is one of `gradio_client` for a place in the queue."""
     agents = [value for name, value in scope["headers"] if name == b"user-agent"]
     return str(scope["path"]).startswith(_QUEUE) and any(b"gradio_client" in one for one in agents)
 
 
 def check_body(body: bytes, names: Sequence[str] | None = None) -> None:
-    """Refuses a request for the queue that no page and no client would send.
+    """Refuses a request for the queue that neither the page nor a client would send.
 
     Args:
-        body: JSON.
-        names: Of the values that an endpoint takes; None does not look how many there are.
+        body: The body of the request, which should be JSON.
+        names: The names of the endpoint's arguments; None accepts any number of values.
 
     Raises:
-        Refused: with the status 400.
+        Refused: with the status 400, when the request is not allowed.
     """
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
-        raise Refused(400, "the request is not JSON") from None
+        raise Refused(400, "the request is not JSON: send a JSON object") from None
     if not isinstance(content, dict):
-        raise Refused(400, "the request is not a JSON object")
+        raise Refused(400, "the request is JSON, but not an object: send a JSON object")
     session = content.get("session_hash")
     if session is not None and not (isinstance(session, str) and _SESSION.fullmatch(session)):
-        raise Refused(400, "the session is none")
+        raise Refused(400, "session_hash must have 1 to 64 letters, digits, - or _")
     for name in ("fn_index", "trigger_id"):
         number = content.get(name)
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-            raise Refused(400, f"{name} is no number")
+            raise Refused(400, f"{name} must be a whole number")
     data = content.get("data")
     if data is not None and (not isinstance(data, list) or len(data) > _MOST_VALUES):
-        raise Refused(400, "data is not a list of values")
+        raise Refused(400, f"data must be a list of at most {_MOST_VALUES} values")
     if names is not None and len(data or []) != len(names):
         raise Refused(
-            400, f"data has {len(data or [])} values; {len(names)} are taken: {', '.join(names)}"
+            400,
+            f"data has {len(data or [])} values, but the endpoint takes {len(names)}: "
+            + ", ".join(names),
         )
     if _depth(content) > _DEEPEST:
-        raise Refused(400, "the request is nested too deeply")
+        raise Refused(400, "the request is nested too deeply: send flat JSON")
 
 
 def _depth(value: Any) -> int:
-    """How deeply a value is nested, as far as that matters."""
+    """Returns how deeply a value is nested, counted up to one more than is allowed."""
     level, depth = [value], 0
     while level and depth <= _DEEPEST:
         depth += 1
@@ -359,10 +364,10 @@ def _depth(value: Any) -> int:
 
 
 def middleware(house: House) -> list[Any]:
-    """What a FastAPI app is given.
+    """Returns the guard as middleware for a FastAPI application.
 
     Args:
-        house: What the guard has to know.
+        house: The facts about the server.
     """
     from starlette.middleware import Middleware
 

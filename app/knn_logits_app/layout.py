@@ -1,4 +1,4 @@
-"""What the tabs share: the controls at the side, places for answers, kinds of events."""
+"""The parts that the tabs share: the controls, the places for answers, and the kinds of events."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from knn_logits_app.work import Work
 
 _CONTROLS = 6
 
-# The queue that everything waits in which runs the model.
+# Events of this kind run the model, and wait in one queue.
 MODEL: dict[str, Any] = {
     "concurrency_id": "model",
     "api_visibility": "private",
     "show_progress": "hidden",
 }
-# What answers at once, and must not wait behind it.
+# Events of this kind are answered at once, and must not wait in that queue.
 LIGHT: dict[str, Any] = {
     "concurrency_limit": None,
     "api_visibility": "private",
     "show_progress": "hidden",
 }
-# What the browser does by itself, with `js`, before a visitor can do anything else: an answer of
-# the server could come after the visitor's next change, and overwrite it.
+# The browser handles events of this kind by itself, with `js`. A server's answer could arrive after
+# the visitor's next change, and overwrite it.
 INSTANT: dict[str, Any] = {"fn": None, "api_visibility": "private", "show_progress": "hidden"}
 
 
 @dataclass
 class Server:
-    """What the handlers of a page work with.
+    """The models and visitors that the handlers of a page work with.
 
     Attributes:
         session: The models.
-        visitors: What belongs to whom.
-        work: What runs the models.
+        visitors: The visitors with their datastores and running requests.
+        work: Runs the models.
     """
 
     session: Session
@@ -51,9 +51,9 @@ class Server:
 
 @dataclass
 class Controls:
-    """The settings at the side, which all tabs share, and those of the form.
+    """The controls of the settings, which all tabs share.
 
-    `use` says whether kNN is on, `prompt` is the text to begin with.
+    Two controls belong to the form that writes: `use` switches kNN on, and `prompt` has the text.
     """
 
     model: Any
@@ -67,16 +67,19 @@ class Controls:
 
     @property
     def lookup(self) -> list[Any]:
-        """The inputs from which `split` makes a request."""
+        """The controls whose values `split` turns into a request."""
         return [self.model, self.stores, self.lmbda, self.k, self.temperature, self.gate]
 
 
 def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Lookup], Sequence[Any]]:
-    """What a handler was given: the model's name, what the controls ask for, and the rest.
+    """Splits the values that a handler got.
 
     Args:
-        server: What the handlers of a page work with.
-        values: Those of `Controls.lookup`, and others behind them.
+        server: The models and visitors.
+        values: The values of `Controls.lookup`, followed by others.
+
+    Returns:
+        The model's name, a function that checks the values of the controls, and the other values.
     """
     (model, *controls), rest = values[:_CONTROLS], values[_CONTROLS:]
     return model, lambda: _lookup(server, model, *controls), rest
@@ -85,7 +88,7 @@ def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Look
 def _lookup(
     server: Server, model: Any, stores: Any, lmbda: Any, k: Any, temperature: Any, gate: Any
 ) -> Lookup:
-    """The controls as a request; a setting left as it was is the datastore's own."""
+    """Checks the controls' values. A setting that was not changed becomes None."""
     wanted = lookup_of(stores, k, lmbda, temperature, gate)
     first = server.session.library(model).stores.get(wanted.stores[0])
     if first is None:
@@ -100,20 +103,21 @@ def _lookup(
 
 
 def shown_settings(store: Datastore) -> Any:
-    """The settings that the controls begin with: those for writing, where a datastore has any.
+    """Returns the settings that the controls show at first.
 
-    A control that is left as it was asks for nothing, so that a text is explained with the
-    datastore's settings for scoring, and is followed passage by passage where it is written.
+    These are the datastore's settings for writing, if it has any. A control that was not changed
+    sets nothing. So a text is explained with all of the datastore's settings for scoring, and
+    written with all of its settings for writing, such as RetoMaton.
     """
     return store.manifest.writing or store.manifest.settings
 
 
 def html_place(js: str | None = None, **settings: Any) -> Any:
-    """A place for HTML, which is inserted as a value, never as a part of a template.
+    """Adds a place for HTML, which gradio inserts as a value and does not read as a template.
 
     Args:
-        js: Runs when it is there.
-        settings: Of the component.
+        js: JavaScript that runs when the place is mounted.
+        settings: Settings of the component.
     """
     return gr.HTML(
         "",
@@ -125,9 +129,9 @@ def html_place(js: str | None = None, **settings: Any) -> Any:
 
 
 def answers_place(value: str = "", **settings: Any) -> Any:
-    """A place for answers: the browser draws them from their JSON.
+    """Adds a place for answers, which the browser draws from JSON.
 
-    It triggers "ask" when a visitor wants an answer in another way, and "read" for a document.
+    It triggers "ask" when a visitor wants an answer written again, and "read" for a document.
     """
     return gr.HTML(
         value,
@@ -141,13 +145,13 @@ def answers_place(value: str = "", **settings: Any) -> Any:
 def followed(
     server: Server, controls: Controls, settings: Callable[[Library], dict[str, Any]], **fixed: Any
 ) -> Any:
-    """A text box that suits the chosen model.
+    """Adds a text box that changes with the chosen model.
 
     Args:
-        server: What the handlers of a page work with.
-        controls: Where the model is chosen.
-        settings: What differs with the model.
-        fixed: What does not.
+        server: The models and visitors.
+        controls: The controls, in which the model is chosen.
+        settings: Returns the settings of the box that depend on the model.
+        fixed: The settings of the box that do not depend on it.
     """
     libraries, first = server.session.libraries, server.session.first
     box = gr.Textbox(**settings(first), **fixed)
@@ -162,7 +166,7 @@ def followed(
 
 
 def first_sources(library: Library, documents: int = 1) -> str:
-    """What the first documents of the first datastore were written to, one a line."""
+    """Returns the sources of the first documents of the first datastore, one on each line."""
     store = next(iter(library.stores.values()))
     found = [
         store.documents[number].source for number in range(min(documents, len(store.documents)))
@@ -171,7 +175,10 @@ def first_sources(library: Library, documents: int = 1) -> str:
 
 
 def beginning(library: Library, documents: int = 1) -> str:
-    """The first documents of the first datastore, as a text to begin with; targets one a line."""
+    """Returns the beginnings of the first documents of the first datastore as a sample text.
+
+    Targets of an encoder-decoder model are put on a line each.
+    """
     store = next(iter(library.stores.values()))
     parts = []
     for number in range(min(documents, len(store.documents))):
@@ -182,33 +189,35 @@ def beginning(library: Library, documents: int = 1) -> str:
 
 
 def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_CHARACTERS) -> None:
-    """Refuses what the page itself does not let anybody enter.
+    """Refuses values that a visitor cannot enter on the page.
 
     Args:
-        server: What the handlers of a page work with.
-        values: A handler's, those of `Controls.lookup` first.
-        texts: The texts among them.
-        most: Characters that a field of theirs takes.
+        server: The models and visitors.
+        values: The values of a handler. Those of `Controls.lookup` come first.
+        texts: The texts among the values.
+        most: The most characters of a text.
 
     Raises:
-        KNNLogitsError: saying what is refused.
+        KNNLogitsError: when a value is not allowed.
     """
     model, (stores, lmbda, k, temperature, gate) = values[0], values[1:_CONTROLS]
     server.session.library(model)
     if stores is not None and not isinstance(stores, list):
-        raise RequestError("Name the datastores as a list.")
+        raise RequestError("The datastores must be a list of names.")
     lookup_of(stores or [""], k, lmbda, temperature, gate)
     if any(one is not None and (not isinstance(one, str) or len(one) > most) for one in texts):
-        raise LimitError(f"the text is longer than the {most:,} characters that are allowed")
+        raise LimitError(
+            f"the text is longer than the {most:,} characters that are allowed: shorten it"
+        )
 
 
 def validator(check: Callable[..., Any]) -> Callable[..., Any]:
-    """What gradio calls before a request may wait in the queue.
+    """Makes a validator, which gradio calls before a request enters the queue.
 
     A request that the check refuses is answered with the status 400 and one line.
 
     Args:
-        check: Called with the request's values; raises for what is not allowed.
+        check: Takes the values of a request, and raises an error if one is not allowed.
     """
 
     def validate(*values: Any) -> Any:

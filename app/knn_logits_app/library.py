@@ -1,4 +1,4 @@
-"""A model and the datastores that it can look into. Nothing here knows of visitors or pages."""
+"""A `Library` is a model with its datastores. It does not know of visitors or pages."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from knn_logits import ConfigError, Datastore, Memory
 from knn_logits_app.reading import Reading
 
-# Characters of a source that still makes an example.
+# The most characters of a source that is used as an example.
 _LONG = 160
-# Tokens of a document in which a sentence is looked for, and its fewest words.
+# Tokens of a document that are searched for a sentence, and the fewest words of the sentence.
 _LOOKED_AT, _WORDS = 1500, 9
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
-# Letters, and what stands between the words of a sentence.
+# A sentence that has only letters, digits and the punctuation of prose.
 _PROSE = re.compile(r"[^\W\d_][^\W\d_]*[ ,](?:[^\W_]|[ ,;'’\"“”()\-–])+[.!?]")
 
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt or a source worth trying, and the datastores it is about."""
+    """A prompt or a source to try, and the datastores that know about it."""
 
     prompt: str
     stores: tuple[str, ...]
@@ -34,16 +34,16 @@ class Library:
     """A model, its tokenizer and its datastores.
 
     Attributes:
-        name: What people call the model.
+        name: The name of the model on the page.
         model: A causal or encoder-decoder model of transformers, in evaluation mode.
-        tokenizer: Its tokenizer.
-        stores: The datastores by name; each was built by the model.
-        gates: What decides the weight of the neighbors, by datastore, where a visitor leaves the
-            slider alone: a gate of `knn_logits` in place of a number.
-        examples: Prompts to begin with.
+        tokenizer: The tokenizer of the model.
+        stores: The datastores by name. The model built each of them.
+        gates: Gates by the names of their datastores. A gate chooses λ until a visitor moves the
+            slider.
+        examples: Prompts that the page offers.
         about: One sentence for the top of the page.
-        sample_text: A text like those of the datastores that they do not hold, to measure.
-        one_sentence: Whether an answer ends with its first sentence unless a visitor wants more.
+        sample_text: A text to measure. It is similar to the datastores' texts, but not in them.
+        one_sentence: Whether an answer ends with its first sentence by default.
     """
 
     name: str
@@ -65,14 +65,14 @@ class Library:
         stores: Iterable[Datastore],
         prompts: Sequence[str] = (),
     ) -> Library:
-        """A library of any model and datastores, which are checked once, here.
+        """Makes a library of a model and datastores, after checking that they belong together.
 
         Args:
-            name: What people call the model.
+            name: The name of the model on the page.
             model: The model.
-            tokenizer: Its tokenizer.
-            stores: Its datastores.
-            prompts: Examples to begin with; none takes sentences of the datastores.
+            tokenizer: The tokenizer of the model.
+            stores: The datastores.
+            prompts: Examples of prompts. Without any, sentences of the datastores are used.
 
         Raises:
             MismatchError: when a datastore belongs to another model.
@@ -85,7 +85,7 @@ class Library:
                 title, number = f"{store.name} {number}", number + 1
             opened[title] = store
         if not opened:
-            raise ConfigError("name at least one datastore")
+            raise ConfigError("no datastore was given: name at least one")
         Memory(model, list(opened.values()), threads=1)
         examples = tuple(
             Example(prompt, (title,))
@@ -98,11 +98,11 @@ class Library:
 
     @classmethod
     def open(cls, model: str, datastores: Iterable[str]) -> Library:
-        """A library of what is named: names on the Hub, or folders.
+        """Opens a library from names on the Hub or folders.
 
         Args:
-            model: Of a causal or encoder-decoder model of transformers.
-            datastores: Of datastores that it built.
+            model: The name or folder of a causal or encoder-decoder model of transformers.
+            datastores: The names or folders of datastores that the model built.
 
         Raises:
             KNNLogitsError: when a datastore cannot be opened, or belongs to another model.
@@ -126,19 +126,22 @@ class Library:
 
     @cached_property
     def memory(self) -> Memory:
-        """The model with all its datastores, which were checked before. Searches in one thread."""
+        """The model with all its datastores. It searches in one thread.
+
+        `of` has checked the datastores already.
+        """
         return Memory(self.model, list(self.stores.values()), threads=1, check=False)
 
     @cached_property
     def reading(self) -> Reading:
-        """How the model takes a text."""
+        """Turns texts into inputs of the model, within limits."""
         return Reading(self.model, self.tokenizer, self.stores, self.context)
 
     @property
     def context(self) -> int | None:
-        """Tokens that the model reads at most, None where it does not say.
+        """The most tokens that the model reads; None if its configuration does not say.
 
-        Of an encoder-decoder model those of its decoder.
+        For an encoder-decoder model this is the limit of the decoder.
         """
         for attribute in ("max_position_embeddings", "n_positions", "n_ctx"):
             found = getattr(self.model.config, attribute, None)
@@ -153,9 +156,15 @@ class Library:
 
 
 def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) -> list[str]:
-    """How some sentences of the documents begin, as prompts for a datastore without any.
+    """Returns beginnings of sentences as prompts for a datastore that has none.
 
-    Where the documents are the targets of pairs: some of their sources.
+    If the documents are targets of pairs, their sources are returned instead.
+
+    Args:
+        store: The datastore.
+        tokenizer: The tokenizer of the datastore.
+        number: The most prompts.
+        words: The number of words of a prompt.
     """
     found: list[str] = []
     documents = store.documents
@@ -174,22 +183,27 @@ def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) ->
 
 
 def prose(text: str) -> str | None:
-    """A sentence of running text: no header, no table, no code; not the document's first one."""
+    """Returns a sentence of prose, but no header, table or code; None if there is none.
+
+    The first sentence is taken only if there is no other.
+    """
     sentences = [
         " ".join(one.split()) for part in _PARAGRAPH.split(text) for one in _SENTENCE.split(part)
     ]
     fitting = [one for one in sentences if _PROSE.fullmatch(one) and len(one.split()) >= _WORDS]
-    # The first sentence of a document often names it, and many begin alike.
+    # First sentences often name their document, and many of them begin alike.
     return next(iter(fitting[1:] or fitting), None)
 
 
 def first_words(store: Datastore, tokenizer: Any, number: int = 4) -> list[str]:
-    """How sentences of a short text begin, each by half of its words; no sentence is too plain.
+    """Returns beginnings of the sentences of a short text, of any kind.
+
+    A beginning has half of the sentence's words, and at most six.
 
     Args:
-        store: A datastore.
-        tokenizer: Its tokenizer.
-        number: Beginnings, at most.
+        store: The datastore.
+        tokenizer: The tokenizer of the datastore.
+        number: The most beginnings.
     """
     found: list[str] = []
     for place in range(min(len(store.documents), 20)):

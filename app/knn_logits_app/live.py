@@ -1,7 +1,8 @@
-"""What the neighbors said at each step, for the browser, which then mixes under other settings.
+"""Packs the neighbors of each step for the browser, which mixes them under other settings.
 
-The browser gets distances, tokens, documents and p_LM of what is needed; `assets/live.js` computes
-from them what `knn_logits.distribution` does. Nothing here knows of pages.
+The browser gets the distances, tokens and documents of the neighbors and the p_LM of their tokens.
+`assets/live.js` computes from them the same mixture as `knn_logits.distribution`. This module does
+not know of pages.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from knn_logits import Datastore, Memory, Vote
 
 Array = npt.NDArray[Any]
 
-# Neighbors of a whole answer; beyond, the browser is sent none. Numbers in two bytes.
+# An answer with more neighbors than this sends none of them to the browser. Tokens and documents
+# are numbered in two bytes.
 MOST_NEIGHBORS = 400_000
 _MOST_NUMBERED = 1 << 16
-# Tokens that the model alone finds likeliest, at each step.
+# How many of the model's likeliest tokens are sent with each step.
 _FAVOURITES = 5
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A document as the page names it."""
+    """A document's names on the page."""
 
     store: str
     document: str
@@ -40,11 +42,11 @@ class Step:
     """One step's neighbors, the nearest first.
 
     Attributes:
-        distances: float32 [neighbors].
-        values: int64 [neighbors], their tokens.
-        entries: int64 [neighbors], as the search numbers them.
-        log_p_lm: float32 [neighbors], the model's log-probability of each one's token.
-        others: Tokens without a vote that may be wanted, with their log p_LM.
+        distances: float32 [neighbors], the distances under the memory's metric.
+        values: int64 [neighbors], the tokens that follow the neighbors.
+        entries: int64 [neighbors], the numbers of the entries in the search.
+        log_p_lm: float32 [neighbors], the model's log-probabilities of these tokens.
+        others: Likely tokens that may have no neighbor, with their log p_LM.
     """
 
     distances: Array
@@ -59,9 +61,10 @@ class Live:
     """The steps of one answer.
 
     Attributes:
-        memory: What was asked, under the settings that hold.
-        greedy: Whether each token is the likeliest one.
-        steps: In order.
+        memory: The memory that was asked, with its settings.
+        greedy: Whether each token of the answer is the likeliest one.
+        steps: The steps, in order.
+        neighbors: The number of neighbors of all steps.
     """
 
     memory: Memory
@@ -70,11 +73,11 @@ class Live:
     neighbors: int = 0
 
     def add(self, vote: Vote, tokens: Sequence[int]) -> None:
-        """Notes a vote.
+        """Adds the steps of a vote.
 
         Args:
-            vote: Of some rows.
-            tokens: The token that stands in each row's place.
+            vote: The vote on one or several rows.
+            tokens: The token that was chosen in each row.
         """
         found = vote.neighbors
         nearest = found.distances if self.metric == "l2" else -found.distances
@@ -98,20 +101,21 @@ class Live:
 
     @property
     def metric(self) -> str:
-        """Of the distances."""
+        """The metric of the distances."""
         return str(self.memory.retriever.metric)
 
     def packed(
         self, text_of: Callable[[int], str], names: Mapping[str, str]
     ) -> tuple[dict[str, Any], list[Shown]] | None:
-        """The steps as the browser reads them, and the documents that they number.
+        """Packs the steps for the browser, with the documents whose numbers they use.
 
         Args:
-            text_of: The text of a token.
-            names: The page's names of datastores, by their own.
+            text_of: Returns the text of a token.
+            names: The names of the datastores on the page, by their own names.
 
         Returns:
-            None where there is too much of it, or where other votes than the neighbors' count.
+            The packed steps and the documents; None if they are too large to send, or if the
+            ∞-gram votes as well.
         """
         if self.neighbors > MOST_NEIGHBORS or self.memory.infini_gram is not None:
             return None
@@ -125,7 +129,7 @@ class Live:
         place = {int(token): number for number, token in enumerate(tokens)}
         log_p_lm = []
         for one in self.steps:
-            # Of each token once, where it stands first.
+            # Each token is sent once, at the place where it occurs first.
             first = np.sort(np.unique(one.values, return_index=True)[1])
             log_p_lm.append(one.log_p_lm[first])
         config = self.memory.config
@@ -153,7 +157,7 @@ class Live:
 def _documents(
     memory: Memory, entries: Array, names: Mapping[str, str]
 ) -> tuple[list[Shown], Array]:
-    """The documents of entries that a search found, and the number of each entry's."""
+    """Returns the documents of entries, and for each entry the number of its document."""
     retriever = memory.retriever
     stores: list[tuple[Datastore, Array, Array]] = []
     if len(retriever.stores) == 1:
@@ -183,17 +187,17 @@ def _joined(parts: Sequence[Array], kind: Any) -> Array:
 
 
 def _text(array: Array) -> str:
-    """Numbers as text, in the order of bytes that browsers have."""
+    """Encodes an array as base64, with the byte order of browsers."""
     return b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode("ascii")
 
 
 def texts(tokenizer: Any, silent: Collection[int], end: str) -> Callable[[int], str]:
-    """What gives a token's text.
+    """Makes a function that returns the text of a token.
 
     Args:
-        tokenizer: The model's.
-        silent: Tokens that end a text.
-        end: What stands for those.
+        tokenizer: The model's tokenizer.
+        silent: The tokens that end a text.
+        end: The text that is shown for these tokens.
     """
 
     def of(token: int) -> str:

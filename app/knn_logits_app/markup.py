@@ -1,4 +1,4 @@
-"""Text of others as HTML, and numbers as people read them. Nothing here knows what a page shows."""
+"""Makes text safe for HTML, and numbers easy to read."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections.abc import Sequence
 from html import escape
 from urllib.parse import urlsplit
 
-# Least share, and what the legend says. Colour and the thickness of the line both tell it.
+# The least share of each level, and its words in the legend. The page shows the level by the colour
+# and by the thickness of the line.
 LEVELS = (
     (0.75, "75% and more"),
     (0.5, "50% to 75%"),
     (0.25, "25% to 50%"),
     (0.05, "5% to 25%"),
 )
-# White space, and what joins letters and signs in many scripts.
+# These characters are kept: white space, and the joiners that many scripts need.
 _KEPT = "\n\t \u200c\u200d"
 
 
 def text(value: object) -> str:
-    """Anything as text in HTML, also in an attribute; control characters are left out."""
+    """Escapes a value for HTML text or an attribute, and removes control characters."""
     shown = "".join(one for one in str(value) if one.isprintable() or one in _KEPT)
     return escape(shown, quote=True)
 
 
 def link(uri: str | None) -> str:
-    """A link to where a document can be read, where that is a web address; else nothing."""
+    """Returns a link to a document, or an empty string if its URI is not a web address."""
     try:
         parts = urlsplit(uri or "")
         safe = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
@@ -39,31 +40,31 @@ def link(uri: str | None) -> str:
 
 
 def level(share: float) -> int:
-    """0 for no share worth showing, up to 4."""
+    """Returns the level of a share, from 0 (not shown) to 4."""
     return next((4 - place for place, (least, _) in enumerate(LEVELS) if share >= least), 0)
 
 
 def percent(share: float) -> str:
-    """A share in words: small ones are not rounded to nothing."""
+    """Formats a share as a percentage. A small share is not rounded to 0%."""
     if 0.0 < share < 0.005:
         return "under 1%"
     return f"{share:.0%}"
 
 
 def count(number: int, of: str) -> str:
-    """How many there are of something."""
+    """Formats a number with its noun, in the singular or plural."""
     return f"{number:,} {of}" + ("" if number == 1 else "s")
 
 
 def number(value: float) -> str:
-    """A probability or a distance, short."""
+    """Formats a probability or a distance with few digits."""
     if value == 0 or 0.001 <= abs(value) < 10_000:
         return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
     return f"{value:.1e}"
 
 
 def tries(beginnings: Sequence[str]) -> str:
-    """Beginnings of a text as buttons, which the browser writes on from."""
+    """Shows beginnings of a text as buttons. A click continues the text."""
     shown = "".join(
         f'<button type="button" class="kl-chip" data-try="{text(one)}">{text(one)} …</button>'
         for one in beginnings

@@ -1,4 +1,4 @@
-"""A text measured: its perplexity without and with kNN, and under many settings."""
+"""Measures the perplexity of a text without and with kNN, and under many settings."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from knn_logits_app.lines import pairs_of
 from knn_logits_app.requests import Lookup, text_of
 from knn_logits_app.session import Session
 
-# Characters of a text that is measured in this many settings while somebody waits.
+# The most characters of a text, since a visitor waits while it is measured under many settings.
 MOST_CHARACTERS = 40_000
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came out.
+    """The measures of a text. A perplexity that is infinite is None.
 
     Attributes:
-        tokens: Tokens scored.
+        tokens: Number of tokens that were scored.
         lm: Perplexity of the model alone.
-        interpolated: Of the mixture.
-        knn: Of the neighbors alone; None where it is infinite.
-        oracle: Of the better of both, token by token.
-        bits_per_byte: The mixture's and the model's.
-        heat: Perplexities by temperature and λ; None for a text too short to be divided.
+        interpolated: Perplexity of the mixture.
+        knn: Perplexity of the neighbors alone.
+        oracle: Perplexity if each token used the better of the model and the neighbors.
+        bits_per_byte: Bits per byte of the mixture, and of the model alone.
+        heat: Perplexities by temperature and λ; None if the text is too short to be halved.
     """
 
     tokens: int
@@ -41,14 +41,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Heat:
-    """Perplexities of a text under each temperature and λ.
+    """The perplexities of a text under each temperature and λ.
 
     Attributes:
-        temperatures: Rows.
-        lmbdas: Columns.
-        perplexities: One list a row; None where it is infinite.
-        k: Neighbors that all of them use, the best number found.
-        best: The chosen row and column.
+        temperatures: The temperatures of the rows.
+        lmbdas: The values of λ of the columns.
+        perplexities: The perplexities by row and column; None if a perplexity is infinite.
+        k: Neighbors of each query in all of them. This k was the best one.
+        best: The row and the column of the lowest perplexity.
     """
 
     temperatures: list[float]
@@ -61,13 +61,17 @@ class Heat:
 def to_measure(
     session: Session, library: Library, text: Any, sources: Any = None
 ) -> list[Document | str]:
-    """What is measured, when it is within the limits.
+    """Checks a text against the limits, and returns the documents to measure.
 
     Args:
-        session: Whose limits hold.
+        session: The session, which has the limits.
         library: The model.
-        text: The text; of an encoder-decoder model targets, one a line.
-        sources: What the targets were written to, one a line.
+        text: The text; for an encoder-decoder model the targets, one on each line.
+        sources: The sources of the targets, one on each line.
+
+    Raises:
+        LimitError: when the text is too long.
+        RequestError: when the text is empty, or the lines do not pair up.
     """
     if not library.reading.sources:
         text = text_of(text, most=MOST_CHARACTERS)
@@ -92,11 +96,11 @@ def measure(
     Args:
         session: The models.
         library: The model.
-        text: The text, one document; of an encoder-decoder model targets, one a line.
-        lookup: The datastores and settings. A gate has no say here.
+        text: The text of one document; for an encoder-decoder model the targets, one on each line.
+        lookup: The datastores and settings. A gate is ignored here.
         deadline: Ends the work early.
         own: The visitor's datastores.
-        sources: What the targets were written to, one a line.
+        sources: The sources of the targets, one on each line.
     """
     documents = to_measure(session, library, text, sources)
     stores = session.stores(library, lookup, own)
@@ -126,7 +130,7 @@ def measure(
             tuned.k,
             (tuned.place[1], tuned.place[2]),
         )
-    except CorpusError:  # too short to be divided into two halves
+    except CorpusError:  # The text is too short to be halved.
         pass
     return Measured(
         found.tokens,

@@ -1,4 +1,4 @@
-"""From what a visitor uploads or pastes to a datastore of their own."""
+"""Builds a datastore from the text that a visitor uploads or pastes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from knn_logits_app.session import Session
 from knn_logits_app.visitors import OWN_TEXT, Visitors
 
 MOST_FILES = 20
-# What is not text could grow a thousandfold when it is read.
+# Files that begin like this are packed, and could grow a thousandfold when they are read.
 _PACKED = (b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 _SUFFIXES = (".txt", ".md", ".rst", ".jsonl", ".json", ".csv", ".tex", ".html", ".py")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a build is; `total` is None when that is not known."""
+    """The progress of a build. `total` is None if it is not known."""
 
     phase: str
     done: int
@@ -50,24 +50,31 @@ def documents_of(
     pairs: bool = False,
     sources: Any = None,
 ) -> tuple[list[Document], int]:
-    """The documents that a visitor gave, all of them within the limits.
+    """Reads the documents that a visitor gave, within the limits.
 
     Args:
-        session: Whose limits hold.
-        files: Paths of uploaded files, as the server stored them.
-        pasted: Text typed in.
-        pairs: Whether pairs are wanted, for an encoder-decoder model: of files those of JSON
-            lines with a source and a target each, of `pasted` the targets, one a line.
-        sources: Typed in, the source of each of its lines.
+        session: The session, which has the limits.
+        files: The paths of uploaded files on the server.
+        pasted: The text that was typed or pasted. With `pairs` it has the targets, one on each
+            line.
+        pairs: Whether to read pairs for an encoder-decoder model. Files then have JSON lines that
+            each have a source and a target.
+        sources: The sources of the targets in `pasted`, one on each line.
 
     Returns:
-        The documents, and how many could not be read.
+        The documents, and the number of documents that could not be read.
+
+    Raises:
+        LimitError: when there are too many files, or too much text.
+        RequestError: when there is no text, or a file cannot be read.
     """
     if len(files) > MOST_FILES:
-        raise LimitError(f"{len(files)} files at once; {MOST_FILES} are allowed")
-    # Files of the same content share a place, and the first to use one deletes it.
+        raise LimitError(
+            f"{len(files)} files were uploaded, but only {MOST_FILES} are allowed: remove some"
+        )
+    # gradio stores files with the same content once, and the first build that reads one deletes it.
     if not all(Path(file).is_file() for file in files):
-        raise RequestError("A file is gone from the server; upload it again.")
+        raise RequestError("A file is gone from the server: upload it again.")
     size = sum(Path(file).stat().st_size for file in files)
     typed = [one for one in (pasted, sources) if isinstance(one, str)]
     size += sum(len(one.encode("utf-8", "replace")) for one in typed)
@@ -80,8 +87,8 @@ def documents_of(
             head = opened.read(8)
         if head.startswith(_PACKED) or not name.lower().endswith(_SUFFIXES):
             raise RequestError(
-                f"Only plain text and JSON lines are read here ({', '.join(_SUFFIXES[:5])}), "
-                "nothing packed."
+                f"{name} cannot be read: upload plain text or JSON lines "
+                f"({', '.join(_SUFFIXES[:5])}), not packed."
             )
         try:
             found += read_corpus([file], pairs=pairs, on_skip=lambda name, _: skipped.append(name))
@@ -97,7 +104,7 @@ def documents_of(
         found.append(Document(text, "pasted text", title="Pasted text"))
     if not found:
         raise RequestError("There is no text yet: upload a file or paste something.")
-    # A file name is a title good enough.
+    # A document without a title gets the name of its file as title.
     return [one if one.title else _titled(one) for one in found], len(skipped)
 
 
@@ -112,7 +119,7 @@ def _titled(document: Document) -> Document:
 
 
 def _web(uri: str | None) -> str | None:
-    """A web address; the path of an uploaded file is none."""
+    """Returns a URI if it is a web address. The path of an uploaded file is not one."""
     return uri if uri and uri.lower().startswith(("http://", "https://")) else None
 
 
@@ -123,17 +130,17 @@ def build_steps(
     room: Path,
     deadline: Deadline,
 ) -> Iterator[Progress | Path]:
-    """Builds a datastore with the settings of the model's first one.
+    """Builds a datastore with the settings of the model's first datastore.
 
     Args:
-        session: Whose limits hold.
+        session: The session, which has the number of threads.
         library: The model.
-        documents: From `documents_of`.
-        room: An empty folder; what there is of a build that ends early is deleted.
-        deadline: Ends the build.
+        documents: The documents that `documents_of` read.
+        room: An empty folder. It is deleted if the build ends early.
+        deadline: Ends the build early.
 
     Yields:
-        How far it is, and at last the datastore's folder.
+        The progress, and at the end the datastore's folder.
     """
     like = next(iter(library.stores.values())).manifest
     news: queue.Queue[Progress | Path | BaseException] = queue.Queue()
@@ -188,12 +195,15 @@ def build_steps(
 def build_own(
     steps: Iterator[Progress | Path], visitors: Visitors, visitor: str
 ) -> Iterator[Progress | Datastore]:
-    """Makes what is built the visitor's own.
+    """Passes the progress of a build on, and gives the finished datastore to the visitor.
 
     Args:
-        steps: From `build_steps`.
-        visitors: Keeps the datastore.
-        visitor: Whose it is.
+        steps: The steps of `build_steps`.
+        visitors: The visitors, who keep their datastores.
+        visitor: The session of the visitor.
+
+    Yields:
+        The progress, and at the end the datastore.
     """
     with closing(steps):  # type: ignore[type-var]
         for step in steps:
@@ -206,7 +216,7 @@ def build_own(
 
 
 def _delete_when_done(room: Path, worker: threading.Thread) -> None:
-    """Deletes what there is of a build once the thread that writes it has stopped."""
+    """Deletes the folder of an unfinished build once the thread that writes it has stopped."""
 
     def tidy() -> None:
         worker.join()

@@ -1,4 +1,4 @@
-"""The page: what stands where. What happens on a click is in the tabs' own modules."""
+"""Lays the page out and connects the settings. The modules of the tabs handle their own clicks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from knn_logits_app.requests import MOST_NEIGHBORS
 
 TITLE = "knn-logits: a language model with a memory you can read"
 
-# By the name that app.css knows each by: its label, and what is in it.
+# The tabs by their names in app.css: the label and the module of each.
 TABS = {
     "generate": ("Generate", tab_generate),
     "explain": ("Explain", tab_explain),
@@ -34,7 +34,7 @@ TABS = {
 
 
 def build_page(server: Server) -> Any:
-    """The whole page."""
+    """Builds the whole page."""
     session = server.session
     first = session.first
 
@@ -66,7 +66,7 @@ def build_page(server: Server) -> Any:
 
 
 def _tab_row() -> str:
-    """The tabs; `tabs.js` says why they are not gradio's."""
+    """Returns the HTML of the tabs. `tabs.js` says why they are not gradio's tabs."""
     first = next(iter(TABS))
     buttons = "".join(
         f'<button type="button" role="tab" id="open-{name}" aria-controls="tab-{name}" '
@@ -85,7 +85,7 @@ def _tab_row() -> str:
 
 def _title(library: Any) -> str:
     about = library.about or (
-        "The model below has read nothing of the datastores. With kNN it looks every word up in "
+        "The model below was not trained on the datastores. With kNN it looks up every word in "
         "them while it writes."
     )
     return (
@@ -105,11 +105,11 @@ def _controls(server: Server) -> Controls:
         list(library.stores),
         value=[next(iter(library.stores))],
         label="Datastores",
-        info="Texts to look things up in. Several are one memory.",
+        info="The memory searches these texts. Several are searched as one.",
         elem_id="stores",
     )
-    # The browser changes the boxes with the model, and the server takes what comes: it is checked
-    # where it is looked up, against what this visitor may see.
+    # The browser changes the boxes when the model changes, so gradio must not check the values
+    # against the first boxes. They are checked later, against the datastores of this visitor.
     stores.preprocess = lambda payload: payload  # type: ignore[method-assign]
     lmbda = gr.Slider(
         0, 1, settings.lmbda, step=0.01, label="λ, weight of the memory",
@@ -121,12 +121,13 @@ def _controls(server: Server) -> Controls:
     )  # fmt: skip
     temperature = gr.Number(
         settings.temperature, label="τ, temperature", minimum=1e-6,
-        info="Small: the nearest neighbor decides. Large: all count alike.", elem_id="temperature",
+        info="Small: the nearest neighbor decides. Large: all neighbors count the same.",
+        elem_id="temperature",
     )  # fmt: skip
     gate = gr.Checkbox(
         bool(library.gates),
         label="Let a gate choose λ at each word",
-        info="It was fitted for one datastore alone; with several, the slider holds.",
+        info="The gate was fitted for one datastore. With several, λ is the slider's.",
         visible=any(one.gates for one in libraries.values()),
         elem_id="gate",
     )
@@ -144,26 +145,26 @@ def _controls(server: Server) -> Controls:
         js=f"(...args) => {{ {settings_of} return [boxes, ...own]; }}",
         **INSTANT,
     )
-    # Who moves the slider wants to see what it does.
+    # A visitor who moves the slider wants to see its effect, so the gate is switched off.
     lmbda.input(outputs=[gate], js="() => false", **INSTANT)
     return controls
 
 
 def _follow(page: Any, controls: Controls) -> None:
-    """Lets the answers follow the controls in the browser, without a request."""
+    """Makes the browser update the answers when a control changes, without a request."""
     everything = [*controls.lookup, controls.use]
     told = {"inputs": everything, "js": "(...all) => { knnLogits.controls(...all); }", **INSTANT}
     page.load(**told)
     for one in everything:
         one.change(**told)
-    # What the page's address asks for is filled in, and written.
+    # A link can carry a prompt and settings. They are filled in, and the answer is written.
     form = [controls.prompt, *controls.lookup[1:]]
     page.load(
         inputs=form, outputs=form, js="(...now) => knnLogits.fromLink(...now)", **INSTANT
     ).then(js="() => { knnLogits.runLink(); }", **INSTANT)
 
 
-# JavaScript: what the knobs show for the chosen datastores, and the boxes of the chosen model.
+# This JavaScript computes the settings of the chosen datastores and the boxes of the chosen model.
 _OWN_SETTINGS = """
   const mine = all[model] ?? Object.values(all)[0];
   const names = Object.keys(mine.stores);
@@ -177,9 +178,9 @@ _OWN_SETTINGS = """
 
 
 def _settings(server: Server) -> str:
-    """The datastores' own settings by model and name, as JSON.
+    """Returns the datastores' own settings as JSON, by model and name.
 
-    A visitor's own text is not among them: it has those of its model's first datastore.
+    A visitor's own text is not included. It has the settings of its model's first datastore.
     """
     known = {
         name: {

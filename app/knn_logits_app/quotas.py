@@ -1,4 +1,4 @@
-"""How much of the server one visitor may take, told apart by address, so that the rest is left."""
+"""Limits how much of the server one address may use, so that other visitors have their share."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Quotas:
 
     Attributes:
         waiting: Requests that run the model or wait for it.
-        uploaded: Bytes uploaded in the time after which uploads are deleted.
-        uploaded_by_all: That of all addresses together.
+        uploaded: Bytes of uploads that were not deleted yet.
+        uploaded_by_all: Bytes of such uploads of all addresses together.
         stores: Datastores of visitors' own texts.
-        stores_of_all: Those of all addresses together.
+        stores_of_all: Such datastores of all addresses together.
     """
 
     waiting: int = 16
@@ -29,11 +29,11 @@ class Quotas:
 
 
 def address_of(scope: MutableMapping[str, Any]) -> str:
-    """Where a request comes from; of an IPv6 address the network, which one household has.
+    """Returns the address of a visitor. Of an IPv6 address it is the /64 network of a household.
 
-    On a Hub Space all requests come by the Hub's own servers: the last public address that these
-    have noted is the visitor's. Elsewhere such a note could be anybody's invention; uvicorn
-    believes those of this machine, and of FORWARDED_ALLOW_IPS.
+    On a Hub Space all requests come through the Hub's servers. The last public address that these
+    wrote into `x-forwarded-for` is the visitor's. Elsewhere a client could invent this header, so
+    uvicorn trusts it only from this machine and from FORWARDED_ALLOW_IPS.
     """
     client = scope.get("client")
     found = str(client[0]) if client else ""

@@ -1,6 +1,7 @@
-"""How a model takes a text: a causal one goes on from it, an encoder-decoder one answers it.
+"""Turns texts into inputs of a causal or an encoder-decoder model, within limits.
 
-All that tells the two apart on the page is here.
+A causal model continues a text, and an encoder-decoder model reads it as a source. The rest of the
+page does not have to know the difference.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ import torch
 from knn_logits import Datastore, LimitError, Limits, pair_tokenizer
 from knn_logits_app.requests import RequestError
 
-# A text to explain may have so many times the tokens of a prompt.
+# A text to explain may have this many times the tokens of a prompt.
 WINDOWS = 4
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a model is given.
+    """The inputs of a model.
 
     Attributes:
         inputs: Arguments of the model or of its `generate()`.
-        ids: int64 [1, tokens], the text so far: a prompt, the token that starts a decoder's text,
-            or a text to explain.
-        shown: How the text on the page begins.
-        begun: How the answer begins, where that was given.
+        ids: int64 [1, tokens], the text so far. It is a prompt, the decoder's start token, or a
+            text to explain.
+        shown: The text that the page shows before the answer.
+        begun: The beginning of the answer, if the request gave one.
     """
 
     inputs: dict[str, Any]
@@ -37,19 +38,19 @@ class Given:
 
 
 class Reading:
-    """What a model reads, within limits.
+    """Turns texts into inputs of a model.
 
     Args:
         model: The model.
-        tokenizer: Its tokenizer.
-        stores: Its datastores; the first says how sources are cut.
-        context: Tokens of a text that it reads at most, None where it does not say.
+        tokenizer: The tokenizer of the model.
+        stores: The datastores. The first one decides how sources are tokenized.
+        context: The most tokens of a text that the model reads; None if that is not known.
 
     Attributes:
-        sources: Whether it reads sources, and writes texts of their own.
-        room: Tokens of a prompt or a source that it reads at most.
-        settings: Arguments of `generate()`.
-        silent: Tokens that are no word of a text.
+        sources: Whether the model reads sources, as an encoder-decoder model does.
+        room: The most tokens of a prompt or a source; None if that is not known.
+        settings: Further arguments of `generate()`.
+        silent: Tokens that are not shown as text.
     """
 
     def __init__(
@@ -65,31 +66,31 @@ class Reading:
             self.silent |= set(tokenizer.all_special_ids)
 
     def begins(self, piece: str, written: bool) -> str:
-        """A piece of an answer; one that begins a text of its own begins with no space.
+        """Removes the leading space of a piece that begins the target of a source.
 
         Args:
-            piece: The piece.
-            written: Whether a word stands before it.
+            piece: The piece of the answer.
+            written: Whether the answer has a word before this piece.
         """
         return piece if written or not self.sources else piece.lstrip()
 
     def prompt(
         self, text: str, limits: Limits, new_tokens: int, begun: Sequence[int] = ()
     ) -> Given:
-        """A text to write on from, or to.
+        """Makes the inputs for continuing a text, or for writing the target of a source.
 
         Args:
-            text: The text.
-            limits: What is allowed.
-            new_tokens: Tokens to write.
-            begun: Tokens with which the answer begins.
+            text: The text or the source.
+            limits: The limits of the request.
+            new_tokens: The most tokens to write.
+            begun: The tokens with which the answer begins.
 
         Raises:
-            LimitError: when it is longer than is allowed, or than the model reads.
-            RequestError: when it holds no token, or the model has not those of the answer.
+            LimitError: when the text is longer than the limits allow, or than the model reads.
+            RequestError: when the text has no token, or the vocabulary lacks a token of `begun`.
         """
         if not all(0 <= one < len(self._tokenizer) for one in begun):
-            raise RequestError("This model has no such token.")
+            raise RequestError("The model has no such token: choose a token of this model.")
         given = self._causal if self._pairs is None else self._to_source
         return given(text, limits, new_tokens, list(begun))
 
@@ -106,8 +107,8 @@ class Reading:
         whole = new_tokens + len(begun) + len(self._pairs.opening)
         if self._context is not None and whole > self._context:
             raise LimitError(
-                f"{new_tokens:,} new tokens are asked for; the model writes fewer than "
-                f"{self._context:,}: ask for less"
+                f"{new_tokens:,} new tokens are asked for, but the model writes fewer than "
+                f"{self._context:,}: ask for fewer"
             )
         start = torch.tensor([[*self._pairs.opening[:1], *begun]], device=self._model.device)
         if begun:
@@ -118,27 +119,30 @@ class Reading:
         return str(self._tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
 
     def whole(self, text: str, source: str | None, limits: Limits) -> Given:
-        """A text that exists already, and what it was written to.
+        """Makes the inputs for a text that exists already, and for its source if it has one.
 
         Raises:
-            LimitError: when one of them is longer than is allowed, or than the model reads.
-            RequestError: when the text is too short, or the source missing or one too many.
+            LimitError: when the text or the source is longer than the limits allow, or than the
+                model reads.
+            RequestError: when the text is too short, when the source of an encoder-decoder model
+                is missing, or when another model is given one.
         """
         if self._pairs is None:
             if source is not None:
                 raise RequestError("This model reads no source: leave the source out.")
             ids = self._ids(text)
-            # It is read in windows, so that it may be longer than what the model reads at once.
+            # The text is read in windows, so it may be longer than the model's context.
             most = WINDOWS * limits.prompt_tokens
             if ids.shape[1] > most:
                 raise LimitError(
-                    f"the text has {ids.shape[1]:,} tokens; {most:,} are allowed: shorten it"
+                    f"the text has {ids.shape[1]:,} tokens, but only {most:,} are allowed: "
+                    "shorten it"
                 )
             if ids.shape[1] < 2:
-                raise RequestError("The text is too short: one word has nothing before it.")
+                raise RequestError("The text is too short to explain: write at least two words.")
             return Given({"input_ids": ids}, ids)
         if source is None:
-            raise RequestError("This model writes to a source: give the source as well.")
+            raise RequestError("This model reads a source: give the source as well.")
         inputs = self._source(source, limits)
         (target,) = self._pairs.targets([text])
         limits.check(prompt_tokens=len(target), context=self._context)
@@ -153,25 +157,26 @@ class Reading:
     def _ids(self, text: str) -> torch.Tensor:
         ids = self._tokenizer(text, verbose=False)["input_ids"]
         if not ids:
-            raise RequestError("The text holds no token: write something first.")
+            raise RequestError("The text has no token: write something first.")
         return torch.tensor([ids], device=self._model.device)
 
     def _source(self, text: str, limits: Limits) -> dict[str, Any]:
-        """What the encoder reads; a source that it would have to cut is refused."""
+        """Makes the encoder's inputs. A source that is too long is refused, and never cut."""
         assert self._pairs is not None
         read = self._pairs.source_prefix + text
         tokens = len(self._pairs.tokenizer(read, verbose=False)["input_ids"])
         limits.check(prompt_tokens=tokens)
         if self.room is not None and tokens > self.room:
             raise LimitError(
-                f"the source has {tokens:,} tokens; the model reads {self.room:,}: shorten it"
+                f"the source has {tokens:,} tokens, but the model reads only {self.room:,}: "
+                "shorten it"
             )
         inputs: dict[str, Any] = self._pairs.inputs([text], self._model.device)
         return inputs
 
 
 def end_tokens(model: Any) -> set[int]:
-    """Tokens that end a text."""
+    """Returns the tokens that end a text of the model."""
     found = getattr(model.generation_config, "eos_token_id", None)
     if found is None:
         return set()

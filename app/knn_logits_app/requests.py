@@ -1,4 +1,4 @@
-"""What a visitor asks for, checked. Nothing from a page or a raw request is believed."""
+"""Checks every value that a visitor's request contains, whether it comes from the page or not."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from knn_logits import KNNLogitsError, LimitError
 
 MOST_NEIGHBORS = 4096
 MOST_STORES = 8
-# Characters of a prompt that are looked at at all, before a tokenizer sees it.
+# The most characters of a prompt. They are counted before a tokenizer sees the prompt.
 MOST_CHARACTERS = 20_000
 
 
 class RequestError(KNNLogitsError):
-    """A request that makes no sense; the message is the line that its sender reads."""
+    """A request cannot be answered. The message is shown to its sender."""
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """Which datastores to ask, and how. None takes the datastore's own setting.
+    """The datastores to search, and the settings. None takes the datastore's own setting.
 
-    `gate` lets the datastore's gate choose λ at each word, where it has one. `without` are the ids
-    of documents that are left out, `max_neighbors` the passages kept for a token.
+    Attributes:
+        stores: The names of the datastores.
+        k: Neighbors of each query.
+        lmbda: Weight of the neighbors.
+        temperature: Temperature of the softmax over the neighbors.
+        gate: Whether the datastore's gate, if it has one, chooses λ at each token.
+        without: The ids of documents that are ignored.
+        max_neighbors: The most passages that are kept for each token.
     """
 
     stores: tuple[str, ...]
@@ -38,19 +44,19 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Writing:
-    """A text to continue, and how.
+    """A request to continue a text.
 
     Attributes:
         prompt: The text.
-        lookup: What to look up; None writes without kNN.
-        compare: Write without kNN as well.
-        new_tokens: Tokens to write, at most.
-        one_sentence: End with the first sentence.
-        sample: Draw tokens instead of taking the likeliest.
-        sampling_temperature: Of the drawing.
-        top_p: Nucleus of the drawing.
-        seed: Of the drawing.
-        begun: Tokens with which the answer begins.
+        lookup: The datastores to search; None writes without kNN.
+        compare: Whether to write a text without kNN as well.
+        new_tokens: The most tokens to write.
+        one_sentence: Whether the answer ends with its first sentence.
+        sample: Whether to sample tokens. Otherwise the likeliest token is taken.
+        sampling_temperature: Temperature of the sampling.
+        top_p: The probability mass that is sampled from (nucleus sampling).
+        seed: Seed of the sampling.
+        begun: The tokens with which the answer begins.
     """
 
     prompt: str
@@ -66,22 +72,22 @@ class Writing:
 
 
 def text_of(value: Any, name: str = "text", *, most: int = MOST_CHARACTERS) -> str:
-    """A text that is there, is not endless, and can be encoded."""
+    """Returns a value if it is a text that is not empty, not too long, and valid Unicode."""
     if not isinstance(value, str) or not value.strip():
         raise RequestError(f"The {name} is empty: write something first.")
     if len(value) > most:
         raise LimitError(
-            f"the {name} has {len(value):,} characters; {most:,} are allowed: shorten it"
+            f"the {name} has {len(value):,} characters, but only {most:,} are allowed: shorten it"
         )
     try:
         value.encode("utf-8")
     except UnicodeError:
-        raise RequestError(f"The {name} holds half a character; copy it again.") from None
+        raise RequestError(f"The {name} contains half a character: copy it again.") from None
     return value
 
 
 def whole(value: Any, name: str, least: int, most: int) -> int:
-    """A whole number within bounds."""
+    """Returns a value if it is a whole number within the bounds."""
     number = real(value, name, least, most)
     if number != int(number):
         raise RequestError(f"{name} must be a whole number, not {number}.")
@@ -89,7 +95,7 @@ def whole(value: Any, name: str, least: int, most: int) -> int:
 
 
 def real(value: Any, name: str, least: float, most: float) -> float:
-    """A number within bounds."""
+    """Returns a value if it is a number within the bounds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise RequestError(f"{name} must be a number.")
     try:
@@ -104,15 +110,17 @@ def real(value: Any, name: str, least: float, most: float) -> float:
 def lookup_of(
     stores: Any, k: Any = None, lmbda: Any = None, temperature: Any = None, gate: Any = False
 ) -> Lookup:
-    """The datastores to ask, and with which settings."""
+    """Checks the datastores to search, and the settings."""
     if isinstance(stores, str):
         stores = [stores]
     if not isinstance(stores, Sequence) or not all(isinstance(one, str) for one in stores):
-        raise RequestError("Name the datastores as a list.")
+        raise RequestError("The datastores must be a list of names.")
     if not stores:
         raise RequestError("Choose at least one datastore, or switch kNN off.")
     if len(stores) > MOST_STORES:
-        raise LimitError(f"{len(stores)} datastores at once; {MOST_STORES} are allowed")
+        raise LimitError(
+            f"{len(stores)} datastores are chosen, but only {MOST_STORES} are allowed: choose fewer"
+        )
     return Lookup(
         tuple(dict.fromkeys(stores)),
         None if k is None else whole(k, "k", 1, MOST_NEIGHBORS),
@@ -134,7 +142,7 @@ def writing_of(
     top_p: Any = 1.0,
     seed: Any = 0,
 ) -> Writing:
-    """A text to continue, with every setting checked."""
+    """Checks every setting of a request to continue a text."""
     return Writing(
         text_of(prompt, "prompt"),
         lookup,

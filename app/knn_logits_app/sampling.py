@@ -1,8 +1,9 @@
-"""Logits processors of the app: sampling with a seed of its own.
+"""Samples tokens with a seed of each request's own.
 
-`generate()` samples with PyTorch's one random state, which all visitors would share: neither would
-a seed mean anything, nor could two texts be written at once. Here a token is drawn by adding Gumbel
-noise from a private generator and taking the largest, which is a draw from the softmax exactly.
+`generate()` samples with the global random state of PyTorch, which all visitors share. Two texts
+written at the same time would then change each other, whatever their seeds. Here each request has
+its own generator. It adds Gumbel noise to the log-probabilities, and the token with the largest sum
+is exactly a sample of the softmax.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from transformers import (
 
 
 class GumbelSampler(LogitsProcessor):
-    """Makes greedy search a draw from the distribution; to be the last processor."""
+    """Makes greedy search sample from the distribution. It has to be the last processor."""
 
     def __init__(self, seed: int) -> None:
         self._random = torch.Generator().manual_seed(seed)
@@ -29,7 +30,7 @@ class GumbelSampler(LogitsProcessor):
 
 
 def samplers(seed: int, temperature: float, top_p: float) -> list[LogitsProcessor]:
-    """The processors that draw a token, in order."""
+    """Returns the processors that sample a token, in their order."""
     found: list[LogitsProcessor] = []
     if temperature != 1.0:
         found.append(TemperatureLogitsWarper(temperature))

@@ -1,4 +1,4 @@
-"""Starting the page: the web server, its limits, and what it must not give away."""
+"""Starts the page with its web server and limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-# Before gradio is imported: a page of its own calls nobody.
+# This has to be set before gradio is imported, so that the server sends no analytics.
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 import gradio as gr
@@ -37,7 +37,7 @@ _GREEN = gr.themes.Color(
 
 
 def theme() -> Any:
-    """Plain, with fonts that the visitor's machine has: nothing is loaded from elsewhere."""
+    """Returns the page's theme. It uses fonts of the visitor's machine, and loads nothing."""
     return gr.themes.Base(
         primary_hue=_GREEN,
         neutral_hue="slate",
@@ -69,16 +69,20 @@ def prepare(
     waiting: int = QUEUE,
     quotas: Quotas | None = None,
 ) -> tuple[Any, Server]:
-    """The page and what it works with; nothing listens yet.
+    """Builds the page without starting a web server.
 
     Args:
-        libraries: Models with their datastores, the first one shown first.
-        limits: Of every request; None takes those that fit the first model.
-        at_once: Requests that run the model at a time; the others wait.
-        waiting: Requests that may wait; others are told to come back.
-        quotas: How much one address may have; None takes a fair share.
+        libraries: Models with their datastores. The page opens with the first.
+        limits: The limits of every request; None takes limits that fit the first model.
+        at_once: The most requests that run the model at the same time. The others wait.
+        waiting: The most requests that wait. Further ones are refused.
+        quotas: The most that one address may have; None takes the defaults of `Quotas`.
+
+    Returns:
+        The page, and the models and visitors that it works with.
     """
-    # Uploaded files go where they are deleted with this process, not where all users' lie.
+    # By default gradio keeps uploads in a folder that all users share. The private folder is
+    # deleted when this process ends.
     os.environ.setdefault("GRADIO_TEMP_DIR", str(private_folder().path / "uploads"))
     cores = os.cpu_count() or 1
     threads = max(1, cores // at_once)
@@ -87,13 +91,13 @@ def prepare(
         context = libraries[0].context or 1024
         limits = Limits(prompt_tokens=min(512, context), new_tokens=min(256, context // 2))
     for one in libraries:
-        # Opened here, once for all requests, and before a Space forks this process.
+        # This opens the memory once for all requests, and before a Space forks this process.
         assert one.memory.stores
-    # One thread a search: FAISS's threads would hang in a fork, which a Space's processes are.
+    # Each search has one thread, since FAISS's threads would hang in the forks of a Space.
     session = Session({one.name: one for one in libraries}, limits, threads=1)
     server = Server(session, Visitors(quotas), work_for(session))
     page = build_page(server)
-    # `/run/`, which passes the queue by, is closed.
+    # `/run/` would run a request without the queue, so it is closed.
     page.queue(max_size=waiting, default_concurrency_limit=at_once, api_open=False)
     return page, server
 
@@ -114,24 +118,24 @@ def launch(
     """Serves the page.
 
     Args:
-        libraries: Models with their datastores, the first one shown first.
-        limits: Of every request; None takes those that fit the first model.
-        at_once: Requests that run the model at a time; the others wait.
-        waiting: Requests that may wait; others are told to come back.
-        quotas: How much one address may have; None takes a fair share.
-        host: Where to listen; None takes this machine only, or what GRADIO_SERVER_NAME says.
-        port: Where to listen; None takes the first free one from 7860.
-        names: Under which names visitors reach it, beside those of this machine, such as
-            "knn.example.org"; those in the environment variable KNN_LOGITS_APP_HOSTS too.
-        block: Wait until the server ends.
-        quiet: Print nothing.
+        libraries: Models with their datastores. The page opens with the first.
+        limits: The limits of every request; None takes limits that fit the first model.
+        at_once: The most requests that run the model at the same time. The others wait.
+        waiting: The most requests that wait. Further ones are refused.
+        quotas: The most that one address may have; None takes the defaults of `Quotas`.
+        host: The address to listen on; None takes GRADIO_SERVER_NAME, or this machine only.
+        port: The port to listen on; None takes the first free port from 7860.
+        names: Further names under which visitors reach the page, such as "knn.example.org". The
+            environment variable KNN_LOGITS_APP_HOSTS adds names too, separated by commas.
+        block: Whether to wait until the server ends.
+        quiet: Whether to print nothing.
 
     Returns:
-        The page and what it works with.
+        The page, and the models and visitors that it works with.
     """
     quotas = quotas or Quotas()
     page, server = prepare(libraries, limits, at_once, waiting, quotas)
-    # The queue's functions know of their values' number only; their names are in its description.
+    # Only gradio's description of the API has the names of the endpoints' arguments.
     described = page.get_api_info()["named_endpoints"]
     public = {
         name.strip("/"): [one["parameter_name"] for one in about["parameters"]]
@@ -163,7 +167,7 @@ def launch(
         mcp_server=find_spec("mcp") is not None,
         ssr_mode=False,
         share=False,
-        # Whether it answers itself within three seconds, which a busy machine does not.
+        # Otherwise gradio calls its own page, and fails if a busy machine takes over 3 seconds.
         _frontend=False,
         app_kwargs={"middleware": middleware(house)},
     )
@@ -180,7 +184,7 @@ def launch(
 
 
 def requests_of(page: Any, address: str) -> int:
-    """How many requests of an address run the model or wait for it."""
+    """Counts the requests of an address that run the model or wait for it."""
     queue = page._queue
     waiting = [one for line in queue.event_queue_per_concurrency_id.values() for one in line.queue]
     running = [one for job in queue.active_jobs if job for one in job]

@@ -1,6 +1,7 @@
-"""From a request to text and trace: the models, the datastores, and what runs on them.
+"""Runs a request on the models and datastores, and returns its text and trace.
 
-Nothing of a visitor is kept here. What a visitor built comes with each call as `own`.
+A session keeps nothing of a visitor. The datastores that a visitor built come with each call as
+`own`.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from knn_logits_app.sampling import samplers
 from knn_logits_app.streaming import SentenceEnd, TokenStream
 from knn_logits_app.traced import END, named, words_only
 
-# Of what else might have stood in a token's place.
+# How many of the likeliest tokens of each step the trace names.
 CANDIDATES = 5
 SIGNS = ("λ", "τ", "k", "p")
 _FRAME_SECONDS = 0.06
 
 
 class Piece(NamedTuple):
-    """What one token adds to a text.
+    """The text that one token adds to an answer.
 
     Attributes:
-        text: The piece.
-        share: The neighbors' share in the token.
-        changed: Whether the model alone would have put another token.
+        text: The text of the token.
+        share: The neighbors' share in the token's probability.
+        changed: Whether the model alone would have chosen another token.
     """
 
     text: str
@@ -56,21 +57,21 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """A text as far as it is written.
+    """An answer, as far as it is written.
 
     Attributes:
-        prompt: What it goes on from; empty where it begins a text of its own.
-        begun: How the answer itself begins, where that was given.
-        words: Its pieces, while it is written.
-        knn: Whether the neighbors had a say.
-        done: Whether it is whole.
-        trace: Sources of the whole text; None without kNN.
-        stopped: Why it ended early, if it did.
-        tokens: Tokens written.
-        seconds: How long the writing took, the trace not counted.
-        passes: Forward passes of the model, where they were counted.
-        metric: How the datastores compare keys.
-        live: What the neighbors said at each step, for the browser; None where that is too much.
+        prompt: The prompt that the answer continues; empty for an encoder-decoder model.
+        begun: The beginning of the answer, if the request gave one.
+        words: The pieces that were written.
+        knn: Whether the neighbors took part.
+        done: Whether the answer is finished.
+        trace: The sources of the whole answer; None without kNN.
+        stopped: Why the answer ended early; None if it did not.
+        tokens: Number of tokens that were written.
+        seconds: Seconds that the writing took, without the trace.
+        passes: Number of forward passes of the model; None if they were not counted.
+        metric: The metric of the datastores.
+        live: The neighbors of each step, for the browser; None if they are too many to send.
     """
 
     prompt: str
@@ -88,7 +89,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """What was written."""
+        """The text of the answer, with the beginning that was given."""
         return self.begun + "".join(one.text for one in self.words)
 
 
@@ -97,9 +98,9 @@ class Session:
     """The models that a server runs.
 
     Attributes:
-        libraries: By name; the first is what a visitor sees first.
-        limits: Of every request.
-        threads: CPU threads of a search.
+        libraries: The models with their datastores, by name. The page opens with the first.
+        limits: The limits of every request.
+        threads: CPU threads of a search while a datastore is built.
     """
 
     libraries: Mapping[str, Library]
@@ -108,20 +109,20 @@ class Session:
 
     @property
     def first(self) -> Library:
-        """What a visitor sees first."""
+        """The library with which the page opens."""
         return next(iter(self.libraries.values()))
 
     def library(self, name: str | None) -> Library:
-        """A model by name.
+        """Returns the library of a name, or the first one for None.
 
         Raises:
-            RequestError: when there is none of that name.
+            RequestError: when no model has that name.
         """
         if name is None:
             return self.first
         found = self.libraries.get(name) if isinstance(name, str) else None
         if found is None:
-            raise RequestError(f"There is no model of that name; choose {self._names()}.")
+            raise RequestError(f"There is no model of that name: choose {self._names()}.")
         return found
 
     def _names(self) -> str:
@@ -130,21 +131,21 @@ class Session:
     def stores(
         self, library: Library, lookup: Lookup, own: Mapping[str, Datastore] | None = None
     ) -> list[Datastore]:
-        """The datastores that a request names.
+        """Returns the datastores that a request names.
 
         Raises:
-            RequestError: when there is none of that name, for this visitor.
+            RequestError: when this visitor has no datastore of one of the names.
         """
         known = {**library.stores, **(own or {})}
         missing = [name for name in lookup.stores if name not in known]
         if missing:
             raise RequestError(
-                "There is no such datastore here (any more); choose " + ", ".join(known) + "."
+                "There is no such datastore here (any more): choose " + ", ".join(known) + "."
             )
         return [known[name] for name in lookup.stores]
 
     def settings(self, library: Library, lookup: Lookup) -> dict[str, Any]:
-        """What a memory is asked under; settings of the first datastore where none are given."""
+        """Returns a request's settings for a memory; None takes the first datastore's setting."""
         gate = library.gates.get(lookup.stores[0]) if len(lookup.stores) == 1 else None
         return {
             "k": lookup.k,
@@ -156,10 +157,10 @@ class Session:
     def check_writing(
         self, library: Library, wanted: Writing, own: Mapping[str, Datastore] | None = None
     ) -> tuple[Given, list[Datastore]]:
-        """Refuses what is not allowed, before anything runs.
+        """Refuses a request that is not allowed, before anything runs.
 
         Returns:
-            What the model is given, and the datastores.
+            The input of the model, and the datastores.
         """
         given = library.reading.prompt(wanted.prompt, self.limits, wanted.new_tokens, wanted.begun)
         return given, self.stores(library, wanted.lookup, own) if wanted.lookup else []
@@ -171,16 +172,18 @@ class Session:
         deadline: Deadline,
         own: Mapping[str, Datastore] | None = None,
     ) -> Iterator[dict[str, Answer]]:
-        """Continues a text, or writes to a source; with `compare` both answers grow side by side.
+        """Continues a text, or writes the target of a source.
+
+        With `compare` the answers with and without kNN are written at the same time.
 
         Args:
             library: The model.
-            wanted: What to write.
-            deadline: Ends the writing early; cancelled when nobody reads on.
+            wanted: The request.
+            deadline: Ends the writing early. It is cancelled when the caller stops reading.
             own: The visitor's datastores.
 
         Yields:
-            The answers so far, under "lm" and "knn".
+            The answers so far: "lm" is the model's own, and "knn" the one with neighbors.
         """
         given, stores = self.check_writing(library, wanted, own)
         sides = ["knn"] if wanted.lookup else ["lm"]
@@ -199,7 +202,7 @@ class Session:
                 if isinstance(what, BaseException):
                     raise what
                 answers[side] = what
-                # What has come meanwhile makes one frame with it.
+                # All answers that are waiting go into one frame.
                 while not news.empty():
                     side, what = news.get()
                     if isinstance(what, BaseException):
@@ -292,7 +295,7 @@ class Session:
             if knn is None or live is None or wanted.lookup is None:
                 tell(replace(answer, done=True))
                 return
-            # The words are there; the passages take a moment more.
+            # The text is shown at once, since the trace takes a moment longer.
             tell(answer)
             trace = knn.trace(output, tokenizer, max_neighbors=wanted.lookup.max_neighbors)
             names = _names(stores, wanted.lookup)
@@ -308,14 +311,14 @@ class Session:
         own: Mapping[str, Datastore] | None = None,
         source: str | None = None,
     ) -> Answer:
-        """The sources of a text that exists already.
+        """Finds the sources of a text that exists already.
 
         Args:
             library: The model.
             text: The text.
             lookup: The datastores and settings.
             own: The visitor's datastores.
-            source: What the text was written to, for a model that reads sources.
+            source: The source of the text, for an encoder-decoder model.
         """
         reading = library.reading
         reading.whole(text, source, self.limits)
@@ -359,16 +362,16 @@ def _names(stores: list[Datastore], lookup: Lookup) -> dict[str, str]:
 
 
 def friendly(error: BaseException) -> str:
-    """One line for a visitor: never a path, never a traceback."""
+    """Returns one line about an error for a visitor, without a path or a traceback."""
     if isinstance(error, (RequestError, LimitError)):
         text = " ".join(str(error).split())
     elif isinstance(error, KNNLogitsError):
         text = " ".join(str(error).split())
         if "/" in text or "\\" in text:
-            text = f"this does not work ({type(error).__name__}): change the settings or the text"
+            text = f"this failed ({type(error).__name__}): change the settings or the text"
     else:
-        text = "something went wrong on the server; try again with less text"
-    # A setting's sign stays as it is: λ is not Λ.
+        text = "the server failed on this request: try again with less text"
+    # The sign of a setting keeps its case, since λ is not Λ.
     if text.split(" ", 1)[0] not in SIGNS:
         text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else text + "."

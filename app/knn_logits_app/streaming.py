@@ -1,4 +1,4 @@
-"""What `generate()` tells while it writes: tokens as they come, as text, up to a sentence's end."""
+"""Follows `generate()` while it writes, token by token, and ends it after a sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TokenStream(BaseStreamer):
     """Calls a function with each new token, in the thread that writes.
 
     Args:
-        on_token: Called with the token's id.
+        on_token: A function that takes the token's id.
     """
 
     def __init__(self, on_token: Callable[[int], None]) -> None:
@@ -30,15 +30,15 @@ class TokenStream(BaseStreamer):
             self._on_token(token)
 
     def end(self) -> None:
-        """Nothing is left to tell."""
+        """Does nothing, since every token was passed on already."""
 
 
 class SentenceEnd(StoppingCriteria):
     """Ends a text with its first sentence.
 
     Args:
-        tokenizer: To turn tokens into text.
-        prompt: Tokens of the prompt.
+        tokenizer: The tokenizer that decodes the text.
+        prompt: Number of tokens of the prompt.
     """
 
     def __init__(self, tokenizer: Any, prompt: int) -> None:

@@ -1,4 +1,4 @@
-"""The tab that says what this is, what it cannot do, and what is loaded."""
+"""The tab that explains kNN-LM, says what it cannot do, and lists the loaded datastores."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ ABOUT = """\
 <div class="kl-prose">
 <h3>What this is</h3>
 <p>A language model predicts the next word from its weights. <b>kNN-LM</b> also looks it up. A text
-becomes a <i>datastore</i>: for each of its words, the model’s inner state just before it, and the
-word. While the model writes, its present state finds the k nearest states of the datastore; the
-words that stood there vote; and the vote is mixed in: p = λ p_kNN + (1 − λ) p_LM. The model is not
-trained, a new text is a new folder, and each vote names the passage it came from. That is what you
-see when you click a word
+becomes a <i>datastore</i>, which holds each of its words and the model’s hidden state just before
+the word. While the model writes, its current state finds the k nearest states in the datastore. The
+words that followed those states vote, and the vote is mixed in: p = λ p_kNN + (1 − λ) p_LM. The
+model is not trained, a new text is a new folder, and each vote names the passage it came from. You
+see this passage when you click a word
 (<a href="https://arxiv.org/abs/1911.00172" target="_blank" rel="noopener noreferrer">Khandelwal et
 al. 2020</a>).</p>
 <h3>What it does not do</h3>
 <ul>
-<li>It brings facts and wording of a text into an answer. It does not make open-ended prose better
+<li>It brings facts and wording of a text into an answer. It does not improve open-ended prose
 (<a href="https://arxiv.org/abs/2305.14625" target="_blank" rel="noopener noreferrer">Wang et al.
 2023</a>).</li>
 <li>Tasks that need reasoning can suffer
 (<a href="https://arxiv.org/abs/2408.11815" target="_blank" rel="noopener noreferrer">Geng et al.
 2024</a>).</li>
 <li>A source shows which passage made a word likely. It does not make the word true.</li>
-<li>Where the datastores have nothing to say, a constant λ costs a little.</li>
+<li>Where the datastores contain nothing similar, a constant λ makes the prediction a little
+worse.</li>
 </ul>
 <p>What you type is used to answer you and is not kept. A text you upload is kept for your page only
 and deleted when you close it.</p>
@@ -55,7 +56,7 @@ def build(server: Server, controls: Controls) -> None:
 
 
 def card(name: str, store: Datastore) -> str:
-    """What a datastore's manifest says of it."""
+    """Returns a table of a datastore's manifest, as HTML."""
     manifest = store.manifest
     settings = manifest.settings
     recall = manifest.index.recall

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from knn_logits_app.layout import Controls, Server
 
 TEXT_LABEL = "Any text: yours, a model’s, a document’s"
-TARGET_LABEL = "What was written to it: by you, a model, a translator"
+TARGET_LABEL = "The target of this source, written by you, a model or a translator"
 
 
 def build(server: Server, controls: Controls) -> Any:
-    """Lays the tab out and connects it; gives the place of its answers."""
+    """Lays the tab out, connects it, and returns the place of its answers."""
     library = server.session.first
     source = layout.followed(
         server,

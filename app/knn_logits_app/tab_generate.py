@@ -1,4 +1,4 @@
-"""The tab that writes: with kNN, without, or both side by side."""
+"""The tab that writes a text with kNN, without it, or both side by side."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from knn_logits_app.layout import Controls, Server
 
 
-PROMPT_LABEL = "Begin a text, or take one below; the model goes on"
+PROMPT_LABEL = "Begin a text, or choose one below, and the model continues it"
 SOURCE_LABEL = "The source: what the model reads, such as a sentence to translate"
 
-# What the form says of the writing, behind the prompt and the two switches.
+# The form's fields about the writing, which follow the prompt and the two switches.
 _HOW = ("new_tokens", "one_sentence", "sample", "sampling_temperature", "top_p", "seed")
 
-# Not gradio's accordion, for the reason that tabs.js gives.
+# This button replaces gradio's accordion, for the reason that tabs.js gives.
 FOLD = (
     '<button type="button" class="kl-fold" id="more" aria-expanded="false" '
     'aria-controls="sampling">Length and sampling</button>'
@@ -39,18 +39,18 @@ element.addEventListener("click", (event) => {
 
 
 def first_answer(server: Server) -> str:
-    """What the page shows before anybody asked: the first example, answered."""
+    """Answers the first example, which the page shows before a visitor asks anything."""
     session = server.session
     library = session.first
     if not library.examples:
         return ""
     example = library.examples[0]
     store = layout.shown_settings(library.stores[example.stores[0]])
-    # What the form of the page holds at first.
+    # These are the first values of the page's form.
     values = [
         library.name, list(example.stores), store.lmbda, store.k, store.temperature,
         bool(library.gates), example.prompt, True, True, min(40, session.limits.new_tokens),
-        # A source may hold several sentences.
+        # The target of a source may have several sentences.
         not library.reading.sources, False, 1, 0.95, 0,
     ]  # fmt: skip
     shown = ""
@@ -60,7 +60,7 @@ def first_answer(server: Server) -> str:
 
 
 def build(server: Server, controls: Controls) -> Any:
-    """Lays the tab out and connects it; gives the place of its answers."""
+    """Lays the tab out, connects it, and returns the place of its answers."""
     session = server.session
     library = session.first
     examples = library.examples
@@ -95,7 +95,7 @@ def build(server: Server, controls: Controls) -> Any:
         most = session.limits.new_tokens
         length = gr.Slider(1, most, min(60, most), step=1, label="New tokens, at most")
         sentence = gr.Checkbox(library.one_sentence, label="End with the sentence")
-        sample = gr.Checkbox(False, label="Sample", info="Draw words instead of the likeliest.")
+        sample = gr.Checkbox(False, label="Sample", info="Otherwise the likeliest word is taken.")
         heat = gr.Slider(0.05, 3, 1, step=0.05, label="Sampling temperature")
         top_p = gr.Slider(0.05, 1, 0.95, step=0.01, label="top-p")
         seed = gr.Number(0, label="Seed", precision=0, minimum=0)
@@ -133,7 +133,7 @@ def build(server: Server, controls: Controls) -> Any:
         "validator": layout.validator(check),
         **layout.MODEL,
     }
-    # Without the memory there is the model alone, and nothing to compare it with.
+    # Without the memory there is nothing to compare the model with.
     knn.change(
         inputs=[knn],
         outputs=[compare],
@@ -160,13 +160,13 @@ def build(server: Server, controls: Controls) -> Any:
 def write_json(
     server: Server, values: Sequence[Any], visitor: str | None, ask: Ask | None = None
 ) -> Iterator[str]:
-    """The answers as the browser draws them, while they are written.
+    """Yields the answers while they are written, as JSON for the browser.
 
     Args:
-        server: What the handlers of a page work with.
-        values: Those of the form.
-        visitor: Who asks.
-        ask: In which other way the answer is wanted.
+        server: The models and visitors.
+        values: The values of the form.
+        visitor: The session of the visitor.
+        ask: The request to write an answer again, if it is one.
     """
     session = server.session
     model, lookup, (text, use, both, *how) = layout.split(server, values)
@@ -202,7 +202,7 @@ def write_json(
 def chips(
     server: Server, library: Library, lookup: Lookup | None, visitor: str | None
 ) -> list[str]:
-    """What can be asked of the datastores that are chosen."""
+    """Returns examples of prompts for the chosen datastores."""
     if lookup is None:
         return []
     own = server.visitors.stores(visitor)

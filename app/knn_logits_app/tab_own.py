@@ -1,4 +1,4 @@
-"""The tab where a visitor makes a datastore of a text of their own."""
+"""The tab where visitors build a datastore from their own text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAMPLE = (
     "Sunday of May the keeper rows to the island and counts the seals."
 )
 _PHASES = {"documents": "reading", "keys": "computing keys", "index": "building the index"}
-# What was read is gone on the server; what came meanwhile stays.
+# The server deletes the files that it read. Files that were added meanwhile stay in the list.
 _UNBUILT = """(now) => {
   const read = window.built.map((one) => one.path);
   const left = (now ?? []).filter((one) => !read.includes(one.path));
@@ -38,21 +38,22 @@ def build(server: Server, controls: Controls) -> None:
     most = server.session.limits.text_bytes
     reads = server.session.first.reading.sources
     wanted = (
-        "own pairs, such as sentences and their translations: up to "
-        f"{most // 1000:,} KB, typed in or as JSON lines with a “source” and a “target” each"
+        "own pairs, such as sentences and their translations. They may have up to "
+        f"{most // 1000:,} KB. Type them, or upload JSON lines that each have a “source” and a "
+        "“target”"
         if reads
-        else f"own text: up to {most // 1000:,} KB of plain text or JSON lines"
+        else f"own text, up to {most // 1000:,} KB of plain text or JSON lines"
     )
     gr.HTML(
-        f'<p class="kl-prose">Make a memory of your {wanted}. It is used at once, seen by nobody '
-        "else, and deleted when you close the page.</p>",
+        f'<p class="kl-prose">Make a memory of your {wanted}. You can use the memory at once. '
+        "Nobody else sees it, and it is deleted when you close the page.</p>",
         apply_default_css=False,
     )
     source = layout.followed(
         server,
         controls,
         lambda one: {"visible": one.reading.sources},
-        label="Sources, one a line",
+        label="Sources, one on each line",
         lines=4,
         max_lines=16,
         max_length=most,
@@ -96,7 +97,7 @@ def build(server: Server, controls: Controls) -> None:
         try:
             visitor = request.session_hash
             if not visitor:
-                raise RequestError("A text of one's own needs an open page.")
+                raise RequestError("The page has no session: reload the page.")
             library = server.session.library(model)
             documents, skipped = documents_of(
                 server.session, paths, text, pairs=library.reading.sources, sources=read
@@ -115,8 +116,8 @@ def build(server: Server, controls: Controls) -> None:
                     else:
                         done = (
                             f"{markup.count(step.manifest.documents, 'document')}, "
-                            f"{markup.count(step.manifest.entries, 'word piece')}. “{OWN_TEXT}” is "
-                            "chosen as the datastore: write with it in the other tabs."
+                            f"{markup.count(step.manifest.entries, 'word piece')}. The datastore "
+                            f"“{OWN_TEXT}” is chosen now: use it in the other tabs."
                         )
                         if skipped:
                             done += f" {skipped} parts could not be read."
@@ -124,7 +125,7 @@ def build(server: Server, controls: Controls) -> None:
                         yield (
                             views.notice(done, kind="done") + markup.tries(tried),
                             choices(model, visitor, [OWN_TEXT]),
-                            # It was fitted for another text.
+                            # The gate was fitted for another text.
                             False,
                         )
         except Exception as error:

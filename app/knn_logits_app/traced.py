@@ -1,4 +1,4 @@
-"""Traces as the page shows them: without what is no word, with the names of its datastores."""
+"""Prepares traces for the page. It leaves out special tokens and uses the page's names."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TypeVar
 from knn_logits import Candidate, DocumentShare, NeighborTrace, SequenceTrace, Trace
 
 Shown = TypeVar("Shown", NeighborTrace, DocumentShare)
-# What stands for a token that ends a text.
+# The text that is shown for a token that ends a text.
 END = "(the end)"
 
 
 def named(sequence: SequenceTrace, names: Mapping[str, str]) -> SequenceTrace:
-    """A traced text with the names that people know the datastores by.
+    """Replaces the datastores' own names in a trace by their names on the page.
 
     Args:
-        sequence: The text.
-        names: By the datastores' own names.
+        sequence: The trace of one text.
+        names: The names on the page, by the datastores' own names.
     """
 
     def of(one: Shown) -> Shown:
@@ -41,11 +41,12 @@ def named(sequence: SequenceTrace, names: Mapping[str, str]) -> SequenceTrace:
 
 
 def words_only(trace: Trace, silent: Collection[int]) -> Trace:
-    """A trace without the tokens that are no words.
+    """Removes special tokens from a trace.
 
     Args:
-        trace: Of one sequence.
-        silent: What is left out, such as the token that ends a text. As a candidate it is named.
+        trace: The trace of one sequence.
+        silent: The tokens to remove, such as the one that ends a text. Among the candidates of
+            another token they stay, under the name `END`.
     """
     sequence = trace[0]
     tokens = [

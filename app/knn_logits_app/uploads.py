@@ -1,8 +1,8 @@
-"""Uploaded files by handles: the server's folders are nobody's business.
+"""Replaces the paths of uploaded files by handles, so that no page learns the server's folders.
 
-gradio answers an upload with the file's whole path, and takes any path or web address as a file
-afterwards. Here a page is told the end of the path only, and whatever else it sends as a file is
-refused: the server would fetch an address from wherever it stands.
+gradio answers an upload with the file's whole path. Afterwards it accepts any path or web address
+as a file, and would fetch an address from the server's network. So a page gets only the end of the
+path, and everything else that it sends as a file is refused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _HANDLE = re.compile(r"[0-9a-f]{16,128}/(?!\.{1,2}$)[^/\\\x00]{1,255}")
 
 
 def handles(answer: bytes, folder: str) -> bytes:
-    """What gradio answers to an upload, with handles in place of paths.
+    """Replaces paths by handles in gradio's answer to an upload.
 
     Args:
-        answer: JSON, a list of paths.
-        folder: Where uploads are.
+        answer: The answer, a list of paths as JSON.
+        folder: The folder of uploaded files.
     """
     start = folder.rstrip("/\\") + "/"
     names = [str(one).replace("\\", "/") for one in json.loads(answer)]
@@ -27,14 +27,14 @@ def handles(answer: bytes, folder: str) -> bytes:
 
 
 def with_paths(value: Any, folder: str) -> Any:
-    """What a page sends, with paths in place of handles.
+    """Replaces handles by paths in a request of the page.
 
     Args:
-        value: Decoded JSON.
-        folder: Where uploads are.
+        value: The decoded JSON of the request.
+        folder: The folder of uploaded files.
 
     Raises:
-        ValueError: when something is given as a file that was not uploaded here.
+        ValueError: when the request names a file that was not uploaded here.
     """
     if isinstance(value, list):
         return [with_paths(one, folder) for one in value]
@@ -48,8 +48,8 @@ def with_paths(value: Any, folder: str) -> Any:
         or not _HANDLE.fullmatch(handle)
         or handle.endswith(("/.", "/.."))
     ):
-        raise ValueError("that is no file that was uploaded here")
-    # Its address is the page's own affair; nothing is to be fetched from there.
+        raise ValueError("this file was not uploaded here: upload it first")
+    # gradio would fetch a web address, so it is dropped.
     return {**value, "path": f"{folder.rstrip('/')}/{handle}", "url": None}
 
 

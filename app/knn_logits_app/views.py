@@ -1,7 +1,7 @@
-"""An answer as the browser gets it: JSON, from which `assets/` draws what a visitor sees.
+"""Packs answers as JSON for the browser, where the scripts of `assets/` draw them.
 
-Nothing is drawn here. What comes from a corpus, a model or a visitor is a string of this JSON, and
-the browser makes text of it, never elements.
+Text of a corpus, a model or a visitor is always a string in this JSON. The browser turns it into
+text nodes, and never into elements.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from knn_logits_app.live import Shown
 from knn_logits_app.markup import text
 from knn_logits_app.session import Answer
 
-# Documents of a token that are listed; the others are counted.
+# The most documents of a token that are listed. The others are only counted.
 _LISTED = 64
 
 
@@ -33,26 +33,29 @@ def frame(
     kind: str = "write",
     note: Sequence[str] = (),
 ) -> str:
-    """Answers as far as they are written.
+    """Packs answers, as far as they are written.
 
     Args:
-        answers: Under "lm" the model's own, under "knn" the one with the neighbors' votes,
-            or under "text" one that was explained.
-        asked: What was asked for, as the browser needs it to ask for more.
-        kind: "write", "explain", or why an answer was written anew: "branch" or "without".
-        note: What the browser says of it: the token chosen, or the document left out.
+        answers: The answers by side. "lm" is the model's own, "knn" the one with neighbors, and
+            "text" a text that was explained.
+        asked: The request. The browser needs it to make further requests about the answer.
+        kind: "write", "explain", or the reason why an answer was written again ("branch" or
+            "without").
+        note: The words that the page shows about such a reason: the token that was chosen, or the
+            document that is ignored.
     """
     sides = {side: _side(answer) for side, answer in answers.items()}
     return _json({"kind": kind, "asked": asked, "note": list(note), "sides": sides})
 
 
 def chat_frame(sequence: SequenceTrace, metric: str, most: int) -> str:
-    """An answer in a chat: no more than so many tokens, and nothing that a visitor could ask for.
+    """Packs an answer for a chat, where a visitor cannot make further requests about it.
 
     Args:
-        sequence: The answer.
-        metric: How the datastores compare keys.
-        most: Tokens with what is behind them; of the others there is the text.
+        sequence: The trace of the answer.
+        metric: The metric of the datastores.
+        most: The most tokens that are packed with their sources. Of further tokens only the text
+            is packed.
     """
     traced, rest = sequence.tokens[:most], sequence.tokens[most:]
     plain = [
@@ -68,7 +71,7 @@ def chat_frame(sequence: SequenceTrace, metric: str, most: int) -> str:
 
 
 def message(line: str, *, kind: str = "error") -> str:
-    """One line in an answer's place."""
+    """Packs one line that is shown in place of an answer."""
     return _json({"message": line, "kind": kind})
 
 
@@ -94,7 +97,7 @@ def _side(answer: Answer) -> dict[str, Any]:
 
 
 class _Table:
-    """Documents by number: each is written once, however many words it is behind."""
+    """Numbers the documents, so that each is written only once."""
 
     def __init__(self, known: Sequence[Shown]) -> None:
         self.rows = list(known)
@@ -109,11 +112,11 @@ class _Table:
 
 
 def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str, Any]:
-    """A trace with each document written once; `assets/trace.js` makes the whole trace of it.
+    """Packs a trace so that each document is written once. `assets/trace.js` unpacks it.
 
     Args:
         sequence: The trace.
-        documents: Those that are numbered already.
+        documents: The documents that have numbers already.
     """
     table = _Table(documents)
     tokens = [_token(one, table) for one in sequence.tokens]
@@ -167,7 +170,7 @@ def _rival(rival: Rival | None, table: _Table) -> list[Any] | None:
 def _neighbor(one: NeighborTrace, table: _Table) -> list[Any]:
     number = table.number(one)
     row = table.rows[number]
-    # A place within a document has a title and an address of its own.
+    # The title and URI are written only if the passage's differ from the document's.
     title = None if one.title == row.title else one.title
     uri = None if one.uri == row.uri else one.uri
     numbers = [_short(one.weight), _short(one.distance), _short(one.influence)]
@@ -176,22 +179,22 @@ def _neighbor(one: NeighborTrace, table: _Table) -> list[Any]:
 
 
 def _short(value: float | None) -> float | None:
-    """A number with the digits that a float32 has."""
+    """Rounds a number to the seven digits of a float32."""
     return None if value is None else float(f"{value:.7g}")
 
 
 def _json(content: Any) -> str:
-    """JSON that opens no element wherever it is put."""
+    """Writes JSON that cannot open an element when it is put into HTML."""
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def notice(line: str, *, kind: str = "note") -> str:
-    """One line for a visitor, as HTML."""
+    """Returns one line for a visitor, as HTML."""
     return f'<p class="kl-notice kl-{kind}" role="status">{text(line)}</p>'
 
 
 def progress_html(phase: str, done: int, total: int | None) -> str:
-    """How far a build is."""
+    """Returns the progress of a build, as HTML."""
     share = f' value="{min(done, total)}" max="{total}"' if total else ""
     count = f"{done:,} of {total:,}" if total else f"{done:,}"
     return (

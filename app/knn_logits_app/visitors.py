@@ -1,8 +1,8 @@
-"""What belongs to one visitor: running work that can be stopped, and a datastore of their own text.
+"""Keeps what belongs to each visitor: running requests and datastores of the visitor's own text.
 
-Kept under the page's session, which only that page knows, as long as the page is open, and deleted
-when it is closed or the server ends. Where there are too many, a new one is refused: nobody's own
-makes room for another's.
+It is kept under the page's session id, which only that page knows. It is deleted when the page is
+closed or the server ends. When there are too many datastores, a new one is refused, and no other
+visitor's datastore is deleted for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from knn_logits_app.folder import private_folder
 from knn_logits_app.quotas import Quotas
 
 OWN_TEXT = "your text"
-# After which time without an open page, or without a request, what a visitor has is deleted.
+# A visitor's datastores are deleted after this time without an open page and without a request.
 _AWAY_SECONDS = 300.0
 
 
@@ -33,10 +33,10 @@ class Visitor:
 
     Attributes:
         stores: The visitor's datastores by name.
-        folder: Where they are, made when there is something to keep.
-        running: Work that a visitor can stop.
-        address: Where the page is looked at.
-        used: When the page last asked for something, or was last open.
+        folder: The folder of the datastores, once there are any.
+        running: The deadlines of running requests, which the visitor can stop.
+        address: The address of the visitor.
+        used: The time in seconds of the last request, or when the page was last open.
     """
 
     stores: dict[str, Datastore] = field(default_factory=dict)
@@ -47,10 +47,10 @@ class Visitor:
 
 
 class Visitors:
-    """All open pages that asked for something.
+    """The visitors of all open pages that made a request.
 
     Args:
-        quotas: How much one address may have.
+        quotas: The most that one address may have.
     """
 
     def __init__(self, quotas: Quotas | None = None) -> None:
@@ -65,7 +65,7 @@ class Visitors:
         return len(self._visitors)
 
     def stores(self, session: str | None) -> Mapping[str, Datastore]:
-        """A visitor's own datastores."""
+        """Returns a visitor's own datastores."""
         with self._lock:
             visitor = self._visitors.get(session or "")
             if visitor is None:
@@ -75,7 +75,7 @@ class Visitors:
 
     @contextmanager
     def running(self, session: str | None, deadline: Deadline) -> Iterator[Deadline]:
-        """Lets the visitor stop what runs inside, and stops it when nobody waits any more."""
+        """Lets the visitor stop the work inside, and stops it when the caller stops reading."""
         visitor = self._of(session)
         with self._lock:
             visitor.running.add(deadline)
@@ -89,7 +89,7 @@ class Visitors:
                     self._visitors.pop(session or "", None)
 
     def stop(self, session: str | None) -> None:
-        """Stops what runs for a visitor."""
+        """Stops all running work of a visitor."""
         with self._lock:
             visitor = self._visitors.get(session or "")
             running = list(visitor.running) if visitor else []
@@ -98,7 +98,7 @@ class Visitors:
 
     @contextmanager
     def present(self, session: str) -> Iterator[None]:
-        """Notes that a session's page is open, as long as it lasts."""
+        """Notes that a session's page is open, until the context ends."""
         with self._lock:
             self._open[session] += 1
         try:
@@ -111,14 +111,14 @@ class Visitors:
                     self._visitors[session].used = time.monotonic()
 
     def new_folder(self, session: str, address: str = "") -> Path:
-        """An empty folder for a visitor, which only this process's user may read.
+        """Makes an empty folder for a visitor, which only this process's user may read.
 
         Args:
-            session: Whose.
-            address: Where the visitor looks at the page.
+            session: The session of the visitor.
+            address: The address of the visitor.
 
         Raises:
-            LimitError: when the visitor's address, or all visitors, have too many.
+            LimitError: when the visitor's address, or all visitors together, have too many.
         """
         self._sweep()
         visitor = self._of(session)
@@ -127,18 +127,18 @@ class Visitors:
                 others = [one.address for one in self._visitors.values() if one.folder]
                 if others.count(address) >= self._quotas.stores:
                     raise LimitError(
-                        f"there are {self._quotas.stores} own texts from your address already; "
-                        "delete one, or close its page"
+                        f"your address has {self._quotas.stores} own texts already: delete one, "
+                        "or close its page"
                     )
                 if len(others) >= self._quotas.stores_of_all:
-                    raise LimitError("too many visitors have texts of their own now; come back")
+                    raise LimitError("too many visitors have texts of their own: try again later")
                 self._root = self._root or Path(tempfile.mkdtemp(dir=private_folder().path))
                 visitor.folder = Path(tempfile.mkdtemp(dir=self._root))
                 visitor.address = address
             return Path(tempfile.mkdtemp(dir=visitor.folder))
 
     def keep(self, session: str, store: Datastore) -> None:
-        """Makes a datastore the visitor's own, in place of an earlier one."""
+        """Gives a datastore to a visitor. It replaces an earlier one."""
         visitor = self._of(session)
         with self._lock:
             old = visitor.stores.get(OWN_TEXT)
@@ -147,7 +147,7 @@ class Visitors:
             shutil.rmtree(old.folder.parent, ignore_errors=True)
 
     def forget(self, session: str | None) -> None:
-        """Deletes everything of a visitor."""
+        """Deletes everything that belongs to a visitor."""
         self.stop(session)
         with self._lock:
             visitor = self._visitors.pop(session or "", None)
@@ -155,7 +155,7 @@ class Visitors:
             shutil.rmtree(visitor.folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Deletes everything of everybody."""
+        """Deletes everything that belongs to any visitor."""
         for session in list(self._visitors):
             self.forget(session)
         if self._root is not None:
@@ -164,13 +164,13 @@ class Visitors:
 
     def _of(self, session: str | None) -> Visitor:
         with self._lock:
-            # Work without a page, from the API, can be stopped by nobody: it is not kept.
+            # A request from the API has no page that could stop it, so it is not kept.
             visitor = self._visitors.setdefault(session, Visitor()) if session else Visitor()
             visitor.used = time.monotonic()
             return visitor
 
     def _sweep(self) -> None:
-        """Forgets who has been away for long, with no page open and nothing running."""
+        """Forgets visitors who have no open page, no running work and no recent request."""
         now = time.monotonic()
         with self._lock:
             gone = [

@@ -1,8 +1,8 @@
-"""What runs the model: here, or in the process that a Space lends a GPU to.
+"""Runs the model in this process, or in the process of a Space that lends a GPU.
 
-A Space of that kind (the package `spaces` is there) runs a decorated function in a fork of this
-process. What goes in and comes out is pickled; so it is told names and folders, not objects, and
-each of its calls has a deadline of its own. One thread: OpenMP's others do not survive a fork.
+Such a Space has the package `spaces`, which runs a decorated function in a fork of this process.
+Arguments and results are pickled. So the function gets names and folders in place of objects, and
+each call has its own deadline. It uses one thread, because OpenMP's threads do not survive a fork.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LentWork(Work):
         torch.set_num_threads(1)
         limits = session.limits
 
-        # Decorated once, here: a Space wants to know them when it starts.
+        # A Space has to know the decorated functions when it starts.
         def write(model: str, wanted: Writing, own: Mapping[str, str]) -> Iterator[Any]:
             yield from session.write(
                 session.library(model), wanted, limits.deadline(), _opened(own)
@@ -102,7 +102,7 @@ class LentWork(Work):
     def write(
         self, library: Library, wanted: Writing, deadline: Deadline, own: Own
     ) -> Iterator[dict[str, Answer]]:
-        """See `Session.write`; a visitor's stop ends the listening."""
+        """See `Session.write`. When a visitor stops, the remaining frames are ignored."""
         for frame in self._write(library.name, wanted, _folders(own)):
             yield frame
             if deadline.over:
@@ -134,7 +134,7 @@ class LentWork(Work):
 
 
 def work_for(session: Session) -> Work:
-    """What runs the model on this machine."""
+    """Returns the kind of work that suits this machine."""
     if find_spec("spaces") is None:
         return Work(session)
     spaces = import_module("spaces")

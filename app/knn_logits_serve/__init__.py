@@ -1,7 +1,7 @@
-"""A server with OpenAI's interface for a model with its datastores, and the source of every word.
+"""A server with OpenAI's interface for a model with its datastores. It names the sources.
 
-It uses the public names of `knn_logits`, and of the page what writes and draws. `serve` starts it;
-`Served` is a model with its datastores. Neither loads the web server before it is called.
+It uses the public names of `knn_logits`, and parts of the page. `serve` starts it, and `Served` is
+a model with its datastores. Importing this package does not load the web server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers in OpenAI's form, whole and in chunks. Plain values in, plain values out."""
+"""Makes answers in OpenAI's form, as a whole and in chunks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from knn_logits_serve.told import End, Piece, Token
 
 
 class Answer:
-    """One answer to one request.
+    """The answer to one request.
 
     Args:
         asked: The request.
@@ -40,14 +40,14 @@ class Answer:
 
     @property
     def usage(self) -> dict[str, int]:
-        """How many tokens there were."""
+        """The number of tokens that were read and written."""
         read, written = self._asked.prompt_tokens, self._written
         return {
             "prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written,
         }  # fmt: skip
 
     def note(self, one: Piece | End) -> None:
-        """Takes a part of an answer that is told as a whole."""
+        """Takes a part of an answer that is sent as a whole."""
         if isinstance(one, Piece):
             self._texts.setdefault(one.choice, []).append(one.text)
             self._tokens.setdefault(one.choice, []).extend(one.tokens)
@@ -56,7 +56,7 @@ class Answer:
             self._written += one.tokens
 
     def whole(self) -> dict[str, Any]:
-        """The answer after its last part."""
+        """Returns the whole answer, once `note` has got its last part."""
         kind = "chat.completion" if self._asked.chat else "text_completion"
         choices = []
         for number in sorted(self._ends):
@@ -74,7 +74,7 @@ class Answer:
         return {**self._frame(kind, choices), "usage": self.usage}
 
     def chunks(self, one: Piece | End) -> Iterable[dict[str, Any]]:
-        """What a stream tells of a part of an answer."""
+        """Yields the chunks of a stream for a part of an answer."""
         chat = self._asked.chat
         kind = "chat.completion.chunk" if chat else "text_completion"
         number = one.choice
@@ -99,7 +99,7 @@ class Answer:
         yield self._frame(kind, [choice])
 
     def last(self) -> dict[str, Any] | None:
-        """What a stream tells after all answers, where it was asked for."""
+        """Returns the last chunk of a stream, which has the usage; None if it is not wanted."""
         if not self._asked.usage:
             return None
         kind = "chat.completion.chunk" if self._asked.chat else "text_completion"
@@ -124,7 +124,7 @@ class Answer:
 
 
 def _by_text(token: Token) -> dict[str, float] | None:
-    """The likeliest tokens by their text; of two with the same text the likelier one."""
+    """Returns the likeliest tokens by their text. Of two with the same text the likelier wins."""
     if token.logprob is None:
         return None
     found: dict[str, float] = {}
@@ -152,12 +152,12 @@ def _with_sources(choice: dict[str, Any], end: End) -> None:
 
 
 def models_json(names: Mapping[str, Sequence[str]], created: int) -> dict[str, Any]:
-    """The list of models."""
+    """Returns the list of models."""
     return {"object": "list", "data": [model_json(one, names[one], created) for one in names]}
 
 
 def model_json(name: str, stores: Sequence[str], created: int) -> dict[str, Any]:
-    """A model, and the datastores that vote under its name."""
+    """Describes a model and the datastores that vote under its name."""
     return {
         "id": name,
         "object": "model",
@@ -168,7 +168,7 @@ def model_json(name: str, stores: Sequence[str], created: int) -> dict[str, Any]
 
 
 def message_json(model: str, text: str) -> dict[str, Any]:
-    """A chat's answer that no model wrote."""
+    """Returns an answer to a chat that no model wrote."""
     message = {"role": "assistant", "content": text, "refusal": None}
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",

@@ -1,4 +1,4 @@
-"""What a client asks for, whichever of the two ways it asks: tokens, and how to go on from them."""
+"""A checked request, which is the same for completions and chats."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text to go on from, or for an encoder-decoder model one to answer.
+    """A text to continue, or the source of an encoder-decoder model.
 
     Attributes:
         inputs: Arguments of the model's `generate()`.
-        ids: The tokens of the text so far: of an encoder-decoder model those that begin its own.
-        tokens: How many tokens were given.
-        text: The text, where it is to be told as well.
+        ids: The tokens of the text so far. For an encoder-decoder model they begin the target.
+        tokens: Number of tokens that the request gave.
+        text: The text of the prompt, which an echo repeats.
     """
 
     inputs: Mapping[str, Any]
@@ -26,16 +26,16 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen from the mixture's distribution.
+    """The settings for choosing a token from the mixture's distribution.
 
     Attributes:
-        temperature: 0 takes the likeliest.
-        top_p: Nucleus; 1 for all tokens.
-        top_k: The likeliest so many; 0 for all tokens.
-        seed: Of the first choice; each further one has the next.
-        presence: Subtracted from the logits of tokens written before.
-        frequency: Subtracted as often as a token was written before.
-        bias: Added to the logits of tokens.
+        temperature: Temperature of the sampling; 0 takes the likeliest token.
+        top_p: The probability mass that is sampled from (nucleus sampling); 1 allows all tokens.
+        top_k: How many of the likeliest tokens are sampled from; 0 allows all tokens.
+        seed: Seed of the first choice. Each further choice has the next number.
+        presence: Penalty for the logits of tokens that were written before.
+        frequency: Penalty for each time that a token was written before.
+        bias: Numbers that are added to the logits of tokens, by token.
     """
 
     temperature: float = 0.0
@@ -49,22 +49,24 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request, checked.
+    """A request that was checked.
 
     Attributes:
         model: The model's name, as the client wrote it.
-        chat: Whether a chat asks, or a completion.
-        prompts: The texts to go on from.
+        chat: Whether the request is a chat. Otherwise it is a completion.
+        prompts: The prompts.
         stores: Names of the datastores that vote; empty for the model alone.
-        settings: Settings of the vote that are given: `lmbda`, `k`, `temperature`, `exclude`.
-        n: Choices for each prompt.
-        new_tokens: Tokens to write, at most.
-        sampling: How a token is chosen.
-        stops: Texts before which an answer ends.
-        logprobs: How many likeliest tokens to name at each place; None tells no probabilities.
+        settings: The settings of the vote that the request gives: `lmbda`, `k`, `temperature` and
+            `exclude`.
+        n: Number of answers to each prompt.
+        new_tokens: The most tokens to write.
+        sampling: The settings for choosing a token.
+        stops: Stop texts, before which an answer ends.
+        logprobs: How many of the likeliest tokens are named at each position; None names no
+            probabilities.
         echo: Whether an answer begins with its prompt.
-        stream: Whether the answer comes as it is written.
-        usage: Whether a stream tells at its end how many tokens there were.
+        stream: Whether the answer is sent while it is written.
+        usage: Whether a stream names the number of tokens at its end.
     """
 
     model: str
@@ -83,5 +85,5 @@ class Asked:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of all prompts."""
+        """The number of tokens of all prompts."""
         return sum(prompt.tokens for prompt in self.prompts)

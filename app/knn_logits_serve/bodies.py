@@ -1,7 +1,7 @@
-"""The bodies of requests, checked field by field. Nothing a client sends is believed.
+"""Checks the bodies of requests, field by field.
 
-A field that would change the text and that this server does not know how to honour is refused; any
-other unknown field is left alone, since clients send many.
+A field that would change the text but is not supported is refused. Other unknown fields are
+ignored, since clients send many.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _Text = Annotated[str, Field(max_length=4_000_000)]
 _Name = Annotated[str, Field(min_length=1, max_length=512)]
 _Stop = Annotated[str, Field(min_length=1, max_length=_LONGEST_STOP)]
 _Token = Annotated[int, Field(ge=0, le=2**31)]
-# What these would do to a text is not done here, so they have to ask for nothing. Tools may be
-# offered, as Open WebUI does: a model is free to call none, and this one never does.
+# These fields are not supported, so they may only have the values of `_NOTHING`. `tools` may have
+# any value, since Open WebUI sends it and a model need not call a tool.
 _UNSUPPORTED = (
     "tool_choice", "function_call", "response_format", "suffix", "audio",
     "modalities", "prediction", "web_search_options",
@@ -40,15 +40,15 @@ class _Body(BaseModel):
 
 
 class Knn(BaseModel):
-    """What the memory does for a request; None takes the server's or the datastore's setting.
+    """The settings of the memory. None takes the server's or the datastore's setting.
 
     Attributes:
         on: Whether the neighbors vote.
-        stores: Names of the datastores to ask, searched as one.
+        stores: Names of the datastores, which are searched as one.
         lmbda: Weight of the neighbors, in [0, 1].
-        k: Neighbors a query.
-        temperature: Of the softmax over the neighbors, above 0.
-        exclude: Ids of documents to leave out, as if they had never been added.
+        k: Neighbors of each query.
+        temperature: Temperature of the softmax over the neighbors, above 0.
+        exclude: Ids of documents that are ignored, as if they had never been added.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -66,7 +66,7 @@ class _StreamOptions(_Body):
 
 
 class _Asking(_Body):
-    """What both kinds of request share."""
+    """The fields that completions and chats share."""
 
     model: _Name
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
@@ -87,13 +87,13 @@ class _Asking(_Body):
     @classmethod
     def _tokens(cls, given: dict[str, float] | None) -> dict[str, float] | None:
         if given and (len(given) > 1024 or not all(re.fullmatch(r"\d{1,9}", one) for one in given)):
-            raise ValueError("names at most 1,024 tokens by their number")
+            raise ValueError("give at most 1,024 tokens by their numbers")
         return given
 
     @model_validator(mode="after")
     def _one_best(self) -> _Asking:
         if self.best_of is not None and self.best_of != (self.n or 1):
-            raise ValueError("best_of must be n: every text that is written is returned")
+            raise ValueError("best_of must be n, since every text that is written is returned")
         return self
 
     @property
@@ -131,7 +131,7 @@ class Message(_Body):
 
     @property
     def text(self) -> str:
-        """Its words."""
+        """The text of the message."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
@@ -148,28 +148,30 @@ class ChatBody(_Asking):
     @model_validator(mode="after")
     def _asked_for(self) -> ChatBody:
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs: true")
+            raise ValueError("top_logprobs needs logprobs: set logprobs to true")
         return self
 
 
 def content_of(body: bytes) -> dict[str, Any]:
-    """A body as a JSON object.
+    """Reads a body as a JSON object.
 
     Raises:
-        Refusal: when it is none.
+        Refusal: when the body is not a JSON object, or has a field that is not supported.
     """
     try:
         content = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError:
-        raise Refusal("the request is not UTF-8") from None
+        raise Refusal("the request is not UTF-8: send JSON in UTF-8") from None
     except (ValueError, RecursionError):
-        raise Refusal("the request is not JSON") from None
+        raise Refusal("the request is not JSON: send a JSON object") from None
     if not isinstance(content, dict):
-        raise Refusal("the request is not a JSON object")
+        raise Refusal("the request is JSON, but not an object: send a JSON object")
     try:
         json.dumps(content, ensure_ascii=False).encode("utf-8")
     except (UnicodeError, RecursionError):
-        raise Refusal("the request holds half a character, or is nested too deeply") from None
+        raise Refusal(
+            "the request contains half a character, or is nested too deeply: send valid, flat JSON"
+        ) from None
     for name in _UNSUPPORTED:
         if content.get(name) not in _NOTHING:
             raise Refusal(f"{name} is not supported here: leave it out", param=name)
@@ -177,16 +179,16 @@ def content_of(body: bytes) -> dict[str, Any]:
 
 
 def completion_of(content: dict[str, Any]) -> CompletionBody:
-    """The body of a completion.
+    """Checks the body of a completion.
 
     Raises:
-        Refusal: naming the first field that is wrong.
+        Refusal: when a field is wrong. It names the first one.
     """
     return _checked(CompletionBody, content)
 
 
 def chat_of(content: dict[str, Any]) -> ChatBody:
-    """The body of a chat; errors as for `completion_of`."""
+    """Checks the body of a chat. Its errors are those of `completion_of`."""
     return _checked(ChatBody, content)
 
 
@@ -201,12 +203,12 @@ def _refused(error: ValidationError) -> Refusal:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = [str(one) for one in first["loc"]]
     name = place[0] if place else None
-    # Within a union, pydantic's places name its branches as well; a client never wrote those.
+    # pydantic's places also name the branches of a union, which a client did not write.
     shown = [one for one in place if re.fullmatch(r"[a-z_]+|\d+", one)]
     told = str(first["msg"]).removeprefix("Value error, ")
     told = told[:1].lower() + told[1:]
     if name == "prompt":
         told = "give a text, a list of texts, or one or several lists of tokens"
     elif name == "stop":
-        told = f"give a text or at most {_MOST_STOPS}, of {_LONGEST_STOP} characters at most"
+        told = f"give at most {_MOST_STOPS} texts of at most {_LONGEST_STOP} characters each"
     return Refusal(f"{'.'.join(shown)}: {told}" if shown else told, param=name)

@@ -1,8 +1,9 @@
-"""A chat as one text: by the tokenizer's own template, or by a plain one for a model without.
+"""Turns a chat into one text, by the tokenizer's chat template or by a plain one.
 
-A model without a template was never trained to chat. It goes on with a text, and its datastore
-knows texts and no chats: so the plain template adds no names of speakers, which would move the
-model away from the passages. Each message of the user begins a paragraph, which the model goes on.
+A model without a chat template was never trained to chat. It continues a text, and its datastore
+contains texts but no chats. So the plain template adds no names of speakers, which would move the
+model away from the passages. Each message of the user begins a paragraph, which the model
+continues.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from knn_logits_serve.bodies import Message
 from knn_logits_serve.refusals import Refusal
 
 PLAIN_LINE = (
-    "the tokenizer has no chat template: a chat becomes plain text, whose last message the model "
-    "goes on with; --chat-template gives it one"
+    "the tokenizer has no chat template, so the model continues the last message of a chat as "
+    "plain text: give a template with --chat-template"
 )
 
 
 class Chat:
-    """Turns messages into the text that a model goes on from.
+    """Turns messages into the text that a model continues.
 
     Args:
         tokenizer: The model's tokenizer.
-        template: A template in Jinja's language, in place of the tokenizer's.
+        template: A chat template in Jinja's language, in place of the tokenizer's.
 
     Attributes:
-        plain: Whether there is no template but the plain one.
+        plain: Whether the plain template is used.
 
     Raises:
-        ConfigError: when the given template is none.
+        ConfigError: when the given template cannot be used.
     """
 
     def __init__(self, tokenizer: Any, template: str | None = None) -> None:
@@ -45,13 +46,13 @@ class Chat:
                 raise ConfigError(f"the chat template cannot be used: {error}") from error
 
     def text(self, messages: Sequence[Message]) -> str:
-        """The text that the model goes on from.
+        """Returns the text that the model continues.
 
         Raises:
-            Refusal: when the template does not take these messages, or they say nothing.
+            Refusal: when the template refuses these messages, or they have no text.
         """
         if not any(message.text.strip() for message in messages):
-            raise Refusal("the messages hold no text: write something first", param="messages")
+            raise Refusal("the messages have no text: write something first", param="messages")
         if self.plain:
             return plain_text(messages)
         turns = [{"role": _role(one.role), "content": one.text} for one in messages]
@@ -63,16 +64,17 @@ class Chat:
                 add_generation_prompt=messages[-1].role != "assistant",
                 continue_final_message=messages[-1].role == "assistant",
             )
-        except Exception as error:  # whatever a template raises, in Jinja's or its own words
+        except Exception as error:  # A template can raise any error, with any message.
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise Refusal(
-                f"the chat template does not take these messages: {reason}", param="messages"
+                f"the chat template does not accept these messages ({reason}): change them",
+                param="messages",
             ) from error
         return str(text)
 
 
 def plain_text(messages: Sequence[Message]) -> str:
-    """Messages as paragraphs; an answer goes on with the message before it."""
+    """Makes a paragraph of each message. An answer continues the message before it."""
     text = ""
     for message in messages:
         said = message.text
@@ -87,5 +89,5 @@ def plain_text(messages: Sequence[Message]) -> str:
 
 
 def _role(role: str) -> str:
-    """Templates know the developer by his older name."""
+    """Returns the role for a template. Templates know "developer" by its older name, "system"."""
     return "system" if role == "developer" else role

@@ -1,9 +1,9 @@
-"""Logits processors of the server: what a request changes, and what it wants to be told.
+"""The logits processors of the server sample, penalize and record tokens.
 
-A token is drawn without PyTorch's one random state, which all requests would share: Gumbel noise is
-added and the largest is taken, which is a draw from the softmax exactly. The noise of a position
-follows from the seed and the position alone, so a text is the same however often a position is
-asked for, as it is when tokens are drafted.
+Sampling does not use the global random state of PyTorch, which all requests share. Gumbel noise is
+added to the log-probabilities, and the token with the largest sum is exactly a sample of the
+softmax. The noise depends only on the seed and the position. So the text stays the same when a
+position is computed several times, as happens with drafted tokens.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from transformers import (
 
 from knn_logits_serve.asked import Sampling
 
-# The log-probability of what cannot be: JSON knows no infinity.
+# The log-probability of an impossible token, since JSON has no infinity.
 IMPOSSIBLE = -9999.0
 _WORD = 2**64 - 1
 
 
 def mixed(number: int) -> int:
-    """A number whose 32 low bits, all that PyTorch's generator reads, depend on every bit of it.
+    """Mixes the bits of a number, so that its 32 low bits depend on all of them.
 
-    The finalizer of splitmix64 (Steele, Lea and Flood, 2014).
+    PyTorch's generator uses only these 32 bits of a seed. This is the finalizer of splitmix64
+    (Steele, Lea and Flood, 2014).
     """
     number = (number + 0x9E3779B97F4A7C15) & _WORD
     number = ((number ^ number >> 30) * 0xBF58476D1CE4E5B9) & _WORD
@@ -38,10 +39,10 @@ def mixed(number: int) -> int:
 
 
 class PositionSampler(LogitsProcessor):
-    """Makes greedy search a draw from the distribution; to be the last processor.
+    """Makes greedy search sample from the distribution. It has to be the last processor.
 
     Args:
-        seed: With the position it gives the noise.
+        seed: The seed, which together with the position decides the noise.
     """
 
     def __init__(self, seed: int) -> None:
@@ -58,11 +59,11 @@ class PositionSampler(LogitsProcessor):
 
 
 class Penalties(LogitsProcessor):
-    """OpenAI's penalties of tokens that were written before, and its bias of tokens.
+    """Applies OpenAI's penalties of tokens that were written before, and its bias of tokens.
 
     Args:
-        sampling: What is asked for.
-        written: Length of the text before the first token that counts.
+        sampling: The settings of the request.
+        written: Number of tokens before the first one that counts as written.
     """
 
     def __init__(self, sampling: Sampling, written: int) -> None:
@@ -84,7 +85,7 @@ class Penalties(LogitsProcessor):
 
 
 class Overheard(LogitsProcessor):
-    """Keeps the distribution of the latest positions, until it is asked which token was taken."""
+    """Keeps the distributions of the latest positions, until `at` names the tokens chosen there."""
 
     def __init__(self) -> None:
         self._rows: dict[int, Tensor] = {}
@@ -95,12 +96,12 @@ class Overheard(LogitsProcessor):
         return scores
 
     def at(self, position: int, token: int, number: int) -> tuple[float, list[tuple[int, float]]]:
-        """The log-probability of a token, and the likeliest tokens in its place.
+        """Returns the log-probability of a token, and the likeliest tokens in its place.
 
         Args:
-            position: The token's; those before it are forgotten.
+            position: The position of the token. Distributions up to it are deleted.
             token: The token.
-            number: Of likeliest tokens.
+            number: How many of the likeliest tokens to return.
         """
         row = torch.log_softmax(self._rows[position][0].float(), dim=-1)
         for one in [one for one in self._rows if one <= position]:
@@ -111,20 +112,20 @@ class Overheard(LogitsProcessor):
 
 
 def finite(value: float) -> float:
-    """A log-probability that JSON has a number for."""
+    """Returns a log-probability that JSON can represent."""
     return max(IMPOSSIBLE, value)
 
 
 def processors(
     sampling: Sampling, seed: int, written: int, first: list[Any]
 ) -> list[LogitsProcessor]:
-    """The processors of one text, in order.
+    """Returns the processors of one text, in their order.
 
     Args:
-        sampling: How a token is chosen.
-        seed: Of this text.
-        written: Length of the text that is given.
-        first: Processors that stand before them.
+        sampling: The settings for choosing a token.
+        seed: The seed of this text.
+        written: Number of tokens of the text that is given.
+        first: Processors that run before them.
     """
     found: list[LogitsProcessor] = list(first)
     if sampling.presence or sampling.frequency or sampling.bias:

@@ -1,4 +1,4 @@
-"""The prompt as a part of the answer: its tokens, and how likely they were."""
+"""Computes the tokens of a prompt with their probabilities, for answers that echo the prompt."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from knn_logits_serve.told import Token
 def echo_of(
     served: Served, asked: Asked, prompt: Prompt, memory: Memory | None
 ) -> tuple[Token, ...]:
-    """The tokens of a prompt, with their probabilities where these are asked for.
+    """Returns the tokens of a prompt, with their probabilities if the request wants them.
 
-    The first has none: nothing stands before it.
+    The first token has no probability, since no token precedes it.
+
+    Raises:
+        LimitError: when the prompt is too long.
+        Refusal: when the prompt was given as tokens that its text does not lead to.
     """
     ids, tokenizer = prompt.ids, served.tokenizer
     pieces = Pieces(tokenizer, [])
@@ -51,14 +55,14 @@ def echo_of(
     )[0]
     if [one.token_id for one in trace.tokens] != ids[1:]:
         raise Refusal(
-            "the tokenizer cuts this prompt in another way than its tokens do, so their "
-            "probabilities with kNN are not known: give it as text",
+            "the tokenizer gives other tokens for the text of this prompt, so their probabilities "
+            "with kNN are not known: give the prompt as text",
             param="prompt",
         )
     found = [Token(texts[0])]
     for text, traced in zip(texts[1:], trace.tokens, strict=True):
         if traced.p is None:
-            raise LimitError("the prompt's probabilities are not known: shorten it")
+            raise LimitError("the prompt is too long to compute its probabilities: shorten it")
         best_of = sorted(traced.candidates, key=lambda one: -one.p)[:number]
         named = tuple((one.token, _log(one.p)) for one in best_of)
         found.append(Token(text, _log(traced.p), named))
@@ -70,6 +74,7 @@ def _log(p: float) -> float:
 
 
 def scored(tokenizer: Any, text: str, logprob: float, likeliest: list[tuple[int, float]]) -> Token:
+    """Makes a token with its log-probability and the texts of the likeliest tokens."""
     names = [
         str(tokenizer.decode([one], clean_up_tokenization_spaces=False)) for one, _ in likeliest
     ]

@@ -1,6 +1,6 @@
-"""An answer as an HTML document of its own: coloured words, and the passages behind each.
+"""Makes an answer an HTML document with coloured words and the passages behind each word.
 
-It loads nothing from anywhere, and works wherever a host draws a page of its own inside a frame.
+The document loads nothing from elsewhere. So it works in any program that shows a page in a frame.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from knn_logits import SequenceTrace
 from knn_logits_app import bundle, views
 
-# Tokens that a frame holds: a host keeps it with the chat.
+# The most tokens of a frame, since a program keeps the frame with its chat.
 _TOKENS = 500
 
 
 def frame(sequence: SequenceTrace, metric: str = "l2") -> str:
-    """The document.
+    """Returns the HTML document of an answer.
 
     Args:
-        sequence: The answer.
-        metric: How the datastores compare keys.
+        sequence: The trace of the answer.
+        metric: The metric of the datastores.
     """
     return bundle.alone(views.chat_frame(sequence, metric, _TOKENS))

@@ -1,6 +1,7 @@
-"""The outermost layer of the server: who may ask, under which name, and how much at a time.
+"""The outermost layer of the server checks the key, the host's name and the size of a request.
 
-What it refuses, it refuses in OpenAI's form and in one line. Nothing behind it shows a traceback.
+Every refusal is one line in OpenAI's form. Errors of the layers behind it are answered without a
+traceback.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from knn_logits_serve.refusals import Refusal, refusal_of
 Send = Callable[[Message], Awaitable[None]]
 
 logger = logging.getLogger("knn_logits.serve")
-# A page may be told that the server lives, and no more.
+# These paths need no key.
 _OPEN = ("/health",)
-# What is refused unread is taken in and thrown away, as far as that goes: a client that is still
-# sending when the connection closes never reads the answer.
+# The body of a refused request is read and thrown away, up to these limits. A client that is still
+# sending when the connection closes would never read the answer.
 _DRAINED_BYTES, _DRAINED_SECONDS, _PAUSE_SECONDS = 64_000_000, 10.0, 0.3
 
 
 class Guard:
-    """ASGI middleware.
+    """The ASGI middleware that checks every request.
 
     Args:
-        app: What it protects.
-        key: What a client has to know; None asks for nothing.
-        names: Under which names the server answers, beside those of this machine, such as
-            "knn.example.org"; their pages may call it too.
-        body_bytes: Bytes of a request.
+        app: The application that it protects.
+        key: The API key that clients have to send; None needs no key.
+        names: Further names under which the server answers, such as "knn.example.org". Pages of
+            these names may call it as well.
+        body_bytes: The most bytes of a request.
     """
 
     def __init__(self, app: Any, *, key: str | None, names: Sequence[str], body_bytes: int) -> None:
@@ -89,7 +90,7 @@ class Guard:
 
     def _check(self, scope: Message) -> None:
         if self._key is not None:
-            return  # a page of another site does not know it
+            return  # Pages of other sites do not know the key, so no further check is needed.
         hosts = _values(scope, b"host")
         for one in [*hosts, *_values(scope, b"x-forwarded-host")]:
             if not self._names.of_host(one):
@@ -99,7 +100,7 @@ class Guard:
                     403,
                 )
         if not hosts:
-            raise Refusal("the request names no host", 400)
+            raise Refusal("the request has no Host header: send one", 400)
         for one in _values(scope, b"origin"):
             if not self._names.of_origin(one, hosts):
                 raise Refusal(
@@ -141,7 +142,13 @@ def _cors(origin: str) -> list[tuple[bytes, bytes]]:
 
 
 async def refuse(refusal: Refusal, send: Send, *, close: bool) -> None:
-    """Answers with a refusal, after which the connection may be of no more use."""
+    """Answers with a refusal.
+
+    Args:
+        refusal: The refusal.
+        send: Sends a message of ASGI.
+        close: Whether the connection has to be closed afterwards.
+    """
     body = json.dumps(refusal.content).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
@@ -160,7 +167,7 @@ def _refused(status: int, line: str) -> Refusal:
 
 
 async def _drain(receive: Receive) -> None:
-    """Reads the rest of a body, until it ends or its sender waits."""
+    """Reads the rest of a body and throws it away, until it ends or its sender pauses."""
     size, end = 0, time.monotonic() + _DRAINED_SECONDS
     while size < _DRAINED_BYTES and time.monotonic() < end:
         try:

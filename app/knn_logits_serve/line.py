@@ -1,6 +1,6 @@
-"""The line before the model: so many requests run, so many wait, the others are told to come back.
+"""The queue before the model: some requests run, some wait, and further ones are refused.
 
-Each request runs in a thread of its own, and tells the event loop what it writes.
+Each request runs in a thread of its own, and passes what it writes to the event loop.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ News = TypeVar("News")
 Work: TypeAlias = "Callable[[Callable[[News], None], Deadline], None]"
 
 logger = logging.getLogger("knn_logits.serve")
-# What one request takes, where none was answered yet.
+# The seconds that a request is expected to take before any was answered.
 _FIRST_GUESS = 5.0
 
 
 class Job(Generic[News]):
-    """A request in the line, or running.
+    """A request that waits or runs.
 
     Attributes:
-        news: What it tells; None at its end, a refusal where it failed.
+        news: The parts of the answer. The last item is None, or a refusal if the request failed.
+        deadline: The deadline of the request, once it runs.
+        cancelled: Whether the request was cancelled.
     """
 
     def __init__(self) -> None:
@@ -37,19 +39,19 @@ class Job(Generic[News]):
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Ends it: nobody listens any more."""
+        """Ends the request, since nobody reads its answer any more."""
         self.cancelled = True
         if self.deadline is not None:
             self.deadline.cancel()
 
 
 class Line:
-    """Runs requests, in the order in which they come.
+    """Runs requests in the order in which they come.
 
     Args:
-        at_once: Requests that run at a time.
-        waiting: Requests that may wait; the next one is refused.
-        seconds: Time that one request may run.
+        at_once: The most requests that run at the same time.
+        waiting: The most requests that wait. Further ones are refused.
+        seconds: The seconds that one request may run.
     """
 
     def __init__(self, at_once: int, waiting: int, seconds: float) -> None:
@@ -63,24 +65,25 @@ class Line:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of requests that wait."""
         return len(self._jobs) - self.running
 
     def join(self, work: Work[News]) -> Job[News]:
-        """Puts a request at the end of the line.
+        """Puts a request at the end of the queue.
 
         Args:
-            work: Called in a thread with what takes its news, and with when it has to end.
+            work: Runs the request in a thread. It is called with a function that takes parts of
+                the answer, and with the deadline.
 
         Raises:
-            Refusal: when the line is full, or closed.
+            Refusal: when the queue is full or closed.
         """
         if self._closed:
-            raise Refusal("the server is ending", 503, retry_after=10)
+            raise Refusal("the server is shutting down: try again later", 503, retry_after=10)
         if self.waiting >= self._most_waiting and self.running >= self._at_once:
             seconds = math.ceil(self._usual * (self.waiting + 1) / self._at_once)
             raise Refusal(
-                f"{self.waiting} requests wait already; try again in {seconds} seconds",
+                f"{self.waiting} requests are waiting already: try again in {seconds} seconds",
                 503,
                 code="queue_full",
                 retry_after=seconds,
@@ -92,18 +95,19 @@ class Line:
         return job
 
     def leave(self, job: Job[News]) -> None:
-        """Takes a request out of the line, or ends its run."""
+        """Removes a request from the queue, or ends it if it runs."""
         job.cancel()
         for task, one in self._jobs.items():
             if one is job and job.deadline is None:
                 task.cancel()
 
     async def close(self, patience: float) -> None:
-        """Refuses those who wait, and gives those who run so many seconds to end."""
+        """Refuses the requests that wait, and gives those that run some seconds to end."""
         self._closed = True
         for task, job in list(self._jobs.items()):
             if job.deadline is None:
-                job.news.put_nowait(Refusal("the server is ending", 503, retry_after=10))
+                line = "the server is shutting down: try again later"
+                job.news.put_nowait(Refusal(line, 503, retry_after=10))
                 task.cancel()
         if self._jobs:
             await asyncio.wait(list(self._jobs), timeout=patience)

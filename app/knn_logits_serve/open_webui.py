@@ -1,9 +1,10 @@
-"""What Open WebUI understands beyond OpenAI's interface; its backend's address ends in its name.
+"""Adds to OpenAI's interface what Open WebUI understands, at the address /open-webui.
 
-Its server passes chunks {"event": ...} on to its page: each document becomes a source, and the
-coloured words a frame above the answer. "[1]" behind the words that a document gave becomes a chip.
-Where words come from is known when they are written, so the text with its numbers follows at the
-end, in an event of OpenAI's responses, which Open WebUI takes among the chunks of a chat.
+The server of Open WebUI passes chunks {"event": ...} on to its page. Each document becomes a
+source, and the coloured words become a frame above the answer. A "[1]" after the words of a
+document becomes a chip. The sources are known only after the words are written. So the text with
+its numbers is sent again at the end, in an event of OpenAI's responses interface, which Open WebUI
+accepts among the chunks of a chat.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from knn_logits_serve.served import Served
 from knn_logits_serve.sources import Span, spans_of, within
 from knn_logits_serve.told import End, Piece
 
-# A document's share in words, below which they are given no number: more would be noise.
+# Words get a number only if the document's share in them is at least this large.
 _LEAST = 0.25
 _PASSAGES = 4
-# Stands before each number, to tell it from those of the text when the chat comes back.
+# This sign before each number marks it, so that it can be removed when the chat comes back.
 _SIGN = "\u2060"
 _NUMBER = re.compile(f"{_SIGN}\\[\\d+\\]")
-# What Open WebUI asks on its own, after an answer: by the field that it wants.
+# Open WebUI makes requests of its own after an answer, which begin with this line. The empty answer
+# to each is listed by the field that the request wants.
 _TASK = "### Task:"
 _HISTORY = re.compile(r"<chat_history>\s*(.*?)\s*</chat_history>", re.DOTALL)
 _USER = re.compile(r"^USER:\s*(.+)$", re.MULTILINE)
@@ -39,7 +41,7 @@ _TITLE_WORDS = 6
 
 
 class Speech:
-    """What a stream says to Open WebUI.
+    """Makes the events of a stream for Open WebUI.
 
     Args:
         served: The model.
@@ -51,7 +53,7 @@ class Speech:
         self._served, self._asked, self._answer = served, asked, answer
 
     def __call__(self, one: Piece | End) -> Iterable[dict[str, Any]]:
-        """The events for a part of an answer."""
+        """Yields the events for a part of an answer."""
         if isinstance(one, End) and one.trace is not None and self._asked.n == 1:
             yield from self._sources(one)
         yield from self._answer.chunks(one)
@@ -79,9 +81,14 @@ class Speech:
 
 
 def numbered(text: str, spans: list[Span], numbers: dict[tuple[str, str], int]) -> str:
-    """A text with its documents' numbers behind the words they gave.
+    """Inserts the number of a document after the words that it gave.
 
-    Of words in a row that one document gave, the last have the number.
+    If consecutive spans come from one document, only the last one gets the number.
+
+    Args:
+        text: The text.
+        spans: The spans of words, in the order of the text.
+        numbers: The number of each document, by its datastore and its id.
     """
     parts, at = [], 0
     for place, span in enumerate(spans):
@@ -102,7 +109,7 @@ def _number(span: Span, numbers: dict[tuple[str, str], int]) -> int:
 
 
 def _source(sources: list[Source]) -> dict[str, Any]:
-    """A document as Open WebUI lists it, with the passages that gave words."""
+    """Describes a document with its passages for Open WebUI's list of sources."""
     document = sources[0].document
     name = document.title or document.document
     uri = document.uri if _is_web(document.uri) else ""
@@ -111,7 +118,7 @@ def _source(sources: list[Source]) -> dict[str, Any]:
         if one.neighbor is not None:
             passages.append(f"… {one.neighbor.before}**{one.words}**{one.after} …")
     passages = passages or [name]
-    # It tells sources apart by this name.
+    # Open WebUI distinguishes sources by this name.
     about = {"source": uri or f"{document.store}: {name}", "name": name}
     return {
         "source": {"name": name, "url": uri, "id": about["source"]},
@@ -133,7 +140,7 @@ def _event(kind: str, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_numbers(body: ChatBody) -> ChatBody:
-    """A chat as it was written: the numbers of sources in its answers are no words of the model."""
+    """Removes the numbers of sources from the answers of a chat, since no model wrote them."""
     messages = [
         Message(role=one.role, content=_NUMBER.sub("", one.text))
         if one.role == "assistant"
@@ -144,16 +151,16 @@ def without_numbers(body: ChatBody) -> ChatBody:
 
 
 def task_of(body: ChatBody) -> str | None:
-    """What Open WebUI asks on its own: a title, tags, questions; None for a person's message."""
+    """Returns a request of Open WebUI itself, such as for a title; None for a person's message."""
     last = body.messages[-1]
     text = last.text
     return text if last.role == "user" and text.startswith(_TASK) and not body.stream else None
 
 
 def task_answer(task: str) -> str:
-    """An answer to such a request for a model that follows no instructions, made without it.
+    """Answers such a request without the model, which follows no instructions.
 
-    A title is the beginning of the user's message; there are no tags and no further questions.
+    The title is the beginning of the user's message. Tags and further questions are left empty.
     """
     for field, nothing in _NOTHING.items():
         if f'"{field}"' in task:
@@ -166,5 +173,5 @@ def task_answer(task: str) -> str:
 
 
 def without_memory(asked: Asked) -> Asked:
-    """The request, for the model alone: titles are no business of a datastore."""
+    """Returns the request for the model alone, since a title needs no datastore."""
     return replace(asked, stores=(), settings={})

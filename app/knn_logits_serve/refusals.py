@@ -1,4 +1,4 @@
-"""What is answered in place of a text, in the form that OpenAI's clients read."""
+"""Refusals of requests, in the form that OpenAI's clients read."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _KINDS = {
 
 
 class Refusal(KNNLogitsError):
-    """A request that is not answered with a text.
+    """A request is refused.
 
     Args:
-        message: One line: what is wrong, and what to do.
-        status: Of the answer.
-        param: The field of the request that it is about.
-        code: OpenAI's name for it.
-        retry_after: Seconds after which the sender may try again.
+        message: One line that says what is wrong, and what to do.
+        status: The status of the answer.
+        param: The field of the request that is wrong.
+        code: OpenAI's name for the error.
+        retry_after: The seconds after which the client may try again.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Refusal(KNNLogitsError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that the answer carries."""
+        """The headers of the answer."""
         found = {"retry-after": str(self.retry_after)} if self.retry_after is not None else {}
         if self.status == 401:
             found["www-authenticate"] = "Bearer"
@@ -64,7 +64,7 @@ class Refusal(KNNLogitsError):
 
 
 def refusal_of(error: BaseException) -> Refusal:
-    """Any error as a refusal; a stranger reads no path and no traceback."""
+    """Turns any error into a refusal, which shows no path and no traceback."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, LimitError):
@@ -72,5 +72,5 @@ def refusal_of(error: BaseException) -> Refusal:
     if isinstance(error, ConfigError):
         return Refusal(str(error))
     if isinstance(error, KNNLogitsError):
-        return Refusal(f"the datastore cannot be asked ({type(error).__name__}); try again", 500)
-    return Refusal("something went wrong on the server; its log has a line about it", 500)
+        return Refusal(f"the datastore cannot be asked ({type(error).__name__}): try again", 500)
+    return Refusal("the server failed on this request: see the line in its log", 500)

@@ -1,4 +1,4 @@
-"""From a job's news to bytes on the wire; a client that goes away ends its job."""
+"""Sends the parts of an answer to the client. A client that disconnects ends its job."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from knn_logits_serve.refusals import Refusal
 from knn_logits_serve.told import End, Piece
 
 Told: TypeAlias = "Piece | End"
-# From a part of an answer to what a stream says of it.
+# Turns a part of an answer into the events of a stream.
 Speak: TypeAlias = Callable[[Told], Iterable[dict[str, Any]]]
 
 
 class Gone(Exception):
-    """The client is there no more."""
+    """The client has disconnected."""
 
 
 class Listening:
-    """The news of a job, for as long as the client is there.
+    """Reads the parts of an answer from a job, as long as the client is connected.
 
     Args:
-        line: Where the job stands.
+        line: The queue of the job.
         job: The job.
-        receive: What the client sends; after a request's body that is its departure only.
+        receive: Returns messages of the client. After the request's body there is only the
+            message that it disconnects.
     """
 
     def __init__(self, line: Line, job: Job[Told], receive: Receive) -> None:
@@ -38,10 +39,10 @@ class Listening:
         self._gone = asyncio.create_task(_departure(receive))
 
     async def next(self) -> Told | None:
-        """The next news; None after the last.
+        """Returns the next part of the answer, or None after the last.
 
         Raises:
-            Gone: when the client went away.
+            Gone: when the client has disconnected.
             Refusal: when the job failed.
         """
         coming = asyncio.create_task(self._job.news.get())
@@ -70,7 +71,7 @@ async def _departure(receive: Receive) -> None:
 
 
 async def whole(listening: Listening, answer: Answer) -> Response:
-    """An answer in one piece.
+    """Returns the whole answer once it is finished.
 
     Raises:
         Refusal: when the job failed.
@@ -86,13 +87,13 @@ async def whole(listening: Listening, answer: Answer) -> Response:
 
 
 class Stream(Response):
-    """An answer in server-sent events, as it is written.
+    """Sends an answer as server-sent events while it is written.
 
     Args:
-        first: The first news, which came already: a request that is refused never gets here.
-        listening: Where the others come from.
-        answer: Makes chunks of them.
-        speak: Makes further events of them; None takes the chunks alone.
+        first: The first part of the answer. It exists already, so the request was not refused.
+        listening: Reads the further parts.
+        answer: Makes chunks of the parts.
+        speak: Makes events of the parts; None sends only the chunks of `answer`.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Stream(Response):
         self._speak = speak or answer.chunks
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
-        """Sends events until the answer or the client is gone."""
+        """Sends events until the answer ends or the client disconnects."""
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             one = self._first
@@ -136,5 +137,5 @@ async def _event(send: Send, data: bytes) -> None:
 
 
 def dumped(content: Any) -> bytes:
-    """A value as JSON, in one line."""
+    """Encodes a value as JSON, in one line."""
     return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The addresses that the server answers."""
+"""Defines the addresses that the server answers."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from knn_logits_serve.replies import Listening, Stream, whole
 from knn_logits_serve.served import Served
 from knn_logits_serve.writing import write
 
-# From a body to what it asks for, or at once to the answer.
+# Turns a body into a request, or directly into its answer.
 Parse = Callable[[bytes], "Asked | Response"]
 
 
-# Below this address stands the dialect of Open WebUI.
+# The addresses for Open WebUI begin with this.
 OPEN_WEBUI = "/open-webui"
 
 
 class Routes:
-    """What is answered where.
+    """The handlers of the addresses.
 
     Args:
-        served: The model.
-        line: Runs requests.
+        served: The model with its datastores.
+        line: The queue, which runs requests.
     """
 
     def __init__(self, served: Served, line: Line) -> None:
@@ -50,15 +50,19 @@ class Routes:
         self.created = int(time.time())
 
     def completion(self, body: bytes) -> Asked:
-        """A completion's body, checked."""
+        """Checks the body of a completion."""
         return self.served.completion(completion_of(content_of(body)))
 
     def conversation(self, body: bytes) -> Asked:
-        """A chat's body, checked."""
+        """Checks the body of a chat."""
         return self.served.conversation(chat_of(content_of(body)))
 
     def open_webui(self, body: bytes) -> Asked | Response:
-        """A chat of Open WebUI; what it asks on its own, a model without a template answers not."""
+        """Checks the body of a chat of Open WebUI.
+
+        Open WebUI also makes requests of its own, such as for a title. If the model has no chat
+        template, they are answered without it.
+        """
         chat = without_numbers(chat_of(content_of(body)))
         task = task_of(chat)
         asked = self.served.conversation(chat) if task is None or not self.plain else None
@@ -70,22 +74,30 @@ class Routes:
 
     @property
     def plain(self) -> bool:
-        """Whether the model was never trained to follow a chat."""
+        """Whether the model has no chat template, and so was not trained to follow a chat."""
         return self.served.chat.plain
 
     async def models(self) -> dict[str, Any]:
-        """The model and each of its datastores, as models."""
+        """Lists the model alone, with each of its datastores, and with all of them."""
         return answers.models_json(self.served.names, self.created)
 
     async def model(self, name: str) -> dict[str, Any]:
-        """One of them."""
+        """Describes one model.
+
+        Raises:
+            Refusal: when there is no model of that name.
+        """
         names = self.served.names
         if name not in names:
-            raise Refusal(f"this server has no model {name[:80]!r}", 404, code="model_not_found")
+            raise Refusal(
+                f"this server has no model {name[:80]!r}: ask for {', '.join(names)}",
+                404,
+                code="model_not_found",
+            )
         return answers.model_json(name, names[name], self.created)
 
     async def completions(self, request: Request) -> Response:
-        """Goes on with a text."""
+        """Continues a text."""
         return await self.answer(request, self.completion)
 
     async def chat(self, request: Request) -> Response:
@@ -101,11 +113,11 @@ class Routes:
 
         Args:
             request: The request.
-            parse: From its body to what it asks for.
-            dialect: Makes what a stream says of an answer; None speaks OpenAI's plain language.
+            parse: Turns its body into a checked request.
+            dialect: Makes the events of a stream; None makes OpenAI's plain chunks.
         """
         body = await request.body()
-        # Long texts are cut into tokens here: others are answered meanwhile.
+        # Tokenizing a long text takes time, so it must not block the event loop.
         asked = await asyncio.to_thread(parse, body)
         if isinstance(asked, Response):
             return asked
@@ -126,11 +138,11 @@ class Routes:
 
 
 def build_app(served: Served, line: Line) -> FastAPI:
-    """The web application, without the guard that stands before it.
+    """Builds the web application, without its guard.
 
     Args:
         served: The model with its datastores.
-        line: Runs requests.
+        line: The queue, which runs requests.
     """
     app = FastAPI(title="knn-logits", docs_url=None, redoc_url=None, openapi_url=None)
     routes = Routes(served, line)
@@ -141,7 +153,8 @@ def build_app(served: Served, line: Line) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def lost(request: Request, error: HTTPException) -> Response:
-        told = f"{request.method} {request.url.path[:80]} is answered here by nothing"
+        address = f"{request.method} {request.url.path[:80]}"
+        told = f"this server does not answer {address}: check the path and the method"
         refusal = Refusal(told, error.status_code)
         return JSONResponse(refusal.content, error.status_code, headers=error.headers)
 

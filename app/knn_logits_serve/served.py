@@ -1,4 +1,4 @@
-"""A model with its datastores as clients see it: under which names, and what it can be given."""
+"""A model with its datastores, as clients see it. `Served` checks requests against the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from knn_logits_serve.bodies import ChatBody, CompletionBody, Knn
 from knn_logits_serve.chat import Chat
 from knn_logits_serve.refusals import Refusal
 
-# What a completion writes where nobody says how much: OpenAI's number.
+# The number of tokens that a completion writes by default, as with OpenAI.
 _COMPLETION_TOKENS = 16
 
 
@@ -24,19 +24,24 @@ class Served:
     """A model, its tokenizer and its datastores, opened once for all requests.
 
     Args:
-        name: What clients call the model.
+        name: The name of the model for clients.
         model: A causal or encoder-decoder model of transformers, in evaluation mode.
-        tokenizer: Its tokenizer.
-        stores: Its datastores, at least one; by the names that clients read, or under their own.
+        tokenizer: The tokenizer of the model.
+        stores: The datastores, at least one. A mapping gives them names for clients; otherwise
+            they keep their own names.
         chat_template: A chat template in place of the tokenizer's.
-        chat_tokens: Tokens that a chat's answer has at most where its request names no number.
-        new_tokens: Tokens that any answer may have at most.
-        settings: Settings of the vote that hold where a request gives none: `k`, `lmbda`,
-            `temperature`, `weights` and the others; see `Memory`.
+        chat_tokens: The most tokens of a chat's answer if the request does not limit them.
+        new_tokens: The most tokens of any answer.
+        settings: The default settings of the vote: `k`, `lmbda`, `temperature`, `weights` and
+            others that `Memory` explains.
 
     Attributes:
         stores: The datastores by name.
-        names: By a model's name, the names of the datastores that vote under it.
+        names: The names of the datastores that vote, by the name of the model that a client asks
+            for.
+        chat: Turns chats into text.
+        ends: The tokens that end a text.
+        silent: The tokens that are not shown as text.
 
     Raises:
         ConfigError: when there is no datastore, or a setting is out of its range.
@@ -56,7 +61,7 @@ class Served:
         **settings: Any,
     ) -> None:
         if not stores:
-            raise ConfigError("name at least one datastore")
+            raise ConfigError("no datastore was given: name at least one")
         self.name, self.model, self.tokenizer = name, model, tokenizer
         self.stores = dict(stores) if isinstance(stores, Mapping) else _by_name(stores)
         self.memory = Memory(model, list(self.stores.values()), threads=1, **settings)
@@ -72,20 +77,23 @@ class Served:
         self._chat_tokens, self._new_tokens = chat_tokens, new_tokens
         self._cutting = threading.Lock()
         self.ends = _end_tokens(model)
-        # What a tokenizer adds around texts is no word of one.
+        # Special tokens are not part of the text.
         self.silent = self.ends | set(getattr(tokenizer, "all_special_ids", ()))
-        # Each datastore's index is read now, not when the first visitor asks for it.
+        # Each datastore's index is read now, so that the first request does not wait for it.
         for one in self.stores.values():
             self.memory.over(one)
 
     @property
     def reads_sources(self) -> bool:
-        """Whether it answers a text, as encoder-decoder models do, and does not go on with it."""
+        """Whether the model reads prompts as sources, as an encoder-decoder model does."""
         return self._pairs is not None
 
     @property
     def context(self) -> int | None:
-        """Tokens that the model reads at most, of an encoder-decoder model its decoder."""
+        """The most tokens that the model reads; None if its configuration does not say.
+
+        For an encoder-decoder model this is the limit of the decoder.
+        """
         config = self.model.config
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         for attribute in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
@@ -102,24 +110,29 @@ class Served:
         return {**(self._pairs.settings if self._pairs else {}), "pad_token_id": pad}
 
     def memory_of(self, asked: Asked) -> Memory:
-        """The memory under the settings of a request; its indexes are open already.
+        """Returns the memory with the settings of a request. Its indexes are open already.
 
         Raises:
-            ConfigError: when no datastore that is asked has a document to exclude.
+            ConfigError: when none of the datastores has a document that is to be excluded.
         """
         return self.memory.over([self.stores[one] for one in asked.stores], **asked.settings)
 
     def completion(self, body: CompletionBody) -> Asked:
-        """A completion's request.
+        """Checks the request of a completion.
 
         Raises:
-            Refusal: when it names what is not here, or asks for more than the model reads.
+            Refusal: when a model or datastore does not exist, or the request is too large for the
+                model.
         """
         given: Any = body.prompt
         if isinstance(given, str) or isinstance(given[0], int):
             given = [given]
         if self._pairs and body.echo:
-            raise Refusal("this model answers its prompt: there is nothing to echo", param="echo")
+            raise Refusal(
+                "this model reads its prompt as a source, so there is nothing to echo: leave echo "
+                "out",
+                param="echo",
+            )
         new_tokens = body.max_tokens if body.max_tokens is not None else _COMPLETION_TOKENS
         prompts = tuple(self._prompt(one, new_tokens) for one in given)
         if new_tokens == 0 and not body.echo:
@@ -129,7 +142,7 @@ class Served:
         )
 
     def conversation(self, body: ChatBody) -> Asked:
-        """A chat's request; errors as for `completion`."""
+        """Checks the request of a chat. Its errors are those of `completion`."""
         if self._pairs:
             said = [one.text for one in body.messages if one.role == "user" and one.text.strip()]
             if not said:
@@ -137,7 +150,7 @@ class Served:
             text = said[-1]
         else:
             text = self.chat.text(body.messages)
-        # A template has put there what else begins a text.
+        # A chat template writes the special tokens itself.
         special = self.chat.plain or self._pairs is not None
         wanted = body.max_completion_tokens
         wanted = wanted if wanted is not None else body.max_tokens
@@ -181,7 +194,7 @@ class Served:
     def _lookup(self, name: str, knn: Knn | bool | None) -> tuple[tuple[str, ...], dict[str, Any]]:
         if name not in self.names:
             raise Refusal(
-                f"this server has no model {name[:80]!r}; ask for {', '.join(self.names)}",
+                f"this server has no model {name[:80]!r}: ask for {', '.join(self.names)}",
                 404,
                 param="model",
                 code="model_not_found",
@@ -197,7 +210,7 @@ class Served:
             missing = [one for one in knn.stores if one not in self.stores]
             if missing:
                 raise Refusal(
-                    f"this server has no datastore {missing[0][:80]!r}; ask for "
+                    f"this server has no datastore {missing[0][:80]!r}: ask for "
                     f"{', '.join(self.stores)}",
                     404,
                     param="knn.stores",
@@ -207,7 +220,7 @@ class Served:
         return stores or tuple(self.stores), given
 
     def _sampling(self, body: CompletionBody | ChatBody) -> Sampling:
-        """What the request says; for the rest what the model's own settings say."""
+        """Returns the request's sampling settings. The model's own settings are the defaults."""
         own = self.model.generation_config
         sampled = bool(getattr(own, "do_sample", False))
         temperature, top_p, top_k = body.temperature, body.top_p, 0
@@ -221,7 +234,8 @@ class Served:
         words = int(self.model.get_output_embeddings().weight.shape[0])
         if any(token >= words for token in bias):
             raise Refusal(
-                f"a token id is too large: the model has {words:,} tokens", param="logit_bias"
+                f"logit_bias has a token id that is too large: the model has {words:,} tokens",
+                param="logit_bias",
             )
         return Sampling(
             temperature,
@@ -236,8 +250,8 @@ class Served:
     def _prompt(self, given: str | list[int], new_tokens: int, *, special: bool = True) -> Prompt:
         if new_tokens > self._new_tokens:
             raise Refusal(
-                f"{new_tokens:,} new tokens are asked for; this server writes "
-                f"{self._new_tokens:,} at most",
+                f"{new_tokens:,} new tokens are asked for, but this server writes "
+                f"{self._new_tokens:,} at most: ask for fewer",
                 param="max_tokens",
                 code="context_length_exceeded",
             )
@@ -250,7 +264,8 @@ class Served:
             words = int(self.model.get_input_embeddings().weight.shape[0])
             if max(given) >= words:
                 raise Refusal(
-                    f"a token id is too large: the model has {words:,} tokens", param="prompt"
+                    f"the prompt has a token id that is too large: the model has {words:,} tokens",
+                    param="prompt",
                 )
             ids = list(given)
             text = str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
@@ -262,17 +277,19 @@ class Served:
         return Prompt(inputs, ids, len(ids), text)
 
     def _source(self, given: str | list[int], new_tokens: int) -> Prompt:
-        """What an encoder reads."""
+        """Makes the prompt of an encoder-decoder model."""
         assert self._pairs is not None
         if not isinstance(given, str):
-            raise Refusal("this model needs a text as its prompt, not tokens", param="prompt")
+            raise Refusal(
+                "this model cannot read a prompt of tokens: give it as text", param="prompt"
+            )
         if not given.strip():
             raise Refusal("the prompt is empty: write something first", param="prompt")
         tokens = len(self._cut(self._pairs.source_prefix + given))
         limit = self._pairs.source_limit
         if limit is not None and tokens > limit:
             raise Refusal(
-                f"the text has {tokens:,} tokens; the model reads {limit:,}: shorten it",
+                f"the text has {tokens:,} tokens, but the model reads only {limit:,}: shorten it",
                 param="prompt",
                 code="context_length_exceeded",
             )
@@ -283,7 +300,7 @@ class Served:
         return Prompt(inputs, opening[:1], tokens, given)
 
     def _cut(self, text: str, *, special: bool = True) -> list[int]:
-        # A fast tokenizer refuses two threads at a time.
+        # A fast tokenizer fails when two threads use it at the same time.
         with self._cutting:
             found = self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
         return list(found)

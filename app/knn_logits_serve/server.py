@@ -1,4 +1,4 @@
-"""Starting the server, and ending it so that nobody is cut off in the middle of a word."""
+"""Starts the server, and ends it only after running answers had time to finish."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from knn_logits_serve.served import Served
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server works.
+    """The settings of a server.
 
     Attributes:
-        host: Where it listens; this machine only unless told otherwise.
-        port: Where it listens; 0 takes a free one.
-        key: What clients have to know; None asks for nothing.
-        names: Names under which it answers beside those of this machine.
-        at_once: Requests that run at a time.
-        waiting: Requests that may wait.
-        seconds: Time that one request may run.
-        patience: Seconds that running requests get when the server is told to end.
-        body_bytes: Bytes of a request.
+        host: The address to listen on. By default it is this machine only.
+        port: The port to listen on; 0 takes a free one.
+        key: The API key that clients have to send; None needs no key.
+        names: Further names under which the server answers.
+        at_once: The most requests that run at the same time.
+        waiting: The most requests that wait.
+        seconds: The seconds that one request may run.
+        patience: The seconds that running requests get to finish when the server ends.
+        body_bytes: The most bytes of a request.
     """
 
     host: str = "127.0.0.1"
@@ -46,11 +46,11 @@ class Settings:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, with a line of requests before the model.
+    """The server of uvicorn, with a queue of requests before the model.
 
     Args:
         served: The model with its datastores.
-        settings: How it works.
+        settings: The settings of the server.
     """
 
     def __init__(self, served: Served, settings: Settings) -> None:
@@ -75,18 +75,18 @@ class Server(uvicorn.Server):
         super().__init__(config)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends the line first, then the connections."""
+        """Ends the queue first, and then the connections."""
         for one in self.servers:
-            one.close()  # nobody new is let in
+            one.close()  # New connections are refused from now on.
         await self._line.close(self._settings.patience)
         await super().shutdown(sockets)
 
 
 def listen(settings: Settings) -> socket.socket:
-    """A socket that the server will listen on.
+    """Opens the socket that the server will listen on.
 
     Raises:
-        ConfigError: when the address is taken or is none.
+        ConfigError: when the address is taken or not valid.
     """
     try:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
@@ -96,7 +96,7 @@ def listen(settings: Settings) -> socket.socket:
     except (OSError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
-            f"the server cannot listen on this address ({reason}); try --port or --host"
+            f"the server cannot listen on this address ({reason}): give another --port or --host"
         ) from error
     return found
 
@@ -106,11 +106,11 @@ def serve(served: Served, settings: Settings | None = None, *, on_ready: Any = N
 
     Args:
         served: The model with its datastores.
-        settings: How the server works.
-        on_ready: Called with the address as soon as the server listens.
+        settings: The settings of the server.
+        on_ready: A function that is called with the address once the server listens.
 
     Raises:
-        ConfigError: when the address is taken.
+        ConfigError: when the address is taken or not valid.
     """
     settings = settings or Settings()
     bound = listen(settings)

@@ -1,4 +1,4 @@
-"""Where an answer's words come from, as plain values: spans, documents, shares, passages."""
+"""Returns the sources of an answer as plain values: spans, documents, shares and passages."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from knn_logits import DocumentShare, SequenceTrace, Source, main_sources
 from knn_logits_serve.told import End
 
-# Spans that an answer names, and documents; what did less than this share is left out.
+# The most spans and the most documents of an answer, and the least share of a document.
 _SPANS, _DOCUMENTS, _LEAST = 32, 16, 0.01
 
 
 @dataclass(frozen=True)
 class Span:
-    """Words of an answer that one document gave.
+    """Consecutive words of an answer that come from one document.
 
     Attributes:
-        start: Where they begin in the answer, in characters.
-        end: Where they end.
+        start: The character of the answer at which the words begin.
+        end: The character at which they end, exclusive.
         source: The document and its passage.
     """
 
@@ -28,7 +28,7 @@ class Span:
 
 
 def spans_of(end: End, number: int = _SPANS) -> list[Span]:
-    """The spans of an answer that owe most to a document, in the order of the text."""
+    """Returns the spans in which documents have the largest shares, in the order of the text."""
     sequence = within(end)
     if sequence is None:
         return []
@@ -36,7 +36,7 @@ def spans_of(end: End, number: int = _SPANS) -> list[Span]:
     for token in sequence.tokens:
         places[id(token)] = at
         at += len(token.token)
-    # A text of its own begins with no space, whatever its first token does.
+    # The target of a source begins without the space that its first token may have.
     first = sequence.text
     shift = 0 if first[:1] == end.text[:1] else len(first) - len(first.lstrip())
     found = []
@@ -52,7 +52,7 @@ def spans_of(end: End, number: int = _SPANS) -> list[Span]:
 
 
 def within(end: End) -> SequenceTrace | None:
-    """The trace of those tokens that begin within the answer: it may end before a stop text."""
+    """Returns the trace of the tokens that begin within the answer. A stop text may cut it."""
     if end.trace is None:
         return None
     kept, at = [], 0
@@ -65,7 +65,7 @@ def within(end: End) -> SequenceTrace | None:
 
 
 def documents_of(end: End) -> list[DocumentShare]:
-    """The documents of the whole answer with their mean shares, the largest first."""
+    """Returns the documents of the whole answer with their mean shares, the largest first."""
     sequence = within(end)
     if sequence is None or not sequence.tokens:
         return []
@@ -73,12 +73,13 @@ def documents_of(end: End) -> list[DocumentShare]:
 
 
 def sources_json(end: End) -> dict[str, Any] | None:
-    """The sources of an answer for a client; None without kNN.
+    """Returns the sources of an answer for a client.
 
     Returns:
-        `spans`: `start`, `end`, `text`, `share` of all neighbors, the `document` with its own
-        share, and the `passage` (`before`, `words`, `after`) where one is known. `documents`:
-        those of the whole answer with their shares.
+        None without kNN. Otherwise `spans` has for each span its `start`, `end` and `text`, the
+        `share` of all neighbors, the `document` with its own share, and the `passage` (`before`,
+        `words`, `after`) if one is known. `documents` has those of the whole answer with their
+        shares.
     """
     if end.trace is None:
         return None

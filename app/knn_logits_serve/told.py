@@ -1,4 +1,4 @@
-"""What is told of a text while it is written: tokens with their text, up to where it ends."""
+"""The parts of an answer that are passed on while it is written, up to its end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Token:
     """A token of an answer.
 
     Attributes:
-        text: What it adds to the text before it.
-        logprob: Its log-probability in the mixture, where it was asked for.
-        likeliest: The likeliest tokens in its place and their log-probabilities.
+        text: The text that the token adds.
+        logprob: Its log-probability in the mixture, if the request wants it.
+        likeliest: The likeliest tokens in its place with their log-probabilities.
     """
 
     text: str
@@ -25,12 +25,12 @@ class Token:
 
 @dataclass(frozen=True)
 class Piece:
-    """More of an answer.
+    """The next part of an answer.
 
     Attributes:
-        choice: Number of the answer.
-        text: The text; it may end within the last token.
-        tokens: Its tokens.
+        choice: The number of the answer.
+        text: The text, which may end within the last token.
+        tokens: The tokens of the text.
     """
 
     choice: int
@@ -40,15 +40,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class End:
-    """An answer is whole.
+    """The end of an answer.
 
     Attributes:
-        choice: Number of the answer.
-        reason: "stop" where the model or the request ended it, "length" where a limit did.
-        tokens: Tokens that were written for it.
-        text: The answer, without its prompt.
-        trace: Where its words come from; None without kNN.
-        offset: Characters of the prompt that stand before it in what the client gets.
+        choice: The number of the answer.
+        reason: "stop" if the model or a stop text ended it, "length" if a limit did.
+        tokens: Number of tokens that were written.
+        text: The whole answer, without its prompt.
+        trace: The sources of the answer; None without kNN.
+        offset: Number of characters of the prompt that the client gets before the answer.
     """
 
     choice: int
@@ -60,10 +60,10 @@ class End:
 
 
 class Ending:
-    """Holds a text back as long as it may be the beginning of what the text has to end before.
+    """Ends a text before a stop text, and holds back what may be the beginning of one.
 
     Args:
-        stops: Texts before which it ends.
+        stops: The stop texts.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ class Ending:
         self._ended = False
 
     def add(self, token: Token) -> tuple[str, tuple[Token, ...]]:
-        """Takes a token, and gives the text and tokens that are certain by now."""
+        """Takes a token, and returns the text and tokens that are certain now."""
         self._held.append(token)
         text = "".join(one.text for one in self._held)
         found = min((at for one in self._stops if (at := text.find(one)) >= 0), default=None)
@@ -83,15 +83,15 @@ class Ending:
         return self._whole(len(text) - held)
 
     def over(self) -> bool:
-        """Whether the text has come to where it ends."""
+        """Whether the text has reached a stop text."""
         return self._ended
 
     def rest(self) -> tuple[str, tuple[Token, ...]]:
-        """What was held back, where nothing follows."""
+        """Returns the text and tokens that were held back, once no token follows."""
         return self._whole(sum(len(one.text) for one in self._held))
 
     def _whole(self, length: int) -> tuple[str, tuple[Token, ...]]:
-        """The tokens that lie within so much of the text."""
+        """Returns the tokens that lie within the first `length` characters of the text."""
         ready, used = 0, 0
         for token in self._held:
             if used + len(token.text) > length:
@@ -102,7 +102,7 @@ class Ending:
         return "".join(one.text for one in given), tuple(given)
 
     def _before(self, text: str, length: int) -> tuple[str, tuple[Token, ...]]:
-        """The text up to a place, and the tokens that begin before it."""
+        """Returns the first `length` characters, and the tokens that begin in them."""
         given, used = [], 0
         for token in self._held:
             if used >= length:
@@ -114,6 +114,6 @@ class Ending:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How much of a text's end is the beginning of another one."""
+    """Returns how many characters at the text's end are the beginning of the stop text."""
     most = min(len(text), len(stop) - 1)
     return next((size for size in range(most, 0, -1) if text.endswith(stop[:size])), 0)

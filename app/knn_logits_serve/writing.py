@@ -1,4 +1,4 @@
-"""Writing what a request asks for, in a thread of its own: the model, the vote, the trace."""
+"""Writes the answers of a request in a thread of its own, and traces them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from knn_logits_serve.told import End, Ending, Piece, Token
 
 Tell: TypeAlias = Callable[[Piece | End], None]
 
-# Passages kept for a token, and what else might have stood in its place.
+# The most passages that are kept for a token, and the most of the likeliest tokens in its place.
 PASSAGES = 3
 CANDIDATES = 5
 
@@ -29,7 +29,7 @@ def write(served: Served, asked: Asked, tell: Tell, deadline: Deadline) -> None:
     Args:
         served: The model.
         asked: The request.
-        tell: Told each piece and each end, in the thread that writes.
+        tell: Takes each piece and each end, in the thread that writes.
         deadline: Ends the writing early.
 
     Raises:
@@ -77,7 +77,7 @@ def _write_one(
     def on_token(token: int) -> None:
         nonlocal written
         if ending.over():
-            return  # it was drafted together with those before it
+            return  # The token was drafted together with earlier ones, after the text's end.
         position = start + written
         written += 1
         if token in served.silent:
@@ -95,7 +95,7 @@ def _write_one(
 
     first: list[Any] = [one for one in (knn, overheard) if one is not None]
     seed = asked.sampling.seed + choice
-    # With kNN passages are drafted: the same text in fewer passes.
+    # With kNN passages are drafted, which gives the same text in fewer forward passes.
     generate = served.model.generate if knn is None else knn.generate
     output = generate(
         **prompt.inputs,

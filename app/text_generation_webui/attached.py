@@ -1,7 +1,8 @@
-"""A memory attached to whatever model the host has loaded, and the sources of its last answer.
+"""Attaches a memory to the host's current model, and shows the sources of its last answer.
 
-Everything that belongs to a model hangs on the model itself, so that a model which the host swaps
-or unloads takes it along: nothing here keeps a model alive. Knows nothing of the host's pages.
+Everything that belongs to a model is stored on the model itself. So it goes away when the host
+unloads the model, and this module keeps no model alive. The module does not know of the host's
+pages.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ from typing import Any
 
 _ATTRIBUTE = "_knn_logits_attached"
 _RETOMATON = {"on": True, "off": False}
-# Texts of earlier steps kept, to find out which of them became the answer.
+# How many of the latest steps are compared with the answer, to find its tokens.
 _STEPS = 64
 
 
 class Watched:
-    """A logits processor that changes nothing, and knows the tokens so far.
+    """A logits processor that changes nothing, and records the tokens so far.
 
-    The last token of an answer is given to nobody; it is found in the answer's text.
+    No processor sees the last token of an answer. It is found from the answer's text.
     """
 
     def __init__(self) -> None:
         self.steps: dict[int, Any] = {}
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Notes the text so far, int64 [rows, length]."""
+        """Records the text so far, int64 [rows, length]."""
         self.steps[input_ids.shape[-1]] = input_ids
         return scores
 
 
 class OnModel:
-    """What hangs on a model: its memory, and the processor of its last answer."""
+    """The data that is stored on a model: its memory, and the processor of its last answer."""
 
     def __init__(self, key: Any, memory: Any, stores: Any) -> None:
         self.key = key
@@ -47,7 +48,7 @@ class OnModel:
         self.tokenizer: Any = None
 
     def close(self) -> None:
-        """Takes the hooks off the model."""
+        """Removes the hooks from the model."""
         if self.knn is not None:
             self.knn.close()
             self.knn = None
@@ -58,7 +59,7 @@ class Attached:
 
     Args:
         params: The extension's settings, which the panel changes.
-        tell: Given each line for the host's log.
+        tell: Writes a line to the host's log.
     """
 
     def __init__(self, params: Mapping[str, Any], tell: Callable[[str], None]) -> None:
@@ -70,18 +71,18 @@ class Attached:
         self._problem = ""
 
     def begin(self, model: Any, tokenizer: Any) -> None:
-        """Says once what keeps kNN from working, before an answer."""
+        """Logs once, before an answer, why kNN cannot work."""
         del tokenizer
         problem = self._refusal(model) if self._params["activate"] else ""
         if problem:
             self._tell(problem)
 
     def processors(self, model: Any, tokenizer: Any, input_ids: Any) -> list[Any]:
-        """Logits processors for one answer; none where kNN is off or cannot work.
+        """Returns the logits processors of one answer. There are none if kNN is off or fails.
 
         Args:
             model: The host's model.
-            tokenizer: Its tokenizer.
+            tokenizer: The tokenizer of the model.
             input_ids: int64 [1, tokens], the prompt.
         """
         if not self._params["activate"]:
@@ -94,7 +95,7 @@ class Attached:
                     on_model.close()
                     on_model.knn = _knn(model, on_model.memory)
                 except Exception as error:
-                    # Whatever it is, the host goes on without kNN.
+                    # The host continues without kNN, whatever the error is.
                     problem = _line(error)
             self._tell(problem)
             if problem:
@@ -104,24 +105,24 @@ class Attached:
             return [on_model.knn, on_model.watched]
 
     def written(self, text: str) -> None:
-        """Takes an answer as the host shows it."""
+        """Takes an answer, in the HTML form in which the host shows it."""
         on_model = self._of(self._model())
         if on_model is not None:
             on_model.text = html.unescape(text)
 
     def changed(self) -> None:
-        """Something in the panel changed: what was said before is said again."""
+        """Forgets the last problem, since a setting changed. It is logged again if it remains."""
         self._told = None
         self._problem = ""
 
     def status(self, model: Any, tokenizer: Any) -> str:
-        """One line for the panel, as HTML."""
+        """Returns the line of the panel, as HTML."""
         del tokenizer
         if not self._params["activate"]:
             line = "kNN is off."
         else:
             line = self._refusal(model) or self._problem
-            line = line or "kNN is on; the datastore is opened with the next answer."
+            line = line or "kNN is on. The next answer opens the datastore."
             on_model = self._of(model)
             if not self._problem and on_model is not None and on_model.key == self._key():
                 config = on_model.memory.config
@@ -133,7 +134,7 @@ class Attached:
         return f"<p>{html.escape(line)}</p>"
 
     def sources_html(self) -> str:
-        """The last answer with its sources, as a frame of its own; or why there is none."""
+        """Returns the last answer with its sources as a frame, or says why there is none."""
         on_model = self._of(self._model())
         if on_model is None or on_model.knn is None or on_model.watched is None:
             return "<p>No answer was written with kNN yet.</p>"
@@ -142,7 +143,7 @@ class Attached:
         except Exception as error:
             return f"<p>{html.escape(_line(error))}</p>"
         if trace is None:
-            return "<p>The tokens of the last answer are not known, so neither are its sources.</p>"
+            return "<p>The sources of the last answer are not known: write another answer.</p>"
         from knn_logits_serve.frame import frame
 
         page = frame(trace, on_model.stores[0].manifest.metric)
@@ -161,19 +162,19 @@ class Attached:
         return tuple(str(self._params[name]).strip() for name in names)
 
     def _refusal(self, model: Any) -> str:
-        """Why kNN cannot work now; empty where it may."""
+        """Returns why kNN cannot work now, or an empty string."""
         if not str(self._params["datastore"]).strip():
             return "kNN is off: name a datastore, a folder or org/name on the Hub"
         if model is None:
-            return "kNN waits: no model is loaded"
+            return "kNN is off: no model is loaded yet"
         from transformers import PreTrainedModel
 
         kind = type(model)
-        # The host's own wrappers look like models of transformers and run elsewhere.
+        # The host's own wrappers look like models of transformers, but do not run in PyTorch.
         if not isinstance(model, PreTrainedModel) or kind.__module__.startswith("modules."):
             return (
-                f"kNN is off: the loader of this model ({kind.__name__}) shows no hidden states; "
-                "load it with the Transformers loader"
+                f"kNN is off: the loader of this model ({kind.__name__}) gives no hidden states. "
+                "Load the model with the Transformers loader"
             )
         return ""
 
@@ -193,7 +194,7 @@ class Attached:
         if found is not None:
             found.close()
         known = found is not None and found.key[0] == key[0]
-        # Other settings of the same datastores need no second look at the model.
+        # If only settings changed, the model is not checked against the datastores again.
         stores = found.stores if found is not None and known else None
         stores = stores or [Datastore.from_pretrained(one) for one in named]
         memory = Memory(model, stores, threads=1, check=not known, **settings)
@@ -216,7 +217,7 @@ def _knn(model: Any, memory: Any) -> Any:
 
 
 def _trace(on_model: OnModel) -> Any:
-    """The trace of the last answer; None where its tokens are not known."""
+    """Returns the trace of the last answer; None if its tokens are not known."""
     import torch
 
     assert on_model.watched is not None
@@ -229,7 +230,7 @@ def _trace(on_model: OnModel) -> Any:
         said = str(tokenizer.decode(ids[0, on_model.start :], skip_special_tokens=True))
         rest = _after(text, said)
         if text and rest is None:
-            continue  # a draft that was not taken
+            continue  # This step was a draft that was rejected.
         last = tokenizer(rest, add_special_tokens=False)["input_ids"] if rest else []
         if len(last) == 1:
             ids = torch.cat([ids, ids.new_tensor([last])], dim=-1)
@@ -240,7 +241,7 @@ def _trace(on_model: OnModel) -> Any:
 
 
 def _after(text: str, said: str) -> str | None:
-    """What of a text comes after its beginning; None where it does not begin so."""
+    """Returns the text after a beginning; None if the text does not begin with it."""
     bare = said.lstrip()
     for whole, start in ((text, said), (text.lstrip(), bare)):
         if whole.startswith(start):
@@ -257,7 +258,7 @@ def _number(name: str, value: str, kind: Any) -> Any:
         from knn_logits import ConfigError
 
         raise ConfigError(
-            f"{name} is not a number: {value!r}; leave it empty for the datastore's"
+            f"{name} is not a number ({value!r}): leave it empty for the datastore's setting"
         ) from None
 
 

@@ -1,8 +1,8 @@
-"""The extension for text-generation-webui: a model's memory while it writes, and its sources.
+"""The extension for text-generation-webui gives its model a memory, and shows the sources.
 
 Copy or link this folder to `user_data/extensions/knn_logits` of the host, install `knn-logits` into
-the host's environment, and start the host with `--extensions knn_logits`. What the host calls
-stands here; `attached.py` beside it does the work.
+the host's environment, and start the host with `--extensions knn_logits`. The host calls the
+functions of this file, and `attached.py` beside it does the work.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# The host remembers these in its settings.yaml, as "knn_logits-datastore" and so on. An empty text
-# leaves a setting to the datastore.
+# The host keeps these settings in its settings.yaml, as "knn_logits-datastore" and so on. An empty
+# text takes the datastore's setting.
 params: dict[str, Any] = {
     "display_name": "kNN memory",
     "is_tab": False,
@@ -29,7 +29,7 @@ RETOMATON = {"as the datastore says": None, "on": True, "off": False}
 
 
 def _beside(name: str) -> Any:
-    """A module of this folder: the host runs this file alone, from any folder."""
+    """Imports a module of this folder. The host loads only this file, and from any folder."""
     full = f"knn_logits_extension_{name}"
     if full not in sys.modules:
         spec = importlib.util.spec_from_file_location(full, Path(__file__).parent / f"{name}.py")
@@ -45,7 +45,7 @@ attached = _beside("attached")
 
 
 def _tell(line: str) -> None:
-    """A line in the host's log."""
+    """Writes a line to the host's log."""
     from modules.logging_colors import logger
 
     logger.warning(line)
@@ -55,33 +55,33 @@ _memory = attached.Attached(params, _tell)
 
 
 def _loaded() -> tuple[Any, Any]:
-    """The model that the host has at this moment, and its tokenizer."""
+    """Returns the host's current model and its tokenizer."""
     from modules import shared
 
     return shared.model, shared.tokenizer
 
 
 def state_modifier(state: dict[str, Any]) -> dict[str, Any]:
-    """Called before each answer, with every loader: says where kNN cannot work."""
+    """Logs why kNN cannot work. The host calls this before each answer, with every loader."""
     _memory.begin(*_loaded())
     return state
 
 
 def logits_processor_modifier(processor_list: Any, input_ids: Any) -> None:
-    """Called before each answer of a loader that takes logits processors."""
+    """Adds the processors. The host calls this before each answer, if the loader takes them."""
     model, tokenizer = _loaded()
     processor_list.extend(_memory.processors(model, tokenizer, input_ids))
 
 
 def output_modifier(string: str, state: dict[str, Any], is_chat: bool = False) -> str:
-    """Called with each answer, which it leaves as it is."""
+    """Reads an answer without changing it. The host calls this with each answer."""
     del state, is_chat
     _memory.written(string)
     return string
 
 
 def ui() -> None:
-    """The panel."""
+    """Lays out the panel of the extension."""
     import gradio as gr
 
     def setting(name: str, value: Any) -> str:
@@ -123,7 +123,7 @@ def ui() -> None:
 
 
 def _after_answers(update: Any, outputs: list[Any]) -> None:
-    """Draws the sources when the host's chat or notebook changes, where the host has them."""
+    """Updates the sources when the host's chat or notebook changes, if the host has them."""
     from modules import shared
 
     for name in ("display", "textbox-notebook"):

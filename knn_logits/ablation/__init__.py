@@ -1,1 +1,1 @@
-"""The field's studies, made again on a model and a text of one's own."""
+"""Repeats the studies of the kNN-LM papers on a given model and text."""

@@ -1,4 +1,4 @@
-"""Exact and approximate neighbors crossed with exact and approximate distances."""
+"""Compares exact and approximate neighbors, each with exact and approximate distances."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from knn_logits.ablation.sweeps import is_better
 from knn_logits.index.base import Index, pairwise
 from knn_logits.neighbors import Neighbors
 
-# Keys gathered at once.
+# The most numbers of keys that are gathered at once.
 _NUMBERS = 16 << 20
 _PROBES = 8
 
 
 def study_approximation(studied: Studied) -> Finding:
-    """Which neighbors are found, and at which distances: the mask and the score of the paper."""
+    """Varies which neighbors are found and how their distances are computed.
+
+    The paper calls these the mask and the score.
+    """
     store = studied.store()
     lists = max(2, min(256, len(store) // 100))
     factory = f"IVF{lists},{product(store.manifest.dim, len(store))}"
@@ -71,7 +74,7 @@ def _rough(studied: Studied, factory: str, nprobe: int) -> Index:
 
 
 def _search(studied: Studied, finds: Callable[[], Index], keeps: Callable[[], Index]) -> Search:
-    """Finds neighbors by one index, at the distances of the vectors that another keeps."""
+    """Finds neighbors with one index, and computes distances from the vectors of another."""
     plain = searching(studied, finds())
     return plain if finds is keeps else _again(plain, keeps(), studied.queries().states)
 

@@ -1,7 +1,7 @@
-"""What all studies share: datastores of the corpus, and what the model makes of the other text.
+"""The parts that all studies share: datastores of the corpus, and queries of the other text.
 
-A datastore and the queries of a text are files of the work folder. Each is made when the first
-study asks for it, and taken from there when the work goes on after an interruption.
+Both are files of the work folder. The first study that needs one makes it, and a run that continues
+after an interruption reads it again.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _KEYS_AT_ONCE = 65_536
 
 @dataclass(frozen=True)
 class Queries:
-    """What a model makes of a text, one row a token.
+    """The queries of a text, one row for each token.
 
     Attributes:
         states: float32 [tokens, dim], the state before each token, at one place of the model.
-        targets: int64 [tokens].
-        log_p_lm: float32 [tokens].
-        places: int64 [tokens], where each stands in the text.
-        documents: int64 [tokens], its document.
-        inside: int64 [tokens], its place in the document.
-        second: bool [tokens], whether it is held out.
+        targets: int64 [tokens], the tokens.
+        log_p_lm: float32 [tokens], the model's log-probability of each token.
+        places: int64 [tokens], the place of each token in the text.
+        documents: int64 [tokens], the number of each token's document.
+        inside: int64 [tokens], the place of each token in its document.
+        second: bool [tokens], whether a token is in the half that is held out.
     """
 
     states: Tensor
@@ -68,13 +68,13 @@ class Studied:
 
     Attributes:
         model: A causal model.
-        tokenizer: Its tokenizer.
-        corpus: Documents of the datastores.
-        texts: Documents to be predicted.
-        work: A folder for datastores and queries.
-        largest_k: Neighbors a query.
-        seed: Of every random choice.
-        progress: Told how far the work is.
+        tokenizer: The tokenizer of the model.
+        corpus: The documents of the datastores.
+        texts: The documents that are predicted.
+        work: The folder for datastores and queries.
+        largest_k: The largest k, the neighbors of each query.
+        seed: The seed of every random choice.
+        progress: A callback for the progress.
     """
 
     model: nn.Module
@@ -89,7 +89,7 @@ class Studied:
     _queries: dict[str, Queries] = field(default_factory=dict)
 
     def store(self, key: str = DEFAULT_KEY) -> Datastore:
-        """The datastore whose keys are read at a place, in full precision."""
+        """Opens the datastore whose keys are read at a place, in full precision."""
         if key not in self._stores:
             folder = self.work / f"store-{file_name(key)}"
             if not (folder / "datastore.json").exists():
@@ -109,7 +109,7 @@ class Studied:
         return self._stores[key]
 
     def queries(self, key: str = DEFAULT_KEY) -> Queries:
-        """What the model makes of the text, with the states at a place."""
+        """Returns the queries of the text, with the states at a place."""
         if key not in self._queries:
             path = self.work / f"queries-{file_name(key)}.safetensors"
             if not path.exists():
@@ -149,7 +149,9 @@ class Studied:
                 self.progress(f"text, {key}", done, text.tokens)
         whole = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
         if not whole["second"].any() or whole["second"].all():
-            raise CorpusError("the text is too short to choose on one half of it: give more")
+            raise CorpusError(
+                "the text is too short to choose settings on one half of it: give more text"
+            )
         order = np.argsort(whole["places"], kind="stable")
         return {name: one[order] for name, one in whole.items()}
 
@@ -159,7 +161,13 @@ class Studied:
         metric: Metric = "l2",
         rounded: Callable[[Array], Array] | None = None,
     ) -> ExactIndex:
-        """An index that computes every distance, of keys as they are or rounded."""
+        """Makes an index that computes every distance.
+
+        Args:
+            key: The place of the keys.
+            metric: The metric of the distances.
+            rounded: Rounds the keys; None leaves them as they are.
+        """
         store = self.store(key)
         batches = store.key_batches(_KEYS_AT_ONCE)
         some = batches if rounded is None else (rounded(one) for one in batches)
@@ -167,24 +175,24 @@ class Studied:
 
 
 def half(keys: Array) -> Array:
-    """Keys as half precision keeps them, which is what a datastore does by default."""
+    """Rounds keys to half precision, which is a datastore's default."""
     found: Array = keys.astype(np.float16).astype(np.float32)
     return found
 
 
 def search(index: Index, values: Tensor, queries: Tensor, k: int) -> Neighbors:
-    """The neighbors of some queries.
+    """Finds the neighbors of some queries.
 
     Args:
         index: Any index.
-        values: int64 [entries].
+        values: int64 [entries], the value of each entry.
         queries: float32 [rows, dim].
-        k: Neighbors a query.
+        k: Neighbors of each query.
     """
     distances, ids = index.search(queries, k)
     return Neighbors(ids, distances, values[ids.clamp(min=0)])
 
 
 def file_name(name: str) -> str:
-    """Letters and digits of a name, for a file."""
+    """Makes a file name of a name, by replacing all but letters and digits."""
     return "".join(one if one.isalnum() else "-" for one in name)

@@ -1,4 +1,4 @@
-"""How large the datastore is."""
+"""Studies the size of the datastore."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _first(studied: Studied, size: int) -> Search:
 
 
 def study_size(studied: Studied) -> Finding:
-    """The first sixteenth of the entries, the first eighth, and so on to all of them."""
+    """Varies the number of entries, from the first sixteenth to all of them."""
     entries = len(studied.store())
     rows = []
     for part in _PARTS:

@@ -1,4 +1,4 @@
-"""`Finding`: what a study found, as plain values: a table, a plot, and what a paper says of it."""
+"""A `Finding` is the result of a study: a table, a plot, and the paper's finding beside it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class Plot:
     """A figure of one or several rows of numbers.
 
     Attributes:
-        kind: Lines over numbers, or bars over names.
+        kind: "lines" over numbers, or "bars" over names.
         x: The numbers or the names.
-        series: Numbers by name, None where there is none.
-        x_label: What x is.
-        y_label: What the numbers are.
-        log: Whether x is on a logarithmic scale.
-        level: A line across, such as the model alone; None for none.
+        series: The numbers of each series by its name; None if a number is missing.
+        x_label: The label of x.
+        y_label: The label of the numbers.
+        log: Whether x has a logarithmic scale.
+        level: The name and height of a horizontal line, such as the model alone; None for none.
     """
 
     kind: Literal["lines", "bars"]
@@ -32,17 +32,17 @@ class Plot:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a study found.
+    """The result of a study.
 
     Attributes:
-        title: Of its section.
-        paper: In one sentence, what a paper found.
-        here: In one sentence, what was found here.
-        holds: Whether the paper's finding holds here; None where that is no question.
-        header: Of the table.
-        rows: The table, numbers and words.
+        title: The title of its section.
+        paper: One sentence about the paper's finding.
+        here: One sentence about the finding here.
+        holds: Whether the paper's finding holds here; None if no finding can hold or fail.
+        header: The header of the table.
+        rows: The rows of the table, with numbers and words.
         plot: The figure; None for none.
-        passages: Lines of text below it.
+        passages: Lines of text below the table.
     """
 
     title: str
@@ -55,12 +55,12 @@ class Finding:
     passages: Sequence[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON."""
+        """Returns everything as JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Finding:
-        """What `to_dict` gave."""
+        """Makes a finding from the result of `to_dict`."""
         plot = content["plot"]
         level = plot and plot["level"] and tuple(plot["level"])
         return cls(**{**content, "plot": plot and Plot(**{**plot, "level": level})})

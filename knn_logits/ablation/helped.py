@@ -1,4 +1,4 @@
-"""Where the neighbors help: what the best λ of each token would give, and which tokens gain."""
+"""Studies which tokens the neighbors help, and how much the best λ for each token would gain."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SHOWN, _CONTEXT = 8, 10
 
 @dataclass(frozen=True)
 class _Tokens:
-    """The tokens held out.
+    """The tokens that are held out.
 
     Attributes:
-        rows: int64 [tokens], which of the queries they are.
+        rows: int64 [tokens], the rows of the queries.
         lm: float64 [tokens], log p_LM.
-        knn: float64 [tokens], log p_kNN at the setting of the base.
-        mixed: float64 [tokens], log p of the mixture.
-        lmbda: λ of the base.
+        knn: float64 [tokens], log p_kNN under the base setting.
+        mixed: float64 [tokens], log p of the mixture under the base setting.
+        lmbda: λ of the base setting.
     """
 
     rows: Ints
@@ -58,7 +58,7 @@ def _tokens(studied: Studied) -> _Tokens:
 
 
 def study_oracle(studied: Studied) -> Finding:
-    """What a λ that is right for each token would give."""
+    """Computes the perplexity with the best λ for each token."""
     some, base = _tokens(studied), measure_base(studied)
     oracle = math.exp(-float(np.maximum(some.lm, some.knn).mean()))
     mixed = math.exp(-float(some.mixed.mean()))
@@ -66,10 +66,11 @@ def study_oracle(studied: Studied) -> Finding:
     rows = [("model alone", base.lm), (f"one λ, {some.lmbda:g}", mixed), ("oracle λ", oracle)]
     return Finding(
         "A λ that is right for each token",
-        "Drozdov et al. (2022) and He et al. (2021) find much room between one λ for all tokens "
-        "and a λ for each, of which a rule that does not know the token gains a part.",
-        f"The better of model and neighbors, token by token, gives {oracle:.1f} in place of "
-        f"{mixed:.1f} ({-gap:+.1%}).",
+        "Drozdov et al. (2022) and He et al. (2021) find that the best λ for each token is much "
+        "better than one λ for all, and that a rule without knowledge of the token gains a part "
+        "of this.",
+        f"If each token takes the better of model and neighbors, perplexity is {oracle:.1f} in "
+        f"place of {mixed:.1f} ({-gap:+.1%}).",
         gap > 0.05,
         ("λ", "perplexity"),
         rows,
@@ -78,7 +79,7 @@ def study_oracle(studied: Studied) -> Finding:
 
 
 def study_frequency(studied: Studied) -> Finding:
-    """Which tokens gain, by how often they stand in the corpus."""
+    """Computes the gain of tokens by their frequency in the corpus."""
     some, queries = _tokens(studied), studied.queries()
     values = studied.store().values.long()
     targets = queries.targets.numpy()[some.rows]
@@ -98,8 +99,8 @@ def study_frequency(studied: Studied) -> Finding:
         "Which tokens gain, by their frequency",
         "Nishida et al. (2025, arXiv 2503.22426) find that the neighbors help frequent tokens "
         "more than rare ones.",
-        f"The mean log-likelihood of the most frequent tokens grows by {often:.2f} nats, that of "
-        f"the others by {rarely:.2f}.",
+        f"The mean log-likelihood of the most frequent tokens grows by {often:.2f} nats, and that "
+        f"of the others by {rarely:.2f}.",
         bool(often > rarely),
         ("times in the corpus", "tokens", "model", "mixture", "gain in nats"),
         rows,
@@ -108,7 +109,7 @@ def study_frequency(studied: Studied) -> Finding:
 
 
 def study_position(studied: Studied) -> Finding:
-    """Which tokens gain, by their place in the document."""
+    """Computes the gain of tokens by their place in the document."""
     some, queries = _tokens(studied), studied.queries()
     inside = queries.inside.numpy()[some.rows]
     names = ["1 to 7", "8 to 31", "32 to 127", "128 to 511", "512 and on"]
@@ -122,8 +123,8 @@ def study_position(studied: Studied) -> Finding:
     best = rows[int(np.argmax(gains))][0]
     return Finding(
         "Which tokens gain, by their place in the document",
-        "None of the papers that this report follows says how it depends on the place.",
-        f"Tokens at the places {best} gain most, {max(gains):.2f} nats; those at {rows[0][0]} gain "
+        "None of the papers that this report follows says how the gain depends on the place.",
+        f"Tokens at the places {best} gain most, {max(gains):.2f} nats. Those at {rows[0][0]} gain "
         f"{gains[0]:.2f}.",
         None,
         ("place", "tokens", "model", "mixture", "gain in nats"),
@@ -133,7 +134,7 @@ def study_position(studied: Studied) -> Finding:
 
 
 def study_tokens(studied: Studied) -> Finding:
-    """The tokens that gain and lose most, in their context."""
+    """Shows the tokens that gain and lose most, in their context."""
     some = _tokens(studied)
     gain = some.mixed - some.lm
     order = np.argsort(-gain, kind="stable")
@@ -148,10 +149,10 @@ def study_tokens(studied: Studied) -> Finding:
     rows = [("better", better), ("worse", 1.0 - better)]
     return Finding(
         "The tokens that gain and lose most",
-        "Khandelwal et al. (2020), section 6, find that what gains most is rare: names and "
-        "facts, and near copies of the corpus.",
-        f"{better:.0%} of the tokens become likelier; none loses more than {most:.2f} nats, since "
-        f"the model keeps 1 - λ of its own ({limit:.2f} nats).",
+        "Khandelwal et al. (2020), section 6, find that rare text gains most: names, facts, and "
+        "near copies of the corpus.",
+        f"{better:.0%} of the tokens become likelier. None loses more than {most:.2f} nats, and "
+        f"none can lose more than {limit:.2f}, since the model's own share is 1 - λ.",
         None,
         ("tokens that become", "share"),
         rows,
@@ -173,7 +174,7 @@ def _gains(rows: list[tuple[str, int, float, float, float]], label: str) -> Plot
 def _passage(studied: Studied, some: _Tokens, row: int, gain: float) -> str:
     queries = studied.queries()
     here = int(some.rows[row])
-    # Rows are in the order of the text; a document's first token is none of them.
+    # The rows are in the order of the text. A document's first token has no row.
     same = queries.documents[max(0, here - _CONTEXT) : here] == queries.documents[here]
     before = queries.targets[max(0, here - _CONTEXT) : here][same].tolist()
     token = int(queries.targets[here])

@@ -1,4 +1,4 @@
-"""Thousands of settings for one way of finding neighbors: what is best, and what it is worth."""
+"""Measures perplexity under thousands of settings for one way of finding neighbors."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ from knn_logits.scoring.likelihood import (
 
 _ROWS_AT_ONCE = 512
 
-# Of some queries, their rows and themselves, the neighbors.
+# Finds the neighbors of the queries in some rows.
 Search = Callable[[Tensor], Neighbors]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Perplexities of a text under every setting of a grid.
+    """The perplexities of a text under every setting of a grid.
 
     Attributes:
         grid: The settings.
-        chosen_on: Of the half on which settings are chosen, float64 [ks, temperatures, lmbdas].
-        held_out: Of the other half, likewise.
-        lm: Of the other half under the model alone.
+        chosen_on: float64 [ks, temperatures, lmbdas], the perplexities of the half on which
+            settings are chosen.
+        held_out: float64 [ks, temperatures, lmbdas], the perplexities of the other half.
+        lm: The perplexity of the other half under the model alone.
         best: The best setting on the first half.
     """
 
@@ -55,13 +56,16 @@ class Measured:
 
     @property
     def perplexity(self) -> float:
-        """Of the half held out, at the best setting of the other half."""
+        """The perplexity of the half that is held out, under the best setting of the other."""
         return float(self.held_out[self.best.place])
 
     def at(self, axis: int) -> list[float]:
-        """Held-out perplexity for each k (0), temperature (1) or λ (2), the others at their best.
+        """Returns the held-out perplexity for each value of one setting.
 
-        Those are chosen anew on the first half for each.
+        For each value the other settings are chosen again on the first half.
+
+        Args:
+            axis: The setting: 0 for k, 1 for the temperature, 2 for λ.
         """
         found = []
         for number in range(self.chosen_on.shape[axis]):
@@ -71,12 +75,16 @@ class Measured:
         return found
 
     def lmbda_at(self, temperature: int) -> float:
-        """The best λ at a temperature of the grid, by its number, over every k."""
+        """Returns the best λ for a temperature of the grid, over every k.
+
+        Args:
+            temperature: The number of the temperature in the grid.
+        """
         there = self.chosen_on[:, temperature].nan_to_num(nan=math.inf)
         return self.grid.lmbdas[int(there.flatten().argmin()) % len(self.grid.lmbdas)]
 
     def to_dict(self) -> dict[str, Any]:
-        """What a report keeps of it."""
+        """Returns the best setting and its perplexity as JSON."""
         return {
             "k": self.best.k,
             "lmbda": self.best.lmbda,
@@ -95,15 +103,15 @@ def measure(
 ) -> Measured:
     """Searches once for each token, and adds up its likelihood under every setting.
 
-    What is found is kept in the work folder under the name of the phase, and taken from there when
-    a run goes on.
+    The result is kept in the work folder under the name of the phase. A run that continues reads it
+    again.
 
     Args:
-        studied: Model, corpus and text.
-        phase: What is measured, by a name of its own.
-        search: Opens what finds the neighbors of some rows; called if there is work to do.
-        metric: Of the distances.
-        key: The place of the model where the queries are read.
+        studied: The model, the corpus and the text.
+        phase: A unique name of the measurement.
+        search: Opens a search. It is called only if the measurement was not made yet.
+        metric: The metric of the distances.
+        key: The place of the model at which the queries are read.
     """
     path = studied.work / f"measured-{file_name(phase)}.safetensors"
     if not path.exists():
@@ -127,7 +135,7 @@ def measure(
 def _likelihoods(
     studied: Studied, phase: str, search: Search, metric: Metric, key: str
 ) -> dict[str, Array]:
-    """The perplexities of both halves under every setting of a grid, and the grid."""
+    """Computes the perplexities of both halves under every setting of a grid, with the grid."""
     queries = studied.queries(key)
     parts: list[GridLikelihood] = []
     for first in range(0, len(queries), _ROWS_AT_ONCE):
@@ -154,7 +162,7 @@ def _likelihoods(
 
 
 def measure_base(studied: Studied) -> Measured:
-    """The setting that others vary: exact search, the FFN's input, L2, half precision."""
+    """Measures the base setting, which is exact search with L2, the FFN's input, and float16."""
     return measure(studied, "settings", exact_search(studied))
 
 
@@ -164,12 +172,12 @@ def exact_search(
     metric: Metric = "l2",
     rounded: Callable[[Array], Array] | None = half,
 ) -> Callable[[], Search]:
-    """What opens an exact search; see `Studied.exact`."""
+    """Returns a function that opens an exact search, as `Studied.exact` explains."""
     return lambda: searching(studied, studied.exact(key, metric, rounded), key)
 
 
 def searching(studied: Studied, index: Index, key: str = DEFAULT_KEY) -> Search:
-    """Searches an index over the keys of one place."""
+    """Returns a search in an index over the keys of one place."""
     queries, values = studied.queries(key), studied.store(key).values.long()
     return lambda rows: search(index, values, queries.states[rows], studied.largest_k)
 
@@ -177,7 +185,7 @@ def searching(studied: Studied, index: Index, key: str = DEFAULT_KEY) -> Search:
 def log_p_knn(
     queries: Queries, search: Search, metric: Metric, k: int, temperature: float
 ) -> Tensor:
-    """log p_kNN of every token at one setting, float32 [tokens]."""
+    """Computes log p_kNN of every token under one setting, float32 [tokens]."""
     found = []
     for first in range(0, len(queries), _ROWS_AT_ONCE):
         rows = torch.arange(first, min(first + _ROWS_AT_ONCE, len(queries)))

@@ -1,4 +1,4 @@
-"""Where a key can be read, for the study that compares such places. Structure only."""
+"""Finds the places of a model at which a key can be read, for the study that compares them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from knn_logits.errors import ModelError
 
 
 def key_places(model: nn.Module) -> dict[str, str]:
-    """The places of a model that the papers compare, by what they are called in a report.
+    """Finds the places of a model that the papers compare.
 
     Args:
         model: A causal language model.
 
     Returns:
-        Names as `find_key` takes them; places that the model lacks are left out.
+        The places by their names in the report, in the form that `find_key` takes. Places that the
+        model lacks are left out.
     """
     found = {"FFN's input": DEFAULT_KEY, "layer's output": "layer_output"}
     try:

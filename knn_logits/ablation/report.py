@@ -1,4 +1,4 @@
-"""One report of all findings: Markdown, a figure for each, and the numbers as JSON."""
+"""Writes the report of all findings, in Markdown with figures, and the numbers as JSON."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def write_report(
     """Writes the report.
 
     Args:
-        findings: Of each study, by its name.
-        settings: What the numbers hold for.
-        folder: Where to.
-        command: The command that made it, printed as it is.
+        findings: The finding of each study, by the study's name.
+        settings: The settings of the studies.
+        folder: The folder of the report.
+        command: The command that made the report, which is printed unchanged.
 
     Returns:
-        The files.
+        The paths of the files.
 
     Raises:
         MissingDependencyError: when matplotlib is not installed; nothing is written then.
@@ -47,7 +47,7 @@ def write_report(
     }
     with writing(folder):
         for name, one in figures.items():
-            # Without the date and the version, so that equal numbers give equal files.
+            # Without the version, equal numbers give equal files.
             one.savefig(folder / name, metadata={"Software": None})
     write_bytes(folder / PAGE, page(findings, settings, command).encode())
     write_bytes(folder / NUMBERS, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
@@ -55,7 +55,7 @@ def write_report(
 
 
 def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: str | None) -> str:
-    """The report in Markdown."""
+    """Returns the report in Markdown."""
     lines = ["# The papers' studies, made again", ""]
     lines += [
         f"{name}: {one_line(str(value))}" + ("  " if number + 1 < len(settings) else "")
@@ -63,8 +63,8 @@ def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: 
     ]
     lines += [
         "",
-        "Settings that a study does not vary are chosen anew for each of its rows, by the "
-        "likelihood of one half of the text; every perplexity is of the other half.",
+        "Settings that a study does not vary are chosen again for each of its rows, by the "
+        "likelihood of one half of the text. Every perplexity is of the other half.",
         "",
         *table(
             ("study", "holds here"),
@@ -91,7 +91,7 @@ def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: 
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """A table in Markdown; numbers stand at the right."""
+    """Returns a table in Markdown. Columns of numbers are aligned to the right."""
     right = [
         all(isinstance(row[place], (int, float)) for row in rows) for place in range(len(header))
     ]
@@ -107,7 +107,7 @@ def _cell(value: Any) -> str:
 
 
 def figure(plot: Plot) -> Any:
-    """A matplotlib figure."""
+    """Draws a plot as a matplotlib figure."""
     drawn = new_figure(6.4, 3.8)
     axes = drawn.subplots()
     if plot.kind == "lines":

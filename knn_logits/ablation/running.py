@@ -1,4 +1,4 @@
-"""`ablate`: one study after another, each kept when it is done, until the report is whole."""
+"""`ablate` makes one study after another, keeps each that is done, and writes the report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from knn_logits.errors import ConfigError, CorpusError, DamagedError, ModelError
 from knn_logits.evaluation.figures import check_writable, new_figure, writing
 from knn_logits.progress import Progress, no_progress
 
-# Documents of the text that are looked at, parts of each.
+# The text is taken from the beginnings of this many documents.
 _DOCUMENTS = 16
 PLAN, STUDIES_FOLDER, WORK_FOLDER = "plan.json", "studies", "work"
 
@@ -40,9 +40,9 @@ class Ablation:
     """The report of all studies.
 
     Attributes:
-        settings: What the numbers hold for.
-        findings: By the study's name.
-        files: The report's files.
+        settings: The settings of the studies.
+        findings: The findings, by the studies' names.
+        files: The paths of the report's files.
     """
 
     settings: dict[str, Any]
@@ -50,7 +50,7 @@ class Ablation:
     files: list[Path]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON."""
+        """Returns everything as JSON."""
         return {
             "settings": self.settings,
             "findings": {name: one.to_dict() for name, one in self.findings.items()},
@@ -73,25 +73,28 @@ def ablate(
     command: str | None = None,
     progress: Progress = no_progress,
 ) -> Ablation:
-    """Makes the field's studies again on a model and texts of one's own.
+    """Repeats the studies of the kNN-LM papers on a given model and text.
 
-    A run that was interrupted goes on when it is called again with the same arguments: every study
-    that is done, every datastore, and what the model made of the text, is taken from the folder.
+    An interrupted run continues when it is called again with the same arguments. Then finished
+    studies, datastores and queries are read from the folder.
 
     Args:
         model: A causal language model.
-        tokenizer: Its tokenizer.
-        corpus: Documents of the datastore; the first of them, as many as make up `entries` tokens.
-        texts: Documents like them that are not among them; of the first sixteen as many tokens each
-            as make up `tokens`.
-        out: A folder for the report, new or of an earlier run.
-        entries: Tokens of the corpus, at most.
-        tokens: Tokens of the text, at most.
-        k: Neighbors of a query, at most.
-        studies: Names of those that are wanted; None for all.
-        seed: Of every random choice.
-        command: Printed at the end of the report.
-        progress: Told how far the work is.
+        tokenizer: The tokenizer of the model.
+        corpus: Documents of the datastore. The first ones are used, up to `entries` tokens.
+        texts: Similar documents that are not in the corpus. The beginnings of the first sixteen
+            are used, together up to `tokens` tokens.
+        out: The folder of the report, which is new or has an earlier run.
+        entries: The most tokens of the corpus.
+        tokens: The most tokens of the text.
+        k: The largest k, the neighbors of each query.
+        studies: Names of the studies to make; None makes all.
+        seed: The seed of every random choice.
+        command: The command that is printed at the end of the report.
+        progress: A callback for the progress.
+
+    Returns:
+        The findings, and the paths of the report's files.
 
     Raises:
         ConfigError: when a setting is out of its range, or the folder holds another ablation.
@@ -108,7 +111,8 @@ def ablate(
     names = _wanted(studies)
     if is_encoder_decoder(model):
         raise ModelError(
-            "the studies are of causal models, and this model reads a source: give a causal model"
+            "the studies need a causal model, but this model is an encoder-decoder: give a causal "
+            "model"
         )
     new_figure(1, 1)
     check_writable(out)
@@ -154,29 +158,31 @@ def ablate(
         }
         files = write_report(findings, settings, folder, command)
         if set(names) == set(STUDIES):
-            # Keys are many times the report's size, and every study is done.
+            # The keys are many times as large as the report, and all studies are done.
             shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
     return Ablation(settings, findings, files)
 
 
 def _study(name: str, studied: Studied, folder: Path) -> Finding:
-    """What a study found, now or in an earlier run."""
+    """Makes a study, or reads its finding of an earlier run."""
     path = folder / STUDIES_FOLDER / f"{name}.json"
     if path.exists():
         try:
             return Finding.from_dict(read_json(path))
         except (TypeError, KeyError, AttributeError) as error:
-            raise DamagedError(f"{path} is no finding: delete it, and run this again") from error
+            raise DamagedError(
+                f"{path} cannot be read as a finding: delete it, and run the same command again"
+            ) from error
     content = json.dumps(STUDIES[name](studied).to_dict(), indent=1, allow_nan=False)
     write_bytes(path, content.encode() + b"\n")
-    # As it is read again later, so that a report is the same either way.
+    # The finding is read from its JSON, so that it equals that of a later run.
     return Finding.from_dict(json.loads(content))
 
 
 def _wanted(studies: Sequence[str] | None) -> list[str]:
     unknown = [one for one in studies or () if one not in STUDIES]
     if unknown:
-        raise ConfigError(f"there is no study {unknown[0]!r}; there are {', '.join(STUDIES)}")
+        raise ConfigError(f"there is no study {unknown[0]!r}: choose from {', '.join(STUDIES)}")
     return [name for name in STUDIES if not studies or name in studies]
 
 
@@ -190,7 +196,7 @@ def _check_plan(folder: Path, plan: dict[str, Any]) -> None:
     for name, value in plan.items():
         if known.get(name) != value:
             raise ConfigError(
-                f"{folder} holds an ablation with another {name}: go on with the same, or choose "
+                f"{folder} has an ablation with another {name}: give the same {name}, or choose "
                 "another folder"
             )
 
@@ -198,16 +204,16 @@ def _check_plan(folder: Path, plan: dict[str, Any]) -> None:
 def first_tokens(
     documents: Iterable[Document | str], tokenizer: Any, tokens: int, each: int | None = None
 ) -> list[Document]:
-    """The first documents, cut so that they hold so many tokens at most.
+    """Takes the first documents, and cuts them so that they have at most `tokens` tokens.
 
     Args:
         documents: The documents.
-        tokenizer: Cuts them into tokens.
-        tokens: Of all of them, at most.
-        each: Of each, at most; None cuts only the last.
+        tokenizer: The tokenizer that counts their tokens.
+        tokens: The most tokens of all documents together.
+        each: The most tokens of each document; None cuts only the last document.
 
     Raises:
-        CorpusError: when they hold fewer than two tokens.
+        CorpusError: when no document has two tokens.
     """
     found: list[Document] = []
     left = tokens
@@ -215,7 +221,7 @@ def first_tokens(
         if left < 2:
             break
         most = left if each is None else min(left, each)
-        # A long document is not tokenized whole: 16 characters a token are enough.
+        # A long document is not tokenized as a whole, since a token rarely has 16 characters.
         text = document.text[: 16 * most]
         ids = tokenizer(text, verbose=False)["input_ids"]
         if len(ids) > most:

@@ -1,4 +1,4 @@
-"""k, λ and temperature, one at a time, the others chosen anew for each value."""
+"""Studies k, λ and the temperature. For each value of one, the others are chosen again."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from knn_logits.ablation.bench import Studied
 from knn_logits.ablation.finding import Finding, Plot
 from knn_logits.ablation.measuring import measure_base
 
-# A change of the perplexity below this share is none.
+# A smaller relative change of the perplexity counts as no change.
 SAME = 0.005
 
 
 def study_k(studied: Studied) -> Finding:
-    """How many neighbors vote."""
+    """Varies k, the number of neighbors."""
     found = measure_base(studied)
     values = found.at(0)
     falls = never_rises(values)
@@ -33,7 +33,7 @@ def study_k(studied: Studied) -> Finding:
 
 
 def study_lmbda(studied: Studied) -> Finding:
-    """How much the neighbors count."""
+    """Varies λ, the weight of the neighbors."""
     found = measure_base(studied)
     lmbdas, values = found.grid.lmbdas, found.at(2)
     best = found.best.lmbda
@@ -42,8 +42,8 @@ def study_lmbda(studied: Studied) -> Finding:
         "λ, the weight of the neighbors",
         "Khandelwal et al. (2020), figure 5, find that λ 0.25 is best for text like the model's "
         "own, and 0.65 for a domain that the model was not trained on.",
-        f"λ {best:g} is best on the half on which it is chosen, nearer to the "
-        + ("second." if domain else "first."),
+        f"λ {best:g} is best on the half on which it is chosen, which is nearer to the "
+        + ("second number." if domain else "first number."),
         0.15 <= best <= 0.75,
         ("λ", "perplexity"),
         list(zip(lmbdas, values, strict=True)),
@@ -52,17 +52,17 @@ def study_lmbda(studied: Studied) -> Finding:
 
 
 def study_temperature(studied: Studied) -> Finding:
-    """How sharply the nearest neighbors are preferred, with λ and k chosen anew at each."""
+    """Varies the temperature, with λ and k chosen again for each value."""
     found = measure_base(studied)
     temperatures, values = found.grid.temperatures, found.at(1)
     best = found.best.temperature
     nearest = min(range(len(temperatures)), key=lambda one: abs(temperatures[one] - 1.0))
     gain = 1.0 - found.perplexity / values[nearest]
     return Finding(
-        "τ, the temperature, with k and λ chosen anew at each",
+        "τ, the temperature, with k and λ chosen again for each value",
         "Xu et al. (2023) find that the temperature is one of the three reasons why a kNN-LM "
         "helps.",
-        f"Temperature {best:.3g} is best; at {temperatures[nearest]:.3g} perplexity is "
+        f"Temperature {best:.3g} is best. At {temperatures[nearest]:.3g} perplexity is "
         f"{values[nearest]:.1f} in place of {found.perplexity:.1f}.",
         gain > SAME,
         ("τ", "λ", "perplexity"),
@@ -75,13 +75,13 @@ def study_temperature(studied: Studied) -> Finding:
 
 
 def is_better(one: float, other: float) -> bool | None:
-    """Whether a perplexity is below another; None where there is no difference."""
+    """Whether a perplexity is below another; None if they count as equal."""
     if abs(one - other) <= SAME * other:
         return None
     return one < other
 
 
 def never_rises(values: Sequence[float]) -> bool:
-    """Whether no value is larger than the one before it, but for what is no change."""
+    """Whether no value is larger than the one before it. A change below `SAME` is ignored."""
     pairs = itertools.pairwise(values)
     return all(after <= before * (1.0 + SAME) for before, after in pairs)

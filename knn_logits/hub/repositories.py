@@ -1,6 +1,7 @@
-"""What goes to the Hub beside a datastore: a `custom_generate` repository, and a Space.
+"""Makes repositories of the Hub that use a datastore: a `custom_generate` repository and a Space.
 
-Both are few files, written here from templates, so that they can be read before they are trusted.
+Both have only few files, which are made from templates. So users can read them before they trust
+them.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from knn_logits.datastore.hub_client import asking, client, endpoint, hub_name
 from knn_logits.errors import ConfigError, DatastoreError, MissingDependencyError
 
 _TEMPLATES = Path(__file__).parent / "templates"
-# What a Space carries, since it installs what it requires and not what it is.
+# A Space contains these packages, since it installs only their requirements.
 _PACKAGES = ("knn_logits", "knn_logits_app")
-# Endings of the files that are carried: no caches, no compiled code.
+# Only files with these endings are copied, so caches and compiled code are left out.
 _CARRIED = (".py", ".toml", ".txt", ".css", ".js", ".svg", ".html", ".typed")
 
 
 @dataclass(frozen=True)
 class Repository:
-    """Files that become a repository of the Hub.
+    """The files of a repository of the Hub.
 
     Attributes:
-        repo: "org/name".
+        repo: The name of the repository, such as "org/name".
         kind: "model" or "space".
-        files: Content by name.
+        files: The content of the files by their names.
     """
 
     repo: str
@@ -41,11 +42,11 @@ class Repository:
 
     @property
     def url(self) -> str:
-        """Where it is to be seen."""
+        """The web address of the repository."""
         return f"{endpoint()}/{'spaces/' if self.kind == 'space' else ''}{self.repo}"
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Writes the files to a folder, to be read or tried.
+        """Writes the files to a folder, where they can be read or tried.
 
         Raises:
             DatastoreError: when the folder cannot be written.
@@ -65,14 +66,14 @@ class Repository:
 
         Args:
             private: Whether a new repository is private; None takes the account's default.
-            token: Of the Hub; None takes that of the login.
-            message: Of the commit.
+            token: The token of the Hub; None takes that of the login.
+            message: The message of the commit.
 
         Returns:
-            The commit, 40 hexadecimal digits.
+            The id of the commit, 40 hexadecimal digits.
 
         Raises:
-            HubError: when the Hub refuses it or cannot be reached.
+            HubError: when the Hub refuses the files or cannot be reached.
         """
         from huggingface_hub import CommitOperationAdd
 
@@ -100,17 +101,17 @@ class Repository:
 
 
 def custom_generate(repo: str, datastore: str, revision: str | None = None) -> Repository:
-    """A repository whose `custom_generate/generate.py` writes with a datastore.
+    """Makes a repository whose `custom_generate/generate.py` writes with a datastore.
 
         model.generate(**inputs, custom_generate="org/name", trust_remote_code=True)
 
     Args:
-        repo: "org/name", where it will be.
-        datastore: The datastore's name on the Hub, or its folder.
-        revision: Of the datastore; None takes the newest at each opening.
+        repo: The name of the repository, such as "org/name".
+        datastore: The name of the datastore on the Hub, or its folder.
+        revision: The revision of the datastore; None takes the newest each time.
 
     Raises:
-        ConfigError: when `repo` is no name on the Hub.
+        ConfigError: when `repo` is not a name on the Hub.
     """
     names = {"repo": _checked(repo), "datastore": repr(datastore), "revision": repr(revision)}
     card = f"""---
@@ -120,15 +121,15 @@ tags: [custom_generate, knn-logits]
 
 # {repo}
 
-A generation recipe of transformers: it writes with the datastore `{datastore}`, by kNN-LM.
+This generation recipe for transformers writes with the datastore `{datastore}`, by kNN-LM.
 
 ```python
 model.generate(**inputs, custom_generate="{repo}", trust_remote_code=True)
 ```
 
-The model is the one that the datastore was built by. Besides the arguments of `generate()` it takes
+Use the model that built the datastore. Besides the arguments of `generate()` the recipe takes
 `lmbda`, `k`, `knn_temperature` and `datastore`. `knn-logits` has to be installed. To see which
-passage gave which word, use `KNNLogitsProcessor` of that package.
+passage each word came from, use `KNNLogitsProcessor` of that package.
 """
     return Repository(
         repo,
@@ -142,23 +143,25 @@ passage gave which word, use `KNNLogitsProcessor` of that package.
 
 
 def space(repo: str, model: str, datastores: Sequence[str]) -> Repository:
-    """A Space that shows the page over datastores, with the package in it.
+    """Makes a Space that shows the page with datastores. It contains the package.
 
     Args:
-        repo: "org/name", where it will be.
-        model: The model's name on the Hub, or its folder.
-        datastores: Names on the Hub, or folders.
+        repo: The name of the repository, such as "org/name".
+        model: The name of the model on the Hub, or its folder.
+        datastores: The names of the datastores on the Hub, or their folders.
 
     Raises:
-        ConfigError: when `repo` is no name on the Hub, or a name has a blank in it.
+        ConfigError: when `repo` is not a name on the Hub, or a datastore's name has a space in it.
         MissingDependencyError: when the page is not installed.
     """
     for one in datastores:
         if not one or any(character.isspace() for character in one):
-            raise ConfigError(f"{one!r} cannot be named in a Space: a name has no blanks")
+            raise ConfigError(
+                f"a Space cannot name the datastore {one!r}: give it a name without blanks"
+            )
     names = {"model": repr(model), "datastores": repr(" ".join(datastores))}
     required = [*_requirements("app")]
-    # What the front end was made for; a Space has its gradio from the front matter as well.
+    # A Space installs the version of gradio that the front matter names.
     gradio = version("gradio") if find_spec("gradio") else "6.0.0"
     card = f"""---
 title: {_checked(repo).partition("/")[2]}
@@ -174,9 +177,10 @@ short_description: A language model with a memory you can read
 
 # {repo}
 
-`{model}` with the datastores {", ".join(f"`{one}`" for one in datastores)}: the page shows which
-passage gave which word. Duplicate this Space and set its variables `MODEL` and `DATASTORES` (names
-on the Hub, with blanks between them) to show others.
+The page of this Space shows `{model}` with the datastores
+{", ".join(f"`{one}`" for one in datastores)}, and which passage each word came from. To show
+others, duplicate the Space and set its variables `MODEL` and `DATASTORES`. Both are names on the
+Hub, and several datastores are separated by spaces.
 """
     return Repository(
         repo,
@@ -193,7 +197,7 @@ on the Hub, with blanks between them) to show others.
 def _checked(repo: str) -> str:
     name = hub_name(repo)
     if name is None or name.revision is not None:
-        raise ConfigError(f"{repo!r} is no name on the Hub: write org/name")
+        raise ConfigError(f"{repo!r} is not a name on the Hub: write org/name")
     return repo
 
 
@@ -203,15 +207,15 @@ def _filled(template: str, names: Mapping[str, str]) -> bytes:
 
 
 def _requirements(extra: str) -> Iterator[str]:
-    """What the package needs, with those of an extra, as its metadata say."""
+    """Yields the requirements of the package with an extra, from its metadata."""
     from packaging.requirements import Requirement
 
     try:
         lines = requires("knn-logits") or ()
     except PackageNotFoundError as error:
         raise MissingDependencyError(
-            "what a Space has to install stands in the metadata of the installed package: install "
-            "knn-logits with pip, and push again"
+            "knn-logits is not installed, so the requirements of a Space are not known: install it "
+            "with pip, and push again"
         ) from error
     for line in lines:
         one = Requirement(line)
@@ -224,12 +228,12 @@ def _requirements(extra: str) -> Iterator[str]:
 
 
 def _packages() -> Iterator[tuple[str, bytes]]:
-    """The files of this package and of the page's, by their names in a Space."""
+    """Yields the files of this package and of the page's, with their names in a Space."""
     for package in _PACKAGES:
         found = find_spec(package)
         if found is None or not found.submodule_search_locations:
             raise MissingDependencyError(
-                f'a Space carries {package}, which is not installed: pip install "knn-logits[app]"'
+                f'a Space needs {package}, which is not installed: pip install "knn-logits[app]"'
             )
         root = Path(next(iter(found.submodule_search_locations)))
         for path in sorted(root.rglob("*")):

@@ -1,7 +1,7 @@
-"""How much the ∞-gram counts by the length of the text's end that occurs, fitted to text.
+"""Fits the share of the ∞-gram in the mixture to text, by the length of the matched suffix.
 
-Lengths are taken by themselves, since each token has one of them: for each the share that makes
-its tokens likeliest is the best of a list. Settings of the neighbors stay as they are.
+Each token has one length, so the share of each length is fitted on its own. It is the share of a
+list that makes the tokens of this length likeliest. The settings of the neighbors are not changed.
 """
 
 from __future__ import annotations
@@ -37,24 +37,27 @@ from knn_logits.tuning.parts import halved
 logger = logging.getLogger(__name__)
 
 _SHARES = np.array([0.0, 0.005, 0.01, 0.02, 0.03, *np.arange(1, 20) / 20, 0.97, 0.99])
-# A length of fewer tokens is taken together with the one before it.
+# A length with fewer tokens is fitted together with the length before it.
 _FEWEST = 100
 
 
 @dataclass(frozen=True)
 class InfiniGramFit:
-    """What was fitted, and what it is worth on the tokens that were held out.
+    """The fitted shares, and their effect on the tokens that were held out.
 
     Attributes:
         record: The shares by length.
-        tokens: Tokens that they were fitted to.
-        held_out: Tokens held out.
-        perplexity: Of those, under the model, "lm"; the model and the neighbors, "without"; the
-            model and the ∞-gram, "without_knn", at shares fitted to that; and all three, "with".
-        verdict: Whether it is better with confidence than without.
-        overlap: What the datastores hold of the texts; None where nobody looked.
-        held_out_documents: Numbers of the documents held out; empty where it is part of one.
-        refused: Why nothing was written; None where something was, or nothing was to be.
+        tokens: Number of tokens that the shares were fitted to.
+        held_out: Number of tokens that were held out.
+        perplexity: The perplexities of the held-out tokens. "lm" is that of the model, "without"
+            that of model and neighbors, and "with" that of model, neighbors and ∞-gram.
+            "without_knn" is that of model and ∞-gram, with shares that were fitted without
+            neighbors.
+        verdict: Whether the ∞-gram makes the held-out tokens likelier with confidence.
+        overlap: The text that the datastores contain as well; None if it was not searched.
+        held_out_documents: Numbers of the documents that were held out. It is empty if a part of
+            one document was.
+        refused: Why the shares were not written; None if they were, or writing was not wanted.
     """
 
     record: InfiniGramRecord
@@ -67,7 +70,7 @@ class InfiniGramFit:
     refused: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON."""
+        """Returns everything as JSON."""
         return {
             "infini_gram": self.record.model_dump(mode="json"),
             "tokens": self.tokens,
@@ -82,14 +85,14 @@ class InfiniGramFit:
 
 @dataclass(frozen=True)
 class _Tokens:
-    """Some tokens: p by the model, by model and neighbors, by the ∞-gram; its length; their place.
+    """The probabilities of some tokens, with lengths and documents.
 
     Attributes:
-        lm: float64 [tokens].
-        mixed: float64 [tokens].
-        expert: float64 [tokens].
-        lengths: int64 [tokens].
-        documents: int64 [tokens].
+        lm: float64 [tokens], p by the model.
+        mixed: float64 [tokens], p by the model and the neighbors.
+        expert: float64 [tokens], p by the ∞-gram.
+        lengths: int64 [tokens], the length of the matched suffix before each token.
+        documents: int64 [tokens], the number of each token's document.
     """
 
     lm: Floats
@@ -120,19 +123,24 @@ def fit_infini_gram(
 
     Args:
         model: The model that built the datastore.
-        tokenizer: Its tokenizer.
-        datastore: A `Memory` of this model; or a datastore with a suffix index, or its folder.
-        texts: Documents like those the model will meet, not those of the datastore; read once.
+        tokenizer: The tokenizer of the model.
+        datastore: A `Memory` of this model, or a datastore with a suffix index, or its folder.
+        texts: Documents like those that the model will meet. They must not be in the datastore.
+            They are read once.
         samples: Resamples of the bootstrap.
-        seed: Of the bootstrap.
-        write: Store the shares in the datastore, if they are better with confidence than none.
-        force: Write all the same.
-        allow_overlap: Do not look whether the datastore holds the texts.
-        progress: Told how many tokens are scored, of those read so far.
-        settings: As for `tune`.
+        seed: The seed of the bootstrap.
+        write: Whether to store the shares in the datastore, if they are better with confidence.
+        force: Whether to store them even if they are not.
+        allow_overlap: Whether to skip the search for text that the datastore contains as well.
+        progress: A callback for the number of tokens that were scored, of those read so far.
+        settings: The same settings as for `tune`.
+
+    Returns:
+        The fitted shares, and their effect on the other half.
 
     Raises:
-        ConfigError: when a setting is out of its range, or several datastores are to be written.
+        ConfigError: when a setting is out of its range, or `write` is given with several
+            datastores.
         CorpusError: when a half has no token that follows another.
         DatastoreError: when a datastore has no suffix index.
     """
@@ -141,7 +149,9 @@ def fit_infini_gram(
     memory = bench.memory
     assert memory is not None
     if write and len(memory.stores) > 1:
-        raise ConfigError("shares are written into one datastore; tune each on its own")
+        raise ConfigError(
+            "write can store shares in one datastore only: tune each datastore by itself"
+        )
     check = None if allow_overlap else OverlapCheck(memory.stores, memory.config.exclude)
     text, halves = halved(bench, named(texts), check)
     parts: list[list[_Tokens]] = [[], []]
@@ -164,7 +174,7 @@ def fit_infini_gram(
             progress("tuning", done, text.tokens)
     first, other = (_joined(part) for part in parts)
     if not len(first.lm) or not len(other.lm):
-        raise CorpusError("the texts are too short to fit shares on one half: give more")
+        raise CorpusError("the texts are too short to fit shares on one half: give more text")
     record, alone = fitted(first.mixed, first), fitted(first.lm, first)
     both = mixed(other.mixed, other, record)
     verdict = compared_by_token(
@@ -188,10 +198,10 @@ def fit_infini_gram(
 
 
 def fitted(base: Floats, tokens: _Tokens) -> InfiniGramRecord:
-    """The best share for each length.
+    """Fits the best share for each length.
 
     Args:
-        base: p of each token without the ∞-gram, float64 [tokens].
+        base: float64 [tokens], p of each token without the ∞-gram.
         tokens: The tokens.
     """
     place = np.searchsorted(LENGTHS, tokens.lengths, side="right") - 1
@@ -214,7 +224,16 @@ def fitted(base: Floats, tokens: _Tokens) -> InfiniGramRecord:
 
 
 def mixed(base: Floats, tokens: _Tokens, record: InfiniGramRecord) -> Floats:
-    """p of each token with the ∞-gram, float64 [tokens]."""
+    """Mixes the ∞-gram into the probabilities of tokens.
+
+    Args:
+        base: float64 [tokens], p of each token without the ∞-gram.
+        tokens: The tokens.
+        record: The shares by length.
+
+    Returns:
+        p of each token with the ∞-gram, float64 [tokens].
+    """
     shares = np.array([0.0, *record.shares])
     own = shares[np.searchsorted(record.lengths, tokens.lengths, side="right")]
     return (1.0 - own) * base + own * tokens.expert
@@ -232,11 +251,11 @@ def _perplexity(p: Floats) -> float:
 def _written(store: Datastore, found: InfiniGramFit, force: bool) -> InfiniGramFit:
     refused = None
     if not force and found.overlap is not None and found.overlap.held:
-        refused = f"{found.overlap}; give other text, or say --allow-overlap (allow_overlap=True)"
+        refused = f"{found.overlap}: give other text, or --allow-overlap (allow_overlap=True)"
     elif not force and not found.verdict.better:
         refused = found.verdict.reason("the ∞-gram", "the memory without it")
     if refused is not None:
-        logger.warning("nothing is written: %s", refused)
+        logger.warning("the shares were not written: %s", refused)
         return InfiniGramFit(**{**vars(found), "refused": refused})
     folder = store.folder.resolve()
     with locked(folder):

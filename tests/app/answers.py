@@ -1,4 +1,4 @@
-"""Answers made by hand."""
+"""Makes answers by hand."""
 
 from knn_logits import (
     Candidate,
@@ -24,7 +24,7 @@ def neighbor(**given):
 
 
 def token(text, influence=0.8, neighbors=(), *, changed=False, **given):
-    """A token; its documents are those of its neighbors unless they are given."""
+    """Makes a token. By default its documents are those of its neighbors."""
     likeliest = [Candidate(" cover", 7, 0.5, 0.1, 0.9)]
     known = {"p": 0.5, "p_lm": 0.1, "p_knn": 0.9, "lmbda": 0.5, "candidates": likeliest, **given}
     if changed:

@@ -1,4 +1,4 @@
-"""The page against the demo model: one server and one browser for all its tests."""
+"""The page with the demo model, and a browser, which all tests of the page share."""
 
 import contextlib
 import os
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# In a checkout that is not installed.
+# A checkout that is not installed needs these paths.
 for folder in (ROOT, ROOT / "app"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-# Seconds until a test gives up waiting for a page; an answer ends the wait, so it costs nothing.
+# The seconds until a test stops waiting for a page. An answer ends the wait at once.
 PATIENCE = 180
 
 HOSTILE_SOURCE = "<img src=x onerror=window.pwned=1> A sign."
@@ -44,7 +44,7 @@ def session(library):
 
 @contextlib.contextmanager
 def serving(*libraries, **settings):
-    """A running page: its address, and what it works with."""
+    """Runs the page, and gives its address and its models and visitors."""
     from knn_logits_app import launch
 
     page, server = launch(libraries, block=False, quiet=True, **settings)
@@ -62,7 +62,7 @@ def served(library):
 
 @pytest.fixture(scope="package")
 def pair_memory(marian, pair_tokenizer, tmp_path_factory):
-    """An encoder-decoder model that writes the targets of `PAIRS`; one source holds a script."""
+    """An encoder-decoder model with a datastore of `PAIRS`. One more source contains a script."""
     from conftest import pair_documents
 
     from knn_logits import Document, build_datastore
@@ -83,7 +83,7 @@ def pair_memory(marian, pair_tokenizer, tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def pair_session(pair_memory):
-    """That model without a server."""
+    """The encoder-decoder model without a server."""
     from knn_logits import Limits
     from knn_logits_app.session import Session
 
@@ -92,7 +92,7 @@ def pair_session(pair_memory):
 
 @pytest.fixture(scope="package")
 def pair_url(pair_memory):
-    """The address of its page."""
+    """The address of the encoder-decoder model's page."""
     with serving(pair_memory) as (url, _):
         yield url
 
@@ -105,7 +105,7 @@ def url(served):
 
 @pytest.fixture(scope="package")
 def chromium():
-    """A browser, where there is one; where the tests are told that there must be, a failure."""
+    """A browser. Without one the tests are skipped, or fail if a browser is required."""
     found = os.environ.get("KNN_LOGITS_CHROMIUM") or shutil.which("chromium")
     reason = ""
     try:
@@ -113,7 +113,7 @@ def chromium():
     except ImportError:
         reason = "Playwright is not installed: pip install -r requirements-dev.txt"
     if not found:
-        reason = "no chromium here: apt-get install chromium"
+        reason = "chromium is not installed: apt-get install chromium"
     if reason:
         if os.environ.get("KNN_LOGITS_BROWSER") == "required":
             pytest.fail(reason)
@@ -127,7 +127,7 @@ def chromium():
 
 
 def expect(what):
-    """Playwright's assertions, which wait; with the patience of the other waiting here."""
+    """Returns an assertion of Playwright, which waits for at most `PATIENCE` seconds."""
     from playwright.sync_api import expect
 
     expect.set_options(timeout=PATIENCE * 1000)
@@ -135,7 +135,7 @@ def expect(what):
 
 
 class Visit:
-    """An open page, and what went wrong on it."""
+    """An open page, with the errors and foreign requests that were seen on it."""
 
     def __init__(self, context, url, script=None):
         self.context = context
@@ -151,7 +151,7 @@ class Visit:
         page.on("request", self._on_request)
         page.set_default_timeout(PATIENCE * 1000)
         page.goto(url)
-        # The page says when everything on it is there.
+        # The page sets this attribute when everything on it is mounted.
         page.wait_for_selector("html[data-ready]")
 
     def _on_request(self, request):
@@ -163,7 +163,7 @@ class Visit:
         self.page.get_by_role("tab", name=name, exact=True).click()
 
     def write(self, prompt=None):
-        """Presses Write, and waits for the answer that comes."""
+        """Presses Write, and waits for the answer."""
         if prompt is not None:
             self.page.locator("#prompt textarea").fill(prompt)
         self.page.evaluate("document.querySelector('#answers .kl-out').dataset.old = '1'")
@@ -172,7 +172,7 @@ class Visit:
         self.fresh("#answers", ".kl-foot span, .kl-notice")
 
     def mark(self, place):
-        """Marks what is shown, to know when something else is."""
+        """Removes the shown answer, so that a new one can be recognized."""
         self.page.evaluate(
             "(place) => document.querySelectorAll(place + ' .kl-out > *').forEach("
             "(one) => one.remove())",
@@ -189,9 +189,9 @@ class Visit:
         )
 
     def build(self):
-        """Presses Build, and waits for its end, and for what it chooses."""
+        """Presses Build, and waits until the build has ended and its datastore is chosen."""
         self.page.locator("#build").click()
-        # A build that has ended opens another tab, so that what it said may be hidden already.
+        # A finished build opens another tab, so its message may be hidden already.
         self.page.wait_for_selector("#built :is(.kl-done, .kl-error)", state="attached")
         if self.page.locator("#built .kl-done").count():
             expect(self.page.get_by_label("your text", exact=True)).to_be_checked()
@@ -203,7 +203,7 @@ class Visit:
 
 @pytest.fixture(scope="module")
 def shared(chromium, url):
-    """One open page for the tests of a file, which leave its settings as they were."""
+    """One open page for all tests of a file, which must restore its settings."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
     yield Visit(context, url)
     context.close()
@@ -211,7 +211,7 @@ def shared(chromium, url):
 
 @pytest.fixture(scope="module")
 def drawing(chromium):
-    """Draws answers on a page of their own: a page of a browser, and what shows a frame on it."""
+    """Gives a function that draws the JSON of an answer on an empty page."""
     from knn_logits_app import bundle
 
     context = chromium.new_context(viewport={"width": 1000, "height": 800})
@@ -229,7 +229,7 @@ def drawing(chromium):
 
 @pytest.fixture
 def visit(chromium, url):
-    """Opens the page, as often as a test asks for it."""
+    """Gives a function that opens the page, which a test may call several times."""
     opened = []
 
     def new(width=1280, scheme="light", url=url, script=None):

@@ -1,4 +1,4 @@
-"""Fifty ways to get a script into a page: each sets `window.pwned`, or opens or calls something."""
+"""Fifty attempts to run a script on a page, by setting `window.pwned`, opening or calling."""
 
 _CALL = "window.pwned=1;fetch('http://pwned.invalid/')"
 

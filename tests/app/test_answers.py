@@ -137,7 +137,7 @@ def test_pieces_of_different_documents_are_no_source_of_the_word(drawing):
         token("-96", documents=[DocumentShare("s", "b", "B", None, 0.8)]),
     ]
     page = drawing(views.frame({"knn": answer(*pieces)}, {}))
-    assert "none of them says the word" in shown(page, ".kl-panel")
+    assert "None of them has the whole word" in shown(page, ".kl-panel")
 
 
 def test_documents_beyond_the_third_are_counted(drawing):

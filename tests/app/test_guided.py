@@ -1,4 +1,4 @@
-"""A visitor's own text is tried at once; a text that the memory knows nothing of is told so."""
+"""The page tries a visitor's own text at once, and says so when nothing near is in the memory."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_where_nothing_is_near_the_nearest_is_shown_and_what_can_be_asked(visit)
     one.write("My neighbour's cat likes to sleep in the sun because the weather")
     far = page.locator("#answers .kl-far")
     expect(far).to_contain_text("Nothing near.")
-    expect(far).to_contain_text("The nearest it has:")
+    expect(far).to_contain_text("The nearest passage is:")
     chip = far.locator(".kl-chip").first
     text = chip.inner_text()
     chip.click()

@@ -73,11 +73,11 @@ def test_a_pair_is_explained_as_the_library_does(pair_session, pair_memory):
 
 def test_a_source_too_long_is_refused_and_never_cut(pair_memory):
     wide = Session({"marian": pair_memory}, Limits(prompt_tokens=1000, new_tokens=1000))
-    with pytest.raises(LimitError, match="the model reads 64"):
+    with pytest.raises(LimitError, match="the model reads only 64"):
         run(wide, "The crane lifts a crate. " * 30)
     with pytest.raises(LimitError, match="writes fewer than 64"):
         run(wide, new_tokens=64)
-    with pytest.raises(LimitError, match="the model reads 64"):
+    with pytest.raises(LimitError, match="the model reads only 64"):
         wide.explain(pair_memory, TARGET, CRANE, source="The crane lifts a crate. " * 30)
     with pytest.raises(LimitError, match="64 that the model reads"):
         wide.explain(pair_memory, TARGET * 30, CRANE, source=SOURCE)

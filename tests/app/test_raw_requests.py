@@ -99,7 +99,7 @@ def test_a_call_beyond_a_limit_is_refused_before_it_waits(client, data):
 def test_a_call_with_too_few_values_is_told_which_there_are(client):
     for data in ([], ["The"], generating("The")[:-1]):
         text = refused(call(client, "generate", *data), 400)
-        assert f"data has {len(data)} values; 13 are taken: prompt, stores, knn" in text
+        assert f"{len(data)} values, but the endpoint takes 13: prompt, stores, knn" in text
     (write, *_) = events(client, 15)
     body = {"data": ["demo"], "fn_index": write, "session_hash": "abcdefgh"}
     detail = json.loads(refused(client.post(f"{API}/queue/join", json=body), 400))["detail"]

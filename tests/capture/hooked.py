@@ -1,4 +1,4 @@
-"""Generating with a processor, and the states that its hooks find."""
+"""Generates with a processor, and returns the states that its hooks find."""
 
 import torch
 
@@ -39,7 +39,7 @@ def run(model, ids, cache=None, **arguments):
 
 
 def found(capture, ids):
-    """The state that a call's scores came from, [rows, dim]."""
+    """Returns the state that a call's scores came from, [rows, dim]."""
     window, position = capture.find(ids)
     return capture.states(window, position)[:, 0]
 

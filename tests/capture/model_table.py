@@ -1,4 +1,4 @@
-"""Every model type that is tested: where its key is, and the settings of a tiny model."""
+"""The place of the key and the settings of a tiny model, for every model type that is tested."""
 
 VOCABULARY = 384
 WIDTH = 32
@@ -62,7 +62,7 @@ BART = {
 }
 T5 = {"d_model": WIDTH, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2}
 
-# Model type: where the key is, and the settings of a tiny model.
+# The place of the key and the settings of a tiny model, by model type.
 CAUSAL = {
     "gpt2": ("transformer.h.1.mlp", GPT2),
     "gpt_neo": (

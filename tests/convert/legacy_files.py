@@ -1,4 +1,4 @@
-"""Files as earlier systems write them, from a datastore of this package."""
+"""Writes a datastore of this package in the formats of earlier systems."""
 
 import pickle
 import sys
@@ -12,7 +12,7 @@ def write_memmap(path, array):
 
 
 def knn_transformers(folder, store, *, keys=True, index=None, clusters=None):
-    """As knn-transformers names and writes them."""
+    """Writes the files that knn-transformers would write."""
     folder.mkdir(parents=True, exist_ok=True)
     size, dim = len(store), store.manifest.dim
     stem = f"gpt2_{size}_{dim}"
@@ -51,14 +51,14 @@ def faiss_index(keys, factory="IVF4,PQ8x4", metric=1):
 
 
 def csr_arrays(clusters):
-    """The row pointers and columns of the matrix that says which entry is in which cluster."""
+    """Returns the row pointers and columns of the matrix that has the entries of each cluster."""
     order = np.argsort(clusters, kind="stable").astype(np.int32)
     counts = np.bincount(clusters)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), order
 
 
 def csr_pickle(clusters, protocol=4, **changed):
-    """What scipy's csr_matrix of the clusters pickles to, without scipy."""
+    """Returns the pickle of scipy's csr_matrix of the clusters, without using scipy."""
     indptr, indices = csr_arrays(clusters)
     state = {
         "_shape": (int(len(indptr) - 1), len(clusters)),

@@ -1,4 +1,4 @@
-"""Corpora on disk, good and damaged, and what reading them gives."""
+"""Writes corpora on disk, and reads them."""
 
 import gzip
 import hashlib
@@ -30,7 +30,7 @@ def write_table(path, columns, **options):
 
 
 def read(*paths, **options):
-    """Read a corpus that may hold anything; return its documents and what was passed over."""
+    """Reads a corpus, and returns its documents and the parts that were skipped."""
     skipped = []
     documents = read_corpus(
         paths, on_skip=lambda name, reason: skipped.append((name, reason)), **options
@@ -47,7 +47,7 @@ def failure(*paths, **options):
 
 
 def digits(n):
-    # They compress badly, so that damage in the middle of a file leaves rows before it.
+    # The digits compress badly, so rows before a damaged place of a file can still be read.
     return hashlib.sha512(str(n).encode()).hexdigest()
 
 

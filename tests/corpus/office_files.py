@@ -1,4 +1,4 @@
-"""Small documents of many kinds, written by hand: what reading them needs, and no more."""
+"""Makes small documents of many kinds by hand, with only the parts that a reader needs."""
 
 import json
 import zipfile
@@ -12,7 +12,7 @@ PACKAGE = "http://schemas.openxmlformats.org/package/2006/relationships"
 
 
 def pdf(*pages, streams=None):
-    """A PDF with a page for each text; its lines are lines of the page."""
+    """Makes a PDF with a page for each text, and a line for each line of the text."""
     streams = [page_stream(text) for text in pages] if streams is None else streams
     count = len(streams)
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(count))
@@ -105,9 +105,9 @@ def relationships(*several):
 
 
 def pptx(path, slides, begin=""):
-    """A presentation; each slide is its lines, and the notes below it."""
+    """Makes a presentation. Each slide is given by its lines and its notes."""
     listed = "".join(f'<p:sldId id="{n}" r:id="rId{n}"/>' for n in range(1, len(slides) + 1))
-    # The file names run against the order, which the presentation alone knows.
+    # The files' names are in the reverse order, since only the presentation knows the right one.
     files = [f"slide{len(slides) - n}.xml" for n in range(len(slides))]
     members = {
         "ppt/presentation.xml": f'{begin}<p:presentation xmlns:p="{SLIDES}" xmlns:r="{OFFICE}">'
@@ -169,7 +169,7 @@ def notebook(*cells):
     return json.dumps({"cells": listed, "nbformat": 4})
 
 
-# Each entity stands for ten of the one before it.
+# Each entity expands to ten of the one before it.
 ENTITIES = (
     '<!DOCTYPE x [<!ENTITY a0 "lol">'
     + "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 10))

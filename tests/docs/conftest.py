@@ -1,4 +1,4 @@
-"""A folder in which the documentation's commands and code can be run as they stand."""
+"""A folder in which the documentation's commands and code can be run unchanged."""
 
 import importlib.util
 import json
@@ -22,10 +22,10 @@ def rows_of(name, first, last):
 
 @pytest.fixture(scope="session")
 def world(model, tokenizer, model_folder, marian_folder, tmp_path_factory):
-    """What the documentation's examples name: models, documents, and datastores of them.
+    """A folder with the models, documents and datastores that the examples name.
 
-    A folder that exists comes before a name of the Hub, so `gpt2` is a tiny model here. The demo is
-    where it is in the repository.
+    A folder has precedence over a name on the Hub, so `gpt2` is a tiny model here. The demo has the
+    same path as in the repository.
     """
     folder = tmp_path_factory.mktemp("world")
     (folder / "gpt2").symlink_to(model_folder)
@@ -59,7 +59,7 @@ def world(model, tokenizer, model_folder, marian_folder, tmp_path_factory):
 
 @pytest.fixture
 def place(world, tmp_path, monkeypatch):
-    """A copy of that folder, the current one."""
+    """A copy of that folder, which is the current directory."""
     copy = tmp_path / "world"
     shutil.copytree(world, copy, symlinks=True)
     monkeypatch.chdir(copy)
@@ -68,7 +68,7 @@ def place(world, tmp_path, monkeypatch):
 
 @pytest.fixture
 def names(place, mine, tokenizer, marian, pair_tokenizer):
-    """What the examples in Python take for granted: the names that other pages define."""
+    """The names that the examples in Python use without defining them."""
     return {
         "model": mine,
         "tokenizer": tokenizer,

@@ -1,4 +1,4 @@
-"""The pages of the documentation as tests read them: blocks of code, links, anchors."""
+"""Reads the blocks of code, links and anchors of the documentation's pages for the tests."""
 
 import re
 import shlex
@@ -26,10 +26,10 @@ class Block:
 
     Attributes:
         page: The page's path from the root.
-        line: Where the block stands.
-        language: What it is written in.
-        code: What it says.
-        mark: The comment right before it, such as "checked, not run: it needs the Hub".
+        line: The line at which the block begins.
+        language: The language of the code.
+        code: The code.
+        mark: The comment right before the block, such as "checked, not run: it needs the Hub".
     """
 
     page: str
@@ -47,7 +47,7 @@ class Block:
 
 
 def blocks_of(name):
-    """All blocks of code of a page, in order."""
+    """Returns all blocks of code of a page, in order."""
     found, mark = [], ""
     for token in _MARKDOWN.parse((ROOT / name).read_text("utf-8")):
         if token.type == "html_block":
@@ -63,7 +63,7 @@ def blocks_of(name):
 
 
 def commands_of(block):
-    """The commands of a block of shell, each as a list of words."""
+    """Returns the commands of a shell block, each as a list of words."""
     found, variables = [], {}
     for line in block.code.replace("\\\n", " ").splitlines():
         words = [
@@ -84,7 +84,7 @@ def commands_of(block):
 
 
 def links_of(name):
-    """Addresses of all links and pictures of a page."""
+    """Returns the addresses of all links and pictures of a page."""
     found = []
     for token in _MARKDOWN.parse((ROOT / name).read_text("utf-8")):
         for child in token.children or ():
@@ -96,7 +96,7 @@ def links_of(name):
 
 
 def anchors_of(text):
-    """The anchors of a page's headings, as GitHub and MkDocs both make them."""
+    """Returns the anchors of a page's headings, which GitHub and MkDocs make in the same way."""
     tokens = _MARKDOWN.parse(text)
     headings = [
         tokens[number + 1].content

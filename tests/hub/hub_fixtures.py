@@ -1,4 +1,4 @@
-"""A Hub on the loopback with a published datastore, and a client in a process of its own."""
+"""A Hub on the loopback interface with a datastore, and clients in processes of their own."""
 
 import pytest
 from conftest import TEXTS
@@ -10,7 +10,7 @@ import knn_logits
 
 @pytest.fixture(scope="session")
 def indexed(model, tokenizer, tmp_path_factory):
-    """A datastore whose index stands by itself, with keys in several shards."""
+    """A datastore with its own index, and with keys in several shards."""
     store = knn_logits.build_datastore(
         model,
         tokenizer,

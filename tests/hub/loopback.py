@@ -1,9 +1,10 @@
-"""A Hub on the loopback: the routes that pulling and pushing repositories need.
+"""A Hub on the loopback interface, with the routes that pulling and pushing repositories need.
 
-Datasets have their names; models and Spaces have theirs behind "models/" and "spaces/".
+Datasets have their own names, and the names of models and Spaces begin with "models/" and
+"spaces/".
 
-Content and faults are set from the test; what was asked, and how many bytes were sent, is kept in
-`requests`. Run as a program, it serves until it is killed: `python loopback.py PORT_FILE`.
+A test sets content and faults. `requests` records the requests and the bytes that were sent. As a
+program, `python loopback.py PORT_FILE`, it serves until it is killed.
 """
 
 import base64
@@ -21,17 +22,17 @@ READ_TOKEN = "hf_readerreaderreaderreaderreader"
 
 @dataclass
 class Fault:
-    """What goes wrong with a file.
+    """A fault of the Hub with a file.
 
     Attributes:
-        kind: "wrong" bytes of the right size, "cut" (fewer than announced, then the connection
-            closes), "short" (consistently shorter), "slow", "status", "headers", "grown" (the body
-            is `size` bytes longer) or "announced" (so is what is said of it, too).
-        times: How often; None for always.
-        status: For "status".
-        headers: For "headers": in place of those of each answer, None for one that is left out.
-        size: For "grown" and "announced".
-        rate: Bytes a second, for "slow".
+        kind: "wrong" (wrong bytes of the right size), "cut" (fewer bytes than announced, then the
+            connection closes), "short" (consistently shorter), "slow", "status", "headers", "grown"
+            (the body is `size` bytes longer) or "announced" (the announced size is longer as well).
+        times: How often the fault happens; None for always.
+        status: The status of the answer, for "status".
+        headers: Headers that replace those of each answer, for "headers". None removes a header.
+        size: Additional bytes, for "grown" and "announced".
+        rate: Bytes per second, for "slow".
     """
 
     kind: str
@@ -65,14 +66,14 @@ class Repo:
 
 
 def _page(url, name):
-    """Where a repository is to be seen."""
+    """Returns the web address of a repository."""
     if name.startswith("models/"):
         return f"{url}/{name.removeprefix('models/')}"
     return f"{url}/{name}" if name.startswith("spaces/") else f"{url}/datasets/{name}"
 
 
 class Hub:
-    """The server; `url` is its endpoint."""
+    """The server, whose endpoint is `url`."""
 
     def __init__(self):
         self.repos = {}
@@ -81,7 +82,7 @@ class Hub:
         self.down = None
         self.lfs = True
         self.endless = False
-        # By the name of a route of a dataset: what is answered in place of the truth.
+        # False answers, by the name of a dataset's route.
         self.answers = {}
         hub = self
 
@@ -91,7 +92,7 @@ class Hub:
         Handler.hub = hub
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
-        # A client that is killed is no news here.
+        # Errors of clients that were killed are not printed.
         self.server.handle_error = lambda *_: None
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
@@ -104,7 +105,7 @@ class Hub:
         return self.repos.setdefault(name, Repo())
 
     def sent(self, suffix=""):
-        """Bytes of files that went out, by GET requests whose path ends so."""
+        """Counts the bytes of files that GET requests got whose path ends with `suffix`."""
         return sum(
             one["bytes"]
             for one in self.requests
@@ -241,7 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._error(404, "NotFound")
 
     def _endless(self):
-        """A list that goes on until nobody reads it."""
+        """Sends a list that has no end."""
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.end_headers()

@@ -145,7 +145,7 @@ def test_mistakes_are_one_line(run, indexed, tmp_path):
         done = run("push", indexed.folder, NAME, *words)
         assert (done.code, len(done.err.splitlines())) == (1, 1)
         assert said in done.err
-    with pytest.raises(ConfigError, match="no blanks"):
+    with pytest.raises(ConfigError, match="without blanks"):
         space("org/page", "gpt2", ["two words"])
 
 

@@ -1,4 +1,4 @@
-"""A process of its own for a client of the Hub, whose environment is read when it is imported."""
+"""Runs a client of the Hub in its own process, since it reads its environment at import."""
 
 import json
 import os
@@ -41,7 +41,7 @@ for line in sys.stdin:
 
 
 class Failed(Exception):
-    """What the process raised: the error's class and message."""
+    """The process raised an error, whose class and message this has."""
 
     def __init__(self, kind, message):
         super().__init__(f"{kind}: {message}")
@@ -49,7 +49,7 @@ class Failed(Exception):
 
 
 def environment(hub, home, **extra):
-    """That of a user whose Hub is `hub`, with a home of their own."""
+    """Returns the environment of a user with the Hub `hub` and a home folder."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -69,7 +69,7 @@ def environment(hub, home, **extra):
 
 
 class Worker:
-    """Runs snippets; what one assigns to `result` comes back."""
+    """Runs snippets of code, and returns what they assign to `result`."""
 
     def __init__(self, env):
         self.process = subprocess.Popen(
@@ -105,7 +105,7 @@ def content(folder):
 
 
 def arrays_of(store):
-    """Everything that a search depends on."""
+    """Returns all arrays that a search depends on."""
     found = {"tokens": np.asarray(store.tokens), **store.checks, **(store.index_arrays() or {})}
     if store.has_keys:
         found["keys"] = store.keys(np.arange(len(store)))

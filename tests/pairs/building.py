@@ -1,4 +1,4 @@
-"""What the tests of pairs share."""
+"""Settings, documents and functions that the tests of pairs share."""
 
 from conftest import PAIRS, pair_documents
 from pair_mixtures import LMBDA, TEMPERATURE, K
@@ -19,7 +19,7 @@ class Stop(Exception):
 
 
 def stopping(at, phase="keys"):
-    """A progress that stops the work when so much of a phase is done."""
+    """Makes a progress callback that stops the work at a point of a phase."""
 
     def progress(now, done, total):
         if now == phase and done >= at:
@@ -29,7 +29,7 @@ def stopping(at, phase="keys"):
 
 
 def builder(model, tokenizer, parent):
-    """What builds datastores of pairs in a folder."""
+    """Returns a function that builds datastores of pairs in a folder."""
 
     def built(name="s", documents=None, **options):
         pairs = pair_documents() if documents is None else documents

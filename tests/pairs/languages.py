@@ -1,4 +1,4 @@
-"""Small tokenizers that name languages as those of multilingual models do, and their models."""
+"""Makes small tokenizers with language tokens like those of multilingual models, and models."""
 
 import string
 
@@ -14,7 +14,10 @@ def _pieces():
 
 
 def mbart():
-    """mBART-25: a text ends with `</s> language`, and the decoder starts with the language."""
+    """Makes an mBART-25 tokenizer.
+
+    A text ends with `</s> language`, and the decoder starts with the language.
+    """
     from transformers import MBartTokenizer
     from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES
 
@@ -25,7 +28,10 @@ def mbart():
 
 
 def mbart50():
-    """mBART-50: a text is `language ... </s>`, and the decoder starts with `</s>`."""
+    """Makes an mBART-50 tokenizer.
+
+    A text is `language ... </s>`, and the decoder starts with `</s>`.
+    """
     from transformers import MBart50Tokenizer
 
     return MBart50Tokenizer(
@@ -34,7 +40,7 @@ def mbart50():
 
 
 def nllb():
-    """NLLB: as mBART-50, with other languages and a vocabulary of merges."""
+    """Makes an NLLB tokenizer, which is like mBART-50 with other languages and with merges."""
     from transformers import NllbTokenizer
 
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *CHARACTERS]
@@ -42,7 +48,7 @@ def nllb():
 
 
 def m2m100():
-    """M2M-100: languages have names that are no tokens, are not special, and one must be set."""
+    """Makes an M2M-100 tokenizer, whose languages have names that are not tokens."""
     from transformers import NllbTokenizer
 
     class Stand(NllbTokenizer):
@@ -61,7 +67,7 @@ def m2m100():
     return Stand(vocab={token: number for number, token in enumerate(tokens)}, src_lang="en")
 
 
-# How a tokenizer is made, English, German, and a language that it does not know.
+# Each family's function, its names of English and German, and a name that it does not know.
 FAMILIES = {
     "mbart": (mbart, "en_XX", "de_DE", "deu_Latn"),
     "mbart50": (mbart50, "en_XX", "de_DE", "deu_Latn"),
@@ -71,7 +77,7 @@ FAMILIES = {
 
 
 def model_of(tokenizer, **settings):
-    """A model for a tokenizer, which tells the languages apart."""
+    """Makes a model for a tokenizer. Its output depends on the language."""
     own = {"vocabulary": len(tokenizer), "eos_token_id": 2, "decoder_start_token_id": 2}
     model = make_marian(**{**own, "bos_token_id": 0, **settings})
     with torch.no_grad():

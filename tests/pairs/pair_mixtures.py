@@ -1,4 +1,4 @@
-"""The mixture before each token of a target, by NumPy in float64: all keys, no cache, no batch."""
+"""Computes the mixture before each token of a target in float64, with all keys and no cache."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ SOURCES = [source for source, _ in PAIRS] + [target for _, target in PAIRS]
 
 
 def parts(model, store, source, sequence, k=K, temperature=TEMPERATURE):
-    """What the model and its neighbors say before each token of a target.
+    """Computes p_LM and p_kNN before each token of a target.
 
     Returns:
         p_LM and p_kNN, float64 [tokens, vocabulary] each.
@@ -37,12 +37,12 @@ def parts(model, store, source, sequence, k=K, temperature=TEMPERATURE):
 
 
 def mixtures(model, store, source, sequence):
-    """float64 [tokens, vocabulary], the mixture before each token of a target."""
+    """Computes the mixture before each token of a target, float64 [tokens, vocabulary]."""
     by_model, by_neighbors = parts(model, store, source, sequence)
     return LMBDA * by_neighbors + (1 - LMBDA) * by_model
 
 
 def ended(sequence, end=0):
-    """A row of an output without its padding."""
+    """Returns a row of an output without its padding."""
     place = sequence.index(end, 1) + 1 if end in sequence[1:] else len(sequence)
     return sequence[:place]

@@ -207,7 +207,7 @@ def test_a_loader_without_hidden_states_is_named(extension, host, mine, tokenize
         host.lines.clear()
         extension._memory.changed()
         extension.state_modifier({})
-        assert "load it with the Transformers loader" in host.lines[0]
+        assert "Load the model with the Transformers loader" in host.lines[0]
         assert type(model).__name__ in host.lines[0]
         processors = LogitsProcessorList()
         extension.logits_processor_modifier(processors, torch.zeros(1, 3, dtype=torch.int64))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# In a checkout that is not installed.
+# A checkout that is not installed needs these paths.
 for folder in (ROOT, ROOT / "app"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -20,7 +20,7 @@ PROMPT = "When error code E42 appears, open"
 
 
 class RunningServer:
-    """A server in a thread of this process."""
+    """A server that runs in a thread of this process."""
 
     def __init__(self, served, **settings):
         from knn_logits_serve.server import Server, Settings, listen
@@ -59,7 +59,7 @@ def served(model, tokenizer, store):
 
 @pytest.fixture(scope="package")
 def running(served):
-    """The server that most tests ask."""
+    """The server that most tests use."""
     with serving(served, at_once=3, waiting=300) as found:
         yield found
 
@@ -71,7 +71,7 @@ def url(running):
 
 @pytest.fixture(scope="package")
 def http(url):
-    """A client that speaks HTTP only."""
+    """A plain HTTP client."""
     import httpx
 
     with httpx.Client(base_url=url, timeout=60) as client:
@@ -85,14 +85,14 @@ def openai():
 
 @pytest.fixture(scope="package")
 def client(openai, url):
-    """OpenAI's client, which tries nothing twice."""
+    """OpenAI's client, without retries."""
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as found:
         yield found
 
 
 @pytest.fixture(scope="package")
 def by_library(model, tokenizer, store):
-    """What the library writes, without a server: text and ids."""
+    """Writes with the library and no server, and returns the text, its ids and its scores."""
     import torch
 
     from knn_logits import KNNLogitsProcessor, generation_settings
@@ -124,7 +124,7 @@ def by_library(model, tokenizer, store):
         written = output.sequences[0, ids.shape[1] :].tolist()
         while written and written[-1] == 0:
             written.pop()
-        # A character of which the last token is the first part only is no text yet.
+        # If the last token is only a part of a character, the server does not send it yet.
         return tokenizer.decode(written).rstrip("\ufffd"), written, output.scores
 
     return write

@@ -1,4 +1,4 @@
-"""Requests that no client should send, drawn at random: types, sizes, encodings, ranges."""
+"""Draws malformed requests at random, with wrong types, sizes, encodings and ranges."""
 
 import json
 import random
@@ -9,7 +9,7 @@ _WRONG = (
     None, [], {}, "", "x", "\x00", "ü" * 300, -1, 0, 2**70, -(2**70), 1e308, True, [[]], [{}],
     {"a": {"b": [1]}}, [None], ["", ""], "NaN", 0.5, [1.5], [True], {"": ""}, "9" * 400,
 )  # fmt: skip
-# Values that are wrong in a field, whatever stands in the others.
+# Values that are always wrong in a field.
 _FIELDS = {
     "model": (None, [], {}, "", "gpt-4", -1, 2**70, True, [None], "\x00", "tiny+", "+texts"),
     "n": ("x", [], {}, -1, 0, 2**70, 1e308, True, 0.5, "1", 129),
@@ -60,7 +60,7 @@ def _body(picked: random.Random, path: str) -> bytes:
 
 
 def malformed(picked: random.Random):
-    """A path, headers and a body that has to be refused."""
+    """Draws a path, headers and a body, which the server has to refuse."""
     path = picked.choice(PATHS)
     body = _body(picked, path)
     headers = {"content-type": "application/json"}

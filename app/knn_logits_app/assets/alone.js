@@ -1,8 +1,8 @@
-// An answer as a page of its own: what a visitor saves, and what a chat shows in a frame.
+// Makes an answer a page of its own, which a visitor can save and a chat shows in a frame.
 
 const SELF = document.currentScript?.textContent ?? "";
 
-// The page of an answer, as text. ALONE, its form, is set by bundle.py.
+// Returns the page of an answer as text. bundle.py defines ALONE, the template of the page.
 const alonePage = (data) => {
   const parts = {
     "[style]": document.getElementById("kl-style").textContent,
@@ -30,7 +30,7 @@ const alone = () => {
     });
     element.prepend(h("p", { class: "kl-slider" }, "λ, weight of the memory ", slider, " ", told));
   }
-  // Who shows it in a frame wants to know how high it is.
+  // A page that shows this one in a frame has to know its height.
   if (parent === window) return;
   const tell = () => {
     const { height } = document.documentElement.getBoundingClientRect();

@@ -1,20 +1,20 @@
-// An answer: its words in a text, coloured by what the memory did for them, and one line above.
+// Draws an answer. Its words are coloured by the memory's part in them, with one line above.
 
 const TITLES = { lm: "The model alone", old: "Before", knn: "With its memory (kNN)", text: "The text" };
 
-// What is known of the words of a side: while it is written, and when it is traced.
+// Returns the words of a side with their states. A side has few details until it is traced.
 const read = (side) => {
   const states = side.trace ? side.trace.tokens.map(traced) : side.words.map(([text, share, changed]) =>
     ({ text, share, meaning: share < LEAST ? "own" : changed ? "changed" : "agreed" }));
   const words = wordsOf(states.map((one) => one.text)).map((word) => judged(word, states));
-  // A text of its own begins with no space.
+  // A text that continues no prompt begins without a space.
   if (words.length && !side.prompt && !side.begun) words[0].space = "";
   if (!side.trace) return { side, states, words, spans: [], live: null };
   const spans = spansOf(words, side.trace);
   return { side, states, own: states, words, spans, live: unpackLive(side.live) };
 };
 
-// The same under other settings; null goes back to those that the answer was written with.
+// Returns the words under other settings. Null stands for the settings of the answer itself.
 const under = (known, settings) => {
   const states = settings && known.live
     ? known.own.map((state, number) => mixed(known.live, number, state, settings)) : known.own;
@@ -23,7 +23,7 @@ const under = (known, settings) => {
 
 const readable = (word) => /[\p{L}\p{N}]/u.test(word.text);
 
-// One line: what the memory did.
+// Says in one line what the memory did.
 const headline = (data, known, same) => {
   const words = known.words.filter(readable);
   const of = (meaning) => words.filter((one) => one.meaning === meaning).length;
@@ -32,12 +32,12 @@ const headline = (data, known, same) => {
     const others = known.words.filter((one) => readable(one) && !same?.[one.number]).length;
     const named = data.note[0];
     return [h("b", {}, others ? `Without it ${others} of ${words.length} words are others` : "Without it nothing changes"),
-      `: the answer as if “${named}” had never been read.`];
+      `: this is the answer as if “${named}” had never been read.`];
   }
   if (data.kind === "branch") {
     const [token, name] = data.note;
     return [h("b", {}, `You chose “${visible(token).trim()}”`),
-      name ? `: from there on you follow ${name}.` : ", which no document says: it is the model’s own."];
+      name ? `: from there on you follow ${name}.` : ". No document says it here, so it is the model’s own."];
   }
   if (data.kind === "explain") {
     const line = against ? `The memory contradicts ${against} of ${words.length} words` : "The memory contradicts nothing here";
@@ -74,7 +74,7 @@ const SAYS = {
 };
 const hint = (word) => `${SAYS[word.meaning]}: ${percent(word.share)} by the memory`;
 
-// The words as elements. `open` makes buttons of them; without it they are only coloured.
+// Returns the words as elements. With `open` they are buttons. Otherwise they are only coloured.
 const textOf = (known, { same, open, panel, coloured }) => {
   const drawn = (word) => {
     if (!word.text) {
@@ -133,11 +133,12 @@ const column = (name, known, options) => {
     footer(side, options));
 };
 
-// The word that is opened first: in a text one that the memory contradicts, in an answer the one
-// that it changed most; else the one that owes it most.
+// Chooses the word that is opened first. In a text to explain it is the word that the memory
+// contradicts most. In an answer it is the changed word with the largest share of the memory, or
+// else the agreed word with the largest share.
 const firstOpened = (known, kind) => {
   if (kind === "chat") return null;
-  // How clearly the memory objects, or how much it gave.
+  // The weight of a word is how much likelier the memory's own token is, or the memory's share.
   const weight = (word) => (word.against
     ? Math.max(...word.tokens.map((one) => known.states[one]).map((one) =>
       (one.rival && one.p !== null ? one.lmbda * one.rival.p - one.p : 0))) : word.share);

@@ -1,8 +1,8 @@
-// The documents beside an answer, with their parts as bars; and the drawer that shows a whole one.
+// Draws the documents beside an answer, with their shares as bars, and the drawer with a document.
 
 const LISTED = 8;
 
-// The parts of all documents in a text: the mean over its tokens.
+// Returns the share of each document in a text, which is the mean over the tokens.
 const partsOf = (states) => {
   const parts = new Map();
   for (const state of states)
@@ -42,7 +42,7 @@ const documentsAside = (view) => {
       row("the model itself", Math.max(0, own), { "data-own": true })));
 };
 
-// One drawer for the whole page; answers open documents in it.
+// The page has one drawer. All answers open their documents in it.
 const theDrawer = { show: null, turn: 0, opener: null };
 
 const drawer = (element, props, watch) => {

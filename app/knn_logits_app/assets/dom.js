@@ -1,9 +1,9 @@
-// Elements, and numbers as people read them. Text from anywhere becomes text nodes, never HTML.
+// Makes elements and formats numbers. Text always becomes text nodes, and never HTML.
 
-// White space, and what joins letters and signs in many scripts, is kept; control characters go.
+// Removes control characters, but keeps white space and the joiners that many scripts need.
 const clean = (value) => String(value).replace(/[^\P{C}\n\t\u200c\u200d]/gu, "");
 
-// An element: `h("p", { class: "a", onclick: run }, "text", child)`.
+// Makes an element, such as `h("p", { class: "a", onclick: run }, "text", child)`.
 const h = (name, attributes, ...children) => {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes ?? {})) {
@@ -18,7 +18,7 @@ const h = (name, attributes, ...children) => {
 const button = (label, onclick, attributes = {}) =>
   h("button", { type: "button", onclick, ...attributes }, label);
 
-// The least share of each level, and what the legend says.
+// The least share of each level, and its words in the legend.
 const LEVELS = [[0.75, "75% and more"], [0.5, "50% to 75%"], [0.25, "25% to 50%"], [0.05, "5% to 25%"]];
 const LEAST = 0.05;
 const level = (share) => {
@@ -37,19 +37,19 @@ const short = (value) => {
 const three = (share) => (share > 1e-9 && share < 0.0005 ? "<.001" : share.toFixed(3));
 const sum = (numbers) => numbers.reduce((one, two) => one + two, 0);
 
-// A token that can be seen: white space has signs.
+// Makes a token visible. White space is shown by signs.
 const visible = (token) => {
   const bare = token.replace(/^ +| +$/g, "");
   return bare ? bare.replaceAll("\n", "⏎").replaceAll("\t", "⇥") : "␣".repeat(Math.max(1, token.length));
 };
-// White space between words as it is shown; many line breaks are one sign.
+// Returns the white space between words. Three or more line breaks are shown as one sign.
 const spaces = (space) => {
   const breaks = space.split("\n").length - 1;
   if (breaks < 3) return space;
   return ["\n", h("span", { class: "kl-breaks" }, `⏎ ×${breaks}`), "\n", space.slice(space.lastIndexOf("\n") + 1)];
 };
 
-// A link to where a document can be read, where that is a web address.
+// Returns a link to a document, or null if its URI is not a web address.
 const link = (uri) => {
   let safe = false;
   try {

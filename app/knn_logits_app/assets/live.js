@@ -1,8 +1,9 @@
-// The vote and the mixture under other settings, as knn_logits/distribution.py computes them:
+// Computes the vote and the mixture under other settings, as knn_logits/distribution.py does:
 //   w_i = softmax of -d_i / temperature,  p_kNN(y) = sum of w_i with value y,
 //   p(y) = lmbda p_kNN(y) + (1 - lmbda) p_LM(y).
 
-// exp of anything less is 0: a token that the model was forbidden to choose gets no vote.
+// A token counts as forbidden when its log-probability is lower than this, since exp of it is 0 in
+// float64. A forbidden token gets no vote.
 const FORBIDDEN = -745;
 
 const numbers = (kind, text) => {
@@ -10,7 +11,7 @@ const numbers = (kind, text) => {
   return new kind(bytes.buffer);
 };
 
-// The steps as the server packs them (live.py), unpacked once.
+// Unpacks the steps that the server packed (live.py).
 const unpackLive = (packed) => {
   if (!packed) return null;
   const distances = numbers(Float32Array, packed.distances);
@@ -36,7 +37,7 @@ const unpackLive = (packed) => {
   return { ...packed, steps, place: new Map(packed.tokens.map(([id], place) => [id, place])) };
 };
 
-// The votes of a step: the weight of each neighbor, and p_kNN by token.
+// Returns the votes of a step: the weight of each neighbor, and p_kNN by token.
 const votesOf = (live, step, { k, temperature }) => {
   const used = k >= live.k ? step.values.length : Math.min(k, step.values.length);
   const sign = live.metric === "l2" ? -1 : 1;
@@ -56,7 +57,7 @@ const votesOf = (live, step, { k, temperature }) => {
   return { weights, byToken };
 };
 
-// What a token is drawn by, as `traced` gives it, under settings { lmbda, k, temperature }.
+// Returns the state of a token, as `traced` does, under settings { lmbda, k, temperature }.
 const mixed = (live, number, state, settings) => {
   const step = live.steps[number];
   const { weights, byToken } = votesOf(live, step, settings);
@@ -97,8 +98,9 @@ const mixed = (live, number, state, settings) => {
   };
 };
 
-// From which λ on another token is the likeliest, and below which: [{ from, below, token, id }].
-// Each token's p is a line over λ; the likeliest one changes where two of them cross.
+// Finds the λ from which on, or below which, another token is the likeliest. Returns
+// [{ from or below, token, id }]. The p of a token is a line over λ, and the likeliest token
+// changes where two of these lines cross.
 const turnsOf = (live, number, state, settings) => {
   const step = live.steps[number];
   const { byToken } = votesOf(live, step, settings);

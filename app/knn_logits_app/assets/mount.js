@@ -1,11 +1,11 @@
-// The place of an answer: draws what the server sends, and does what a visitor asks for.
+// Mounts the place of an answer. It draws the answers of the server and handles clicks on them.
 
-// What the form at the side says now: model, datastores, λ, k, τ, gate, and whether kNN is on.
+// The current values of the controls: model, datastores, λ, k, τ, gate, and whether kNN is on.
 let form = null;
 const views = [];
 const controls = (...values) => {
   form = values;
-  // Examples are of no use where a text of one's own is asked.
+  // The examples are hidden while the visitor's own text is the datastore.
   document.documentElement.classList.toggle("kl-own", String(values[1]) === "your text");
   views.forEach((view) => view.follow());
 };
@@ -22,7 +22,8 @@ const mount = (element, props, trigger, watch) => {
 
   view.spanOf = (word) => view.known.spans.find((one) => one.first <= word.number && word.number <= one.last);
 
-  // The settings to draw under: null for those of the answer; and why they are others.
+  // Returns the settings to draw with, or null for those of the answer. `stale` says why the answer
+  // cannot follow the controls.
   const wanted = () => {
     const { live } = view.known;
     const asked = view.data.asked?.values;
@@ -67,17 +68,17 @@ const mount = (element, props, trigger, watch) => {
     const { changed, stale, known } = view;
     if (!changed && !stale) return null;
     const flips = known.words.filter((one) => one.flips).length;
-    const line = stale ? `These words were written before: ${stale}. `
+    const line = stale ? `These words do not show the settings at the side: ${stale}. `
       : `Colours and bars show λ ${short(changed.lmbda)}, k ${changed.k}, τ ${short(changed.temperature)}. `
-        + (flips ? `${count(flips, "word")} would be ${flips === 1 ? "another" : "others"} (dotted). `
+        + (flips ? `${count(flips, "word")} would be different (dotted). `
           : known.live.greedy ? "The words would be the same. " : "");
     const again = view.data.kind === "explain" ? "explain" : "write";
     return h("p", { class: "kl-stale", role: "status" }, line,
-      view.asks || stale ? button(again === "write" ? "Write anew" : "Explain anew",
+      view.asks || stale ? button(again === "write" ? "Write again" : "Explain again",
         () => document.querySelector(`#${again}`)?.click(), { class: "kl-link" }) : null);
   };
 
-  // The nearest thing there is, and what can be asked instead.
+  // Says that nothing is near, and shows the nearest passage and prompts to try instead.
   const nothingNear = () => {
     const { trace } = view.known.side;
     if (trace?.near !== false) return null;
@@ -91,13 +92,13 @@ const mount = (element, props, trigger, watch) => {
       requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#write").click()));
     }, { class: "kl-chip" }));
     return h("div", { class: "kl-far", role: "status" },
-      h("p", {}, h("b", {}, "Nothing near."), " The memory holds nothing like this text. What it says here may be about something else."),
-      passage ? h("p", { class: "kl-nearest" }, "The nearest it has: ", h("i", {}, fromAWord(passage.before), passage.word, toAWord(passage.after)),
+      h("p", {}, h("b", {}, "Nothing near."), " The memory contains nothing similar to this text, so its words may be about something else."),
+      passage ? h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), passage.word, toAWord(passage.after)),
         ", ", h("b", {}, documentOf(trace, passage.document).name), ".") : null,
-      chips.length ? h("p", {}, "It can be asked: ", chips) : null);
+      chips.length ? h("p", {}, "You can ask it: ", chips) : null);
   };
 
-  // What changes with the settings: everything but the text.
+  // Redraws everything that depends on the settings, which is all but the text.
   const repaint = () => {
     const { known, same } = view;
     known.words.forEach((word) => {
@@ -154,7 +155,7 @@ const mount = (element, props, trigger, watch) => {
     });
   };
 
-  // The whole document, opened at a place; those of the answer's other words come after it.
+  // Opens a whole document at a place, and marks the places of the answer's other words in it.
   view.readDocument = (number, place, opener) => {
     const { store, document, name } = documentOf(view.known.side.trace, number);
     const places = view.known.spans.filter((one) => one.passage.document === number)
@@ -168,7 +169,7 @@ const mount = (element, props, trigger, watch) => {
     });
   };
 
-  // Another answer: `more` has begun, without and note.
+  // Requests another answer. `more` has the values of `begun`, `without` and `note`.
   view.ask = (kind, more) => {
     const { asked } = view.data;
     const values = [...(view.changed && kind === "branch" ? now(asked.values) : asked.values)];
@@ -220,7 +221,7 @@ const mount = (element, props, trigger, watch) => {
     if (traced) {
       apply();
       const asked = linked.word !== null && view.known.words[linked.word]?.text ? linked.word : null;
-      // On a phone what is behind a word is a sheet, which would hide the answer.
+      // On a phone the sources of a word are a sheet that would hide the answer.
       view.opened = asked ?? (narrow() ? null : firstOpened(view.known, data.kind));
       if (data.kind === "write") linked.word = linked.run ? linked.word : null;
       if (data.sides.knn?.trace && !view.kept.includes(data)) view.kept = [data, ...view.kept].slice(0, KEPT);
@@ -286,6 +287,5 @@ const mount = (element, props, trigger, watch) => {
   views.push(view);
   watch("value", show);
   show();
-  // What stood there first is no new answer, and stands where a visitor finds it.
   return view;
 };

@@ -1,15 +1,15 @@
-// The page around the answers: Enter writes, settings open on a phone, beginnings are tried.
+// Handles the page around the answers: the Enter key, the settings on a phone, and prompts to try.
 
 const narrow = () => matchMedia("(max-width: 760px)").matches;
 
-// Sets a field as if somebody had typed.
+// Sets the text of a field as if it were typed.
 const fill = (selector, text) => {
   const field = document.querySelector(selector);
   Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, "value").set.call(field, text);
   field.dispatchEvent(new Event("input", { bubbles: true }));
 };
 
-// Enter writes, Shift+Enter breaks the line: gradio has it the other way round.
+// Makes Enter write an answer, and Shift+Enter break the line. In gradio it is the other way round.
 const enter = (event) => {
   if (event.key !== "Enter" || event.isComposing || !event.target.matches?.("#prompt textarea")) return;
   event.stopPropagation();
@@ -28,7 +28,7 @@ document.addEventListener("click", (event) => {
 });
 document.addEventListener("keydown", (event) => event.key === "Escape" && settings(false));
 
-// Beginnings of a visitor's own text, as buttons; the first is written on at once.
+// Makes buttons of beginnings of a visitor's own text. The first is continued at once.
 const tries = (element, watch) => {
   const write = (text) => {
     document.getElementById("open-generate").click();

@@ -1,16 +1,16 @@
-// What is behind a word: documents with their passages, what else might have stood there, and
-// what a visitor can do about it.
+// Draws the panel of a word: its documents with their passages, the other candidates, and buttons
+// that write the answer again in another way.
 
 const BEFORE = 140, AFTER = 80, SOURCE = 300, SOURCES = 3, CHARTS = 8;
 
-// The text before a word, from the beginning of a word on; the passage may begin within one.
+// Shortens the text before a word so that it begins with a whole word.
 const fromAWord = (before) => {
   const part = before.slice(-BEFORE);
   const space = part.indexOf(" ");
   const opens = before.length <= BEFORE && (!part || /^\p{Lu}/u.test(part));
   return opens || space < 0 ? part : `… ${part.slice(space + 1)}`;
 };
-// The text after a word, to the end of a word.
+// Shortens the text after a word so that it ends with a whole word.
 const toAWord = (after) => {
   const part = after.slice(0, AFTER);
   const space = part.lastIndexOf(" ");
@@ -36,7 +36,8 @@ const objection = (word, trace) => {
     ` here, with ${percent(p)} of its vote`, named, ".");
 };
 
-// The passage of a document that says the word: that of the words around it, where they are one span.
+// Finds a document's passage that contains the word. If the word is in a span, the span's passage
+// is taken.
 const passageFor = (word, number, span, trace) => {
   if (span && span.passage.document === number) {
     const whole = span.passage.word + span.passage.after;
@@ -97,7 +98,7 @@ const sources = (word, view) => {
   if (!shown.length) {
     if (word.against) return null;
     const some = word.tokens.some((one) => view.known.states[one].documents.size);
-    return h("p", {}, some ? "Its pieces come from different documents: none of them says the word."
+    return h("p", {}, some ? "Its pieces come from different documents. None of them has the whole word."
       : "No neighbor voted for it: this word is the model’s own.");
   }
   const more = all.slice(shown.length);
@@ -123,7 +124,7 @@ const chart = (number, view) => {
     const label = visible(one.token);
     return h("tr", { class: mine ? "kl-chosen" : null },
       h("th", { scope: "row" }, go ? button(label, () => view.choose(number, one),
-        { class: "kl-choose", title: `Go on with “${label.trim()}” in its place` }) : label),
+        { class: "kl-choose", title: `Continue with “${label.trim()}” in its place` }) : label),
       bar(one.p, "mix"), bar(one.p_lm, "lm"), bar(state.lmbda ? one.p_knn : null, "knn"));
   };
   const heads = ["candidate", "p, together", "p_LM, model", "p_kNN, neighbors"];
@@ -133,7 +134,7 @@ const chart = (number, view) => {
   return h("div", { class: "kl-scroll", tabindex: "0", role: "region", "aria-label": "Candidates" }, table);
 };
 
-// From which λ on the word would be another one, and at the settings that hold now.
+// Says which word stands here under the current settings, or at which λ the word changes.
 const turning = (word, view) => {
   const { live, states } = view.known;
   if (!live || !live.greedy) return null;

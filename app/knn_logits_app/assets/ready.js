@@ -1,4 +1,4 @@
-// Runs once everything on the page is mounted, and says so.
+// Marks the page as ready once everything on it is mounted.
 () => {
   const say = () => {
     const tabs = [...document.querySelectorAll("[role=tab]")];

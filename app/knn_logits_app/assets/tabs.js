@@ -1,6 +1,6 @@
-// The row of tabs. All panels are on the page from the start, and app.css hides those whose tab is
-// not selected: gradio's own tabs mount what is in them when they are opened, and a moment later
-// set the fields back to what stood in them at first, whatever was typed meanwhile.
+// Handles the row of tabs. All panels are mounted from the start, and app.css hides those whose tab
+// is not selected. gradio's own tabs mount their content only when they are opened. A moment later
+// they set its fields back to their first values, and lose what was typed meanwhile.
 const tabs = [...element.querySelectorAll("[role=tab]")];
 const open = (tab) =>
   tabs.forEach((one) => {

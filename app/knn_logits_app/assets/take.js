@@ -1,6 +1,6 @@
-// Taking an answer along: a link that fills, runs and opens a word; text with footnotes; a page.
+// Lets a visitor share and save answers, as links, as text with footnotes, and as pages.
 
-// What the page's address asks for; a word is opened when its answer is there.
+// The request in the page's address. Its word is opened once its answer is finished.
 const address = new URLSearchParams(location.search);
 const linked = { word: null, run: false };
 if (address.get("embed")) document.documentElement.classList.add("kl-embed");
@@ -9,7 +9,7 @@ const given = (name, now) => {
   const value = address.get(name);
   return value !== null && value !== "" && Number.isFinite(Number(value)) ? Number(value) : now;
 };
-// The form as the address has it: prompt, datastores, λ, k, τ, gate.
+// Returns the values of the form that the address asks for: prompt, datastores, λ, k, τ, gate.
 const fromLink = (...now) => {
   const [, stores, lmbda, k, temperature, gate] = now;
   const asked = address.get("q");
@@ -36,7 +36,7 @@ const linkOf = (view) => {
   return `${location.origin}${location.pathname}?${parameters}`;
 };
 
-// The text with a number behind the words of each passage, and the documents below.
+// Returns the text with a footnote number after each passage, and the documents below.
 const withFootnotes = (view) => {
   const { known } = view;
   const { trace, begun } = known.side;
@@ -63,7 +63,7 @@ const copy = async (text, opener) => {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // Where a page may not use the clipboard by itself.
+    // A page without permission to use the clipboard copies through a text field.
     const field = h("textarea", { class: "kl-sr" });
     field.value = text;
     opener.after(field);
@@ -89,7 +89,7 @@ const toolsOf = (view) => {
     tool("Save as a page (HTML)", page, "kl-export"), tool("Download the trace (JSON)", trace, "kl-save"));
 };
 
-// The last ten answers of a place, as buttons.
+// Lists the earlier answers of a place as buttons, up to ten.
 const KEPT = 10;
 const earlierOf = (view, draw) => {
   const others = view.kept.filter((one) => one !== view.data);

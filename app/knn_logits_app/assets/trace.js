@@ -1,4 +1,4 @@
-// A trace as the server packs it (views.py): each document once, numbered.
+// Unpacks a trace. The server numbers the documents and sends each only once (views.py).
 
 const documentOf = (trace, number) => {
   const [store, document, title, uri] = trace.documents[number];
@@ -10,7 +10,7 @@ const neighborOf = (packed) => {
 };
 const candidateOf = ([token, id, p, p_lm, p_knn]) => ({ token, id, p, p_lm, p_knn });
 
-// What a token is drawn by, under the settings that the answer was written with.
+// Returns the state of a token under the settings that the answer was written with.
 const traced = (token) => ({
   text: token.token,
   id: token.token_id,
@@ -28,7 +28,7 @@ const traced = (token) => ({
   candidates: token.candidates.map(candidateOf),
 });
 
-// The trace as the library writes it, for Trace.load().
+// Returns the trace in the format of the library, which Trace.load() reads.
 const wholeTrace = (packed) => {
   const share = ([number, part]) => {
     const { store, document, title, uri } = documentOf(packed, number);

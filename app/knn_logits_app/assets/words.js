@@ -1,10 +1,10 @@
-// Tokens as people read them: words, and words in a row that come from one place of one document.
+// Groups tokens into words, and words into spans. A span comes from one passage of a document.
 
 const PUNCTUATION = ".,;:!?)]}»”";
 const blank = (text) => !text.trim();
 
-// Pieces of text grouped into words; white space and a sentence's end divide them. White space
-// alone is a word of its own: a passage may hold the line break and not the word.
+// Groups pieces of text into words, which white space and ends of sentences separate. White space
+// alone is a word of its own, since a passage may contain a line break but not the next word.
 const wordsOf = (pieces) => {
   const groups = [];
   let ended = false;
@@ -23,7 +23,7 @@ const wordsOf = (pieces) => {
   });
 };
 
-// What the memory has to do with a word: the neighbors' share is that of its weakest token.
+// Returns a word with its meaning and the neighbors' share. The share is that of its weakest token.
 const judged = (word, states) => {
   const mine = word.tokens.map((one) => states[one]);
   const share = Math.min(...mine.map((one) => one.share));
@@ -37,8 +37,8 @@ const judged = (word, states) => {
   return { ...word, share, meaning, rival, against: rival };
 };
 
-// The documents behind all tokens of a word, the strongest first; a document's share is that in
-// the weakest token.
+// Returns the documents that have a share in every token of a word, the largest first. A
+// document's share is its share in the weakest token.
 const documentsOf = (word, states) => {
   const mine = word.tokens.map((one) => states[one]);
   return [...mine[0].documents.keys()]
@@ -47,12 +47,12 @@ const documentsOf = (word, states) => {
     .sort((one, two) => two.share - one.share);
 };
 
-// The passages of a word that say it, as the trace keeps them.
+// Returns the passages of the trace that contain the word.
 const passagesOf = (word, trace) =>
   trace.tokens[word.tokens[0]].neighbors.map(neighborOf)
     .filter((one) => (one.word + one.after).startsWith(word.whole));
 
-// Words in a row that stand in a row in a document as well: [{ words, passage }].
+// Finds consecutive words that are consecutive in a document too: [{ words, passage, … }].
 const spansOf = (words, trace) => {
   const shown = (word) => word.meaning === "changed" || word.meaning === "agreed";
   const spans = [];
@@ -80,7 +80,7 @@ const spansOf = (words, trace) => {
   return spans;
 };
 
-// Which words two texts have in common, in order: two arrays of true and false.
+// Finds the words that two texts have in common, in the same order: two arrays of booleans.
 const sharedWords = (one, two) => {
   const lengths = Array.from({ length: one.length + 1 }, () => new Uint16Array(two.length + 1));
   for (let a = one.length - 1; a >= 0; a -= 1)
