@@ -1,11 +1,9 @@
 """What datastores of published size would need with 64-byte codes: the figures of "Many machines".
 
-The times are of one thread of this machine. The models are known by their width and layers alone.
+Only sizes are kept: they follow from the rules of `knn_logits/building/sizes.py` on any machine.
 
     python benchmarks/plan.py
 """
-
-import dataclasses
 
 import torch
 from common import record
@@ -18,6 +16,7 @@ SIZES = {
     "Wiki-3B": (2_870_000_000, 1024, 16, "IVF65536,PQ64"),
     "a trillion tokens": (10**12, 4096, 32, "IVF65536,PQ64"),
 }
+KEPT = ("bytes", "memory", "building_memory", "gpu_memory", "machine")
 
 
 def main():
@@ -26,7 +25,9 @@ def main():
     for name, (tokens, dim, layers, index) in SIZES.items():
         config = IndexConfig(index, nprobe=8)
         said = forecast(tokens, dim=dim, layers=layers, index=config, threads=1, compare=False)
-        found[name] = dataclasses.asdict(said.needs[0])
+        found[name] = {"index": said.needs[0].index} | {
+            what: getattr(said.needs[0], what) for what in KEPT
+        }
     settings = {name: list(size) for name, size in SIZES.items()}
     record("plan", settings, found)
 
