@@ -39,7 +39,7 @@ from knn_logits.datastore.records import (
     WritingRecord,
 )
 from knn_logits.datastore.store import Datastore
-from knn_logits.distillation.learning import Learnt, learn
+from knn_logits.distillation.learning import Learnt, check_enough, learn
 from knn_logits.errors import ConfigError, ModelError
 from knn_logits.progress import Progress, no_progress
 
@@ -119,6 +119,7 @@ def distill(
             check_tokenizer(tokenizer, store)
             check_model(model, store, locate_key(model, store))
     if isinstance(corpus, Datastore):
+        check_enough(len(corpus))
         corpus.fetch_keys(progress)
         own = corpus.manifest
         key = own.key.name
@@ -174,6 +175,7 @@ def distill(
                 job.give_up()
                 return Datastore(target)
             contexts = text.contexts()
+            check_enough(contexts.entries)
             write_keys(job, model, keys, text, contexts, progress=progress)
             made = {"entries": contexts.entries, "documents": text.documents, "tokens": text.tokens}
             states = Datastore.unfinished(

@@ -38,6 +38,19 @@ _SMALLEST_K, _K_TOLERANCE = 64, 0.002
 _TEMPERATURES = tuple(2.0 ** (step / 4) for step in range(-2, 9))
 
 
+def check_enough(entries: int) -> None:
+    """Refuses a corpus that is too small to hold a part of it out.
+
+    Raises:
+        CorpusError: when it has too few entries.
+    """
+    if entries < FEWEST_CALIBRATED:
+        raise CorpusError(
+            f"the corpus has {entries} tokens to predict, and a learned memory needs "
+            f"{FEWEST_CALIBRATED}: give more text"
+        )
+
+
 @dataclass(frozen=True)
 class Learnt:
     """Rows that have learnt, as they are stored.
@@ -77,15 +90,7 @@ def learn(
         epochs: How often the corpus is read, at most.
         seed: Seed of every random choice.
         progress: Told how far the work is.
-
-    Raises:
-        CorpusError: when the corpus is too small to hold a part of it out.
     """
-    if len(corpus) < FEWEST_CALIBRATED:
-        raise CorpusError(
-            f"the corpus has {len(corpus)} tokens to predict, and a learned memory needs "
-            f"{FEWEST_CALIBRATED}: give more text"
-        )
     away = held_out(corpus, seed)
     learning = ~away
     learning[corpus.removed_entries] = False
