@@ -57,7 +57,7 @@ class SuffixIndex:
     """
 
     def __init__(self, store: Datastore, without: Array | None = None) -> None:
-        needs_text(store.manifest, store.folder, "to look the end of a text up in")
+        needs_text(store.manifest, store.folder, "the ∞-gram")
         order = store.suffixes
         if order is None:
             raise DatastoreError(

@@ -145,7 +145,7 @@ class RetomatonRetriever(Retriever):
     """
 
     def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:
-        needs_text(store.manifest, store.folder, "to follow")
+        needs_text(store.manifest, store.folder, "RetoMaton")
         super().__init__(store, config, **settings)
         self._from_index = config.pointer_distances == "index"
         if not self._from_index and store.offers_keys:

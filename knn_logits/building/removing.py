@@ -59,7 +59,7 @@ def remove_documents(
     with locked(Datastore(folder).folder.resolve()):
         store = Datastore(folder)
         manifest = store.manifest
-        needs_text(manifest, store.folder, "to remove anything of")
+        needs_text(manifest, store.folder, "`remove`")
         numbers = set(manifest.removed)
         for wanted in ids:
             numbers.update(_named(store, wanted))

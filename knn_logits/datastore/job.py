@@ -267,7 +267,7 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
             if kind != "build":
                 raise
     if manifest is not None and kind not in ("build", "tune"):
-        needs_text(manifest, folder, f"to {kind} anything of")
+        needs_text(manifest, folder, "a suffix index" if kind == "suffixes" else f"`{kind}`")
     base = manifest.checksum if manifest else None
     journal = _read_journal(folder, base)
     ended = None

@@ -28,15 +28,15 @@ def needs_text(manifest: Manifest, folder: Path, what: str) -> None:
     Args:
         manifest: The manifest.
         folder: Its folder, for the message.
-        what: What is refused, as in "to follow passages".
+        what: What is refused, such as "RetoMaton".
 
     Raises:
         DatastoreError: when the manifest is that of a learned memory.
     """
     if manifest.learned is not None:
         raise DatastoreError(
-            f"{folder} is a learned memory, which keeps rows and no text {what}: use a datastore "
-            "that `knn-logits build` made, or distill again from another corpus"
+            f"{folder} is a learned memory, which keeps rows and no text, and {what} needs text: "
+            "give a datastore that `knn-logits build` made, or distill again from another corpus"
         )
 
 

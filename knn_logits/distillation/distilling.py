@@ -115,7 +115,7 @@ def distill(
         )
     for store in (corpus, teacher):
         if isinstance(store, Datastore):
-            needs_text(store.manifest, store.folder, "to learn from")
+            needs_text(store.manifest, store.folder, "`distill`")
             check_tokenizer(tokenizer, store)
             check_model(model, store, locate_key(model, store))
     if isinstance(corpus, Datastore):
