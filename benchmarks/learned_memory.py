@@ -4,7 +4,8 @@ python benchmarks/learned_memory.py MODEL STORE TEXT [--rows 1 3 10]
 
 Every memory is asked with the settings that it was given when it was made: the datastore's were
 chosen on a sample of its text, and those of a learned memory on the part of that text that was held
-out. Nothing is chosen on TEXT. The last row learns the datastore's distributions as well.
+out. Nothing is chosen on TEXT. With --from-rows one memory learns the datastore's distributions as
+well.
 """
 
 import argparse
@@ -82,7 +83,9 @@ def main():
     parser.add_argument("store")
     parser.add_argument("text")
     parser.add_argument("--rows", type=float, nargs="+", default=[1.0, 3.0, 10.0])
-    parser.add_argument("--from-rows", type=float, default=3.0, help="rows of the one with --from")
+    parser.add_argument(
+        "--from-rows", type=float, help="rows of one that learns from the datastore"
+    )
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--documents", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=512)
@@ -104,13 +107,14 @@ def main():
         memories = {"model alone": None, "datastore": store}
         for number, (name, (rows, teacher)) in enumerate(wanted.items()):
             out = folder / f"learned-{number}-{rows:g}"
-            started = time.perf_counter()
+            result[name] = {}
             if not (out / "datastore.json").exists():
+                started = time.perf_counter()
                 knn_logits.distill(
                     model, tokenizer, store, out, rows=rows, teacher=teacher, epochs=args.epochs
                 )
+                result[name] = {"seconds_of_learning": time.perf_counter() - started}
             memories[name] = knn_logits.Datastore(out)
-            result[name] = {"seconds_of_learning": time.perf_counter() - started}
         opened = {
             name: memory and knn_logits.Memory(model, memory, scoring=True)
             for name, memory in memories.items()
