@@ -22,6 +22,7 @@ _HOME = {
     "remove_documents": "knn_logits.building.removing",
     "compact": "knn_logits.building.removing",
     "cluster": "knn_logits.building.clustering",
+    "distill": "knn_logits.distillation.distilling",
     "import_datastore": "knn_logits.convert.importing",
     "push_to_hub": "knn_logits.hub.push",
     "pull": "knn_logits.hub.pull",
@@ -109,6 +110,7 @@ __all__ = [  # noqa: RUF022
     "remove_documents",
     "compact",
     "cluster",
+    "distill",
     "import_datastore",
     "push_to_hub",
     "pull",
@@ -198,6 +200,7 @@ if TYPE_CHECKING:
     from knn_logits.corpus.reading import read_corpus
     from knn_logits.corpus.rows import Place
     from knn_logits.datastore.store import Datastore
+    from knn_logits.distillation.distilling import distill
     from knn_logits.errors import (
         BusyError,
         ConfigError,

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.config import KNNConfig
+from knn_logits.datastore.learned import needs_text
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_p_knn_of
 from knn_logits.errors import DatastoreError
@@ -56,6 +57,7 @@ class SuffixIndex:
     """
 
     def __init__(self, store: Datastore, without: Array | None = None) -> None:
+        needs_text(store.manifest, store.folder, "the ∞-gram")
         order = store.suffixes
         if order is None:
             raise DatastoreError(

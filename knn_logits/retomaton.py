@@ -24,6 +24,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.config import KNNConfig
+from knn_logits.datastore.learned import needs_text
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import full_precision, normalised
@@ -144,6 +145,7 @@ class RetomatonRetriever(Retriever):
     """
 
     def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:
+        needs_text(store.manifest, store.folder, "RetoMaton")
         super().__init__(store, config, **settings)
         self._from_index = config.pointer_distances == "index"
         if not self._from_index and store.offers_keys:

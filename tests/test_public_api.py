@@ -25,7 +25,7 @@ PUBLIC = [
     "Translations", "Tuning", "UnreachableError", "Vote", "WindowConfig", "add_documents",
     "build_datastore",
     "build_index", "build_suffixes",
-    "cluster", "compact", "contradiction", "estimate_build", "evaluate",
+    "cluster", "compact", "contradiction", "distill", "estimate_build", "evaluate",
     "evaluate_translations", "explain",
     "fit_distance_gate", "fit_infini_gram", "fit_learned_gate", "forecast",
     "gate_features", "generation_settings", "import_datastore", "load_gate", "main_sources",

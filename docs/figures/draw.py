@@ -255,7 +255,7 @@ def layers():
         ("command line", "cli"),
         ("experiments", "ablation · tuning"),
         ("measures", "evaluation"),
-        ("tasks", "convert · hub · explanation · building"),
+        ("tasks", "convert · distillation · hub · explanation · building"),
         ("generation", "processor · drafting · memory"),
         ("around a vote", "settings · trace · gating"),
         (

@@ -7,6 +7,7 @@ that follow, and new text has no such document. So neighbors from the same docum
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,7 @@ from knn_logits.scoring.likelihood import (
 )
 from knn_logits.scoring.text_pass import score_pieces, scoring_batch_tokens
 from knn_logits.text.pairs import PairTokenizer
-from knn_logits.windows import Piece, plan
+from knn_logits.windows import Piece, TextWindow, plan
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +159,13 @@ def sample_pieces(store: Datastore, seed: int, pairs: PairTokenizer | None = Non
         chosen.append(windows[number])
         entries += windows[number].entries
     chosen.sort(key=lambda one: one.start)
+    return pieces_of(store, chosen, pairs)
+
+
+def pieces_of(
+    store: Datastore, chosen: Sequence[TextWindow], pairs: PairTokenizer | None = None
+) -> list[Piece]:
+    """Returns windows of a datastore's text with their tokens, and with their sources."""
     sources: list[Array] | list[None] = [None] * len(chosen)
     if pairs is not None:
         sources = pairs.sources(store.documents.sources([window.context for window in chosen]))

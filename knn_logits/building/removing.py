@@ -18,6 +18,7 @@ from knn_logits.datastore import layout
 from knn_logits.datastore.documents import write_documents
 from knn_logits.datastore.files import array_header, replacing, write_array
 from knn_logits.datastore.job import Job, begin, leftovers
+from knn_logits.datastore.learned import needs_text
 from knn_logits.datastore.lock import locked
 from knn_logits.datastore.manifest import read_manifest
 from knn_logits.datastore.records import IndexRecord
@@ -58,6 +59,7 @@ def remove_documents(
     with locked(Datastore(folder).folder.resolve()):
         store = Datastore(folder)
         manifest = store.manifest
+        needs_text(manifest, store.folder, "`remove`")
         numbers = set(manifest.removed)
         for wanted in ids:
             numbers.update(_named(store, wanted))

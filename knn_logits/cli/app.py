@@ -13,6 +13,7 @@ from knn_logits.cli import (
     catalog,
     chat,
     cluster,
+    distill,
     estimate,
     evaluate,
     explain,
@@ -54,6 +55,7 @@ app.command("explain")(explain.explain)
 app.command("eval")(evaluate.evaluate)
 app.command("tune")(tune.tune)
 app.command("ablate")(ablate.ablate)
+app.command("distill")(distill.distill)
 app.command("info")(info.info)
 app.command("app")(app_command.serve)
 app.command("serve")(serve.serve)

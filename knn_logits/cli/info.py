@@ -12,7 +12,7 @@ from knn_logits.printable import one_line
 
 if TYPE_CHECKING:
     from knn_logits.datastore.manifest import Manifest
-    from knn_logits.datastore.records import SettingsRecord, WritingRecord
+    from knn_logits.datastore.records import LearnedRecord, SettingsRecord, WritingRecord
     from knn_logits.datastore.store import Datastore
 
 
@@ -70,6 +70,7 @@ def info(
         ("datastore", f"{datastore.folder} ({size / 1e6:,.1f} MB)"),
         ("revision", datastore.revision),
         ("entries", f"{manifest.entries:,} of {manifest.documents:,} documents"),
+        ("learned", _learned(manifest.learned)),
         (
             "removed",
             f"{len(manifest.removed)} documents, {len(datastore.removed_entries):,} entries; "
@@ -151,6 +152,16 @@ def _state(settings: SettingsRecord) -> str:
         return " (not calibrated)"
     fitted = "tuned on text given for it" if settings.tuned else "calibrated"
     return f" ({fitted}, before the datastore changed)" if settings.stale else f" ({fitted})"
+
+
+def _learned(record: LearnedRecord | None) -> str | None:
+    if record is None:
+        return None
+    what = "tokens" if record.targets == "tokens" else "tokens, and a datastore's answers to them"
+    return (
+        f"the entries are rows, {record.rows:g} for each different token of {record.documents:,} "
+        f"documents, learnt from {record.entries:,} {what}; no text is kept"
+    )
 
 
 def _suffixes(manifest: Manifest) -> str | None:

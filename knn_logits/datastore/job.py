@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import delete, write_bytes
+from knn_logits.datastore.learned import needs_text
 from knn_logits.datastore.lock import locked
 from knn_logits.datastore.manifest import Manifest, read_json, read_manifest
 from knn_logits.datastore.reading import array_facts, sha256
@@ -265,6 +266,8 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
         except DamagedError:
             if kind != "build":
                 raise
+    if manifest is not None and kind not in ("build", "tune"):
+        needs_text(manifest, folder, "a suffix index" if kind == "suffixes" else f"`{kind}`")
     base = manifest.checksum if manifest else None
     journal = _read_journal(folder, base)
     ended = None
@@ -356,7 +359,8 @@ def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
 
 def _refuse_foreign(folder: Path) -> set[str]:
     names = {entry.name for entry in folder.iterdir()}
-    left = {one for one in layout.left_by_safetensors(names) if _is_file(folder / one)}
+    left = layout.left_by_safetensors(names)
+    left = {one for one in left if (folder / one).is_file() and not (folder / one).is_symlink()}
     foreign = sorted(name for name in names - left if not layout.is_ours(name))
     if foreign:
         raise DatastoreError(
@@ -366,10 +370,6 @@ def _refuse_foreign(folder: Path) -> set[str]:
     for name in left:
         delete(folder / name)
     return names - left
-
-
-def _is_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
 
 
 def _clear(folder: Path, kept: set[str]) -> None:

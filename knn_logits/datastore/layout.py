@@ -12,7 +12,16 @@ from collections.abc import Set
 from typing import Literal, get_args
 
 Kind = Literal[
-    "tokens", "documents", "keys", "index", "native", "clusters", "suffixes", "gate", "checks"
+    "tokens",
+    "documents",
+    "keys",
+    "rows",
+    "index",
+    "native",
+    "clusters",
+    "suffixes",
+    "gate",
+    "checks",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -22,6 +31,8 @@ CANARY_KEYS = "canary.keys"
 PROBE_QUERIES = "probe.queries"
 PROBE_IDS = "probe.ids"
 PROBE_DISTANCES = "probe.distances"
+# The only array in the file of a learned memory's rows.
+ROWS = "rows"
 # Files of a published datastore that are fetched only when they are needed.
 LATER: frozenset[Kind] = frozenset(("keys", "native"))
 
@@ -36,6 +47,7 @@ _PARTS: dict[Kind, tuple[str, str]] = {
     "tokens": ("tokens", "npy"),
     "documents": ("documents", "parquet"),
     "keys": ("keys", "npy"),
+    "rows": ("rows", "safetensors"),
     "index": ("index", "safetensors"),
     "native": ("index", "faiss"),
     "clusters": ("clusters", "npy"),

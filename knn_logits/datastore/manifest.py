@@ -23,6 +23,7 @@ from knn_logits.datastore.records import (
     IndexRecord,
     InfiniGramRecord,
     KeyRecord,
+    LearnedRecord,
     ModelRecord,
     NearRecord,
     PairsRecord,
@@ -59,6 +60,7 @@ class Manifest(Record):
         writing: Settings for writing; None where those for scoring hold for writing, too.
         near: What text like the datastore's finds in it; None if that is not known.
         infini_gram: Shares of the ∞-gram that were fitted to text; None if none were fitted.
+        learned: How the rows of a learned memory were learnt; None for a datastore of text.
         license: Licence of the text, as given by its publisher.
         source: Where the text comes from, as given by its publisher.
     """
@@ -85,6 +87,7 @@ class Manifest(Record):
     writing: WritingRecord | None = None
     near: NearRecord | None = None
     infini_gram: InfiniGramRecord | None = None
+    learned: LearnedRecord | None = None
     license: str | None = None
     source: str | None = None
     files: tuple[FileRecord, ...] = Field(strict=False)
@@ -92,7 +95,7 @@ class Manifest(Record):
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = handler(self)
-        for name in ("writing", "near", "infini_gram"):
+        for name in ("writing", "near", "infini_gram", "learned"):
             if content[name] is None:  # earlier manifests do not have this field
                 del content[name]
         return content
@@ -219,6 +222,10 @@ def _check_files(path: Path, manifest: Manifest) -> None:
     missing = {"tokens", "documents", "checks"} - set(kinds)
     if missing:
         raise DamagedError(f"{path} lacks files of {', '.join(sorted(missing))}; build it again")
+    if ("rows" in kinds) != (manifest.learned is not None) or {"rows", "keys"} <= set(kinds):
+        raise DamagedError(
+            f"{path} is neither a datastore of keys nor a memory of learned rows; build it again"
+        )
     removed = manifest.removed
     if list(removed) != sorted(set(removed)) or any(
         not 0 <= number < manifest.documents for number in removed

@@ -193,6 +193,31 @@ class InfiniGramRecord(Record):
         return self
 
 
+class LearnedRecord(Record):
+    """How the rows of a learned memory were learnt. `distillation` makes such a memory.
+
+    Attributes:
+        rows: Rows for each different token of the corpus, on average.
+        targets: "tokens" where the rows learnt the corpus's tokens, and "neighbors" where they
+            learnt what a datastore says of these.
+        entries: Tokens of the corpus that were to be predicted.
+        documents: Documents of the corpus.
+        epochs: How often the corpus was read until the rows were best.
+        held_out: Tokens of the corpus that were held out to choose the epoch and the settings.
+        perplexity_lm: Of these tokens under the model alone.
+        perplexity: Of these tokens under the mixture.
+    """
+
+    rows: float = Field(gt=0)
+    targets: Literal["tokens", "neighbors"]
+    entries: int = Field(ge=1, le=LARGEST_NUMBER)
+    documents: int = Field(ge=1, le=LARGEST_NUMBER)
+    epochs: float = Field(ge=0)
+    held_out: int = Field(ge=1, le=LARGEST_NUMBER)
+    perplexity_lm: float = Field(ge=1)
+    perplexity: float = Field(ge=1)
+
+
 class FileRecord(Record):
     """A file of the folder: a bare name, what it holds, its length in bytes and its hash."""
 

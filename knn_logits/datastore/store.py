@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +15,13 @@ from knn_logits.arrays import Array
 from knn_logits.datastore import layout, verification
 from knn_logits.datastore.documents import (
     Contexts,
-    DocumentRecord,
     Documents,
     read_documents,
 )
 from knn_logits.datastore.hub_client import hub_name
+from knn_logits.datastore.learned import read_rows
 from knn_logits.datastore.manifest import Manifest, read_manifest
+from knn_logits.datastore.passages import Passage, passage_around
 from knn_logits.datastore.reading import OpenArrays, hub_repo_of, map_array, read_arrays
 from knn_logits.datastore.records import FileRecord
 from knn_logits.datastore.remote import Remote, needed
@@ -33,23 +33,6 @@ if TYPE_CHECKING:
 
 # So often opening is tried again, if the files change while they are opened.
 _TRIES = 3
-
-
-@dataclass(frozen=True)
-class Passage:
-    """The text around an entry; it never crosses its document's edge.
-
-    Attributes:
-        document: The document that it is from.
-        before: Token ids before the entry's token.
-        token: The entry's token, its value.
-        after: Token ids after it.
-    """
-
-    document: DocumentRecord
-    before: list[int]
-    token: int
-    after: list[int]
 
 
 class Datastore:
@@ -134,6 +117,8 @@ class Datastore:
             map_array(self.folder / one.name, self.manifest.dtype, one.shape or ())
             for one in (records if whole else ())
         ]
+        if self.manifest.file("rows"):
+            self._shards = [read_rows(self._path("rows"), self.manifest)]
         native = self.manifest.file("native")
         here = native is not None and native.bytes > 0 and self._path("native").exists()
         self._native = np.memmap(self._path("native"), mode="r") if here else None
@@ -392,10 +377,4 @@ class Datastore:
             before: Number of tokens wanted before the entry's token.
             after: Number of tokens wanted after it.
         """
-        position = self.contexts.token_of(entry)
-        document = self.documents[self.documents.at_token(position)]
-        first = max(document.first, position - before)
-        last = min(document.first + document.length, position + 1 + after)
-        words: list[Any] = self.tokens[first:last].tolist()
-        here = position - first
-        return Passage(document.shown, words[:here], words[here], words[here + 1 :])
+        return passage_around(self, entry, before, after)

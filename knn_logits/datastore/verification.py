@@ -19,6 +19,7 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.datastore import layout, stamps
 from knn_logits.datastore.documents import Contexts, read_documents
+from knn_logits.datastore.learned import read_rows
 from knn_logits.datastore.manifest import Manifest
 from knn_logits.datastore.reading import (
     HASH_CHUNK,
@@ -264,6 +265,9 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
                 f"{folder / suffixes.name} is not the suffix index of the text; make it again with "
                 f"`knn-logits index {folder} --suffixes`"
             )
+    rows = manifest.file("rows")
+    if rows is not None:
+        _check_rows(folder, manifest, rows)
     for one in manifest.key_shards:
         if one.shape is None or len(one.shape) != 2 or one.shape[1] != manifest.dim:
             raise DamagedError(
@@ -280,6 +284,16 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
                     f"{folder / gate.name} holds {name}, which does not belong in a gate; fit the "
                     "gate again with `knn-logits tune --gate ... --write`"
                 )
+
+
+def _check_rows(folder: Path, manifest: Manifest, record: FileRecord) -> None:
+    """Checks the rows of a learned memory, whose tokens ascend."""
+    read_rows(folder / record.name, manifest)
+    text = manifest.file("tokens")
+    assert text is not None
+    tokens = map_array(folder / text.name, "int32", (manifest.tokens,))[1:]
+    if manifest.metric != "ip" or (np.diff(tokens) < 0).any():
+        raise DamagedError(f"{folder / text.name} does not hold the tokens of rows; {_ADVICE}")
 
 
 def _check_checks(folder: Path, manifest: Manifest) -> None:

@@ -148,6 +148,8 @@ def from_memory(memory: Memory, vote: Vote, token: int, most: int) -> list[int]:
     for entry, share in zip(vote.neighbors.ids[0, columns].tolist(), shares, strict=True):
         if share > 0.0:
             store, number = memory.retriever.locate(entry)
+            if store.manifest.learned is not None:
+                continue  # nothing follows a learned row
             # At the end of a document this runs into the next one. That is fine for a draft.
             following = store.values[number + 1 : number + 1 + most]
             passages.append((share, following.tolist()))

@@ -183,7 +183,7 @@ class _Runs:
 
     def look_in(self, store: Datastore, exclude: Collection[str]) -> dict[str, int]:
         """How many runs each document of a datastore shares, by id."""
-        if not len(self._known):
+        if not len(self._known) or store.manifest.learned is not None:
             return {}
         table = store.documents
         away = set(store.manifest.removed)

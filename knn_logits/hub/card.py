@@ -81,10 +81,12 @@ def page(manifest: Manifest, repo: str, commit_of: str | None, report: str | Non
     model = _code(manifest.model.id)
     # A reader copies this into a shell.
     name = manifest.model.id if _HUB_NAME.fullmatch(manifest.model.id) else "MODEL"
+    does = "looks its next token up in this text, and shows the passage behind each word"
+    if manifest.learned is not None:
+        does = "asks rows that were learned from a text, and shows the rows behind each word"
     lines = [
         f"A [knn-logits](https://pypi.org/project/knn-logits/) datastore, which is a kNN-LM memory "
-        f"for {model}. The model looks its next token up in this text, and shows the passage "
-        "behind each word.",
+        f"for {model}. The model {does}.",
         "",
         "```python",
         "from knn_logits import Datastore, KNNLogitsProcessor",
@@ -123,7 +125,7 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("model", f"{_code(model.id)}{revision} ({_text(model.type)}, {_text(model.dtype)})"),
         ("corpus", _text(manifest.source) if manifest.source else "not stated"),
         ("licence of the text", _text(manifest.license) if manifest.license else "not stated"),
-        ("entries", f"{manifest.entries:,} of {manifest.documents:,} documents"),
+        *_entries(manifest),
         (
             "size",
             f"{_size(size)}, of which keys {_size(keys)}" if keys else f"{_size(size)}, no keys",
@@ -139,6 +141,14 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
             f"({state})",
         ),
     ]
+
+
+def _entries(manifest: Manifest) -> list[tuple[str, str]]:
+    learned = manifest.learned
+    if learned is None:
+        return [("entries", f"{manifest.entries:,} of {manifest.documents:,} documents")]
+    taken = f"{learned.entries:,} tokens of {learned.documents:,} documents"
+    return [("rows", f"{manifest.entries:,}, learned from {taken}"), ("text", "none is kept")]
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from knn_logits.datastore.learned import row_of_token
 from knn_logits.datastore.places import place_at
 from knn_logits.datastore.store import Datastore
 
@@ -21,6 +22,9 @@ def where(store: Datastore, entry: int, tokenizer: Any) -> tuple[str | None, str
         entry: The entry, in [0, entries).
         tokenizer: The tokenizer that cut the text. It is needed to count lines.
     """
+    if store.manifest.learned is not None:
+        number, rows = row_of_token(store.values.numpy(), entry)
+        return f"learned row {number} of {rows} for this token", None
     position = store.contexts.token_of(entry)
     record = store.documents[store.documents.at_token(position)]
     document = record.shown

@@ -1,0 +1,1 @@
+"""Learning rows that take the place of a datastore."""
