@@ -80,7 +80,10 @@ def info(
         ("skipped", f"{manifest.skipped} documents" if manifest.skipped else None),
         ("model", f"{manifest.model.id} ({manifest.model.type}, {manifest.model.dtype})"),
         ("key", f"{manifest.key.module}:{manifest.key.side} ({manifest.key.name})"),
-        ("keys", f"{manifest.dim} numbers in {manifest.dtype}, {manifest.metric}"),
+        (
+            "keys",
+            f"{manifest.dim} numbers in {manifest.dtype}, {manifest.metric}" + _on_demand(manifest),
+        ),
         ("windows", f"{windows.window} tokens, stride {windows.stride}{joined}"),
         ("pairs", manifest.pairs),
         ("index", f"{manifest.index.factory}{probes}{found}"),
@@ -151,6 +154,16 @@ def _state(settings: SettingsRecord) -> str:
         return " (not calibrated)"
     fitted = "tuned on text given for it" if settings.tuned else "calibrated"
     return f" ({fitted}, before the datastore changed)" if settings.stale else f" ({fitted})"
+
+
+def _on_demand(manifest: Manifest) -> str:
+    own = manifest.on_demand
+    if own is None:
+        return ""
+    return (
+        f"; none stored: computed for passages of {own.passage} entries, of which {own.found} are "
+        f"found every {own.every} tokens"
+    )
 
 
 def _suffixes(manifest: Manifest) -> str | None:

@@ -25,6 +25,7 @@ from knn_logits.datastore.records import (
     KeyRecord,
     ModelRecord,
     NearRecord,
+    OnDemandRecord,
     PairsRecord,
     Record,
     SettingsRecord,
@@ -59,6 +60,7 @@ class Manifest(Record):
         writing: Settings for writing; None where those for scoring hold for writing, too.
         near: What text like the datastore's finds in it; None if that is not known.
         infini_gram: Shares of the ∞-gram that were fitted to text; None if none were fitted.
+        on_demand: How keys are made when they are needed; None where the keys are stored.
         license: Licence of the text, as given by its publisher.
         source: Where the text comes from, as given by its publisher.
     """
@@ -85,6 +87,7 @@ class Manifest(Record):
     writing: WritingRecord | None = None
     near: NearRecord | None = None
     infini_gram: InfiniGramRecord | None = None
+    on_demand: OnDemandRecord | None = None
     license: str | None = None
     source: str | None = None
     files: tuple[FileRecord, ...] = Field(strict=False)
@@ -92,7 +95,7 @@ class Manifest(Record):
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = handler(self)
-        for name in ("writing", "near", "infini_gram"):
+        for name in ("writing", "near", "infini_gram", "on_demand"):
             if content[name] is None:  # earlier manifests do not have this field
                 del content[name]
         return content
@@ -219,6 +222,12 @@ def _check_files(path: Path, manifest: Manifest) -> None:
     missing = {"tokens", "documents", "checks"} - set(kinds)
     if missing:
         raise DamagedError(f"{path} lacks files of {', '.join(sorted(missing))}; build it again")
+    own, window = manifest.on_demand, manifest.windows.window
+    if own is not None and ("suffixes" not in kinds or own.passage + own.context > window):
+        raise DamagedError(
+            f"{path} names no suffix index for keys on demand, or passages longer than its window "
+            f"of {window} tokens; build it again"
+        )
     removed = manifest.removed
     if list(removed) != sorted(set(removed)) or any(
         not 0 <= number < manifest.documents for number in removed
