@@ -12,11 +12,14 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from knn_logits.capture.keys import KeySource
 from knn_logits.config import KNNConfig, Metric
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights, shared_weights
 from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.neighbors import Neighbors, bonuses
+from knn_logits.occurrences import Prefixes
+from knn_logits.on_demand.retriever import OnDemandRetriever
 from knn_logits.opening import Indexes
 from knn_logits.retomaton import RetomatonRetriever
 from knn_logits.retrieval import Retriever
@@ -68,6 +71,7 @@ def open_retriever(
     *,
     weights: Sequence[float] | None = None,
     indexes: Indexes | None = None,
+    source: KeySource | None = None,
 ) -> Retriever:
     """Makes a retriever for one datastore, or for several as one.
 
@@ -76,6 +80,7 @@ def open_retriever(
         config: How neighbors are found and weighed.
         weights: The share of each datastore in the vote; None merges neighbors by distance.
         indexes: Opens the indexes; None opens them on the CPU.
+        source: Computes the keys of datastores that store none.
 
     Raises:
         ConfigError: when the weights do not fit the datastores, or when no datastore has a
@@ -96,10 +101,18 @@ def open_retriever(
             f"none of the datastores has a document with the id {unknown[0]!r}: give an id as a "
             "trace names it under `documents` (--json on the command line)"
         )
-    kind = RetomatonRetriever if config.retomaton else Retriever
     indexes = indexes or Indexes()
-    opened = [kind(store, config, indexes=indexes) for store in stores]
+    opened = [_opened(store, config, indexes, source) for store in stores]
     return opened[0] if len(opened) == 1 else CombinedRetriever(opened, weights)
+
+
+def _opened(
+    store: Datastore, config: KNNConfig, indexes: Indexes, source: KeySource | None
+) -> Retriever:
+    if store.manifest.on_demand is not None:
+        return OnDemandRetriever(store, config, indexes=indexes, source=source)
+    kind = RetomatonRetriever if config.retomaton else Retriever
+    return kind(store, config, indexes=indexes)
 
 
 class CombinedRetriever(Retriever):
@@ -149,16 +162,22 @@ class CombinedRetriever(Retriever):
         )
         return self.retrievers[number].store, entry - self._first[number]
 
-    def search(self, queries: Tensor) -> Neighbors:
+    @property
+    def reads_text(self) -> bool:
+        """See `Retriever.reads_text`."""
+        return any(one.reads_text for one in self.retrievers)
+
+    def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
         """Searches the neighbors of a batch of queries. Ids count through all datastores.
 
         Args:
             queries: [rows, dim], any floating type and device.
+            texts: The text before each query, where `reads_text` says that it is needed.
 
         Returns:
             Neighbors with at most k columns, or with weights at most k columns for each datastore.
         """
-        return self._merged([one.search(queries) for one in self.retrievers])
+        return self._merged([one.search(queries, texts) for one in self.retrievers])
 
     def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
         """Does what `Retriever.search_steps` does; each datastore follows its own pointers."""

@@ -220,6 +220,10 @@ class IndexConfig:
             reaches the wanted recall on a sample.
         train_size: The most keys that the index is trained on; None chooses by the kind of index.
         seed: Seed of every random choice made while building.
+        budget: The most bytes that the index may take. "auto" then takes the kind that finds most
+            within it, measured on a sample of the keys.
+        target_recall: The share of the true neighbors that the index has to find, in (0, 1].
+            "auto" then takes the smallest kind that finds so many.
         native: Use FAISS's own format for an index that cannot be stored as plain arrays. That
             format cannot be checked, so whoever opens the datastore has to ask for it as well.
 
@@ -233,6 +237,8 @@ class IndexConfig:
     train_size: int | None = None
     seed: int = 0
     native: bool = False
+    budget: int | None = None
+    target_recall: float | None = None
 
     def __post_init__(self) -> None:
         if self.metric is not None:
@@ -246,6 +252,24 @@ class IndexConfig:
         if self.train_size is not None:
             _set(self, "train_size", whole_number("train_size", self.train_size, 1))
         _set(self, "seed", whole_number("seed", self.seed, 0, MOST_SEED))
+        if self.budget is not None:
+            _set(self, "budget", whole_number("budget", self.budget, 1))
+        if self.target_recall is not None:
+            _set(self, "target_recall", _real_number("target_recall", self.target_recall))
+            if not 0.0 < self.target_recall <= 1.0:
+                raise ConfigError(
+                    f"target_recall must be above 0 and at most 1, not {self.target_recall!r}"
+                )
+        if self.measures and self.factory != "auto":
+            raise ConfigError(
+                f"a budget or a target recall chooses the kind of index, and {self.factory!r} names"
+                " one: leave out --index, or --budget and --target-recall"
+            )
+
+    @property
+    def measures(self) -> bool:
+        """Whether the kind of index is chosen by measuring several."""
+        return self.budget is not None or self.target_recall is not None
 
 
 @dataclass(frozen=True)

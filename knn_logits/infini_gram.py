@@ -88,6 +88,10 @@ class SuffixIndex:
         """Returns the entries of the tokens at some places, int64."""
         return places.astype(np.int64) - np.searchsorted(self._first, places, side="right")
 
+    def entries(self, low: int, high: int) -> Array:
+        """Returns the entries of a range of the suffix order, int64 [high - low]."""
+        return self._entries(self._order[low:high])
+
     def ranges(self, prefixes: Prefixes) -> tuple[Array, Array, Array]:
         """Finds the range of the longest suffix of each text in the suffix order.
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from knn_logits.capture.forward import input_device
+from knn_logits.capture.keys import KeySource
 from knn_logits.combined import Stores, open_retriever, open_stores
 from knn_logits.compatibility import check_model, locate_key
 from knn_logits.config import KNNConfig, Metric, SearchSettings, check_threads
@@ -205,7 +206,11 @@ class Memory:
         self._given = settings
         self.config, self.gate = _resolved(self.stores, scoring, settings)
         self.retriever = open_retriever(
-            self.stores, self.config, weights=settings.get("weights"), indexes=self._indexes
+            self.stores,
+            self.config,
+            weights=settings.get("weights"),
+            indexes=self._indexes,
+            source=KeySource(self.model, self.location),
         )
         self.infini_gram: InfiniGram | None = None
         # A share of 0 asks for none, also of a datastore that has no index for it.
@@ -227,10 +232,13 @@ class Memory:
         wanted = None if log_p_lm is None else rows_to_search(self.gate, log_p_lm)
         if wanted is not None:
             wanted = wanted.reshape(states.shape[1], states.shape[0]).T
-        found = self.retriever.search_steps(states, ids, wanted)
+        texts = ids
+        if self.infini_gram is not None or self.retriever.reads_text:
+            texts = without_padding(ids, getattr(self.model, "generation_config", None))
+        read = texts if self.retriever.reads_text else ids
+        found = self.retriever.search_steps(states, read, wanted)
         if self.infini_gram is None:
             return found
-        texts = without_padding(ids, getattr(self.model, "generation_config", None))
         more = self.infini_gram.find(Prefixes.of_steps(texts, states.shape[1]))
         return replace(found, occurrences=more.to(found.ids.device))
 

@@ -190,6 +190,11 @@ def whole_index(
     """Opens the index over all entries, including removed ones, as `open_index` does."""
     record, size, dim = store.manifest.index, len(store), store.manifest.dim
     metric: Metric = store.manifest.metric
+    if store.manifest.on_demand is not None:
+        raise DatastoreError(
+            f"{store.folder} stores no keys and has no index, since its keys are computed on "
+            "demand: open it as Memory(model, datastore), or build it without --no-keys"
+        )
     if record.factory == "exact":
         batches = store.key_batches(_KEYS_AT_ONCE)
         return ExactIndex.from_batches(batches, size, dim, metric, device)

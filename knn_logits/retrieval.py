@@ -15,6 +15,7 @@ from knn_logits.distribution import log_weights
 from knn_logits.errors import DatastoreError, MismatchError
 from knn_logits.index.base import Index, pairwise
 from knn_logits.neighbors import Neighbors, padding_distance
+from knn_logits.occurrences import Prefixes
 from knn_logits.opening import Indexes
 
 # The most numbers of keys that are gathered at once to refine, which are 256 MB of float32.
@@ -65,6 +66,11 @@ class Retriever:
         """Whether the neighbors depend on earlier tokens, and not on the state alone."""
         return False
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether a search needs the text before each query, besides the query."""
+        return False
+
     def begin_text(self) -> None:
         """Begins a new text: this thread's next step continues no earlier text."""
 
@@ -92,30 +98,35 @@ class Retriever:
         Returns:
             The neighbors of `rows * positions` queries. All rows of the first position come first.
         """
-        del ids  # a plain search does not depend on the text
         queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
-        return self.search_some(queries, None if wanted is None else wanted.T.reshape(-1))
+        texts = Prefixes.of_steps(ids, states.shape[1]) if self.reads_text else None
+        return self.search_some(queries, None if wanted is None else wanted.T.reshape(-1), texts)
 
-    def search_some(self, queries: Tensor, wanted: Tensor | None) -> Neighbors:
+    def search_some(
+        self, queries: Tensor, wanted: Tensor | None, texts: Prefixes | None = None
+    ) -> Neighbors:
         """Searches the neighbors of some queries at once. The other queries get padding.
 
         Args:
             queries: [rows, dim], any floating type and device.
             wanted: bool [rows], the queries to search for; None for all.
+            texts: The text before each query, where `reads_text` says that it is needed.
         """
         if wanted is None:
-            return self.search(queries)
+            return self.search(queries, texts)
         if bool(wanted.any()):
-            found = self.search(queries[wanted.to(queries.device)])
+            some = None if texts is None else texts[wanted]
+            found = self.search(queries[wanted.to(queries.device)], some)
         else:
             found = Neighbors.nothing(0)
         return found.among(wanted, self.metric)
 
-    def search(self, queries: Tensor) -> Neighbors:
+    def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
         """Finds the neighbors of a batch of queries, in one search.
 
         Args:
             queries: [rows, dim], any floating type and device.
+            texts: The text before each query, where `reads_text` says that it is needed.
 
         Returns:
             Neighbors with at most k columns, on the device of the index.
@@ -123,12 +134,8 @@ class Retriever:
         Raises:
             MismatchError: when the queries have another length than the keys.
         """
-        dim = self.store.manifest.dim
-        if queries.dim() != 2 or queries.shape[1] != dim:
-            raise MismatchError(
-                f"the model's states have {queries.shape[-1]} numbers, but the keys of "
-                f"{self.store.folder} have {dim}: load the model that built the datastore"
-            )
+        del texts  # a plain search does not depend on the text
+        self._check_length(queries)
         if not len(self.store):
             return Neighbors.nothing(len(queries), queries.device)
         queries = queries.detach().float()
@@ -140,6 +147,14 @@ class Retriever:
             distances = self._refined(queries.to(ids.device), ids.clamp(min=0))
             distances = distances.masked_fill(ids < 0, padding_distance(self.metric))
         return Neighbors(ids, distances, values, every_row=int(ids[:, 0].min()) >= 0)
+
+    def _check_length(self, queries: Tensor) -> None:
+        dim = self.store.manifest.dim
+        if queries.dim() != 2 or queries.shape[1] != dim:
+            raise MismatchError(
+                f"the model's states have {queries.shape[-1]} numbers, but the keys of "
+                f"{self.store.folder} have {dim}: load the model that built the datastore"
+            )
 
     def _looked_up(self, ids: Tensor) -> Tensor:
         """Looks up the values of entries, int64 [rows, k]. Padding gets the first entry's value."""

@@ -260,7 +260,8 @@ def layers():
         ("around a vote", "settings · trace · gating"),
         (
             "lookup",
-            "combined · infini_gram · retomaton · retrieval · compatibility · scoring · opening",
+            "combined · retomaton · on_demand · infini_gram · retrieval · compatibility · "
+            "scoring · opening",
         ),
         ("text", "vote · text · corpus"),
         ("parts", "distribution · capture · datastore · index"),

@@ -12,13 +12,13 @@ from typing import Any
 from torch import nn
 
 from knn_logits.building.indexing import make_index, write_index
-from knn_logits.building.keys import default_batch_tokens
 from knn_logits.building.known import Additions
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import RECALL_WANTED, measured
 from knn_logits.building.steps import Cut, KeyPlan, cut_documents, write_cut, write_keys
 from knn_logits.building.suffixes import write_suffixes
 from knn_logits.capture.forward import evaluating, input_device
+from knn_logits.capture.keys import default_batch_tokens
 from knn_logits.capture.location import is_encoder_decoder
 from knn_logits.compatibility import (
     check_model,
@@ -159,7 +159,7 @@ def check_has_keys(store: Datastore) -> None:
     Raises:
         DatastoreError: when it has none.
     """
-    if not store.has_keys:
+    if not store.has_keys and store.manifest.on_demand is None:
         raise DatastoreError(
             f"{store.folder} was published without its keys, so nothing can be added; build the "
             "datastore again"
@@ -249,6 +249,8 @@ def grow(
 ) -> None:
     """Computes the keys of text that was appended, extends the index, and ends the job.
 
+    A datastore whose keys are computed on demand gets a new suffix index only.
+
     Args:
         job: The job.
         store: The datastore as it is.
@@ -271,16 +273,17 @@ def grow(
             folder,
         )
     contexts = text.contexts()
-    write_keys(
-        job,
-        model,
-        keys,
-        text,
-        contexts,
-        first_entry=base.entries,
-        shard_bytes=shard_bytes,
-        progress=progress,
-    )
+    if base.on_demand is None:
+        write_keys(
+            job,
+            model,
+            keys,
+            text,
+            contexts,
+            first_entry=base.entries,
+            shard_bytes=shard_bytes,
+            progress=progress,
+        )
     manifest = job.manifest(
         base,
         # Clusters are of the old entries only.
@@ -294,6 +297,9 @@ def grow(
     grown = Datastore.unfinished(folder, manifest)
     if store.suffixes is not None:
         write_suffixes(job, grown.tokens, grown.documents.first, progress)
+    if base.on_demand is not None:
+        job.commit(manifest)
+        return
     index, record = _extended(store, grown, threads, progress)
     write_index(job, grown, index, record, store.checks)
     near = near_record(grown, nearness_of(grown, index, record.seed))

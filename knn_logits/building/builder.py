@@ -16,6 +16,7 @@ from knn_logits.building.calibration import calibrate as calibrated_settings
 from knn_logits.building.estimate import Estimate, estimated
 from knn_logits.building.indexing import check_index, like_temperature, make_index, write_index
 from knn_logits.building.nearness import near_record, nearness_of
+from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import planned
 from knn_logits.building.steps import write_canary, write_keys, write_text
 from knn_logits.building.writing import choose_writing
@@ -61,6 +62,7 @@ def build_datastore(
     lmbda: float | None = None,
     temperature: float | None = None,
     calibrate: bool = True,
+    store_keys: bool = True,
     keys_dtype: str = "float16",
     batch_tokens: int | None = None,
     threads: int | None = None,
@@ -105,6 +107,10 @@ def build_datastore(
         calibrate: Choose those of the three settings that are not given. They are chosen twice:
             for scoring by the likelihood of a sample of the corpus, and for writing as
             `building/writing.py` says.
+        store_keys: Compute the keys now and store them. Otherwise the datastore holds the text and
+            its suffix index, which takes seconds and eight bytes a token. Where it is used, the
+            model computes the keys of the passages that matter for each text. This needs a causal
+            model.
         keys_dtype: "float16", or "float32" for keys whose numbers float16 cannot hold.
         batch_tokens: Tokens of one forward pass; None chooses by the device.
         threads: OpenMP threads of the index; None leaves the choice to FAISS.
@@ -152,6 +158,7 @@ def build_datastore(
         keys_dtype=keys_dtype,
         batch_tokens=batch_tokens,
         threads=threads,
+        store_keys=store_keys,
     )
     if ray is not None:
         # A cluster that is not there is said before any work is done.
@@ -160,7 +167,7 @@ def build_datastore(
     location, pairs = keys.location, keys.pairs
     # The path is made absolute, since the current folder may change while the job runs.
     target = Path(folder).resolve()
-    plan = keys.as_text(model, tokenizer)
+    plan = build.as_text(model, tokenizer)
     with begin(target, "build", plan, overwrite=overwrite) as job, evaluating(model):
         canary = write_canary(job, model, tokenizer, keys)
         check_index(index, canary[CANARY_KEYS].shape[1], index.metric or "l2")
@@ -191,16 +198,17 @@ def build_datastore(
             from knn_logits.building.spread import spread_keys
 
             compute = spread_keys(ray, canary[CANARY_TOKENS], canary[CANARY_KEYS])
-        write_keys(
-            job,
-            model,
-            keys,
-            text,
-            contexts,
-            shard_bytes=shard_bytes,
-            progress=progress,
-            compute=compute,
-        )
+        if store_keys:
+            write_keys(
+                job,
+                model,
+                keys,
+                text,
+                contexts,
+                shard_bytes=shard_bytes,
+                progress=progress,
+                compute=compute,
+            )
         manifest = Manifest(
             created_with=__version__,
             model=model_record(model),
@@ -215,12 +223,15 @@ def build_datastore(
             windows=keys.windows,
             pairs=_pairs_record(pairs),
             skipped=len(skipped),
-            index=IndexRecord(factory="exact", requested=index.factory),
+            index=IndexRecord(
+                factory="exact" if store_keys else ON_DEMAND, requested=index.factory
+            ),
             settings=SettingsRecord(
                 k=settings.k, lmbda=settings.lmbda, temperature=settings.temperature
             ),
             license=license,
             source=source,
+            on_demand=build.on_demand,
             files=job.files,
         )
         # At this point the datastore lacks only the index and the manifest.
@@ -230,6 +241,20 @@ def build_datastore(
             manifest = manifest.model_copy(
                 update={"settings": manifest.settings.model_copy(update={"temperature": fitting})}
             )
+        if not store_keys:
+            finish_on_demand(
+                job,
+                manifest,
+                model,
+                location,
+                calibrate=calibrate,
+                k=k,
+                lmbda=lmbda,
+                temperature=temperature,
+                seed=index.seed,
+                progress=progress,
+            )
+            return Datastore(folder)
         built, record = make_index(store, index, threads=threads, progress=progress)
         settings_record, writing = manifest.settings, None
         store.manifest = manifest

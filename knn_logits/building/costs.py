@@ -18,12 +18,13 @@ from torch import nn
 
 from knn_logits.arrays import Array
 from knn_logits.building.calibration import OVER_ASK, wanted_tokens
-from knn_logits.building.keys import grouped
 from knn_logits.building.sizes import resolved
 from knn_logits.building.timing import fastest
 from knn_logits.capture.forward import evaluating, input_device, key_states, windows_batch
+from knn_logits.capture.keys import grouped
 from knn_logits.capture.location import KeyLocation
 from knn_logits.config import DEFAULT_K, FEWEST_CALIBRATED, IndexConfig, Metric
+from knn_logits.datastore.suffixes import suffix_order
 from knn_logits.index.choice import choose_train_size
 from knn_logits.index.exact import ExactIndex
 from knn_logits.neighbors import Neighbors
@@ -41,6 +42,8 @@ _BUDGET, _FEWEST_BATCHES = 2.0, 3
 # The numbers of vectors and queries, and the bytes of the keys that they are compared with.
 _VECTORS, _KEYS, _QUERIES = 1024, 32 << 20, 256
 _ROWS = 64
+# The suffix index is timed on so many tokens.
+_SORTED = 1 << 16
 # k-means of an inverted file and of a product quantiser, as FAISS does them.
 _ROUNDS, _ROUNDS_OF_CODES, _MOST_OF_A_CENTROID = 10, 25, 256
 # The most bytes of centroids that are compared with.
@@ -194,6 +197,18 @@ def head_factor(model: nn.Module, dim: int) -> float:
     head = getattr(model, "get_output_embeddings", lambda: None)()
     size = int(head.weight.numel()) if head is not None else dim
     return 2.0 + size / max(1, body - size)
+
+
+def suffix_seconds(tokens: Array, total: int) -> float:
+    """Seconds to make the suffix index of a text, from its beginning.
+
+    Args:
+        tokens: int32, the text or its beginning.
+        total: Number of tokens of the whole text.
+    """
+    some = np.asarray(tokens[:_SORTED])
+    first = np.zeros(1, np.int64)
+    return fastest(lambda: suffix_order(some, first)) * total / max(1, len(some))
 
 
 def writing_seconds(size: float) -> float:

@@ -13,9 +13,10 @@ import numpy as np
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.building.costs import head_factor, key_seconds
+from knn_logits.building.costs import head_factor, key_seconds, suffix_seconds, writing_seconds
 from knn_logits.building.indexing import check_index
 from knn_logits.building.needs import Need, Speed, needs, usual_kinds
+from knn_logits.building.on_demand import calibrated_tokens
 from knn_logits.building.planning import BuildPlan, planned
 from knn_logits.building.sizes import Extent, process_bytes, weights_bytes
 from knn_logits.building.steps import KeyPlan, document_fields
@@ -77,6 +78,7 @@ def estimate_build(
     lmbda: float | None = None,
     temperature: float | None = None,
     calibrate: bool = True,
+    store_keys: bool = True,
     keys_dtype: str = "float16",
     batch_tokens: int | None = None,
     threads: int | None = None,
@@ -114,6 +116,7 @@ def estimate_build(
         keys_dtype=keys_dtype,
         batch_tokens=batch_tokens,
         threads=threads,
+        store_keys=store_keys,
     )
     started = time.monotonic()
     counted = _count(tokenizer, documents, build.keys, progress)
@@ -215,6 +218,15 @@ def estimated(
         batch_tokens=keys.batch_tokens,
     )
     seconds *= len(windows) / len(measured)
+    if build.on_demand is not None:
+        texts = int(contexts.length.sum())
+        rest = suffix_seconds(tokens, texts)
+        if calibrate:
+            rest += calibrated_tokens(build.on_demand, contexts.entries) * seconds / max(1, total)
+        # Four bytes for each token, and four for its place in the suffix index.
+        size = 4 * (texts + contexts.entries) + table_bytes + 4 * len(fixed) * (dim + 1) + 3000
+        rest += writing_seconds(size)
+        return Estimate(documents, texts, contexts.entries, size, rest, dim, slowed)
     extent = Extent(
         entries=contexts.entries,
         tokens=int(contexts.length.sum()),

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
+from knn_logits.building.choosing import check_enough, chosen_factory
 from knn_logits.building.costs import index_seconds
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import measured
@@ -139,6 +140,8 @@ def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | Non
     Raises:
         ConfigError: when FAISS cannot make the index for keys of this length or number.
     """
+    if index.measures and entries is not None:
+        check_enough(entries)
     if index.factory in ("exact", "auto"):
         return
     if entries is not None:
@@ -193,7 +196,8 @@ def like_temperature(store: Datastore, temperature: float, metric: Metric) -> fl
     """Converts a temperature that was chosen for a metric to the datastore's metric."""
     if metric == store.manifest.metric:
         return temperature
-    keys = training_sample(store, _QUERIES, seed=0)
+    has_keys = store.has_keys
+    keys = training_sample(store, _QUERIES, seed=0) if has_keys else store.checks[CANARY_KEYS]
     mean_square = max(float(np.square(keys).sum(axis=-1).mean()), 1e-12)
     new = store.manifest.metric
     # The number is rounded, so that going to another metric and back changes nothing.
@@ -210,15 +214,22 @@ def make_index(
 ) -> tuple[Index, IndexRecord]:
     """Builds an index and measures its recall.
 
-    It chooses the smallest nprobe that finds 90% of the true 64 nearest entries of sampled keys.
-    The entry of a sampled key itself does not count.
+    It chooses the smallest nprobe that finds 90% of the true 64 nearest entries of sampled keys, or
+    the target recall. The entry of a sampled key itself does not count. For a budget or a target
+    recall it first compares kinds of index.
 
     Returns:
         The index, ready to search, and its record for the manifest.
+
+    Raises:
+        ConfigError: when no kind of index fits the budget or finds enough.
     """
     entries, dim = len(store), store.manifest.dim
     factory = config.factory
-    if factory == "auto":
+    tried = None
+    if config.measures:
+        factory, tried = chosen_factory(store, config, progress)
+    elif factory == "auto":
         factory = choose_factory(entries, dim)
     metric = store.manifest.metric
     built = while_running(
@@ -233,9 +244,10 @@ def make_index(
         native=_is_native(built, config),
         seed=config.seed,
         train_size=config.train_size,
+        tried=tried,
     )
     nprobes = (config.nprobe,) if config.nprobe else _NPROBES
-    return built, measured(store, built, record, nprobes, progress)
+    return built, measured(store, built, record, nprobes, progress, config.target_recall)
 
 
 def own_threads(factory: str, threads: int | None) -> int | None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from knn_logits.building.keys import default_batch_tokens
 from knn_logits.building.steps import KeyPlan
 from knn_logits.capture.forward import input_device
+from knn_logits.capture.keys import default_batch_tokens
 from knn_logits.capture.location import find_key, is_encoder_decoder
 from knn_logits.config import (
     IndexConfig,
@@ -18,7 +18,7 @@ from knn_logits.config import (
     check_threads,
     whole_number,
 )
-from knn_logits.datastore.records import WindowRecord
+from knn_logits.datastore.records import OnDemandRecord, WindowRecord
 from knn_logits.errors import ConfigError
 from knn_logits.text.pairs import PairTokenizer, context_length
 from knn_logits.windows import resolve
@@ -33,11 +33,20 @@ class BuildPlan:
         index: What kind of index to build.
         settings: The datastore's settings, which hold where a user gives none. A setting that the
             build was not given has the default of `KNNConfig`.
+        on_demand: How keys are computed on demand; None where they are stored.
     """
 
     keys: KeyPlan
     index: IndexConfig
     settings: KNNConfig
+    on_demand: OnDemandRecord | None = None
+
+    def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
+        """Returns the plan as text, to compare it with the plan of an unfinished job."""
+        plan = self.keys.as_text(model, tokenizer)
+        if self.on_demand is not None:
+            plan["keys"] = str(self.on_demand)
+        return plan
 
 
 def planned(
@@ -57,6 +66,7 @@ def planned(
     keys_dtype: str,
     batch_tokens: int | None,
     threads: int | None,
+    store_keys: bool = True,
 ) -> BuildPlan:
     """Checks the arguments of `build_datastore`, which documents them.
 
@@ -97,4 +107,36 @@ def planned(
         batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
         pairs=pairs,
     )
-    return BuildPlan(keys, index or IndexConfig(), settings)
+    index = index or IndexConfig()
+    if store_keys:
+        return BuildPlan(keys, index, settings)
+    _check_on_demand(index, keys)
+    return BuildPlan(keys, index, settings, _on_demand_record(window_size))
+
+
+def _check_on_demand(index: IndexConfig, keys: KeyPlan) -> None:
+    """Refuses what a datastore without keys cannot have.
+
+    Raises:
+        ConfigError: when it is asked for.
+    """
+    if keys.pairs is not None:
+        raise ConfigError(
+            "keys on demand need a causal model, since passages are found by the text that is "
+            "being written: leave out --no-keys"
+        )
+    named = index.factory not in ("auto", "exact")
+    if named or index.nprobe is not None or index.native or index.measures:
+        raise ConfigError(
+            "without keys there is no index to build: leave out --index, --nprobe, --budget, "
+            "--target-recall and --native-index, or --no-keys"
+        )
+
+
+def _on_demand_record(window: int) -> OnDemandRecord:
+    """Returns how keys are made on demand for a model that reads windows of so many tokens."""
+    wanted = OnDemandRecord()
+    passage = max(1, min(wanted.passage, window // 2))
+    return wanted.model_copy(
+        update={"passage": passage, "context": min(wanted.context, window - passage)}
+    )

@@ -29,6 +29,7 @@ def measured(
     record: IndexRecord,
     nprobes: Sequence[int],
     progress: Progress = no_progress,
+    wanted: float | None = None,
 ) -> IndexRecord:
     """Measures the recall at each nprobe in turn, until one reaches the wanted recall.
 
@@ -38,6 +39,7 @@ def measured(
         record: The record of the index so far.
         nprobes: The values to try, ascending, where the index has inverted lists.
         progress: A callback that is told that recall is measured.
+        wanted: The recall to reach; None takes 0.9.
 
     Returns:
         The record with the recall and the nprobe.
@@ -56,7 +58,7 @@ def measured(
         for nprobe in nprobes:
             searched.nprobe = nprobe
             value = recall(index, queries, truth)
-            if value >= RECALL_WANTED:
+            if value >= (wanted or RECALL_WANTED):
                 break
     else:
         value = recall(index, queries, truth)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from knn_logits.arrays import Array
+from knn_logits.building.adding import keep_checks
 from knn_logits.building.indexing import make_index, write_index
 from knn_logits.building.recall import measured
 from knn_logits.building.suffixes import write_suffixes
@@ -129,7 +130,7 @@ def compact(
         if job.ended and not old.removed:
             job.give_up()
             return store
-        if not store.has_keys:
+        if not store.has_keys and old.on_demand is None:
             raise DatastoreError(
                 f"{folder} has no keys, so it cannot be compacted: build it again without the "
                 "removed documents"
@@ -143,7 +144,8 @@ def compact(
                 "the folder instead"
             )
         tokens = _write_text(job, store, kept_documents)
-        _write_keys(job, store, entries, shard_bytes, progress)
+        if old.on_demand is None:
+            _write_keys(job, store, entries, shard_bytes, progress)
         if store.clusters is not None:
             write_array(job.path("clusters"), np.asarray(store.clusters)[entries])
             job.note(job.path("clusters"))
@@ -158,8 +160,12 @@ def compact(
         small = Datastore.unfinished(folder, manifest)
         if store.suffixes is not None:
             write_suffixes(job, small.tokens, small.documents.first, progress)
-        index, record = _compacted(store, small, entries, threads, progress)
-        write_index(job, small, index, record, store.checks)
+        record = old.index
+        if old.on_demand is None:
+            index, record = _compacted(store, small, entries, threads, progress)
+            write_index(job, small, index, record, store.checks)
+        else:
+            keep_checks(job, store)
         job.commit(manifest, index=record)
         left = leftovers(folder, read_manifest(folder))
         if left:

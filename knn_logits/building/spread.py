@@ -17,8 +17,8 @@ import numpy as np
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.building.keys import Sources, compute_keys, grouped
 from knn_logits.capture.forward import evaluating, input_device
+from knn_logits.capture.keys import Sources, compute_keys, grouped
 from knn_logits.capture.location import KeyLocation
 from knn_logits.compatibility import SAME, canary_keys, relative_error
 from knn_logits.errors import MismatchError

@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.building.keys import Sources, compute_keys
+from knn_logits.capture.keys import Sources, compute_keys
 from knn_logits.capture.location import KeyLocation
 from knn_logits.compatibility import (
     CANARY_KEYS,

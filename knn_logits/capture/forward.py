@@ -21,6 +21,13 @@ from knn_logits.capture.location import KeyLocation, first_tensor
 from knn_logits.errors import ModelError
 from knn_logits.windows import TextWindow
 
+_thread = threading.local()
+
+
+def is_own_pass() -> bool:
+    """Whether this thread is in a forward pass of this module, which belongs to no `generate()`."""
+    return bool(getattr(_thread, "passes", 0))
+
 
 class _Reached(Exception):
     """Ends the forward pass once the key is computed, so that no later layer runs."""
@@ -164,12 +171,14 @@ def _run(
     output = None
     accepted = inspect.signature(model.forward).parameters
     extra: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
+    _thread.passes = getattr(_thread, "passes", 0) + 1
     try:
         with uncompiled(model), torch.inference_mode():
             output = model(**inputs, **extra)
     except _Reached:
         pass
     finally:
+        _thread.passes -= 1
         handle.remove()
     if not taken:
         raise ModelError(f"{location} did not run in a forward pass; name another key with --key")

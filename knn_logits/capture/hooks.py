@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from knn_logits.capture.calls import Call, place
 from knn_logits.capture.compiled import forget_compiled
-from knn_logits.capture.forward import as_rows
+from knn_logits.capture.forward import as_rows, is_own_pass
 from knn_logits.capture.location import (
     KeyLocation,
     decoder_of,
@@ -112,7 +112,7 @@ class _Hooks:
     def on_model(
         self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        if kwargs is None or self.copied:
+        if kwargs is None or self.copied or is_own_pass():
             return
         ids = _argument(self.ids_name, self.model_names, args, kwargs)
         self.thread.outer_ids = ids if isinstance(ids, Tensor) else None
@@ -121,6 +121,8 @@ class _Hooks:
     def on_decoder(
         self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
+        if is_own_pass():
+            return
         thread = self.thread
         thread.open = None
         if kwargs is None or self.copied or (decoder.training and torch.is_grad_enabled()):
@@ -168,6 +170,8 @@ class _Hooks:
         self._take(output[0] if isinstance(output, (tuple, list)) else output)
 
     def _take(self, states: Any) -> None:
+        if is_own_pass():
+            return
         thread = self.thread
         window, thread.open = thread.open, None
         if window is None or not isinstance(states, Tensor):

@@ -11,6 +11,7 @@ import typer
 from knn_logits.cli import options
 from knn_logits.cli.common import (
     Bars,
+    bytes_of,
     in_bytes,
     in_time,
     interruptible,
@@ -22,6 +23,7 @@ from knn_logits.cli.common import (
     tell,
 )
 from knn_logits.cli.reading import Fields, Told, documents_of
+from knn_logits.cli.tried import say_tried, tried_as_json
 from knn_logits.config import (
     FEWEST_CALIBRATED,
     IndexConfig,
@@ -61,6 +63,8 @@ def build(
     key: options.Key = "ffn_input",
     index: options.Index = "auto",
     nprobe: options.Nprobe = None,
+    budget: options.Budget = None,
+    target_recall: options.TargetRecall = None,
     window: Annotated[
         int | None, typer.Option("--window", help="Number of tokens that the model sees at once.")
     ] = None,
@@ -91,6 +95,13 @@ def build(
     id_field: options.IdField = "id",
     title_field: options.TitleField = "title",
     encoding: options.Encoding = None,
+    keys: Annotated[
+        bool,
+        typer.Option(
+            "--keys/--no-keys",
+            help="Compute the keys now. Without, the model computes them when text needs them.",
+        ),
+    ] = True,
     keys_dtype: Annotated[
         str, typer.Option("--keys-dtype", help="Precision of the stored keys: float16 or float32.")
     ] = "float16",
@@ -136,6 +147,8 @@ def build(
         nprobe=nprobe,
         seed=seed,
         native=native_index,
+        budget=None if budget is None else bytes_of(budget),
+        target_recall=target_recall,
     )
     window_config = WindowConfig(window, stride)
     if out is None and not dry_run:
@@ -163,6 +176,7 @@ def build(
             "lmbda": lmbda,
             "temperature": temperature,
             "calibrate": calibrate,
+            "store_keys": keys,
             "keys_dtype": keys_dtype,
             "batch_tokens": batch_tokens,
             "threads": threads,
@@ -201,6 +215,8 @@ def build(
                 "index": manifest.index.factory,
                 "nprobe": manifest.index.nprobe,
                 "recall": recall.value if recall else 1.0,
+                "tried": tried_as_json(manifest.index),
+                "keys": keys,
                 "k": manifest.settings.k,
                 "lmbda": manifest.settings.lmbda,
                 "temperature": manifest.settings.temperature,
@@ -223,6 +239,8 @@ def _before(estimate: Estimate) -> str:
 
 def _needed(estimate: Estimate) -> str:
     """Says how much disk and memory the datastore needs, and how long a query takes."""
+    if not estimate.needs:
+        return f"{in_bytes(estimate.bytes)} of disk, keys on demand"
     first = estimate.needs[0]
     memory = in_bytes(max(first.memory, first.building_memory))
     query = "" if first.milliseconds is None else f", {first.milliseconds:.2g} ms a query"
@@ -231,6 +249,7 @@ def _needed(estimate: Estimate) -> str:
 
 def _print_dry_run(estimate: Estimate, loading: float, told: Told, *, json: bool) -> None:
     seconds = loading + (estimate.seconds or 0.0)
+    first = estimate.needs[0] if estimate.needs else None
     if json:
         print_json(
             {
@@ -239,9 +258,9 @@ def _print_dry_run(estimate: Estimate, loading: float, told: Told, *, json: bool
                 "entries": estimate.entries,
                 "bytes": estimate.bytes,
                 "seconds": round(seconds, 1),
-                "memory": estimate.needs[0].memory,
-                "building_memory": estimate.needs[0].building_memory,
-                "milliseconds": estimate.needs[0].milliseconds,
+                "memory": first.memory if first else None,
+                "building_memory": first.building_memory if first else None,
+                "milliseconds": first.milliseconds if first else None,
                 "skipped": len(told.skipped),
             }
         )
@@ -259,6 +278,7 @@ def _print_dry_run(estimate: Estimate, loading: float, told: Told, *, json: bool
 
 def _print_built(store: Datastore, told: Told, seconds: float, following: str) -> None:
     manifest = store.manifest
+    say_tried(manifest.index)
     recall = manifest.index.recall
     found = f", recall@{recall.at} {recall.value:.3f}" if recall else ""
     size = sum(record.bytes for record in manifest.files)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -284,6 +285,26 @@ def in_bytes(size: int) -> str:
         if size >= unit:
             return f"{size / unit:,.1f} {name}"
     return f"{size} bytes"
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def bytes_of(size: str) -> int:
+    """Reads a size such as 4GB, 500MB, 1.5GiB or 1000000.
+
+    Raises:
+        ConfigError: when it is no such size.
+    """
+    found = _SIZE.fullmatch(size.strip())
+    number = 0
+    if found is not None:
+        unit = 1024 if found[3] else 1000
+        power = " kmgt".index(found[2].lower() or " ")
+        number = int(float(found[1]) * unit**power)
+    if number < 1:
+        raise ConfigError(f"{size!r} is no size: give one such as 4GB or 500MB")
+    return number
 
 
 def in_time(seconds: float) -> str:

@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, print_json, say
+from knn_logits.cli.common import (
+    Bars,
+    bytes_of,
+    interruptible,
+    open_datastore,
+    prepare,
+    print_json,
+    say,
+)
+from knn_logits.cli.tried import say_tried, tried_as_json
 from knn_logits.config import IndexConfig, check_metric
 from knn_logits.errors import ConfigError
 
@@ -19,6 +28,8 @@ def index(
     index: options.Index = "auto",
     metric: options.Metric = None,
     nprobe: options.Nprobe = None,
+    budget: options.Budget = None,
+    target_recall: options.TargetRecall = None,
     threads: options.Threads = None,
     native_index: options.NativeIndex = False,
     suffixes: Annotated[
@@ -34,10 +45,11 @@ def index(
 ) -> None:
     """Replace the index of a datastore by one of another kind or metric, or make a suffix index."""
     if suffixes:
-        if index != "auto" or metric is not None or nprobe is not None or native_index:
+        others = (metric, nprobe, budget, target_recall)
+        if index != "auto" or native_index or any(one is not None for one in others):
             raise ConfigError(
-                "--suffixes makes only the index of the text: leave --index, --metric, --nprobe "
-                "and --native-index out"
+                "--suffixes makes only the index of the text: leave --index, --metric, --nprobe, "
+                "--budget, --target-recall and --native-index out"
             )
         _suffixes(store, json)
         return
@@ -47,6 +59,8 @@ def index(
         nprobe=nprobe,
         seed=seed,
         native=native_index,
+        budget=None if budget is None else bytes_of(budget),
+        target_recall=target_recall,
     )
     from knn_logits.building.indexing import build_index
     from knn_logits.datastore.hub_client import hub_name
@@ -67,9 +81,11 @@ def index(
                 "recall": record.recall.value if record.recall else 1.0,
                 "entries": len(done),
                 "seconds": round(seconds, 3),
+                "tried": tried_as_json(record),
             }
         )
         return
+    say_tried(record)
     found = f", recall@{record.recall.at} {record.recall.value:.3f}" if record.recall else ""
     say(f"{done.folder}: index {record.factory}{found} in {seconds:.0f} s")
 

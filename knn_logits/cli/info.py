@@ -81,7 +81,10 @@ def info(
         ("skipped", f"{manifest.skipped} documents" if manifest.skipped else None),
         ("model", f"{manifest.model.id} ({manifest.model.type}, {manifest.model.dtype})"),
         ("key", f"{manifest.key.module}:{manifest.key.side} ({manifest.key.name})"),
-        ("keys", f"{manifest.dim} numbers in {manifest.dtype}, {manifest.metric}"),
+        (
+            "keys",
+            f"{manifest.dim} numbers in {manifest.dtype}, {manifest.metric}" + _on_demand(manifest),
+        ),
         ("windows", f"{windows.window} tokens, stride {windows.stride}{joined}"),
         ("pairs", manifest.pairs),
         ("index", f"{manifest.index.factory}{probes}{found}"),
@@ -161,6 +164,16 @@ def _learned(record: LearnedRecord | None) -> str | None:
     return (
         f"the entries are rows, {record.rows:g} for each different token of {record.documents:,} "
         f"documents, learnt from {record.entries:,} {what}; no text is kept"
+    )
+
+
+def _on_demand(manifest: Manifest) -> str:
+    own = manifest.on_demand
+    if own is None:
+        return ""
+    return (
+        f"; none stored: computed for passages of {own.passage} entries, of which {own.found} are "
+        f"found every {own.every} tokens"
     )
 
 

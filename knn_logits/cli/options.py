@@ -159,6 +159,21 @@ Index = Annotated[
         help="Kind of index; FACTORY is a FAISS factory string such as IVF1024,SQ8.",
     ),
 ]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="SIZE",
+        help="The most that the index may take, such as 4GB: the kind that finds most is chosen.",
+    ),
+]
+TargetRecall = Annotated[
+    float | None,
+    typer.Option(
+        "--target-recall",
+        help="Take the smallest kind of index that finds this share of the true neighbors.",
+    ),
+]
 Window = Annotated[
     int | None, typer.Option("--window", help="Number of tokens that the model sees at once.")
 ]

@@ -49,7 +49,8 @@ def verify(
         if not damaged:
             try:
                 datastore = Datastore(folder, progress=bars)
-                open_index(datastore, native=native_index)
+                if manifest.on_demand is None:
+                    open_index(datastore, native=native_index)
                 stored_gate(datastore)
             except KNNLogitsError as error:
                 damaged = verification.damage(folder, manifest, bars) or [str(error)]

@@ -26,6 +26,7 @@ from knn_logits.datastore.records import (
     LearnedRecord,
     ModelRecord,
     NearRecord,
+    OnDemandRecord,
     PairsRecord,
     Record,
     SettingsRecord,
@@ -61,6 +62,7 @@ class Manifest(Record):
         near: What text like the datastore's finds in it; None if that is not known.
         infini_gram: Shares of the ∞-gram that were fitted to text; None if none were fitted.
         learned: How the rows of a learned memory were learnt; None for a datastore of text.
+        on_demand: How keys are made when they are needed; None where the keys are stored.
         license: Licence of the text, as given by its publisher.
         source: Where the text comes from, as given by its publisher.
     """
@@ -88,6 +90,7 @@ class Manifest(Record):
     near: NearRecord | None = None
     infini_gram: InfiniGramRecord | None = None
     learned: LearnedRecord | None = None
+    on_demand: OnDemandRecord | None = None
     license: str | None = None
     source: str | None = None
     files: tuple[FileRecord, ...] = Field(strict=False)
@@ -95,7 +98,7 @@ class Manifest(Record):
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = handler(self)
-        for name in ("writing", "near", "infini_gram", "learned"):
+        for name in ("writing", "near", "infini_gram", "learned", "on_demand"):
             if content[name] is None:  # earlier manifests do not have this field
                 del content[name]
         return content
@@ -225,6 +228,12 @@ def _check_files(path: Path, manifest: Manifest) -> None:
     if ("rows" in kinds) != (manifest.learned is not None) or {"rows", "keys"} <= set(kinds):
         raise DamagedError(
             f"{path} is neither a datastore of keys nor a memory of learned rows; build it again"
+        )
+    own, window = manifest.on_demand, manifest.windows.window
+    if own is not None and ("suffixes" not in kinds or own.passage + own.context > window):
+        raise DamagedError(
+            f"{path} names no suffix index for keys on demand, or passages longer than its window "
+            f"of {window} tokens; build it again"
         )
     removed = manifest.removed
     if list(removed) != sorted(set(removed)) or any(

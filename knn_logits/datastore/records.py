@@ -101,11 +101,30 @@ class RecallRecord(Record):
     queries: int = Field(ge=1)
 
 
+class TriedRecord(Record):
+    """What was measured of a kind of index on a sample of the keys.
+
+    Attributes:
+        factory: The FAISS factory string.
+        bytes: Size of such an index over all keys.
+        recall: The share of the true neighbors that it finds.
+        milliseconds: Time of a search for eight queries.
+        seconds: Estimated time to build it.
+    """
+
+    factory: str
+    bytes: int = Field(ge=0)
+    recall: float = Field(ge=0, le=1)
+    milliseconds: float = Field(ge=0)
+    seconds: float = Field(ge=0)
+
+
 class IndexRecord(Record):
     """The index: "exact" or a FAISS factory string, and what was measured on it.
 
     Attributes:
         native: Whether the index is stored in FAISS's own format. It is read only on request.
+        tried: The kinds that it was chosen among; None where it was not chosen by measurement.
     """
 
     factory: str
@@ -115,6 +134,14 @@ class IndexRecord(Record):
     train_size: int | None = Field(default=None, ge=1)
     nprobe: int | None = Field(default=None, ge=1)
     recall: RecallRecord | None = None
+    tried: tuple[TriedRecord, ...] | None = Field(default=None, strict=False, max_length=64)
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = handler(self)
+        if content["tried"] is None:  # earlier manifests do not have this field
+            del content["tried"]
+        return content
 
 
 class SettingsRecord(Record):
@@ -216,6 +243,26 @@ class LearnedRecord(Record):
     held_out: int = Field(ge=1, le=LARGEST_NUMBER)
     perplexity_lm: float = Field(ge=1)
     perplexity: float = Field(ge=1)
+
+
+class OnDemandRecord(Record):
+    """How keys are made on demand, for a datastore that stores none.
+
+    Attributes:
+        passage: Number of entries of a passage. Passages are found and computed as a whole.
+        context: Number of tokens that the model reads before the first state of a passage.
+        every: Passages are looked for again after so many tokens.
+        ends: So many ends of the text are looked up in the datastore's text each time.
+        found: The most passages that are found each time.
+        kept: So many of the latest results count. The search runs over all of their passages.
+    """
+
+    passage: int = Field(default=64, ge=1, le=1 << 20)
+    context: int = Field(default=64, ge=0, le=1 << 20)
+    every: int = Field(default=8, ge=1, le=1 << 20)
+    ends: int = Field(default=8, ge=1, le=1 << 10)
+    found: int = Field(default=8, ge=1, le=1 << 16)
+    kept: int = Field(default=32, ge=1, le=1 << 10)
 
 
 class FileRecord(Record):

@@ -239,7 +239,8 @@ def searched(
             if memory is None:
                 yield part, None
             else:
-                yield part, memory.retriever.search_some(part.states, _wanted(memory, part))
+                wanted = _wanted(memory, part)
+                yield part, memory.retriever.search_some(part.states, wanted, part.prefixes)
 
 
 def _score_text(

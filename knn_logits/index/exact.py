@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -28,21 +28,46 @@ class ExactIndex:
         keys: float32 [size, dim].
         metric: How vectors are compared.
         device: The device that stores and compares the keys.
+        center: What keys are stored relative to for "l2", float32 [dim]; None takes their mean.
     """
 
-    def __init__(self, keys: Tensor, metric: Metric, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        keys: Tensor,
+        metric: Metric,
+        device: torch.device | str = "cpu",
+        center: Tensor | None = None,
+    ) -> None:
         self.metric: Metric = metric
         self.size, self.dim = int(keys.shape[0]), int(keys.shape[1])
         keys = keys.to(device=device, dtype=torch.float32)
         self._mean = torch.zeros(self.dim, dtype=torch.float32, device=keys.device)
         if metric == "l2" and self.size:
-            self._mean = keys.mean(dim=0)
+            self._mean = keys.mean(dim=0) if center is None else center.to(keys)
             keys = keys - self._mean
         elif metric == "cosine":
             keys = normalised(keys)
         self._keys = keys
         self._norms = keys.square().sum(dim=-1) if metric == "l2" else None
         self._ids: Tensor | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[ExactIndex]) -> ExactIndex:
+        """Joins indexes with the same center into one. The ids count through all of them."""
+        found = cls.__new__(cls)
+        first = parts[0]
+        found.metric, found.dim, found._mean = first.metric, first.dim, first._mean
+        found._keys = torch.cat([one._keys for one in parts])
+        found.size = len(found._keys)
+        norms = [one._norms for one in parts if one._norms is not None]
+        found._norms = torch.cat(norms) if norms else None
+        found._ids = None
+        return found
+
+    @property
+    def bytes(self) -> int:
+        """Size of the keys in memory."""
+        return self._keys.nbytes
 
     @classmethod
     def from_batches(

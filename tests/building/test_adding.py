@@ -250,7 +250,7 @@ def stopping(at):
 
 
 def test_an_interrupted_addition_goes_on(model, tokenizer, make, monkeypatch, caplog):
-    monkeypatch.setattr("knn_logits.building.keys._BUFFER_BYTES", 1024)
+    monkeypatch.setattr("knn_logits.capture.keys._BUFFER_BYTES", 1024)
     settings = {"batch_tokens": 64, "index": IndexConfig("IVF4,SQ8")}
     stores = [make(name, DOCUMENTS[:8], **settings) for name in ("a", "b")]
     more = {"batch_tokens": 64, "shard_bytes": 4096}
@@ -272,7 +272,7 @@ def test_an_interrupted_addition_goes_on(model, tokenizer, make, monkeypatch, ca
 
 
 def test_an_addition_can_be_given_up(model, tokenizer, make, monkeypatch):
-    monkeypatch.setattr("knn_logits.building.keys._BUFFER_BYTES", 1024)
+    monkeypatch.setattr("knn_logits.capture.keys._BUFFER_BYTES", 1024)
     store = make("s", DOCUMENTS[:8])
     before = contents(store.folder)
     with pytest.raises(Stop):

@@ -9,7 +9,7 @@ from conftest import TEXTS
 from folders import hashes
 
 from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
-from knn_logits.building.keys import windows_batch
+from knn_logits.capture.keys import windows_batch
 from knn_logits.compatibility import CANARY_KEYS, CANARY_TOKENS, canary_tokens
 from knn_logits.datastore import layout
 from knn_logits.windows import TextWindow
@@ -280,7 +280,7 @@ def test_batches_of_one_size_give_the_same_bytes(model, tokenizer, tmp_path, fac
 def test_the_size_of_shards_of_windows_does_not_change_the_keys(
     model, tokenizer, store, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("knn_logits.building.keys._BUFFER_BYTES", 4096)
+    monkeypatch.setattr("knn_logits.capture.keys._BUFFER_BYTES", 4096)
     seen = []
     again = build_datastore(
         model,

@@ -224,7 +224,7 @@ class Stop(Exception):
 def test_a_stopped_call_goes_on_and_another_text_begins_again(
     sync, store, monkeypatch, caplog, tokenizer
 ):
-    monkeypatch.setattr("knn_logits.building.keys._BUFFER_BYTES", 1024)
+    monkeypatch.setattr("knn_logits.capture.keys._BUFFER_BYTES", 1024)
     texts = {**FIRST, "b.txt": TEXTS[6] * 3, "g.txt": TEXTS[7] * 3}
     small = {"batch_tokens": 32, "shard_bytes": 2048}
 
@@ -244,7 +244,7 @@ def test_a_stopped_call_goes_on_and_another_text_begins_again(
 
 
 def test_keys_of_a_stopped_call_are_not_computed_again(sync, monkeypatch, caplog):
-    monkeypatch.setattr("knn_logits.building.keys._BUFFER_BYTES", 1024)
+    monkeypatch.setattr("knn_logits.capture.keys._BUFFER_BYTES", 1024)
     texts = {**FIRST, "b.txt": TEXTS[6] * 3, "g.txt": TEXTS[7] * 3}
     small = {"batch_tokens": 32, "shard_bytes": 2048}
 

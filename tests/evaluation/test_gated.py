@@ -106,9 +106,9 @@ def test_what_is_skipped_is_not_searched(model, tokenizer, store, monkeypatch):
     asked = []
     search = Retriever.search
 
-    def counting(self, queries):
+    def counting(self, queries, texts=None):
         asked.append(len(queries))
-        return search(self, queries)
+        return search(self, queries, texts)
 
     monkeypatch.setattr(Retriever, "search", counting)
     gate = ConfidenceSkip(CURVE, 0.045)

@@ -201,7 +201,7 @@ def test_no_neighbor_leaves_the_models_probability(model, tokenizer, store):
         def __init__(self):
             self.metric, self.config = "l2", knn_logits.KNNConfig()
 
-        def search(self, queries):
+        def search(self, queries, texts=None):
             return knn_logits.Neighbors.nothing(len(queries))
 
     bench = open_bench(model, tokenizer, store, window=WindowConfig(32, 16))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index
-from knn_logits.building.keys import compute_keys
 from knn_logits.building.spread import KeyWorker, Task, cut
+from knn_logits.capture.keys import compute_keys
 from knn_logits.capture.location import find_key
 from knn_logits.compatibility import CANARY_KEYS, CANARY_TOKENS
 from knn_logits.errors import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
-from knn_logits.capture.forward import input_device, key_states, windows_batch
+from knn_logits.capture.forward import evaluating, input_device, key_states, windows_batch
 from knn_logits.capture.location import KeyLocation
 from knn_logits.errors import ModelError
 from knn_logits.windows import TextWindow, batches
@@ -27,6 +27,55 @@ Sources = Callable[[Sequence[int]], list[Array]]
 def default_batch_tokens(device: torch.device) -> int:
     """The number of tokens in a batch that a device works through quickly."""
     return _BATCH_TOKENS.get(device.type, 8192)
+
+
+@dataclass(frozen=True, eq=False)
+class KeySource:
+    """A model that computes keys where a datastore stores none.
+
+    Attributes:
+        model: A causal language model.
+        location: Where the key is.
+    """
+
+    model: nn.Module
+    location: KeyLocation
+
+    def keys(
+        self, tokens: Array, windows: Sequence[TextWindow], *, dim: int, dtype: str
+    ) -> list[Array]:
+        """Computes the keys of some windows of a text.
+
+        Args:
+            tokens: int32, the text.
+            windows: The windows, in any order.
+            dim: Length of a key.
+            dtype: "float16" or "float32", the keys' precision.
+
+        Returns:
+            The keys of each window, [entries of the window, dim].
+
+        Raises:
+            ModelError: when a key is not finite, or too large for float16.
+        """
+        ends = np.cumsum([window.entries for window in windows]).tolist()
+        first = [0, *ends[:-1]]
+        numbered = [
+            replace(window, first_entry=entry) for window, entry in zip(windows, first, strict=True)
+        ]
+        with evaluating(self.model):
+            parts = compute_keys(
+                self.model,
+                self.location,
+                tokens,
+                numbered,
+                dim=dim,
+                dtype=dtype,
+                batch_tokens=default_batch_tokens(input_device(self.model)),
+            )
+            keys = np.concatenate(list(parts))
+        # A copy lets a window be dropped while others are kept.
+        return [keys[a:b].copy() for a, b in zip(first, ends, strict=True)]
 
 
 def compute_keys(
