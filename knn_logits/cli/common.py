@@ -210,6 +210,19 @@ def open_datastore(name: str, *, keys: bool = False) -> Datastore:
         return store
 
 
+def check_trace_files(save: str | None, html: str | None) -> None:
+    """Refuses files of --save and --html that cannot be written, before anything is computed.
+
+    Raises:
+        StorageError: when a file cannot be written.
+    """
+    from knn_logits.evaluation.figures import check_writable
+
+    for path in (save, html):
+        if path is not None:
+            check_writable(path, folder=False)
+
+
 def keep_trace(trace: Any, save: str | None, html: str | None) -> None:
     """Writes a trace to the files that --save and --html name.
 
@@ -221,11 +234,22 @@ def keep_trace(trace: Any, save: str | None, html: str | None) -> None:
             continue
         try:
             write(path)
-        except OSError as error:
-            raise StorageError(
-                f"{path} cannot be written ({error.strerror}): give another file"
-            ) from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StorageError(f"{path} cannot be written ({reason}): give another file") from error
         tell(f"written: {path}", style=None)
+
+
+@contextmanager
+def keeping_trace(trace: Any, save: str | None, html: str | None) -> Iterator[None]:
+    """Does what `keep_trace` does after the answer has been printed.
+
+    Neither a file that cannot be written nor a pipe that was closed takes the other's work away.
+    """
+    try:
+        yield
+    finally:
+        keep_trace(trace, save, html)
 
 
 def print_json(content: dict[str, Any]) -> None:
