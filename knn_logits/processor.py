@@ -378,6 +378,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                     beams,
                     tokenizer,
                     self.memory.retriever.locate,
+                    self.memory.name_of,
                     max_neighbors=max_neighbors,
                     pad=pad_token_id,
                     near_within=self.memory.near_within,
