@@ -16,6 +16,7 @@ from knn_logits.config import (
     KNNConfig,
     WindowConfig,
     check_threads,
+    index_config,
     whole_number,
 )
 from knn_logits.datastore.records import WindowRecord
@@ -50,7 +51,7 @@ def planned(
     source_prefix: str,
     source_lang: str | None,
     target_lang: str | None,
-    index: IndexConfig | None,
+    index: IndexConfig | str | None,
     k: int | None,
     lmbda: float | None,
     temperature: float | None,
@@ -97,4 +98,4 @@ def planned(
         batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
         pairs=pairs,
     )
-    return BuildPlan(keys, index or IndexConfig(), settings)
+    return BuildPlan(keys, index_config(index), settings)
