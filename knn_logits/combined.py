@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -63,6 +64,37 @@ def open_stores(datastores: Stores) -> list[Datastore]:
                     f"their {name} differs ({mine}, {theirs}): give datastores built alike"
                 )
     return stores
+
+
+def distinct_names(stores: Sequence[Datastore]) -> list[str]:
+    """Names datastores so that no two of them have the same name.
+
+    A name that two datastores share is made longer: by the folders that hold them, or by the
+    revision on the Hub. What is still the same gets a number, such as "manuals#2".
+
+    Args:
+        stores: The datastores. One that is given twice has one name.
+    """
+    own = {store.folder.resolve(): store for store in stores}
+    found = {folder: store.name for folder, store in own.items()}
+    for depth in range(2, max(len(folder.parts) for folder in own)):
+        common = {name for name, number in Counter(found.values()).items() if number > 1}
+        for folder, store in own.items():
+            if found[folder] in common:
+                found[folder] = _longer_name(store, depth)
+    names: dict[int, str] = {}
+    for store in stores:
+        title, number = found[store.folder.resolve()], 2
+        while id(store) not in names and title in names.values():
+            title, number = f"{found[store.folder.resolve()]}#{number}", number + 1
+        names.setdefault(id(store), title)
+    return [names[id(store)] for store in stores]
+
+
+def _longer_name(store: Datastore, depth: int) -> str:
+    if store.revision is not None:
+        return f"{store.name}@{store.revision[:12]}"
+    return "/".join(store.folder.resolve().parts[-depth:])
 
 
 def open_retriever(
@@ -137,6 +169,8 @@ class CombinedRetriever(Retriever):
         self.metric: Metric = first.metric
         total = sum(weights) if weights is not None else 1.0
         self.weights = [one / total for one in weights] if weights is not None else None
+        # A datastore without any share votes for nothing, whatever it finds.
+        self._shares = self.weights or [1.0] * len(self.retrievers)
         sizes = [len(one.store) for one in retrievers]
         self._first = [0, *itertools.accumulate(sizes)]
 
@@ -196,7 +230,10 @@ class CombinedRetriever(Retriever):
             torch.cat(ids, dim=-1),
             torch.cat([one.distances for one in found], dim=-1),
             torch.cat([one.values for one in found], dim=-1),
-            every_row=any(one.every_row for one in found),
+            every_row=any(
+                one.every_row and share > 0.0
+                for one, share in zip(found, self._shares, strict=True)
+            ),
             searched=_any_searched(found),
             bonus=bonuses(found, dim=-1),
         )

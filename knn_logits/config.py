@@ -272,6 +272,21 @@ class IndexConfig:
         return self.budget is not None or self.target_recall is not None
 
 
+def index_config(given: IndexConfig | str | None) -> IndexConfig:
+    """Returns the given index's settings; a string is a factory, and None takes the defaults.
+
+    Raises:
+        ConfigError: when it is something else.
+    """
+    if given is None or isinstance(given, str):
+        return IndexConfig() if given is None else IndexConfig(given)
+    if not isinstance(given, IndexConfig):
+        raise ConfigError(
+            f"index must be an IndexConfig such as IndexConfig('exact'), not {given!r}"
+        )
+    return given
+
+
 @dataclass(frozen=True)
 class WindowConfig:
     """How a document longer than the model's context is cut.

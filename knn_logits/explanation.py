@@ -181,6 +181,7 @@ def _traced(
                     float(chosen[place]),
                     tokenizer,
                     memory.retriever.locate,
+                    memory.name_of,
                     max_neighbors,
                     around=(all_ids[: first + place], all_ids[first + place + 1 :]),
                     likeliest=(likeliest[place], best[place]),

@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 
 from knn_logits.capture.forward import input_device
 from knn_logits.capture.keys import KeySource
-from knn_logits.combined import Stores, open_retriever, open_stores
+from knn_logits.combined import Stores, distinct_names, open_retriever, open_stores
 from knn_logits.compatibility import check_model, locate_key
 from knn_logits.config import KNNConfig, Metric, SearchSettings, check_threads
 from knn_logits.datastore.store import Datastore
@@ -268,6 +268,15 @@ class Memory:
         return Vote(
             neighbors, votes, lmbda, log_p_lm, every_row=every_row, near_within=self.near_within
         )
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the datastores in a trace, in their order. No two of them are the same."""
+        return tuple(distinct_names(self.stores))
+
+    def name_of(self, store: Datastore) -> str:
+        """Returns the name of one of the datastores in a trace."""
+        return next(name for one, name in zip(self.stores, self.names, strict=True) if one is store)
 
     @cached_property
     def near_within(self) -> tuple[Metric, float] | None:

@@ -158,8 +158,10 @@ class KNNLogitsProcessor(LogitsProcessor):
             self._current.passes = loop.passes
             return output
         output = model.generate(**settings)
-        prompt: Any = None if model.config.is_encoder_decoder else ids
-        before = 1 if prompt is None else prompt.shape[1]
+        # Embeddings alone are not part of the result, and a text without a prompt has one token.
+        before = 0 if settings.get("inputs_embeds") is not None else 1
+        if ids is not None and not model.config.is_encoder_decoder:
+            before = ids.shape[1]
         self._current.passes = getattr(output, "sequences", output).shape[1] - before - 1
         return output
 
@@ -199,8 +201,9 @@ class KNNLogitsProcessor(LogitsProcessor):
         call = Call.now()
         found = self._capture.find(input_ids, call)
         if found is None:
-            if not call.drafts:
-                self._warn()
+            if not call.drafts and not self._warned:
+                logger.warning(_NO_PASS)
+                self._warned = True
             return scores
         with full_precision(scores.device):
             return self._mixed(call, *found, input_ids, scores)
@@ -222,12 +225,6 @@ class KNNLogitsProcessor(LogitsProcessor):
                 recording.states = self._capture.states(window, first)[:, : position - first]
             self._note(recording, input_ids, vote, call.going_on)
         return mixed
-
-    def _warn(self) -> None:
-        """Warns once that nothing is mixed in."""
-        if not self._warned:
-            self._warned = True
-            logger.warning(_NO_PASS)
 
     def _follow(self, call: Call, window: Window, input_ids: Tensor) -> None:
         """Notices where a generation begins, and then drops what an earlier one left."""
@@ -378,6 +375,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                     beams,
                     tokenizer,
                     self.memory.retriever.locate,
+                    self.memory.name_of,
                     max_neighbors=max_neighbors,
                     pad=pad_token_id,
                     near_within=self.memory.near_within,

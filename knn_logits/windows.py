@@ -78,6 +78,10 @@ def resolve(config: WindowConfig, context_length: int | None) -> tuple[int, int]
     Raises:
         ConfigError: when the model cannot read so many tokens at once.
     """
+    if not isinstance(config, WindowConfig):
+        raise ConfigError(
+            f"window must be a WindowConfig such as WindowConfig(512), not {config!r}"
+        )
     window = config.window or min(context_length or _LARGEST_DEFAULT, _LARGEST_DEFAULT)
     if context_length is not None and window > context_length:
         raise ConfigError(

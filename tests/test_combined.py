@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from knn_logits import (
     ConfigError,
     Datastore,
+    Document,
     IndexConfig,
     KNNConfig,
     KNNLogitsProcessor,
@@ -23,7 +24,7 @@ from knn_logits import (
     explain,
     remove_documents,
 )
-from knn_logits.combined import CombinedRetriever, open_retriever, open_stores
+from knn_logits.combined import CombinedRetriever, distinct_names, open_retriever, open_stores
 from knn_logits.distribution import shared_weights
 from knn_logits.retrieval import Retriever
 
@@ -231,3 +232,60 @@ def test_kinds_of_index_may_differ(model, tokenizer, halves, tmp_path):
     exact, _ = generated(model, tokenizer, halves)
     mixed, _ = generated(model, tokenizer, [halves[0], indexed])
     assert exact.tolist() == mixed.tolist()
+
+
+def test_a_share_of_nothing_is_no_vote(tmp_path, model, tokenizer):
+    """All weight is on a datastore that finds nothing, so the model speaks alone."""
+    texts = [[Document(text, f"{name}{n}") for n, text in enumerate(TEXTS[:2])] for name in "ab"]
+    parts = [
+        build_datastore(model, tokenizer, some, tmp_path / str(n), window=WindowConfig(64, 32))
+        for n, some in enumerate(texts)
+    ]
+    for retomaton in (False, True):
+        settings = {"weights": [1, 0], "exclude": ["a0", "a1"], "retomaton": retomaton}
+        _, tokens = generated(model, tokenizer, parts, **settings)
+        assert {one.lmbda for one in tokens} == {0.0}
+        inputs = tokenizer("The harbour crane", return_tensors="pt")
+        with KNNLogitsProcessor(model, parts, lmbda=0.5, **settings) as knn:
+            output = model.generate(
+                **inputs,
+                max_new_tokens=3,
+                logits_processor=[knn],
+                output_scores=True,
+                return_dict_in_generate=True,
+            )
+        for one in output.scores:
+            assert float(one.exp().sum()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_names_differ(tmp_path):
+    same = [make_store(tmp_path / n / "docs", DOCUMENTS[:2], KEYS[:16]) for n in ("a", "b")]
+    other = make_store(tmp_path / "manual", DOCUMENTS[:2], KEYS[:16])
+    assert distinct_names([other, same[0]]) == ["manual", "docs"]
+    assert distinct_names([*same, other]) == ["a/docs", "b/docs", "manual"]
+    assert distinct_names([other, other]) == ["manual", "manual"]
+    again = Datastore(other.folder)
+    assert distinct_names([other, again]) == ["manual", "manual#2"]
+
+
+def test_a_trace_tells_folders_of_one_name_apart(tmp_path, model, tokenizer, halves):
+    import shutil
+
+    copies = [
+        Datastore(shutil.copytree(one.folder, tmp_path / name / "docs"))
+        for one, name in zip(halves, "ab", strict=True)
+    ]
+    _, tokens = generated(model, tokenizer, copies)
+    _, expected = generated(model, tokenizer, halves)
+    names = {"first": "a/docs", "second": "b/docs"}
+    for one, other in zip(tokens, expected, strict=True):
+        assert [n.store for n in one.neighbors] == [names[n.store] for n in other.neighbors]
+        assert [d.store for d in one.documents] == [names[d.store] for d in other.documents]
+    trace = explain(model, tokenizer, copies, TEXTS[5], lmbda=0.5)
+    found = {(one.store, one.document) for one in trace[0].documents}
+    assert {store for store, _ in found} == {"a/docs", "b/docs"}
+    shuffled = " ".join(TEXTS[5].split()[::-1])
+    tokens = explain(model, tokenizer, copies, shuffled, lmbda=0.5)[0].tokens
+    by_memory = [one.by_memory.document.store for one in tokens if one.by_memory]
+    assert by_memory
+    assert set(by_memory) <= {"a/docs", "b/docs"}

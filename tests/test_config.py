@@ -10,8 +10,10 @@ from knn_logits.config import (
     WindowConfig,
     check_metric,
     check_threads,
+    index_config,
 )
 from knn_logits.errors import ConfigError, KNNLogitsError
+from knn_logits.windows import resolve
 
 NAN, INF = math.nan, math.inf
 NOT_WHOLE = [True, False, 1.0, 2.5, NAN, INF, -INF, "3", [1]]
@@ -144,3 +146,12 @@ def test_threads_that_cannot_be_started_are_refused(value):
         check_threads(value)
     check_threads(None)
     check_threads(np.int64(4))
+
+
+def test_an_index_may_be_named_by_its_factory():
+    assert index_config("exact") == IndexConfig("exact")
+    assert index_config(None) == IndexConfig()
+    with pytest.raises(ConfigError, match="must be an IndexConfig"):
+        index_config(4)
+    with pytest.raises(ConfigError, match="must be a WindowConfig"):
+        resolve(64, 128)

@@ -251,12 +251,28 @@ def test_shares_of_what_is_written_sum_to_one(model, tokenizer, texts, retomaton
             token.lmbda * token.p_knn + (1 - token.lmbda) * token.p_lm, abs=1e-5
         )
         for one in token.neighbors:
-            kinds.add(one.matched is None)
-            assert (one.distance is None) == (one.matched is not None)
+            found = {"key": one.distance, "text": one.matched}
+            kinds |= {kind for kind, number in found.items() if number is not None}
+            assert one.distance is not None or one.matched is not None
             if one.matched and one.matched > 3:
                 before = trace[0].prompt + trace[0].text
                 assert one.before[-8:] in before
-    assert kinds == {False, True}
+    assert kinds == {"key", "text"}
+
+
+def test_an_entry_that_is_found_both_ways_is_listed_once(model, tokenizer, texts):
+    settings = {"k": 64, "lmbda": 0.5, "temperature": 10.0}
+    trace = explain(
+        model, tokenizer, texts, TEXTS[0], infini_gram=0.4, max_neighbors=2000, **settings
+    )
+    both = 0
+    for token in trace[0].tokens:
+        entries = [one.entry for one in token.neighbors]
+        assert len(entries) == len(set(entries))
+        assert sum(one.influence for one in token.neighbors) == pytest.approx(token.influence)
+        assert sum(one.weight for one in token.neighbors) == pytest.approx(token.p_knn)
+        both += sum(one.distance is not None and one.matched is not None for one in token.neighbors)
+    assert both > 10
 
 
 def test_explained_as_it_was_written(model, tokenizer, texts):

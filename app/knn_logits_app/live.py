@@ -177,7 +177,8 @@ def _documents(
         numbers[places] = len(shown) + which
         for row in known.tolist():
             record = store.documents[row].shown
-            name = names.get(store.name, store.name)
+            named = memory.name_of(store)
+            name = names.get(named, named)
             shown.append(Shown(name, record.id, record.title, record.uri))
     return shown, numbers
 

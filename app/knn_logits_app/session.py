@@ -23,6 +23,7 @@ from knn_logits import (
     KNNLogitsProcessor,
     LimitError,
     Limits,
+    Memory,
     Pieces,
     Trace,
     explain,
@@ -298,7 +299,7 @@ class Session:
             # The text is shown at once, since the trace takes a moment longer.
             tell(answer)
             trace = knn.trace(output, tokenizer, max_neighbors=wanted.lookup.max_neighbors)
-            names = _names(stores, wanted.lookup)
+            names = _names(knn.memory, wanted.lookup)
             trace = words_only(Trace([named(trace[0], names)]), reading.silent)
             packed = live.packed(texts(tokenizer, reading.silent, END), names)
             tell(replace(answer, done=True, trace=trace, live=packed))
@@ -337,7 +338,7 @@ class Session:
             candidates=CANDIDATES,
             on_vote=live.add,
         )
-        names = _names(stores, lookup)
+        names = _names(memory, lookup)
         trace = words_only(Trace([named(trace[0], names)]), reading.silent)
         words: list[Piece] = []
         for token in trace[0].tokens:
@@ -356,9 +357,9 @@ class Session:
         )
 
 
-def _names(stores: list[Datastore], lookup: Lookup) -> dict[str, str]:
-    """The datastores' names on the page, by their own."""
-    return {store.name: name for store, name in zip(stores, lookup.stores, strict=True)}
+def _names(memory: Memory, lookup: Lookup) -> dict[str, str]:
+    """The names of the datastores on the page, by their names in a trace."""
+    return dict(zip(memory.names, lookup.stores, strict=True))
 
 
 def friendly(error: BaseException) -> str:

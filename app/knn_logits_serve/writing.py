@@ -113,7 +113,7 @@ def _write_one(
     trace = None
     if knn is not None and not deadline.cancelled:
         trace = knn.trace(output, tokenizer, max_neighbors=PASSAGES)[0]
-        names = {served.stores[one].name: one for one in asked.stores}
+        names = dict(zip(knn.memory.names, asked.stores, strict=True))
         words = [one for one in trace.tokens if one.token_id not in served.silent]
         trace = named(replace(trace, tokens=words), names)
     text = "".join(said)

@@ -73,7 +73,7 @@ def estimate_build(
     source_prefix: str = "",
     source_lang: str | None = None,
     target_lang: str | None = None,
-    index: IndexConfig | None = None,
+    index: IndexConfig | str | None = None,
     k: int | None = None,
     lmbda: float | None = None,
     temperature: float | None = None,

@@ -17,7 +17,7 @@ from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import measured
 from knn_logits.building.writing import choose_writing
 from knn_logits.compatibility import CANARY_KEYS
-from knn_logits.config import IndexConfig, Metric, check_threads
+from knn_logits.config import IndexConfig, Metric, check_threads, index_config
 from knn_logits.datastore import layout, verification
 from knn_logits.datastore.files import write_arrays, write_bytes
 from knn_logits.datastore.job import Job, begin
@@ -42,7 +42,7 @@ _NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 def build_index(
     store: Datastore | str | os.PathLike[str],
-    index: IndexConfig | None = None,
+    index: IndexConfig | str | None = None,
     *,
     threads: int | None = None,
     progress: Progress = no_progress,
@@ -51,7 +51,8 @@ def build_index(
 
     Args:
         store: A datastore with its keys, or its folder. Its old index may be missing or damaged.
-        index: What kind of index to build; "auto" chooses by the number of entries.
+        index: What kind of index to build, or its factory string; "auto" chooses by the number of
+            entries.
         threads: OpenMP threads; None leaves the choice to FAISS.
         progress: A callback that is told how far the work is.
 
@@ -63,7 +64,7 @@ def build_index(
         DatastoreError: when the datastore has no keys.
         BusyError: when another process is writing the datastore.
     """
-    index = index or IndexConfig()
+    index = index_config(index)
     check_threads(threads)
     if not isinstance(store, Datastore):
         store = without_index(Path(store))

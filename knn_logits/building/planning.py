@@ -16,6 +16,7 @@ from knn_logits.config import (
     KNNConfig,
     WindowConfig,
     check_threads,
+    index_config,
     whole_number,
 )
 from knn_logits.datastore.records import OnDemandRecord, WindowRecord
@@ -59,7 +60,7 @@ def planned(
     source_prefix: str,
     source_lang: str | None,
     target_lang: str | None,
-    index: IndexConfig | None,
+    index: IndexConfig | str | None,
     k: int | None,
     lmbda: float | None,
     temperature: float | None,
@@ -107,7 +108,7 @@ def planned(
         batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
         pairs=pairs,
     )
-    index = index or IndexConfig()
+    index = index_config(index)
     if store_keys:
         return BuildPlan(keys, index, settings)
     _check_on_demand(index, keys)

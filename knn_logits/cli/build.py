@@ -11,9 +11,6 @@ import typer
 from knn_logits.cli import options
 from knn_logits.cli.common import (
     Bars,
-    bytes_of,
-    in_bytes,
-    in_time,
     interruptible,
     load_model,
     prepare,
@@ -24,6 +21,7 @@ from knn_logits.cli.common import (
 )
 from knn_logits.cli.reading import Fields, Told, documents_of
 from knn_logits.cli.tried import say_tried, tried_as_json
+from knn_logits.cli.units import bytes_of, in_bytes, in_time
 from knn_logits.config import (
     FEWEST_CALIBRATED,
     IndexConfig,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 from dataclasses import dataclass, field
@@ -81,7 +82,13 @@ class Chat:
         if not line.strip():
             return True
         if not line.startswith("/"):
-            self.answer(line)
+            before = list(self.messages)
+            try:
+                self.answer(line)
+            except BaseException:
+                # A message without its answer would stand in the way of every later one.
+                self.messages = before
+                raise
             return True
         name, *arguments = _words(line[1:]) or [""]
         if name in ("quit", "exit", "q"):
@@ -102,6 +109,8 @@ class Chat:
         from knn_logits.text.pairs import context_length
 
         ids = self._ids(prompt)
+        if not ids.shape[1]:
+            raise ConfigError("the text has no token for this model: type another text")
         room = context_length(self.model)
         tokens = self.tokens if room is None else min(self.tokens, room - ids.shape[1])
         if tokens < 1:
@@ -242,7 +251,7 @@ def _chosen(sequence: SequenceTrace, wanted: str) -> list[Any]:
     from knn_logits.trace.sources import words_of
 
     words = [one for one in words_of(sequence.tokens) if "".join(t.token for t in one).strip()]
-    if wanted.isdigit():
+    if wanted.isdecimal():
         if not 1 <= int(wanted) <= len(words):
             raise ConfigError(f"the answer has {len(words)} words, and no word {wanted}")
         return words[int(wanted) - 1]
@@ -324,6 +333,9 @@ def chat(
 def _converse(talk: Chat) -> None:
     if sys.stdin.isatty():
         import readline  # noqa: F401  # gives `input` its history
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # A strict stream would end the conversation at a wrong byte.
+        sys.stdin.reconfigure(errors="surrogateescape")
     while True:
         try:
             line = input("> " if sys.stdin.isatty() else "")
@@ -333,10 +345,13 @@ def _converse(talk: Chat) -> None:
             say()
             continue
         try:
+            line.encode("utf-8")
             if not talk.take(line):
                 return
         except KeyboardInterrupt:
             say()
             tell("the answer was stopped", style=None)
+        except UnicodeEncodeError:
+            tell("the line is not UTF-8, so it was passed over: convert it first")
         except KNNLogitsError as error:
             tell(str(error))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -211,6 +210,19 @@ def open_datastore(name: str, *, keys: bool = False) -> Datastore:
         return store
 
 
+def check_trace_files(save: str | None, html: str | None) -> None:
+    """Refuses files of --save and --html that cannot be written, before anything is computed.
+
+    Raises:
+        StorageError: when a file cannot be written.
+    """
+    from knn_logits.evaluation.figures import check_writable
+
+    for path in (save, html):
+        if path is not None:
+            check_writable(path, folder=False)
+
+
 def keep_trace(trace: Any, save: str | None, html: str | None) -> None:
     """Writes a trace to the files that --save and --html name.
 
@@ -222,11 +234,22 @@ def keep_trace(trace: Any, save: str | None, html: str | None) -> None:
             continue
         try:
             write(path)
-        except OSError as error:
-            raise StorageError(
-                f"{path} cannot be written ({error.strerror}): give another file"
-            ) from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StorageError(f"{path} cannot be written ({reason}): give another file") from error
         tell(f"written: {path}", style=None)
+
+
+@contextmanager
+def keeping_trace(trace: Any, save: str | None, html: str | None) -> Iterator[None]:
+    """Does what `keep_trace` does after the answer has been printed.
+
+    Neither a file that cannot be written nor a pipe that was closed takes the other's work away.
+    """
+    try:
+        yield
+    finally:
+        keep_trace(trace, save, html)
 
 
 def print_json(content: dict[str, Any]) -> None:
@@ -277,44 +300,6 @@ def stdout_table(table: Any) -> None:
         lines.print(table)
     for line in held.get().rstrip("\n").splitlines():
         say(line.rstrip())
-
-
-def in_bytes(size: int) -> str:
-    """Formats a size for people: 512 bytes, 3.1 MB."""
-    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if size >= unit:
-            return f"{size / unit:,.1f} {name}"
-    return f"{size} bytes"
-
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-
-
-def bytes_of(size: str) -> int:
-    """Reads a size such as 4GB, 500MB, 1.5GiB or 1000000.
-
-    Raises:
-        ConfigError: when it is no such size.
-    """
-    found = _SIZE.fullmatch(size.strip())
-    number = 0
-    if found is not None:
-        unit = 1024 if found[3] else 1000
-        power = " kmgt".index(found[2].lower() or " ")
-        number = int(float(found[1]) * unit**power)
-    if number < 1:
-        raise ConfigError(f"{size!r} is no size: give one such as 4GB or 500MB")
-    return number
-
-
-def in_time(seconds: float) -> str:
-    """Formats a time for people: 4 s, 12 min, 3.5 h, 9 days."""
-    if seconds < 100:
-        return f"{max(1.0, seconds):.0f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 100 else f"{hours / 24:,.0f} days"
 
 
 class _Steps(MofNCompleteColumn):

@@ -12,8 +12,6 @@ import typer
 from knn_logits.cli import options
 from knn_logits.cli.common import (
     Bars,
-    in_bytes,
-    in_time,
     interruptible,
     load_model,
     open_datastore,
@@ -22,6 +20,7 @@ from knn_logits.cli.common import (
     say,
 )
 from knn_logits.cli.reading import Fields, Told, documents_of
+from knn_logits.cli.units import in_bytes, in_time
 from knn_logits.config import WindowConfig
 from knn_logits.datastore.layout import MANIFEST
 

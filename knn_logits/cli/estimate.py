@@ -12,8 +12,6 @@ from rich.table import Table
 from knn_logits.cli import options
 from knn_logits.cli.common import (
     Bars,
-    in_bytes,
-    in_time,
     interruptible,
     load_model,
     prepare,
@@ -23,6 +21,7 @@ from knn_logits.cli.common import (
     stdout_table,
 )
 from knn_logits.cli.reading import Fields, Told, documents_of
+from knn_logits.cli.units import in_bytes, in_time
 from knn_logits.config import IndexConfig, WindowConfig, check_metric
 from knn_logits.errors import ConfigError
 

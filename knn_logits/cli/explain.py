@@ -8,8 +8,9 @@ import typer
 
 from knn_logits.cli import options
 from knn_logits.cli.common import (
+    check_trace_files,
     interruptible,
-    keep_trace,
+    keeping_trace,
     load_model,
     open_datastore,
     prepare,
@@ -62,6 +63,7 @@ def explain(
     text = text_or_file(text)
     from knn_logits.trace.trace import token_dict
 
+    check_trace_files(save, html)
     shares = options.parse_weights(weights)
     expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
@@ -93,10 +95,10 @@ def explain(
             native_index=native_index,
             threads=threads,
         )
-    keep_trace(trace, save, html)
-    if json:
-        tokens = [token_dict(token) for token in trace[0].tokens]
-        content = {"text": text, "first": trace[0].prompt, "near": trace[0].near}
-        print_json({**content, "tokens": tokens})
-        return
-    trace.show(sources)
+    with keeping_trace(trace, save, html):
+        if json:
+            tokens = [token_dict(token) for token in trace[0].tokens]
+            content = {"text": text, "first": trace[0].prompt, "near": trace[0].near}
+            print_json({**content, "tokens": tokens})
+            return
+        trace.show(sources)

@@ -8,8 +8,9 @@ import typer
 
 from knn_logits.cli import options
 from knn_logits.cli.common import (
+    check_trace_files,
     interruptible,
-    keep_trace,
+    keeping_trace,
     load_model,
     open_datastore,
     prepare,
@@ -169,6 +170,7 @@ def generate(
     from knn_logits.settings import generation_settings
     from knn_logits.trace.trace import token_dict
 
+    check_trace_files(save, html)
     shares = options.parse_weights(weights)
     expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
@@ -191,6 +193,8 @@ def generate(
     else:
         inputs = tokenizer(prompt, return_tensors="pt", verbose=False).to(loaded.device)
         length = inputs["input_ids"].shape[1]
+        if not length:
+            raise ConfigError("the prompt has no token for this model: give another --prompt")
     room = context_length(loaded)
     if room is not None and length + max_new_tokens > room:
         raise ConfigError(
@@ -245,29 +249,29 @@ def generate(
             output, text = write(knn.generate, draft=draft, **more)
             trace = knn.trace(output, tokenizer)
     lacking = partial_answers(indexes)
-    keep_trace(trace, save, html)
-    if json:
-        content: dict[str, Any] = {"prompt": prompt, "text": text}
+    with keeping_trace(trace, save, html):
+        if json:
+            content: dict[str, Any] = {"prompt": prompt, "text": text}
+            if alone is not None:
+                content["text_without_knn"] = alone
+            if without:
+                content["without"] = without
+            content |= {name: getattr(knn.config, name) for name in _SHOWN}
+            content["no_repeat_ngram_size"] = settings.get("no_repeat_ngram_size", 0)
+            content["passes"] = knn.passes
+            content |= lacking
+            if knn.gate is not None:
+                content["gate"] = gate_name(knn.gate)
+            content["near"] = trace[0].near
+            content["tokens"] = [token_dict(token) for token in trace[0].tokens]
+            print_json(content)
+            return
+        shown = prompt if pairs is None else ""
         if alone is not None:
-            content["text_without_knn"] = alone
-        if without:
-            content["without"] = without
-        content |= {name: getattr(knn.config, name) for name in _SHOWN}
-        content["no_repeat_ngram_size"] = settings.get("no_repeat_ngram_size", 0)
-        content["passes"] = knn.passes
-        content |= lacking
-        if knn.gate is not None:
-            content["gate"] = gate_name(knn.gate)
-        content["near"] = trace[0].near
-        content["tokens"] = [token_dict(token) for token in trace[0].tokens]
-        print_json(content)
-        return
-    shown = prompt if pairs is None else ""
-    if alone is not None:
-        say("--- without kNN")
-        say(shown + alone)
-        say("\n--- with kNN")
-    if explain:
-        trace.show(sources)
-    elif not streams:
-        say(shown + text)
+            say("--- without kNN")
+            say(shown + alone)
+            say("\n--- with kNN")
+        if explain:
+            trace.show(sources)
+        elif not streams:
+            say(shown + text)

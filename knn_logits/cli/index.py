@@ -11,7 +11,6 @@ import typer
 from knn_logits.cli import options
 from knn_logits.cli.common import (
     Bars,
-    bytes_of,
     interruptible,
     open_datastore,
     prepare,
@@ -19,6 +18,7 @@ from knn_logits.cli.common import (
     say,
 )
 from knn_logits.cli.tried import say_tried, tried_as_json
+from knn_logits.cli.units import bytes_of
 from knn_logits.config import IndexConfig, check_metric
 from knn_logits.errors import ConfigError
 

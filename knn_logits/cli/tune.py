@@ -241,6 +241,8 @@ def _say_shares(found: InfiniGramFit, store: str, *, written: bool) -> None:
     )
     if written:
         say(f"{store}: shares written; --infini-gram auto takes them")
+    elif found.refused is None and found.overlap is not None and found.overlap.held:
+        say("tune on text that the datastore does not hold")
     elif found.refused is None:
         say("add --write to store them in the datastore, for --infini-gram auto")
 

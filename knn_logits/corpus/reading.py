@@ -224,6 +224,8 @@ def _documents(names: list[str], wanted: Wanted, tell: _Tell) -> Iterator[Docume
         listed += ", ..." if len(names) > 3 else ""
         found = "no file is there" if not skips.count else f"{skips.count} skipped"
         first = f", the first {skips.first}" if skips.count else " (hidden ones are not read)"
+        if not skips.count and any(Path(name).is_file() for name in names):
+            found, first = "no row is there", ""
         raise CorpusError(f"{listed}: no readable document: {found}{first}; name {_KINDS}")
 
 

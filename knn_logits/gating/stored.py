@@ -156,4 +156,14 @@ def load_gate(path: str | os.PathLike[str]) -> StoredGate:
     Raises:
         DamagedError: when the file is missing or damaged, or does not hold a known kind of gate.
     """
-    return gate_from_arrays(*read_arrays(Path(path)), name=str(path))
+    try:
+        saved = read_arrays(Path(path))
+    except DamagedError as error:
+        reason = (
+            "it is not a .safetensors file" if Path(path).is_file() else "there is no such file"
+        )
+        raise DamagedError(
+            f"{path} is not a gate ({reason}): give a file that `save_gate` wrote, or the "
+            "gate.safetensors of a datastore that `knn-logits tune --gate KIND --write` made"
+        ) from error
+    return gate_from_arrays(*saved, name=str(path))

@@ -11,13 +11,18 @@ import torch
 from torch import Tensor
 
 from knn_logits.config import Metric
-from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.neighbors import Neighbors, are_near
 from knn_logits.text.pieces import TextAfter, parts_of, token_texts
 from knn_logits.trace.places import where
 from knn_logits.trace.recording import Recording, Step
-from knn_logits.trace.shares import Locate, passages_of, votes_by_document
+from knn_logits.trace.shares import (
+    DocumentVotes,
+    Locate,
+    NameOf,
+    passages_of,
+    votes_by_document,
+)
 from knn_logits.trace.trace import (
     Candidate,
     DocumentShare,
@@ -38,6 +43,7 @@ def trace_recording(
     beam_indices: Tensor | None,
     tokenizer: Any,
     locate: Locate,
+    name_of: NameOf,
     *,
     max_neighbors: int = MAX_NEIGHBORS,
     pad: int | None = None,
@@ -52,6 +58,7 @@ def trace_recording(
         beam_indices: int64 [sequences, new tokens], for beams; -1 where a sequence has ended.
         tokenizer: Turns tokens into text.
         locate: Returns the datastore of an entry that was found, and the entry's number there.
+        name_of: Returns the name of a datastore, which no other one has.
         max_neighbors: The most passages to keep for each token.
         pad: The token that fills up rows before they begin and after they have ended.
         near_within: The metric, and the distance within which a neighbor is near.
@@ -83,7 +90,14 @@ def trace_recording(
             chosen.append((ids[position], step, row, log_p_lm))
         start = next((place for place, one in enumerate(ids[:first]) if one != pad), 0)
         one = _sequence(
-            ids[start:], first - start, chosen, tokenizer, locate, max_neighbors, near_within
+            ids[start:],
+            first - start,
+            chosen,
+            tokenizer,
+            locate,
+            name_of,
+            max_neighbors,
+            near_within,
         )
         row = int((recording.prompt == sequences[number, :first]).all(dim=-1).nonzero()[0, 0])
         # Nothing precedes a row's first token, and padding does not belong to its prompt.
@@ -105,6 +119,7 @@ def _sequence(
     chosen: list[tuple[int, Step, int, float | None]],
     tokenizer: Any,
     locate: Locate,
+    name_of: NameOf,
     max_neighbors: int,
     near_within: tuple[Metric, float] | None,
 ) -> SequenceTrace:
@@ -122,6 +137,7 @@ def _sequence(
                 log_p_lm,
                 tokenizer,
                 locate,
+                name_of,
                 max_neighbors,
                 around=(ids[: first + place], ids[first + place + 1 : first + len(chosen)]),
                 likeliest=step.likeliest_of(row),
@@ -147,6 +163,7 @@ def trace_token(
     log_p_lm: float | None,
     tokenizer: Any,
     locate: Locate,
+    name_of: NameOf,
     max_neighbors: int,
     *,
     around: tuple[Sequence[int], Sequence[int]] = ((), ()),
@@ -165,6 +182,7 @@ def trace_token(
         log_p_lm: The model's log-probability of the token; None if it is not known.
         tokenizer: Turns tokens into text.
         locate: Returns the datastore of an entry that was found, and the entry's number there.
+        name_of: Returns the name of a datastore, which no other one has.
         max_neighbors: The most passages to keep.
         around: The tokens of the text before the token, and those after it.
         likeliest: The model's likeliest token and its log p_LM; None if they are not known.
@@ -183,8 +201,15 @@ def trace_token(
     share = torch.full_like(log_p_knn, lmbda)
     log_p = mix_one(torch.full_like(log_p_knn, log_p_lm), log_p_knn, share)
     shares = influences(weights, neighbors.values, chosen, log_p, share)[0]
-    by_entry = shares.cpu().numpy()
-    ids = neighbors.ids[0].cpu().numpy()
+    by_entry, ids = shares.cpu().numpy(), neighbors.ids[0].cpu().numpy()
+    votes = weights[0].exp().cpu().numpy()
+    twice = _found_twice(neighbors)
+    for other, column in twice.items():
+        # One entry is one passage, with both of its votes.
+        by_entry[column] += by_entry[other]
+        votes[column] += votes[other]
+        by_entry[other] = 0.0
+    occurrence = {column: other for other, column in twice.items()}
     documents = votes_by_document(ids, by_entry, locate)
     before, after = around
     text_after = TextAfter(tokenizer, before)
@@ -198,13 +223,21 @@ def trace_token(
         lmbda=lmbda,
         influence=float(shares.sum()),
         neighbors=[
-            _neighbor(neighbors, weights, column, float(by_entry[column]), tokenizer, locate)
+            _neighbor(
+                neighbors,
+                column,
+                occurrence.get(column, column),
+                (float(votes[column]), float(by_entry[column])),
+                tokenizer,
+                locate,
+                name_of,
+            )
             for column in kept
         ],
         retrieval=retrieval,
-        documents=[_document(one.store, one.number, one.share) for one in documents],
+        documents=[_document(one, name_of) for one in documents],
         by_model=_by_model(token, likeliest, text_after),
-        by_memory=_by_memory(token, neighbors, weights, text_after, locate),
+        by_memory=_by_memory(token, neighbors, weights, text_after, locate, name_of),
         candidates=[
             Candidate(text_after(one), one, p, p_lm, p_knn) for one, p, p_lm, p_knn in candidates
         ],
@@ -212,9 +245,10 @@ def trace_token(
     )
 
 
-def _document(store: Datastore, number: int, share: float) -> DocumentShare:
-    document = store.documents[number]
-    return DocumentShare(store.name, document.id, document.title, document.uri, share)
+def _document(votes: DocumentVotes, name_of: NameOf) -> DocumentShare:
+    document = votes.store.documents[votes.number]
+    name = name_of(votes.store)
+    return DocumentShare(name, document.id, document.title, document.uri, votes.share)
 
 
 def _by_model(
@@ -231,6 +265,7 @@ def _by_memory(
     weights: Tensor,
     text_after: TextAfter,
     locate: Locate,
+    name_of: NameOf,
 ) -> Rival | None:
     """Returns the neighbors' likeliest token, if it differs from the token in the text."""
     values, votes = neighbors.values[0].cpu(), weights[0].exp().cpu()
@@ -244,8 +279,7 @@ def _by_memory(
         return None
     shares = torch.where(values == other, votes, 0.0).numpy()
     first = votes_by_document(neighbors.ids[0].cpu().numpy(), shares, locate)[0]
-    document = _document(first.store, first.number, first.share)
-    return Rival(text_after(other), p, document)
+    return Rival(text_after(other), p, _document(first, name_of))
 
 
 def _retrieval(neighbors: Neighbors) -> str:
@@ -258,13 +292,28 @@ def _retrieval(neighbors: Neighbors) -> str:
     return "pointers" if bool(found.any()) else "skipped"
 
 
+def _found_twice(neighbors: Neighbors) -> dict[int, int]:
+    """Finds the entries of a step that were found by their key and word for word as well.
+
+    Returns:
+        By the column of the occurrence, the column of the neighbor.
+    """
+    if neighbors.matched is None:
+        return {}
+    ids, matched = neighbors.ids[0].tolist(), neighbors.matched[0].tolist()
+    columns = range(len(ids))
+    by_key = {ids[one]: one for one in columns if not matched[one] and ids[one] >= 0}
+    return {one: by_key[ids[one]] for one in columns if matched[one] and ids[one] in by_key}
+
+
 def _neighbor(
     neighbors: Neighbors,
-    weights: Tensor,
     column: int,
-    influence: float,
+    occurrence: int,
+    shares: tuple[float, float],
     tokenizer: Any,
     locate: Locate,
+    name_of: NameOf,
 ) -> NeighborTrace:
     store, entry = locate(int(neighbors.ids[0, column]))
     passage = store.passage(entry)
@@ -275,7 +324,9 @@ def _neighbor(
     here = len(before)
     text, word, rest = parts_of(tokenizer, [*before, passage.token, *after], (here, here + 1))
     title, uri = where(store, entry, tokenizer)
-    matched = 0 if neighbors.matched is None else int(neighbors.matched[0, column])
+    matched = 0 if neighbors.matched is None else int(neighbors.matched[0, occurrence])
+    by_key = neighbors.matched is None or not int(neighbors.matched[0, column])
+    weight, influence = shares
     return NeighborTrace(
         # A character may be cut at the beginning or the end of the passage.
         before=text.lstrip("\ufffd"),
@@ -284,10 +335,10 @@ def _neighbor(
         document=passage.document.id,
         title=title,
         uri=uri,
-        store=store.name,
+        store=name_of(store),
         entry=entry,
-        weight=math.exp(float(weights[0, column])),
-        distance=None if matched else float(neighbors.distances[0, column]),
+        weight=weight,
+        distance=float(neighbors.distances[0, column]) if by_key else None,
         influence=influence,
         source=passage.document.source,
         matched=matched or None,

@@ -16,6 +16,7 @@ from knn_logits.arrays import Array
 from knn_logits.datastore.store import Datastore
 
 Locate: TypeAlias = Callable[[int], tuple[Datastore, int]]
+NameOf: TypeAlias = Callable[[Datastore], str]
 
 # So many entries of a document are compared with the text that follows.
 _COMPARED = 32

@@ -38,11 +38,12 @@ class NeighborTrace:
         entry: The entry's number in the datastore.
         weight: w_i, its share of p_kNN, in [0, 1].
         distance: The squared distance for "l2", the similarity for "ip" and "cosine". None for an
-            occurrence of the text's end, whose key was not compared.
+            occurrence of the text's end whose key was not among the nearest.
         influence: lmbda * w_i / p, its share of the token's probability.
         source: The source whose target the passage is, for an encoder-decoder model.
         matched: For an occurrence that the ∞-gram found, the number of tokens before the word that
-            it shares with the text; None for a neighbor.
+            it shares with the text; None for a neighbor. An entry that was found both ways has
+            both numbers, and its weight and influence are those of both votes.
     """
 
     before: str

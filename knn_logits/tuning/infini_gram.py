@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 
 from knn_logits.arrays import Bools, Floats, Ints
 from knn_logits.capture.forward import evaluating
-from knn_logits.combined import Stores
+from knn_logits.combined import Stores, open_stores
 from knn_logits.corpus.documents import Document
 from knn_logits.datastore.lock import locked
 from knn_logits.datastore.manifest import read_manifest
@@ -144,14 +144,17 @@ def fit_infini_gram(
         CorpusError: when a half has no token that follows another.
         DatastoreError: when a datastore has no suffix index.
     """
-    asked: Any = {**settings, "infini_gram": "auto"}
-    bench = open_bench(model, tokenizer, datastore, **asked)
-    memory = bench.memory
-    assert memory is not None
-    if write and len(memory.stores) > 1:
+    stores = datastore.stores if isinstance(datastore, Memory) else open_stores(datastore)
+    if write and len(stores) > 1:
         raise ConfigError(
             "write can store shares in one datastore only: tune each datastore by itself"
         )
+    asked: Any = {**settings, "infini_gram": "auto"}
+    bench = open_bench(
+        model, tokenizer, datastore if isinstance(datastore, Memory) else stores, **asked
+    )
+    memory = bench.memory
+    assert memory is not None
     check = None if allow_overlap else OverlapCheck(memory.stores, memory.config.exclude)
     text, halves = halved(bench, named(texts), check)
     parts: list[list[_Tokens]] = [[], []]
@@ -194,6 +197,8 @@ def fit_infini_gram(
         None if check is None else check.result(),
         halves.held_out(),
     )
+    if found.overlap is not None and found.overlap.notable:
+        logger.warning("%s, so the shares are too large for other text", found.overlap)
     return _written(memory.stores[0], found, force) if write else found
 
 
@@ -251,9 +256,13 @@ def _perplexity(p: Floats) -> float:
 def _written(store: Datastore, found: InfiniGramFit, force: bool) -> InfiniGramFit:
     refused = None
     if not force and found.overlap is not None and found.overlap.held:
-        refused = f"{found.overlap}: give other text, or --allow-overlap (allow_overlap=True)"
+        refused = (
+            f"{found.overlap}, and shares fitted to such text are too large for any other; give "
+            "text that is not in the datastore, or --allow-overlap (allow_overlap=True)"
+        )
     elif not force and not found.verdict.better:
         refused = found.verdict.reason("the ∞-gram", "the memory without it")
+        refused += "; --force (force=True) writes it anyway"
     if refused is not None:
         logger.warning("the shares were not written: %s", refused)
         return InfiniGramFit(**{**vars(found), "refused": refused})

@@ -11,7 +11,7 @@ from handmade import make_store
 from knn_logits import ConfigError, Datastore, IndexConfig, build_index
 from knn_logits.building import choosing
 from knn_logits.building.choosing import chosen_factory, kinds_for, measured_kinds, table
-from knn_logits.cli.common import bytes_of
+from knn_logits.cli.units import bytes_of
 
 DIM, ENTRIES = 16, 10_000
 

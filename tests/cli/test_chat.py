@@ -96,6 +96,8 @@ def test_traces_are_kept(talk, tmp_path):
         ("/without chapter 9", "none of the datastores has a document with the id 'chapter 9'"),
         ("/with 1", "is not left out"),
         ("/why 'x", "check its quotation marks"),
+        ("/why ²", "there is no answer with the memory yet"),
+        ("a \udcff byte", "is not UTF-8, so it was passed over"),
         ("word " * 300, "start again with /new"),
     ],
 )
@@ -111,6 +113,22 @@ def test_what_a_word_is_not_in_the_answer(talk):
     err = talk(PROMPT, "/why 999", "/why submarine").err
     assert "and no word 999" in err
     assert "the answer has no word 'submarine'" in err
+    assert "the answer has no word '²'" in talk(PROMPT, "/why ²").err
+
+
+def test_a_byte_that_is_not_utf8_ends_nothing(run, model_folder, chat_store, monkeypatch):
+    lines = f"\n{PROMPT}\n".encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe" + lines), "utf-8"))
+    done = run("chat", model_folder, str(chat_store), "--max-new-tokens", "24")
+    assert done.code == 0
+    assert "is not UTF-8" in done.err
+    assert "cover" in done.out
+
+
+def test_a_file_whose_name_no_system_has(talk):
+    done = talk(PROMPT, "/save a\0b", PROMPT)
+    assert (done.code, done.out.count("cover")) == (0, 2)
+    assert "cannot be written" in done.err
 
 
 def test_a_chat_template_makes_it_a_conversation(
@@ -136,6 +154,12 @@ def test_a_chat_template_makes_it_a_conversation(
     monkeypatch.setattr(sys, "stdin", text)
     run("chat", str(folder), str(chat_store), "--max-new-tokens", "3")
     assert seen == [["user"], ["user", "assistant", "user"], ["user"]]
+    seen.clear()
+    # A message that is too long for the model is not part of what follows.
+    monkeypatch.setattr(sys, "stdin", io.StringIO("word " * 300 + "\nThe crane\n"))
+    done = run("chat", str(folder), str(chat_store), "--max-new-tokens", "3")
+    assert "shorten the text" in done.err
+    assert seen == [["user"], ["user"]]
 
 
 def test_generate_streams_and_keeps_its_trace(run, model_folder, chat_store, tmp_path):
@@ -144,9 +168,26 @@ def test_generate_streams_and_keeps_its_trace(run, model_folder, chat_store, tmp
     trace = Trace.load(tmp_path / "t.json")
     assert done.out == f"{PROMPT}{trace[0].text}\n"
     assert "<!doctype html>" in (tmp_path / "t.html").read_text()
-    bad = run(*arguments, "--html", tmp_path / "no" / "t.html")
-    assert bad.code == 1
-    assert "give another file" in bad.err
+
+
+@pytest.mark.parametrize("command", ["generate", "explain"])
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    run, model_folder, chat_store, tmp_path, monkeypatch, command
+):
+    words = [PROMPT] if command == "explain" else ["--prompt", PROMPT]
+    for option in ("--html", "--save"):
+        bad = run(command, model_folder, chat_store, *words, option, tmp_path / "no" / "t")
+        assert (bad.code, bad.out) == (1, "")
+        assert "its folder does not exist" in bad.err
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Trace, "save", full)
+    late = run(command, model_folder, chat_store, *words, "--save", tmp_path / "t", "--json")
+    assert late.code == 1
+    assert "No space left on device" in late.err
+    assert late.json["tokens"]
 
 
 def test_explain_reads_a_file(run, model_folder, chat_store, tmp_path):

@@ -333,3 +333,11 @@ def test_help_and_version_are_quick_to_answer(run):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
     assert out.strip() == "[]"
+
+
+def test_a_file_without_rows_is_not_called_missing(run, model_folder, tmp_path):
+    (tmp_path / "none.jsonl").write_text("")
+    result = run("build", model_folder, tmp_path / "none.jsonl", "--out", tmp_path / "store")
+    assert result.code == 1
+    assert "no row is there" in result.err
+    assert "hidden" not in result.err

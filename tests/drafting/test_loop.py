@@ -209,6 +209,17 @@ def test_what_cannot_be_drafted_is_written_as_without(model, tokenizer, store, s
         )
 
 
+def test_passes_are_counted_after_embeddings_too(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[0])
+    embeds = model.get_input_embeddings()(inputs["input_ids"])
+    settings = {"max_new_tokens": 8, "min_new_tokens": 8}
+    with KNNLogitsProcessor(model, store) as knn:
+        knn.generate(**inputs, draft=False, **settings)
+        assert knn.passes == 7
+        knn.generate(inputs_embeds=embeds, attention_mask=inputs["attention_mask"], **settings)
+        assert knn.passes == 7
+
+
 def test_drafts_that_are_always_wrong_change_nothing(model, tokenizer, store, monkeypatch):
     inputs = ids_of(tokenizer, PROMPTS[0])
     with KNNLogitsProcessor(model, store) as knn:

@@ -261,8 +261,8 @@ def test_a_file_that_is_no_gate_is_refused(tmp_path):
     good, metadata = gate_arrays(DistanceGate("l2", [0.5], [0.1]))
     with pytest.raises(DamagedError):
         gate_from_arrays({"middles": good["middles"]}, metadata)
-    with pytest.raises(DamagedError):
+    with pytest.raises(DamagedError, match=r"there is no such file\): give a file that"):
         load_gate(tmp_path / "none.safetensors")
     (tmp_path / "text.safetensors").write_text("text")
-    with pytest.raises(DamagedError):
+    with pytest.raises(DamagedError, match=r"not a \.safetensors file\): give a file that"):
         load_gate(tmp_path / "text.safetensors")

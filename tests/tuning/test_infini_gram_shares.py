@@ -7,6 +7,7 @@ import pytest
 from conftest import TEXTS
 
 import knn_logits
+from knn_logits import ConfigError
 from knn_logits.building.suffixes import build_suffixes
 from knn_logits.datastore.records import InfiniGramRecord
 from knn_logits.tuning.infini_gram import _SHARES, _Tokens, fit_infini_gram, fitted, mixed
@@ -70,3 +71,31 @@ def test_nothing_is_written_without_confidence(model, tokenizer, store):
     assert found.refused
     assert knn_logits.Datastore(store.folder).manifest.infini_gram is None
     assert InfiniGramRecord.model_validate(found.to_dict()["infini_gram"]) == found.record
+
+
+def test_several_are_refused_before_the_model_computes_anything(model, tokenizer, store):
+    def asked(*_):
+        raise AssertionError("the model was asked")
+
+    handle = model.register_forward_pre_hook(asked)
+    try:
+        with pytest.raises(ConfigError, match="tune each datastore by itself"):
+            fit_infini_gram(model, tokenizer, [store, store], OTHER, write=True)
+    finally:
+        handle.remove()
+
+
+def test_texts_that_are_held_are_told_of_also_where_nothing_is_written(
+    model, tokenizer, store, caplog
+):
+    found = fit_infini_gram(model, tokenizer, store, TEXTS)
+    assert found.overlap.held
+    assert found.refused is None
+    assert "too large for other text" in caplog.text
+    refused = fit_infini_gram(model, tokenizer, store, TEXTS, write=True)
+    assert "--allow-overlap" in refused.refused
+
+
+def test_what_is_not_better_says_how_to_write_it(model, tokenizer, store):
+    found = fit_infini_gram(model, tokenizer, store, OTHER[:2], write=True, allow_overlap=True)
+    assert "--force" in found.refused
