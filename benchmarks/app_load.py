@@ -9,11 +9,9 @@ visitor in eight first builds a datastore from its own text, and asks that.
 
 import argparse
 import asyncio
-import html
 import json
 import os
 import random
-import re
 import statistics
 import subprocess
 import sys
@@ -75,18 +73,20 @@ class Visitor:
         if found is None:
             return
         self.latencies.append(time.perf_counter() - started)
-        trace = re.search(r'data-trace="([^"]*)"', found)
-        if trace is None:
-            raise RuntimeError(found[:200])
-        sequence = json.loads(html.unescape(trace[1]))["sequences"][0]
-        tokens = sequence["tokens"]
-        stores = {one["store"] for token in tokens for one in token["neighbors"]}
+        content = json.loads(found)
+        if "sides" not in content:
+            raise RuntimeError(content.get("message", found)[:200])
+        sequence = content["sides"]["knn"]["trace"]
+        rows, tokens = sequence["documents"], sequence["tokens"]
+        text = "".join(token["token"] for token in tokens)
+        named = [token["documents"] for token in tokens if token["documents"]]
+        stores = {rows[number][0] for shares in named for number, _ in shares}
         documents = {
-            max(token["neighbors"], key=lambda one: one["influence"])["document"]
+            rows[token["documents"][0][0]][1]
             for token in tokens
-            if token["neighbors"] and token["influence"] > 0.9
+            if token["documents"] and token["influence"] > 0.9
         }
-        right = sequence["prompt"] == prompt and expected in sequence["text"]
+        right = sequence["prompt"] == prompt and expected in text
         if not right or stores - {store} or (document and document not in documents):
             self.mixed += 1
 

@@ -151,6 +151,7 @@ class CombinedRetriever(Retriever):
     """Searches several datastores as one.
 
     Without weights, the k nearest entries of all datastores vote, as if they were one datastore.
+    With RetoMaton all of their entries vote.
     With weights, k entries of each datastore vote, and each datastore has its share of p_kNN. The
     share of a datastore that finds nothing goes to the others.
 
@@ -219,8 +220,8 @@ class CombinedRetriever(Retriever):
 
     def _merged(self, found: list[Neighbors]) -> Neighbors:
         found = [one.to(found[0].ids.device) for one in found]
-        widest = max(one.k for one in found)
         if self.weights is not None:
+            widest = max(one.k for one in found)
             found = [one.padded(max(1, widest), self.metric) for one in found]
         ids = [
             torch.where(one.ids >= 0, one.ids + first, one.ids)
@@ -237,11 +238,12 @@ class CombinedRetriever(Retriever):
             searched=_any_searched(found),
             bonus=bonuses(found, dim=-1),
         )
-        if self.weights is not None:
+        # All pointers vote. How many there are at the widest row of a batch must change no other row.
+        if self.weights is not None or self.follows_text:
             return merged
         nearest, order = torch.topk(
             merged.distances,
-            min(max(self.config.k, widest), merged.k),
+            min(self.config.k, merged.k),
             dim=-1,
             largest=self.metric != "l2",
         )

@@ -250,11 +250,11 @@ class RetomatonRetriever(Retriever):
         return self._gathered(ids, distances, searching, self._bonuses(ids, pointers))
 
     def _bonuses(self, ids: list[Array], pointers: list[Array]) -> list[Array] | None:
-        """Returns each entry's bonus, [entries] for each row; None if no bonus changes a vote."""
+        """Returns each entry's bonus, [entries] for each row; None if no entry has one."""
         bonus = np.float32(math.log(self.config.pointer_weight))
-        # A bonus that all entries of a row have leaves their weights as they are.
-        rows = zip(ids, pointers, strict=True)
-        if not bonus or not any(0 < len(some) < len(own) for own, some in rows):
+        # Where all entries of a row are pointers the bonus counts as well: another datastore may
+        # vote beside this one.
+        if not bonus or not any(len(some) for some in pointers):
             return None
         return [
             np.isin(own, some).astype(np.float32) * bonus

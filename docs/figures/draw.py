@@ -261,7 +261,7 @@ def layers():
         (
             "lookup",
             "combined · retomaton · on_demand · infini_gram · retrieval · compatibility · "
-            "scoring · opening",
+            "scoring · machines · opening",
         ),
         ("text", "vote · text · corpus"),
         ("parts", "distribution · capture · datastore · index"),

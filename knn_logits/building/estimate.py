@@ -18,7 +18,7 @@ from knn_logits.building.indexing import check_index
 from knn_logits.building.needs import Need, Speed, needs, usual_kinds
 from knn_logits.building.on_demand import calibrated_tokens
 from knn_logits.building.planning import BuildPlan, planned
-from knn_logits.building.sizes import Extent, process_bytes, weights_bytes
+from knn_logits.building.sizes import Extent, bare_bytes, process_bytes, weights_bytes
 from knn_logits.building.steps import KeyPlan, document_fields
 from knn_logits.capture.forward import evaluating
 from knn_logits.capture.location import DEFAULT_KEY
@@ -218,15 +218,6 @@ def estimated(
         batch_tokens=keys.batch_tokens,
     )
     seconds *= len(windows) / len(measured)
-    if build.on_demand is not None:
-        texts = int(contexts.length.sum())
-        rest = suffix_seconds(tokens, texts)
-        if calibrate:
-            rest += calibrated_tokens(build.on_demand, contexts.entries) * seconds / max(1, total)
-        # Four bytes for each token, and four for its place in the suffix index.
-        size = 4 * (texts + contexts.entries) + table_bytes + 4 * len(fixed) * (dim + 1) + 3000
-        rest += writing_seconds(size)
-        return Estimate(documents, texts, contexts.entries, size, rest, dim, slowed)
     extent = Extent(
         entries=contexts.entries,
         tokens=int(contexts.length.sum()),
@@ -237,6 +228,13 @@ def estimated(
         table_bytes=table_bytes,
         fixed=len(fixed),
     )
+    if build.on_demand is not None:
+        rest = suffix_seconds(tokens, extent.tokens)
+        if calibrate:
+            rest += calibrated_tokens(build.on_demand, extent.entries) * seconds / max(1, total)
+        size = bare_bytes(extent)
+        rest += writing_seconds(size)
+        return Estimate(documents, extent.tokens, extent.entries, size, rest, dim, slowed)
     speed = Speed(
         keys=seconds,
         slowed=slowed,

@@ -60,17 +60,25 @@ def store_bytes(extent: Extent, config: IndexConfig) -> int:
     """Size of a datastore's folder, without a gate or clusters, which are made later."""
     keys = extent.entries * extent.dim * np.dtype(extent.dtype).itemsize
     asked, found = min(_PROBES, extent.entries), min(_PROBED, extent.entries)
-    checks = 4 * extent.fixed * (extent.dim + 1) + 4 * asked * extent.dim + 12 * asked * found
+    probe = 4 * asked * extent.dim + 12 * asked * found
     return int(
         keys
         + _HEADER * (1 + keys // SHARD_BYTES)
-        + 4 * extent.tokens
-        + extent.table_bytes
         + index_bytes(config, extent.entries, extent.dim, extent.metric)
-        + checks
-        + 4 * _HEADER
-        + _MANIFEST
+        + probe
+        + _text_bytes(extent)
     )
+
+
+def bare_bytes(extent: Extent) -> int:
+    """Size of the folder of a datastore without keys, which has a suffix index of its text."""
+    return 4 * extent.entries + _HEADER + _text_bytes(extent)
+
+
+def _text_bytes(extent: Extent) -> int:
+    """Size of tokens, documents, canary and manifest."""
+    canary = 4 * extent.fixed * (extent.dim + 1)
+    return 4 * extent.tokens + extent.table_bytes + canary + 4 * _HEADER + _MANIFEST
 
 
 def index_bytes(config: IndexConfig, entries: int, dim: int, metric: Metric) -> int:

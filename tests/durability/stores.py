@@ -47,7 +47,7 @@ def quiet():
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     logging.getLogger("knn_logits").setLevel(logging.ERROR)
-    from knn_logits.building import keys
+    from knn_logits.capture import keys
 
     keys._BUFFER_BYTES = 4096
 

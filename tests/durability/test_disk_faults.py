@@ -19,7 +19,7 @@ JOBS = stores.Jobs(documents=6, shard_bytes=6000, index="IVF2,SQ8")
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_steps():
-    from knn_logits.building import keys
+    from knn_logits.capture import keys
 
     before, sync, stamp = keys._BUFFER_BYTES, files._sync, stamps.write_stamp
     keys._BUFFER_BYTES = 4096

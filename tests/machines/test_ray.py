@@ -65,7 +65,7 @@ def cluster(nodes):
 @pytest.fixture(scope="module", autouse=True)
 def _small_groups():
     """Many pieces of work from a short text, for every build of this file."""
-    from knn_logits.building import keys
+    from knn_logits.capture import keys
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keys, "_BUFFER_BYTES", 1)

@@ -195,7 +195,7 @@ def test_another_datastore_of_the_same_name_is_refused(large):
 
 @pytest.mark.parametrize("first_entry", [0, 100, 1000])
 def test_pieces_give_the_same_keys_as_one_machine(model, large, first_entry, monkeypatch):
-    from knn_logits.building import keys as module
+    from knn_logits.capture import keys as module
 
     # Many groups.
     monkeypatch.setattr(module, "_BUFFER_BYTES", 1)

@@ -1,8 +1,10 @@
 """A datastore without keys: its answers are those of a datastore with keys, as far as it looks."""
 
+import copy
 import json
 import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -185,17 +187,19 @@ def test_threads_get_what_one_alone_gets(model, tokenizer, bare):
     prompts = [PROMPT, "Queen Maira founded", "The pump needs oil", "Each morning the keeper"]
     expected = [written(model, tokenizer, Memory(model, bare), [one])[0] for one in prompts]
     memory, found = Memory(model, bare), {}
+    # A fast tokenizer refuses two threads at a time.
+    own = [copy.deepcopy(tokenizer) for _ in prompts]
 
     def write(number):
-        found[number] = written(model, tokenizer, memory, [prompts[number]])[0]
+        found[number] = written(model, own[number], memory, [prompts[number]])[0]
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
-    for number, own in enumerate(expected):
-        assert torch.equal(found[number], own)
+    for number, alone in enumerate(expected):
+        assert torch.equal(found[number], alone)
 
 
 def test_documents_that_are_left_out_or_removed_are_not_found(model, tokenizer, folder):
@@ -364,8 +368,8 @@ def test_the_command_line(run, model, tokenizer, tmp_path):
     made = json.loads(run("build", name, corpus, "--out", store, *given).out)
     assert made["keys"] is False
     assert made["index"] == "on-demand"
-    size = json.loads(run("info", store, "--json").out)["bytes"]
-    assert planned["bytes"] == pytest.approx(size, rel=0.25)
+    size = sum(one.stat().st_size for one in Path(store).iterdir())
+    assert planned["bytes"] == pytest.approx(size, rel=0.1)
     assert "none stored" in run("info", store).out
     assert json.loads(run("verify", store, "--json").out)["ok"]
     text = json.loads(
