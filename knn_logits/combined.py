@@ -238,7 +238,7 @@ class CombinedRetriever(Retriever):
             searched=_any_searched(found),
             bonus=bonuses(found, dim=-1),
         )
-        # All pointers vote. How many there are at the widest row of a batch must change no other row.
+        # All pointers vote, so that the widest row of a batch changes no other row.
         if self.weights is not None or self.follows_text:
             return merged
         nearest, order = torch.topk(
