@@ -276,7 +276,7 @@ class RetomatonRetriever(Retriever):
             all_ids[row, : len(own)], all_distances[row, : len(own)] = own, far
         bonus = None
         if bonuses is not None:
-            bonus = torch.zeros(rows, width)
+            bonus = torch.zeros(rows, width, dtype=torch.float32)
             for row, some in enumerate(bonuses):
                 bonus[row, : len(some)] = torch.from_numpy(some)
         searched = torch.zeros(rows, dtype=torch.bool)
