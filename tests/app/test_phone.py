@@ -30,7 +30,7 @@ def test_the_answer_is_seen_and_its_sources_are_a_sheet(phone):
     expect(sheet).to_be_in_viewport()
     assert sheet.evaluate("(one) => getComputedStyle(one).position") == "fixed"
     assert sheet.bounding_box()["height"] <= 0.63 * 844
-    page.get_by_role("button", name="Close the sources").click()
+    page.locator("#answers").get_by_role("button", name="Close the sources").click()
     expect(page.locator("#answers .kl-panel")).to_have_count(0)
 
 

@@ -32,7 +32,7 @@ def test_the_link_of_an_answer_leads_to_it(visit):
     one = visit(script=COPIED)
     page = one.page
     page.locator("#answers .kl-w[role=button]", has_text="hose").click()
-    page.get_by_role("button", name="Copy a link").click()
+    page.locator("#answers").get_by_role("button", name="Copy a link").click()
     page.wait_for_function("copied.length")
     parts = urlsplit(page.evaluate("copied[0]"))
     asked = parse_qs(parts.query)
@@ -46,7 +46,7 @@ def test_the_link_of_an_answer_leads_to_it(visit):
 
 def test_the_text_is_copied_with_its_documents_as_footnotes(visit):
     page = visit(script=COPIED).page
-    page.get_by_role("button", name="Copy with sources").click()
+    page.locator("#answers").get_by_role("button", name="Copy with sources").click()
     page.wait_for_function("copied.length")
     text, notes = page.evaluate("copied[0]").split("\n\n")
     assert text.startswith(f"{FIRST} adjust the front hose")

@@ -58,7 +58,7 @@ def test_a_headline_says_what_the_memory_changed_and_the_first_word_is_such_a_on
 def test_the_words_of_one_passage_are_one_span_and_its_document_stands_beside(one):
     page = one.page
     assert "adjust the front hose" in page.locator("#answers .kl-span").first.inner_text()
-    page.get_by_role("button", name="those of the whole text").click()
+    page.locator("#answers").get_by_role("button", name="those of the whole text").click()
     part = page.locator("#answers .kl-docs .kl-part").first
     assert "Error E529 (Kenmouth lathe)" in part.inner_text()
     part.hover()
@@ -100,7 +100,7 @@ def test_settings_repaint_the_words_without_a_request(one):
     slide(page, 0.01)
     note = page.locator("#answers .kl-stale")
     expect(note).to_contain_text("λ 0.01")
-    expect(note).to_contain_text("would be others (dotted)")
+    expect(note).to_contain_text("would be different (dotted)")
     expect(page.locator("#answers .kl-dot").first).to_have_text("adjust")
     adjust = words(page).first
     if opened(page) != "adjust":
@@ -134,7 +134,7 @@ def test_a_word_is_written_on_from_another_way(one):
     slide(page, 0.01)
     if opened(page) != "adjust":
         words(page).first.click()
-    page.get_by_role("button", name="Write on from here").click()
+    page.locator("#answers").get_by_role("button", name="Write on from here").click()
     new = page.locator("#answers .kl-side-knn .kl-text")
     expect(new).to_contain_text("No document says that.")
     expect(page.locator("#answers .kl-headline")).to_contain_text("You chose “No”")
@@ -160,7 +160,7 @@ def test_without_a_document_the_answer_is_as_if_it_had_never_been_read(one):
     page = one.page
     if opened(page) != "adjust":
         words(page).first.click()
-    page.get_by_role("button", name="Write without it").first.click()
+    page.locator("#answers").get_by_role("button", name="Write without it").first.click()
     headline = page.locator("#answers .kl-headline")
     expect(headline).to_contain_text("Without it 4 of 4 words are others")
     new = page.locator("#answers .kl-side-knn")
@@ -187,7 +187,7 @@ def test_explaining_opens_what_the_memory_contradicts(one):
 def test_an_answer_as_a_page_of_its_own_needs_nothing_from_elsewhere(one, chromium, tmp_path):
     page = one.page
     with page.expect_download() as found:
-        page.get_by_role("button", name="Save as a page (HTML)").click()
+        page.locator("#answers").get_by_role("button", name="Save as a page (HTML)").click()
     found.value.save_as(tmp_path / "answer.html")
     context = chromium.new_context(offline=True)
     saved = context.new_page()
