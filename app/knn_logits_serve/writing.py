@@ -73,6 +73,10 @@ def _write_one(
     enough = Deadline()
     said: list[str] = []
     written = 0
+    held: list[Piece] = []
+    # At each piece this thread and the event loop take turns, which costs more than the piece. So
+    # only a stream is told of each.
+    say: Callable[[Piece], None] = tell if asked.stream else held.append
 
     def on_token(token: int) -> None:
         nonlocal written
@@ -89,7 +93,7 @@ def _write_one(
         if overheard is not None:
             one = scored(tokenizer, text, *overheard.at(position, token, asked.logprobs or 0))
         said.append(text)
-        _tell(tell, choice, *ending.add(one))
+        _tell(say, choice, *ending.add(one))
         if ending.over():
             enough.cancel()
 
@@ -107,7 +111,10 @@ def _write_one(
         stopping_criteria=[deadline, enough],
         streamer=TokenStream(on_token),
     )
-    _tell(tell, choice, *ending.rest())
+    _tell(say, choice, *ending.rest())
+    if held:
+        tokens = tuple(token for one in held for token in one.tokens)
+        tell(Piece(choice, "".join(one.text for one in held), tokens))
     last = int(output[0, -1])
     reason = "stop" if ending.over() or last in served.ends else "length"
     trace = None
@@ -122,6 +129,6 @@ def _write_one(
     return End(choice, reason, written, text[:cut], trace, offset)
 
 
-def _tell(tell: Tell, choice: int, text: str, tokens: tuple[Token, ...]) -> None:
+def _tell(tell: Callable[[Piece], None], choice: int, text: str, tokens: tuple[Token, ...]) -> None:
     if text or tokens:
         tell(Piece(choice, text, tokens))
