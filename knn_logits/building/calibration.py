@@ -55,6 +55,70 @@ _QUERIES_AT_ONCE = 128
 Ints = npt.NDArray[np.int64]
 
 
+class Choice:
+    """Chooses k, λ and temperature by the likelihood of the tokens that are added.
+
+    Args:
+        store: The datastore.
+        k: A value to keep. None chooses one; the same holds for `lmbda` and `temperature`.
+        lmbda: Weight of the neighbors.
+        temperature: Temperature of the softmax over the neighbors.
+
+    Attributes:
+        kept: The manifest's settings with the given values, which hold if nothing is chosen.
+        given: Whether all three values are given, so that there is nothing to choose.
+        largest: The most neighbors of a query that a choice may have.
+    """
+
+    def __init__(
+        self, store: Datastore, *, k: int | None, lmbda: float | None, temperature: float | None
+    ) -> None:
+        own = store.manifest.settings
+        self.kept = SettingsRecord(
+            k=k or own.k,
+            lmbda=own.lmbda if lmbda is None else lmbda,
+            temperature=temperature or own.temperature,
+        )
+        self.given = None not in (k, lmbda, temperature)
+        self.largest = k or DEFAULT_K
+        self._k, self._lmbda, self._temperature = k, lmbda, temperature
+        self._around, self._metric = own.temperature, store.manifest.metric
+        self._entries = len(store)
+        self._found: GridLikelihood | None = None
+
+    def add(self, neighbors: Neighbors, targets: torch.Tensor, log_p_lm: torch.Tensor) -> None:
+        """Adds tokens with their neighbors. The first ones decide which temperatures are tried.
+
+        Args:
+            neighbors: The neighbors of `rows` queries, on the CPU.
+            targets: int64 [rows], the tokens.
+            log_p_lm: float32 [rows], their log-probabilities under the model.
+        """
+        if self._found is None:
+            k, temperature = self._k, self._temperature
+            scale = spread(neighbors, self._metric)
+            grid = Grid(
+                (k,) if k else powers_up_to(self.largest, _SMALLEST_K),
+                (temperature,) if temperature else temperatures_around(scale, self._around),
+                LMBDAS[2:] if self._lmbda is None else (self._lmbda,),
+            )
+            self._found = GridLikelihood(grid, self._metric)
+        self._found.add(neighbors, targets, log_p_lm)
+
+    def best(self) -> SettingsRecord:
+        """Returns the best settings, marked as calibrated, after at least one call of `add`."""
+        assert self._found is not None
+        best = self._found.best(_K_TOLERANCE)
+        chosen = float(f"{best.temperature:.4g}")
+        return SettingsRecord(
+            # A k above the number of entries costs nothing, and the datastore may grow.
+            k=best.k if best.k < self._entries else self.kept.k,
+            lmbda=best.lmbda,
+            temperature=chosen if self._temperature is None else self._temperature,
+            calibrated=True,
+        )
+
+
 def calibrate(
     model: nn.Module,
     location: KeyLocation,
@@ -86,23 +150,16 @@ def calibrate(
         The settings, marked as calibrated. Where all three are given, or the datastore is too
         small to choose on, the manifest's settings with the given values, not marked.
     """
-    own = store.manifest.settings
-    kept = SettingsRecord(
-        k=k or own.k,
-        lmbda=own.lmbda if lmbda is None else lmbda,
-        temperature=temperature or own.temperature,
-    )
-    if k is not None and lmbda is not None and temperature is not None:
-        return kept
+    choice = Choice(store, k=k, lmbda=lmbda, temperature=temperature)
+    if choice.given:
+        return choice.kept
     pieces = sample_pieces(store, seed, pairs)
     tokens = sum(piece.size - piece.skip for piece in pieces)
     if tokens < FEWEST_CALIBRATED:
-        return kept
-    largest = k or DEFAULT_K
-    asked = min(len(store), OVER_ASK * largest)
+        return choice.kept
+    asked = min(len(store), OVER_ASK * choice.largest)
     retriever = Retriever(store, KNNConfig(k=asked), index=index)
     parts = part_of_entries(store)
-    found: GridLikelihood | None = None
     done = 0
     batch = scoring_batch_tokens(input_device(model), vocabulary_size(model))
     progress("calibration", 0, tokens)
@@ -117,29 +174,12 @@ def calibrate(
                     parts,
                     padding_distance(retriever.metric),
                 )
-                if found is None:
-                    scale = spread(neighbors, retriever.metric)
-                    grid = Grid(
-                        (k,) if k else powers_up_to(largest, _SMALLEST_K),
-                        (temperature,)
-                        if temperature
-                        else temperatures_around(scale, own.temperature),
-                        LMBDAS[2:] if lmbda is None else (lmbda,),
-                    )
-                    found = GridLikelihood(grid, retriever.metric)
-                found.add(neighbors, scored.targets[rows], scored.log_p_lm[rows])
+                choice.add(neighbors, scored.targets[rows], scored.log_p_lm[rows])
                 done += neighbors.rows
                 progress("calibration", done, tokens)
-    assert found is not None
-    best = found.best(_K_TOLERANCE)
-    logger.debug("calibrated on %d tokens: %s", tokens, best)
-    return SettingsRecord(
-        # A k above the number of entries costs nothing, and the datastore may grow.
-        k=best.k if best.k < len(store) else kept.k,
-        lmbda=best.lmbda,
-        temperature=float(f"{best.temperature:.4g}") if temperature is None else temperature,
-        calibrated=True,
-    )
+    settings = choice.best()
+    logger.debug("calibrated on %d tokens: %s", tokens, settings)
+    return settings
 
 
 def wanted_tokens(entries: int) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from knn_logits.building.calibration import part_of_entries
+from knn_logits.building.calibration import Choice, part_of_entries
 from knn_logits.building.nearness import Nearness
 from knn_logits.building.suffixes import write_suffixes
 from knn_logits.building.writing import choose_writing
@@ -14,7 +14,7 @@ from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.keys import KeySource
 from knn_logits.capture.location import KeyLocation
 from knn_logits.compatibility import vocabulary_size
-from knn_logits.config import DEFAULT_K, FEWEST_CALIBRATED, KNNConfig
+from knn_logits.config import FEWEST_CALIBRATED, KNNConfig
 from knn_logits.datastore.job import Job
 from knn_logits.datastore.manifest import Manifest
 from knn_logits.datastore.records import OnDemandRecord, SettingsRecord, WritingRecord
@@ -22,14 +22,6 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.neighbors import NEAREST, hits
 from knn_logits.on_demand.retriever import OnDemandRetriever
 from knn_logits.progress import Progress, no_progress
-from knn_logits.scoring.likelihood import (
-    LMBDAS,
-    Grid,
-    GridLikelihood,
-    powers_up_to,
-    spread,
-    temperatures_around,
-)
 from knn_logits.scoring.text_pass import score_pieces, scoring_batch_tokens
 from knn_logits.windows import Piece, plan
 
@@ -39,8 +31,6 @@ ON_DEMAND = "on-demand"
 CALIBRATED_ON = 1024
 # The most of the text that is left out of the search while settings are chosen on it.
 _LARGEST_SHARE = 0.5
-_SMALLEST_K = 64
-_K_TOLERANCE = 0.002
 _QUERIES_AT_ONCE = 256
 
 
@@ -131,23 +121,16 @@ def calibrated_on_demand(
         The settings for scoring, and those for writing. Where the datastore is too small to choose
         on, the manifest's settings with the given values, and None.
     """
-    own = store.manifest.settings
-    kept = SettingsRecord(
-        k=k or own.k,
-        lmbda=own.lmbda if lmbda is None else lmbda,
-        temperature=temperature or own.temperature,
-    )
-    if k is not None and lmbda is not None and temperature is not None:
-        return kept, None
+    choice = Choice(store, k=k, lmbda=lmbda, temperature=temperature)
+    if choice.given:
+        return choice.kept, None
     pieces, left_out = _held_out(store, seed)
     tokens = sum(piece.size - piece.skip for piece in pieces)
     if tokens < FEWEST_CALIBRATED:
-        return kept, None
-    largest = k or DEFAULT_K
+        return choice.kept, None
     retriever = OnDemandRetriever(
-        store, KNNConfig(k=largest), source=KeySource(model, location), without=left_out
+        store, KNNConfig(k=choice.largest), source=KeySource(model, location), without=left_out
     )
-    found: GridLikelihood | None = None
     distances, known = [], []
     done = 0
     batch = scoring_batch_tokens(input_device(model), vocabulary_size(model))
@@ -157,31 +140,14 @@ def calibrated_on_demand(
             for first in range(0, len(scored.targets), _QUERIES_AT_ONCE):
                 some = scored[first : first + _QUERIES_AT_ONCE]
                 neighbors = retriever.search(some.states, some.prefixes).to("cpu")
-                if found is None:
-                    scale = spread(neighbors, retriever.metric)
-                    grid = Grid(
-                        (k,) if k else powers_up_to(largest, _SMALLEST_K),
-                        (temperature,)
-                        if temperature
-                        else temperatures_around(scale, own.temperature),
-                        LMBDAS[2:] if lmbda is None else (lmbda,),
-                    )
-                    found = GridLikelihood(grid, retriever.metric)
-                found.add(neighbors, some.targets, some.log_p_lm)
+                choice.add(neighbors, some.targets, some.log_p_lm)
                 nearness = neighbors.padded(max(NEAREST, neighbors.k), retriever.metric).distances
                 nearness = -nearness if retriever.metric == "l2" else nearness
                 distances.append(nearness.topk(NEAREST, dim=-1).values)
                 known.append(hits(neighbors, some.targets, retriever.metric))
                 done += neighbors.rows
                 progress("calibration", done, tokens)
-    assert found is not None
-    best = found.best(_K_TOLERANCE)
-    settings = SettingsRecord(
-        k=best.k if best.k < len(store) else kept.k,
-        lmbda=best.lmbda,
-        temperature=float(f"{best.temperature:.4g}") if temperature is None else temperature,
-        calibrated=True,
-    )
+    settings = choice.best()
     writing = choose_writing(
         store,
         Nearness(torch.cat(distances), torch.cat(known)),
