@@ -18,7 +18,7 @@ from torch import nn
 
 from knn_logits.arrays import Array
 from knn_logits.capture.forward import evaluating, input_device
-from knn_logits.capture.keys import Sources, compute_keys, grouped
+from knn_logits.capture.keys import Sources, compute_keys, grouped, groups_from
 from knn_logits.capture.location import KeyLocation
 from knn_logits.compatibility import SAME, canary_keys, relative_error
 from knn_logits.errors import MismatchError
@@ -132,14 +132,9 @@ def cut(
     Yields:
         Each piece, and the number of its keys that come before `first_entry`.
     """
-    for group in grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens):
-        last = group[-1]
-        if last.first_entry + last.entries <= first_entry:
-            continue
-        if sources is not None:
-            read = sources([window.context for window in group])
-            group = [replace(one, source=ids) for one, ids in zip(group, read, strict=True)]
-        begin, entry = group[0].start, group[0].first_entry
+    groups = grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens)
+    for group in groups_from(groups, first_entry, sources):
+        begin, entry, last = group[0].start, group[0].first_entry, group[-1]
         moved = [
             replace(one, start=one.start - begin, first_entry=one.first_entry - entry)
             for one in group

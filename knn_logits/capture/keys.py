@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,13 +117,9 @@ def compute_keys(
     """
     device = input_device(model)
     kind = getattr(torch, dtype)
-    for group in grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens):
+    groups = grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens)
+    for group in groups_from(groups, first_entry, sources):
         start, end = group[0].first_entry, group[-1].first_entry + group[-1].entries
-        if end <= first_entry:
-            continue
-        if sources is not None:
-            read = sources([window.context for window in group])
-            group = [replace(one, source=ids) for one, ids in zip(group, read, strict=True)]
         keys = np.empty((end - start, dim), dtype)
         for batch in batches(group, batch_tokens):
             states = key_states(model, location, windows_batch(tokens, batch, device))
@@ -150,6 +146,19 @@ def grouped(
             yield group
             group, held = [], 0
     if group:
+        yield group
+
+
+def groups_from(
+    groups: Iterable[list[TextWindow]], first_entry: int, sources: Sources | None
+) -> Iterator[list[TextWindow]]:
+    """Yields the groups with entries from `first_entry` on, with what an encoder reads for them."""
+    for group in groups:
+        if group[-1].first_entry + group[-1].entries <= first_entry:
+            continue
+        if sources is not None:
+            read = sources([window.context for window in group])
+            group = [replace(one, source=ids) for one, ids in zip(group, read, strict=True)]
         yield group
 
 
