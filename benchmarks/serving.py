@@ -8,7 +8,6 @@ prompts with drafts one by one, and without drafts in batches. Each pair is time
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -34,9 +33,7 @@ class Server:
         self._errors = (Path(folder) / "serve.log").open("w+")
         command = [sys.executable, "-m", "knn_logits", "serve", model, store, "--port", "0"]
         command += ["--at-once", str(at_once)]
-        self._process = subprocess.Popen(
-            command, stdout=self._errors, stderr=subprocess.STDOUT, env={**os.environ}
-        )
+        self._process = subprocess.Popen(command, stdout=self._errors, stderr=subprocess.STDOUT)
         self.url = self._address()
         self.client = httpx.Client(base_url=self.url, timeout=600, trust_env=False)
 
@@ -148,7 +145,7 @@ def main():
             mine, theirs = (result[key]["tokens_per_second"] for key in names)
             result[f"{names[0]} / {names[1]}"] = mine / theirs
         server.close()
-    record("serving", vars(args), json.loads(json.dumps(result)))
+    record("serving", vars(args), result)
 
 
 if __name__ == "__main__":
