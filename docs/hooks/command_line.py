@@ -2,9 +2,7 @@
 
 import inspect
 
-from typer.main import get_command
-
-from knn_logits.cli.app import app
+from knn_logits.cli.app import command as command_line
 
 PAGE = "reference/command-line.md"
 _HEAD = """\
@@ -37,7 +35,7 @@ def on_files(files, config, **_):
 
 def page():
     """The page as Markdown."""
-    commands = get_command(app).commands
+    commands = command_line.commands
     rows = [
         f"| [`{name}`](#knn-logits-{name}) | {_cell(_first_line(command))} |"
         for name, command in commands.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typer
+from typer.main import get_command
 
 from knn_logits._version import __version__
 from knn_logits.cli import (
@@ -78,3 +79,7 @@ def root(
     ),
 ) -> None:
     """A memory for language models: kNN-LM in generate(), with the source of every word."""
+
+
+# Reading every command's options takes a tenth of a second, so it is done once in a process.
+command = get_command(app)

@@ -8,11 +8,10 @@ import sys
 from importlib import import_module
 
 import pytest
-from typer.main import get_command
 
 import knn_logits
 from docs.pages import NAMES, ROOT, blocks_of, commands_of
-from knn_logits.cli.app import app
+from knn_logits.cli.app import command as command_line
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,7 +19,7 @@ else:
     import tomli as tomllib
 
 LANGUAGES = {"bash", "python", "json", "text"}
-COMMANDS = get_command(app).commands
+COMMANDS = command_line.commands
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 

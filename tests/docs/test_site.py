@@ -6,11 +6,10 @@ from pathlib import PurePosixPath
 
 import pytest
 import yaml
-from typer.main import get_command
 
 import knn_logits.errors
 from docs.pages import DOCS, ROOT, blocks_of
-from knn_logits.cli.app import app
+from knn_logits.cli.app import command as command_line
 from knn_logits.datastore import layout
 
 
@@ -55,7 +54,7 @@ def pages_in(part):
 
 def test_the_command_lines_page_has_every_command_and_option(hook):
     text = hook("docs/hooks/command_line.py").page()
-    for name, command in get_command(app).commands.items():
+    for name, command in command_line.commands.items():
         section = text.partition(f"\n## knn-logits {name}\n")[2].partition("\n## ")[0]
         assert section, name
         for one in command.params:

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from knn_logits.cli.app import app
+from knn_logits.cli.app import command as command_line
 from knn_logits.corpus.hub import HUB_PREFIX
 from knn_logits.datastore.hub_client import hub_name
 from knn_logits.errors import ConfigError
@@ -39,9 +39,8 @@ def test_a_recipe(one):
 
 @pytest.mark.parametrize("one", ALL, ids=lambda one: one.name)
 def test_its_commands_are_those_of_the_command_line(one):
-    from typer.main import get_command
 
-    commands = get_command(app).commands
+    commands = command_line.commands
     for line in one.commands:
         words = shlex.split(line)
         # `eval` is checked once this release has it.
