@@ -6,6 +6,7 @@ A session keeps nothing of a visitor. The datastores that a visitor built come w
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -249,7 +250,8 @@ class Session:
                 processors += samplers(wanted.seed, wanted.sampling_temperature, wanted.top_p)
             pieces = Pieces(tokenizer, given.ids[0].tolist())
             words: list[Piece] = []
-            started = last = time.monotonic()
+            # The first word is shown at once, and the next ones as often as a reader can follow.
+            started, last = time.monotonic(), -math.inf
             so_far = Answer(given.shown, given.begun, knn=knn is not None)
 
             def on_token(token: int) -> None:

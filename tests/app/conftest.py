@@ -135,24 +135,30 @@ def expect(what):
 
 
 class Visit:
-    """An open page, with the errors and foreign requests that were seen on it."""
+    """A visit to the page, with the errors and foreign requests that were seen on it."""
 
-    def __init__(self, context, url, script=None):
-        self.context = context
-        self.page = context.new_page()
-        if script:
-            self.page.add_init_script(script)
+    def __init__(self, page, url):
+        self.page = page
         self.problems = []
         self.left = []
-        page = self.page
-        page.on("console", lambda one: one.type == "error" and self.problems.append(one.text))
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.on("dialog", lambda dialog: (self.problems.append("dialog"), dialog.dismiss()))
-        page.on("request", self._on_request)
-        page.set_default_timeout(PATIENCE * 1000)
+        self._heard = {
+            "console": lambda one: one.type == "error" and self.problems.append(one.text),
+            "pageerror": lambda error: self.problems.append(str(error)),
+            "dialog": lambda dialog: (self.problems.append("dialog"), dialog.dismiss()),
+            "request": self._on_request,
+        }
+        for event, listener in self._heard.items():
+            page.on(event, listener)
         page.goto(url)
         # The page sets this attribute when everything on it is mounted.
         page.wait_for_selector("html[data-ready]")
+
+    def end(self):
+        """Leaves the page as the next visit needs it."""
+        for event, listener in self._heard.items():
+            self.page.remove_listener(event, listener)
+        self.page.unroute_all(behavior="ignoreErrors")
+        self.page.goto("about:blank")
 
     def _on_request(self, request):
         if not request.url.startswith(("http://127.0.0.1", "http://localhost", "data:", "blob:")):
@@ -201,12 +207,48 @@ class Visit:
             )
 
 
+class Windows:
+    """The browser's windows, of which one is lent to visit after visit.
+
+    A window that opened the page before opens it again at a third of the browser's work, since a
+    new one compiles all scripts anew.
+    """
+
+    def __init__(self, browser):
+        self.browser = browser
+        self.free = []
+
+    def lend(self, width, scheme):
+        window = self.free.pop() if self.free else self.new()
+        window.set_viewport_size({"width": width, "height": 900})
+        window.emulate_media(color_scheme=scheme)
+        return window
+
+    def new(self, script=None):
+        window = self.browser.new_context().new_page()
+        window.set_default_timeout(PATIENCE * 1000)
+        if script:
+            window.add_init_script(script)
+        return window
+
+    def give_back(self, visit):
+        if not visit.page.is_closed():
+            visit.end()
+            self.free.append(visit.page)
+
+
+@pytest.fixture(scope="package")
+def windows(chromium):
+    """The browser's windows, which visits share."""
+    return Windows(chromium)
+
+
 @pytest.fixture(scope="module")
-def shared(chromium, url):
+def shared(windows, url):
     """One open page for all tests of a file, which must restore its settings."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    yield Visit(context, url)
-    context.close()
+    one = Visit(windows.lend(1280, "light"), url)
+    yield one
+    windows.give_back(one)
 
 
 @pytest.fixture(scope="module")
@@ -228,17 +270,19 @@ def drawing(chromium):
 
 
 @pytest.fixture
-def visit(chromium, url):
+def visit(windows, url):
     """Gives a function that opens the page, which a test may call several times."""
     opened = []
 
     def new(width=1280, scheme="light", url=url, script=None):
-        context = chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme
-        )
-        opened.append(Visit(context, url, script))
-        return opened[-1]
+        window = windows.new(script) if script else windows.lend(width, scheme)
+        opened.append((Visit(window, url), script))
+        return opened[-1][0]
 
     yield new
-    for one in opened:
-        one.context.close()
+    for one, script in opened:
+        # What a script adds to a window stays, so no other visit gets such a window.
+        if script:
+            one.page.context.close()
+        else:
+            windows.give_back(one)

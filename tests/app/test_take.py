@@ -1,11 +1,13 @@
 """An answer taken along: a link that fills and runs, text with footnotes, earlier answers."""
 
+import threading
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from app.conftest import expect
+from app.conftest import PATIENCE, expect
 from app.payloads import PAYLOADS
+from knn_logits_app.session import Session
 
 FIRST = "What helps against E529 is this:"
 COPIED = """
@@ -25,6 +27,32 @@ def test_a_link_fills_runs_and_opens_the_word(visit, url):
     expect(page.get_by_label("manual")).not_to_be_checked()
     word = page.locator("#answers .kl-w[data-word='2']")
     expect(word).to_have_attribute("aria-expanded", "true")
+    assert one.problems == []
+
+
+def test_a_word_stays_open_while_the_answer_beside_it_is_written(visit, served, monkeypatch):
+    written, write_one = threading.Event(), Session._write_one
+
+    def late(self, tell, library, wanted, given, stores, deadline):
+        if not stores:
+            written.wait(PATIENCE)
+        write_one(self, tell, library, wanted, given, stores, deadline)
+
+    one = visit()
+    page = one.page
+    monkeypatch.setattr(Session, "_write_one", late)
+    page.locator("#prompt textarea").fill(FIRST)
+    one.mark("#answers")
+    page.locator("#write").click()
+    words = page.locator("#answers .kl-side-knn .kl-w[role=button]")
+    words.nth(1).click()
+    expect(words.nth(1)).to_have_attribute("aria-expanded", "true")
+    written.set()
+    expect(page.locator("#answers .kl-side-lm .kl-foot span").first).to_be_visible()
+    page.wait_for_selector("#answers .kl-out[data-done=true]")
+    expect(words.nth(1)).to_have_attribute("aria-expanded", "true")
+    # The answer that the page began with is the only earlier one.
+    expect(page.locator("#answers .kl-earlier summary")).to_have_text("Earlier answers (1)")
     assert one.problems == []
 
 

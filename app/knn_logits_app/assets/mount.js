@@ -14,7 +14,7 @@ const mount = (element, props, trigger, watch) => {
   const out = element.querySelector(".kl-out");
   const view = {
     data: null, known: null, opened: null, everything: false, settings: null, gated: false,
-    asks: false, reads: Boolean(trigger), metric: "l2", same: null, before: null, kept: [],
+    asks: false, reads: Boolean(trigger), metric: "l2", same: null, before: null, kept: [], waiting: false,
   };
   const panel = `${element.closest("[id]")?.id || "answer"}-${views.length}-panel`;
   const words = () => [...out.querySelectorAll(".kl-w[role=button]")];
@@ -220,12 +220,16 @@ const mount = (element, props, trigger, watch) => {
     }
     if (traced) {
       apply();
-      const asked = linked.word !== null && view.known.words[linked.word]?.text ? linked.word : null;
-      // On a phone the sources of a word are a sheet that would hide the answer.
-      view.opened = asked ?? (narrow() ? null : firstOpened(view.known, data.kind));
-      if (data.kind === "write") linked.word = linked.run ? linked.word : null;
-      if (data.sides.knn?.trace && !view.kept.includes(data)) view.kept = [data, ...view.kept].slice(0, KEPT);
-    } else view.opened = null;
+      // The answer beside this one may still be written. Its frames leave the opened word as it is.
+      if (!view.waiting) {
+        const asked = linked.word !== null && view.known.words[linked.word]?.text ? linked.word : null;
+        // On a phone the sources of a word are a sheet that would hide the answer.
+        view.opened = asked ?? (narrow() ? null : firstOpened(view.known, data.kind));
+        if (data.kind === "write") linked.word = linked.run ? linked.word : null;
+      }
+      view.waiting = !Object.values(data.sides).every((side) => side.done);
+      if (!view.waiting && data.sides.knn?.trace && !view.kept.includes(data)) view.kept = [data, ...view.kept].slice(0, KEPT);
+    } else Object.assign(view, { opened: null, waiting: false });
     const together = Boolean(known.lm && known.knn);
     const two = [];
     if (known.lm && known.lm !== main) two.push(column("lm", known.lm, { same: otherSame, kind: data.kind, together }));
@@ -254,6 +258,7 @@ const mount = (element, props, trigger, watch) => {
     if (!props.value) return;
     const data = JSON.parse(props.value);
     if (data.message) {
+      view.waiting = false;
       out.replaceChildren(h("p", { class: `kl-notice kl-${data.kind}`, role: "status" }, data.message));
       return;
     }
