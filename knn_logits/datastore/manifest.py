@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from knn_logits.config import Metric
 from knn_logits.datastore import layout
@@ -41,6 +48,14 @@ FORMAT_VERSION: Literal[1] = 1
 _LARGEST_MANIFEST = 16 << 20
 _CHECKSUM = "checksum"
 _LONGEST_KEY = 1 << 16
+
+
+# The values that a metric can have. Rounding may take a cosine a little above 1.
+_DISTANCES: dict[Metric, tuple[float, float]] = {
+    "l2": (0.0, math.inf),
+    "cosine": (-1.01, 1.01),
+    "ip": (-math.inf, math.inf),
+}
 
 
 class Manifest(Record):
@@ -94,6 +109,14 @@ class Manifest(Record):
     license: str | None = None
     source: str | None = None
     files: tuple[FileRecord, ...] = Field(strict=False)
+
+    @model_validator(mode="after")
+    def _a_distance_of_its_metric(self) -> Manifest:
+        if self.near is not None:
+            least, most = _DISTANCES[self.metric]
+            if not least <= self.near.distance <= most:
+                raise ValueError(f"near: no {self.metric} has the value {self.near.distance:g}")
+        return self
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

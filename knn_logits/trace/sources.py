@@ -54,11 +54,16 @@ class Source:
         return Source(self.words + other.words, tokens, total, document, one, other.after)
 
 
+# Signs that end a word and do not belong to it.
+PUNCTUATION = ".,;:!?)]}»”\"'"
+
+
 def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
     """Groups tokens into words. A token that begins with white space begins a word.
 
     White space alone is a separate word, since a passage may contain the line break but not the
-    word after it.
+    word after it. So are the signs behind a word, since a sentence may end here that goes on in
+    the passage. Signs within a word, as in 3.5, belong to it.
     """
     words: list[list[TokenTrace]] = []
     for token in tokens:
@@ -66,7 +71,15 @@ def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
         if not words or token.token[:1].isspace() or blank:
             words.append([])
         words[-1].append(token)
-    return words
+    return [part for word in words for part in _parts(word)]
+
+
+def _parts(word: list[TokenTrace]) -> list[list[TokenTrace]]:
+    """Returns a word, and the signs behind it as a word of their own."""
+    end = len(word)
+    while end and word[end - 1].token and not word[end - 1].token.strip(PUNCTUATION):
+        end -= 1
+    return [part for part in (word[:end], word[end:]) if part]
 
 
 def share_of(tokens: Sequence[TokenTrace]) -> float:

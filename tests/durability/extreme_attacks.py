@@ -172,7 +172,11 @@ def number_of_the_manifest(folder, chance):
     write_content(folder, content)
     counted = chosen[0] in ("entries", "documents", "tokens", "dim", "removed", "files")
     negative = not value >= 0 or value == math.inf
-    return (chosen, value), counted or negative, "manifest"
+    # Another document may be the removed one, and an inner product may be any number.
+    possible = (chosen[0] == "removed" and value == 0) or (
+        chosen[0] == "near" and content["metric"] == "ip" and math.isfinite(value)
+    )
+    return (chosen, value), (counted or negative) and not possible, "manifest"
 
 
 # Files of an earlier system

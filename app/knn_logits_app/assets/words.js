@@ -1,22 +1,25 @@
 // Groups tokens into words, and words into spans. A span comes from one passage of a document.
 
-const PUNCTUATION = ".,;:!?)]}»”";
+// Signs that end a word and do not belong to it, as in `knn_logits/trace/sources.py`.
+const PUNCTUATION = ".,;:!?)]}»”\"'";
 const blank = (text) => !text.trim();
+const isSign = (piece) => piece !== "" && [...piece].every((one) => PUNCTUATION.includes(one));
 
-// Groups pieces of text into words, which white space and ends of sentences separate. White space
-// alone is a word of its own, since a passage may contain a line break but not the next word.
+// Groups pieces of text into words, which white space separates. White space alone is a word of its
+// own, since a passage may contain a line break but not the next word. So are the signs behind a
+// word, since a sentence may end here that goes on in the passage.
 const wordsOf = (pieces) => {
   const groups = [];
-  let ended = false;
   pieces.forEach((piece, place) => {
-    const ends = piece !== "" && [...piece].every((one) => PUNCTUATION.includes(one));
     const last = groups.at(-1);
-    if (last && blank(last.map((one) => pieces[one]).join(""))) ended = true;
-    if (!last || /^\s/.test(piece) || ends || ended) groups.push([]);
+    if (!last || /^\s/.test(piece) || blank(last.map((one) => pieces[one]).join(""))) groups.push([]);
     groups.at(-1).push(place);
-    ended = ends;
   });
-  return groups.map((tokens, number) => {
+  const parts = groups.flatMap((group) => {
+    const end = group.findLastIndex((one) => !isSign(pieces[one])) + 1;
+    return [group.slice(0, end), group.slice(end)].filter((part) => part.length);
+  });
+  return parts.map((tokens, number) => {
     const whole = tokens.map((one) => pieces[one]).join("");
     const text = whole.trimStart();
     return { number, space: whole.slice(0, whole.length - text.length), text, whole, tokens };
