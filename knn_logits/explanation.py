@@ -27,7 +27,7 @@ from knn_logits.memory import Memory, MemorySettings
 from knn_logits.neighbors import hits
 from knn_logits.text.pairs import PairTokenizer
 from knn_logits.text.pieces import token_texts
-from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_token
+from knn_logits.trace.assemble import MAX_NEIGHBORS, marked, trace_token
 from knn_logits.trace.trace import Familiarity, SequenceTrace, TokenTrace, Trace
 from knn_logits.vote import Vote
 from knn_logits.windows import plan
@@ -123,7 +123,7 @@ def explain(
     known = None
     if memory.expected_hits is not None:
         known = Familiarity(sum(found), len(found), memory.expected_hits)
-    return Trace([SequenceTrace("" if pairs else words[0], tokens, known)])
+    return Trace([SequenceTrace("" if pairs else words[0], marked(tokens, tokenizer), known)])
 
 
 def _source_ids(pairs: PairTokenizer | None, source: str | None) -> Array | None:

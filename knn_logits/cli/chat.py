@@ -248,9 +248,10 @@ def _words(line: str) -> list[str]:
 
 def _chosen(sequence: SequenceTrace, wanted: str) -> list[Any]:
     """Returns the tokens of a word of an answer. The word is given by its number or its text."""
-    from knn_logits.trace.sources import words_of
+    from knn_logits.trace.sources import PUNCTUATION, words_of
 
-    words = [one for one in words_of(sequence.tokens) if "".join(t.token for t in one).strip()]
+    whole = [(one, "".join(token.token for token in one)) for one in words_of(sequence.tokens)]
+    words = [one for one, text in whole if text.strip().strip(PUNCTUATION)]
     if wanted.isdecimal():
         if not 1 <= int(wanted) <= len(words):
             raise ConfigError(f"the answer has {len(words)} words, and no word {wanted}")

@@ -145,7 +145,14 @@ def _sequence(
                 near_within=near_within,
             )
         )
-    return SequenceTrace(prompt_text(tokenizer, ids[:first], words[:first]), tokens)
+    prompt = prompt_text(tokenizer, ids[:first], words[:first])
+    return SequenceTrace(prompt, marked(tokens, tokenizer))
+
+
+def marked(tokens: list[TokenTrace], tokenizer: Any) -> list[TokenTrace]:
+    """Marks the special tokens among tokens."""
+    special = set(getattr(tokenizer, "all_special_ids", ()))
+    return [replace(one, special=True) if one.token_id in special else one for one in tokens]
 
 
 def prompt_text(tokenizer: Any, ids: Sequence[int], words: Sequence[str]) -> str:

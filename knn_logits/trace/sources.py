@@ -63,10 +63,12 @@ def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
 
     White space alone is a separate word, since a passage may contain the line break but not the
     word after it. So are the signs behind a word, since a sentence may end here that goes on in
-    the passage. Signs within a word, as in 3.5, belong to it.
+    the passage. Signs within a word, as in 3.5, belong to it. Special tokens are in no word.
     """
     words: list[list[TokenTrace]] = []
     for token in tokens:
+        if token.special:
+            continue
         blank = bool(words) and not "".join(one.token for one in words[-1]).strip()
         if not words or token.token[:1].isspace() or blank:
             words.append([])
@@ -133,7 +135,7 @@ def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
         last = source
         if source is not None:
             found.append(source)
-    listed = [source for source in found if source.words.strip()]
+    listed = [source for source in found if source.words.strip().strip(PUNCTUATION)]
     strongest = sorted(listed, key=lambda one: -one.document.share * len(one.tokens))[:number]
     kept = {id(source) for source in strongest}
     return [source for source in listed if id(source) in kept]

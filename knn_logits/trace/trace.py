@@ -145,6 +145,8 @@ class TokenTrace:
             favourite, if they were asked for. The likeliest comes first.
         near: Whether the nearest neighbor was as near as neighbors within the datastore are. None
             if the datastore does not know what is near.
+        special: Whether it is a token of the tokenizer's own, such as the one that ends a text. It
+            belongs to no word, and has no part in a text's documents.
     """
 
     token: str
@@ -161,6 +163,7 @@ class TokenTrace:
     by_memory: Rival | None = None
     candidates: list[Candidate] = field(default_factory=list)
     near: bool | None = None
+    special: bool = False
 
     @property
     def meaning(self) -> Meaning:
@@ -237,9 +240,10 @@ class SequenceTrace:
     def documents(self) -> list[DocumentShare]:
         """Each document's share in the text, the mean over its tokens, the largest first."""
         found: dict[tuple[str, str], DocumentShare] = {}
-        for token in self.tokens:
+        tokens = [token for token in self.tokens if not token.special]
+        for token in tokens:
             for one in token.documents:
-                key, part = (one.store, one.document), one.share / len(self.tokens)
+                key, part = (one.store, one.document), one.share / len(tokens)
                 known = found.get(key)
                 found[key] = replace(one, share=part + (known.share if known else 0.0))
         return sorted(found.values(), key=lambda one: -one.share)

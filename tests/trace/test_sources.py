@@ -22,6 +22,25 @@ def test_tokens_are_grouped_into_words():
     assert words == ["harbour", " crane", "\n", "E"]
 
 
+def test_signs_behind_a_word_are_a_word_of_their_own():
+    tokens = [token(one) for one in ("Vin", "une", ".", '"', " 3", ".", "5", "%", ")", "\n", ".")]
+    words = ["".join(one.token for one in word) for word in words_of(tokens)]
+    assert words == ["Vinune", '."', " 3.5%", ")", "\n", "."]
+
+
+def test_a_sentence_that_ends_in_the_answer_only_keeps_its_source():
+    # The passage goes on where the answer's sentence ends, so the full stop is the model's own.
+    tokens = [shared(" Vin", a=0.9), shared("une", a=0.9), shared(".", a=0.005)]
+    end = replace(token("<|endoftext|>"), special=True)
+    found = SequenceTrace("", [*tokens, end])
+    assert [(one.words, one.document.document) for one in main_sources(found, 5)] == [
+        (" Vinune", "a")
+    ]
+    # The end of the text is no part of it: the document has its share in three tokens.
+    assert found.documents[0].share == pytest.approx(1.805 / 3)
+    assert "endoftext" not in to_html(Trace([found]))
+
+
 def test_a_word_owes_a_document_what_its_weakest_piece_does():
     tokens = [shared("har", a=0.9), shared("bour", a=0.2, b=0.6), shared(" x", c=0.1)]
     sources = main_sources(SequenceTrace("", tokens), 1)
