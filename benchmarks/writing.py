@@ -5,10 +5,14 @@ is in the corpus word for word. For words that come mostly from the memory it al
 share of their strongest passage.
 
     python benchmarks/writing.py MODEL --store STORE HELD_OUT [--store STORE HELD_OUT ...] \
-        [--prompts 100] [--show 3]
+        [--prompts 100] [--show 3] [--mauve]
+
+With `--mauve` it computes MAUVE (Pillutla et al. 2021), too: how near the distribution of the texts
+is to that of the corpus's own continuations, from 0 to 1. It needs `pip install mauve-text`.
 """
 
 import argparse
+import importlib.util
 import itertools
 import statistics
 from functools import partial
@@ -96,6 +100,31 @@ def strongest(traces):
     return round(statistics.median(shares), 4) if shares else None
 
 
+def states_of(model, prompts, texts):
+    """Returns the model's last state of each prompt and its text: float32 [texts, width]."""
+    rows = [
+        torch.tensor([[*prompt, *text]]) for (prompt, _), text in zip(prompts, texts, strict=True)
+    ]
+    with torch.no_grad():
+        found = [model(row, output_hidden_states=True).hidden_states[-1][0, -1] for row in rows]
+    return torch.stack(found).float().numpy()
+
+
+def mauve_of(states, corpus):
+    """Returns MAUVE of texts by their states: its mean and deviation over five clusterings."""
+    from mauve import compute_mauve
+
+    found = [
+        compute_mauve(p_features=states, q_features=corpus, seed=seed, device_id=-1, verbose=False)
+        for seed in range(5)
+    ]
+    values = [float(one.mauve) for one in found]
+    return {
+        "mauve": round(statistics.mean(values), 3),
+        "deviation": round(statistics.stdev(values), 3),
+    }
+
+
 def measure(model, tokenizer, folder, texts, options):
     """Measures the figures of one datastore and one held-out text."""
     store = knn_logits.Datastore(folder)
@@ -116,6 +145,10 @@ def measure(model, tokenizer, folder, texts, options):
             shown[name], traces = run(knn, **settings)
         result[name] = described(shown[name], blank, corpus)
         result[name]["strongest_source"] = strongest(traces)
+    if options.mauve:
+        states = {name: states_of(model, prompts, texts) for name, texts in shown.items()}
+        for name in ("model", "scoring", "writing"):
+            result[name] |= mauve_of(states[name], states["corpus"])
     for number in range(min(options.show, len(prompts))):
         print(f"\n##### {tokenizer.decode(prompts[number][0])!r}")
         for name, all_texts in shown.items():
@@ -130,7 +163,10 @@ def main():
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--show", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mauve", action="store_true", help="needs mauve-text")
     options = parser.parse_args()
+    if options.mauve and importlib.util.find_spec("mauve") is None:
+        parser.error("--mauve needs a package that is not installed: pip install mauve-text")
     torch.set_num_threads(1)
     model, tokenizer = load(options.model)
     result = {
