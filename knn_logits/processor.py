@@ -26,7 +26,7 @@ from knn_logits.index.base import full_precision
 from knn_logits.memory import Memory, MemorySettings
 from knn_logits.neighbors import Neighbors
 from knn_logits.settings import generation_settings
-from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording
+from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording, with_trust
 from knn_logits.trace.recording import Recording, Step, inputs_of, sources_of
 from knn_logits.trace.trace import Familiarity, Trace
 from knn_logits.vote import Vote
@@ -369,7 +369,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             there = recording.prompt.device
             beams = None if beam_indices is None else beam_indices.to(there)
             if recording.fits(sequences.to(there), beams):
-                return trace_recording(
+                trace = trace_recording(
                     recording,
                     sequences.to(there),
                     beams,
@@ -381,6 +381,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                     near_within=self.memory.near_within,
                     familiarity=partial(self._familiarity, recording),
                 )
+                return trace if self.memory.gate is None else with_trust(trace)
         raise TraceError(
             "this processor has not recorded such a generation: give the whole output of a recent "
             "generate(), made with record=True; beam search needs return_dict_in_generate=True"

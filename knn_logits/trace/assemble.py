@@ -35,6 +35,8 @@ from knn_logits.trace.trace import (
 )
 
 MAX_NEIGHBORS = 5
+# With a larger share than this the memory wrote a word, and not the model.
+_MOST = 0.5
 
 
 def trace_recording(
@@ -103,6 +105,16 @@ def trace_recording(
         # Nothing precedes a row's first token, and padding does not belong to its prompt.
         traced.append(replace(one, familiarity=familiarity(row, first - start - 2)))
     return Trace(traced)
+
+
+def with_trust(trace: Trace) -> Trace:
+    """Notes where a gate gave the memory most of a word, which shows that it knows the prompt."""
+    sequences = []
+    for one in trace:
+        known = one.familiarity
+        trusted = any(token.influence >= _MOST and not token.special for token in one.tokens)
+        sequences.append(replace(one, familiarity=known and replace(known, trusted=trusted)))
+    return Trace(sequences)
 
 
 def _end(ids: list[int], first: int, pad: int | None, ends: list[int]) -> int:

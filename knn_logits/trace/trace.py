@@ -191,19 +191,26 @@ class Familiarity:
         hits: Number of positions where one of the nearest entries has the token that follows.
         places: Number of positions that were checked.
         expected: The share of hits in text like the datastore's own.
+        trusted: Whether a gate gave the memory most of a word that was written to the text.
     """
 
     hits: int
     places: int
     expected: float
+    trusted: bool = False
 
     @property
     def near(self) -> bool | None:
         """Whether the memory has anything like the text; None if the text is too short to say.
 
+        A gate judges each query. Where it trusts the memory, the wording of the prompt does not
+        count: a question may ask in other words for what the documents say.
+
         The memory has nothing like the text if the text has less than two thirds of the hits of
         text like the datastore's own (LOG.md). A text of a few words must have no hit at all.
         """
+        if self.trusted:
+            return True
         if self.places < _FEWEST_PLACES:
             return None
         if self.places < _ENOUGH_PLACES:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory, Trace, explain
 from knn_logits.capture.forward import key_states_and_logits
-from knn_logits.trace.trace import Familiarity
+from knn_logits.trace.assemble import with_trust
+from knn_logits.trace.trace import Familiarity, SequenceTrace, TokenTrace
 
 # Each text in four documents, which end differently.
 MANY = [f"{text} And so it goes on, number {number}." for number in range(4) for text in TEXTS]
@@ -121,3 +123,12 @@ def test_another_index_keeps_the_limit(model, tokenizer, near_store, tmp_path):
     folder = shutil.copytree(near_store.folder, tmp_path / "s")
     again = knn_logits.build_index(folder, knn_logits.IndexConfig("exact"))
     assert again.manifest.near == near_store.manifest.near
+
+
+@pytest.mark.parametrize(("influence", "near"), [(0.8, True), (0.3, False)])
+def test_a_gate_that_trusts_the_memory_knows_more_than_the_wording(influence, near):
+    token = TokenTrace(" hose", 5, 0.9, 0.1, 1.0, influence, influence)
+    asked = SequenceTrace("", [token], Familiarity(0, 20, 0.6))
+    assert asked.near is False
+    assert with_trust(Trace([asked]))[0].near is near
+    assert with_trust(Trace([replace(asked, familiarity=None)]))[0].near is None
