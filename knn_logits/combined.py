@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -33,15 +33,23 @@ def open_stores(datastores: Stores) -> list[Datastore]:
     """Opens one datastore or several. Each may be a folder, a name on the Hub, or already open.
 
     Raises:
-        ConfigError: when no datastore is given.
+        ConfigError: when no datastore is given, or something else.
         MismatchError: when the same queries cannot search all of them.
         DatastoreError: when a folder is not a datastore.
         HubError: when a datastore cannot be fetched.
     """
     single = isinstance(datastores, (Datastore, str, os.PathLike))
+    if not single and not isinstance(datastores, Iterable):
+        datastores = [datastores]
     given: Sequence[OneStore] = [datastores] if single else list(datastores)  # type: ignore[list-item, arg-type]
     if not given:
         raise ConfigError("no datastore was given: give at least one")
+    for one in given:
+        if not isinstance(one, (Datastore, str, os.PathLike)):
+            raise ConfigError(
+                f"expected a datastore, not {type(one).__name__}: give its folder, its name on the "
+                "Hub, or an open one"
+            )
     stores = [
         one if isinstance(one, Datastore) else Datastore.from_pretrained(one) for one in given
     ]
@@ -119,10 +127,14 @@ def open_retriever(
             document that is to be excluded.
     """
     if weights is not None:
+        try:
+            weights = [float(one) for one in weights]
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"weights must be a list of numbers, not {weights!r}") from error
         whole = len(weights) == len(stores) and all(math.isfinite(one) for one in weights)
         if not whole or min(weights) < 0 or sum(weights) <= 0:
             raise ConfigError(
-                f"the weights {list(weights)} do not fit {len(stores)} datastores: give one weight "
+                f"the weights {weights} do not fit {len(stores)} datastores: give one weight "
                 "for each, at least 0, and at least one above 0"
             )
     unknown = [

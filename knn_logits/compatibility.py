@@ -24,7 +24,7 @@ from knn_logits.datastore import layout
 from knn_logits.datastore.manifest import Manifest
 from knn_logits.datastore.records import KeyRecord, ModelRecord, TokenizerRecord
 from knn_logits.datastore.store import Datastore
-from knn_logits.errors import MismatchError, ModelError
+from knn_logits.errors import ConfigError, MismatchError, ModelError
 from knn_logits.text.pairs import PairTokenizer
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,16 @@ def model_record(model: nn.Module) -> ModelRecord:
 
 
 def tokenizer_record(tokenizer: Any) -> TokenizerRecord:
-    """Makes the manifest's record of a tokenizer: a hash of its vocabulary and of how it cuts."""
+    """Makes the manifest's record of a tokenizer: a hash of its vocabulary and of how it cuts.
+
+    Raises:
+        ConfigError: when this is not a tokenizer.
+    """
+    if not callable(tokenizer) or not hasattr(tokenizer, "get_added_vocab"):
+        raise ConfigError(
+            f"expected a transformers tokenizer, not {type(tokenizer).__name__}: give the "
+            "tokenizer of the model"
+        )
     words, whole = _hashed_vocabulary(tokenizer)
     cuts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in _SAMPLE_TEXTS]
     whole.update(f", {json.dumps(cuts)}]".encode())

@@ -16,7 +16,7 @@ from knn_logits.arrays import Array
 from knn_logits.config import IndexConfig, KNNConfig, Metric
 from knn_logits.datastore.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
 from knn_logits.datastore.store import Datastore
-from knn_logits.errors import DamagedError, DatastoreError
+from knn_logits.errors import ConfigError, DamagedError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.demand import check_building
 from knn_logits.index.exact import ExactIndex
@@ -30,6 +30,21 @@ _KEPT = 6
 _T = TypeVar("_T")
 
 
+def usable_device(name: torch.device | str) -> torch.device:
+    """Returns a device to search on.
+
+    Raises:
+        ConfigError: when there is no such device here.
+    """
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"the device {name!r} is unknown; give cpu or cuda") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"the device is {device}, but PyTorch finds no such GPU; give cpu")
+    return device
+
+
 class Indexes:
     """The open indexes of some datastores. Each is opened once. It is safe for threads.
 
@@ -40,6 +55,9 @@ class Indexes:
         device: The device to search on. FAISS searches there if faiss-gpu is installed.
         threads: OpenMP threads for searches; None takes one for small batches.
         native: Read indexes in FAISS's own format, as `open_index` explains.
+
+    Raises:
+        ConfigError: when there is no such device here.
     """
 
     def __init__(
@@ -49,7 +67,7 @@ class Indexes:
         *,
         native: bool = False,
     ) -> None:
-        self.device = torch.device(device)
+        self.device = usable_device(device)
         self.threads = threads
         self.native = native
         self._lock = threading.Lock()

@@ -1,10 +1,10 @@
-"""Numbers out of their range are refused with one line by every public function."""
+"""What no argument can be is refused with one line by every public function."""
 
 import pytest
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits import ConfigError
+from knn_logits import ConfigError, ModelError
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,35 @@ def test_of_a_translation(marian, pair_tokenizer, name):
 def test_of_the_command_line(run, store, option):
     found = run("index", store.folder, *option)
     assert (found.code, option[0] in found.err, "Traceback" in found.err) == (2, True, False)
+
+
+@pytest.mark.parametrize("datastore", [None, 5, [None]])
+def test_what_is_no_datastore(model, datastore):
+    with pytest.raises(ConfigError, match="expected a datastore, not"):
+        knn_logits.KNNLogitsProcessor(model, datastore)
+
+
+@pytest.mark.parametrize("weights", [0.3, "a"])
+def test_weights_that_are_no_list(model, store, weights):
+    with pytest.raises(ConfigError, match="weights must be a list of numbers"):
+        knn_logits.KNNLogitsProcessor(model, [store, store], weights=weights)
+
+
+@pytest.mark.parametrize("device", ["tpuu", "cuda:99", 1.5])
+def test_a_device_that_is_not_there(model, store, device):
+    with pytest.raises(ConfigError, match="the device"):
+        knn_logits.Memory(model, store, device=device)
+
+
+@pytest.mark.parametrize("wrong", [None, "gpt2"])
+def test_what_is_no_tokenizer_or_model(model, tokenizer, store, tmp_path, wrong):
+    for function in (
+        lambda one: knn_logits.explain(model, one, store, TEXTS[0]),
+        lambda one: knn_logits.evaluate(model, one, store, TEXTS),
+        lambda one: knn_logits.build_datastore(model, one, TEXTS, tmp_path / "s"),
+    ):
+        with pytest.raises(ConfigError, match="expected a transformers tokenizer"):
+            function(wrong)
+    with pytest.raises(ModelError, match="expected a transformers model"):
+        knn_logits.build_datastore(wrong, tokenizer, TEXTS, tmp_path / "s")
+    assert not (tmp_path / "s").exists()

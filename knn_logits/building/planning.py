@@ -11,6 +11,7 @@ from knn_logits.building.steps import KeyPlan
 from knn_logits.capture.forward import input_device
 from knn_logits.capture.keys import default_batch_tokens
 from knn_logits.capture.location import find_key, is_encoder_decoder
+from knn_logits.compatibility import tokenizer_record
 from knn_logits.config import (
     IndexConfig,
     KNNConfig,
@@ -80,6 +81,9 @@ def planned(
     if batch_tokens is not None:
         batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
     check_threads(threads)
+    location = find_key(model, key)
+    # This refuses what is not a tokenizer, before any text is read.
+    tokenizer_record(tokenizer)
     pairs: PairTokenizer | None = None
     if is_encoder_decoder(model):
         if concatenate:
@@ -102,7 +106,7 @@ def planned(
     settings = KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
     window_size, stride = resolve(window or WindowConfig(), context_length(model))
     keys = KeyPlan(
-        location=find_key(model, key),
+        location=location,
         windows=WindowRecord(window=window_size, stride=stride, concatenate=concatenate),
         dtype=keys_dtype,
         batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -98,20 +99,31 @@ def read_text(text: str) -> str:
     return text
 
 
+# "report.txt", "./notes.md", "C:\\texts\\a.pdf"; not "Hello." and not "U.S.A."
+_NAME_OF_A_FILE = re.compile(r"\S+\.(txt|md|rst|html?|json|jsonl|csv|py|pdf|docx)", re.IGNORECASE)
+
+
 def text_or_file(text: str) -> str:
     """Returns the text of a file of this name, or the given text itself; reads stdin for "-".
 
     Raises:
-        ConfigError: when the text is not UTF-8, or the file cannot be read.
+        ConfigError: when the text is not UTF-8, or the file cannot be read. A single word that
+            looks like a file's name is not taken for a text.
     """
     try:
-        if not Path(text).is_file():
-            return read_text(text)
-        return Path(text).read_bytes().decode("utf-8-sig")
+        is_file = Path(text).is_file()
+    except (OSError, ValueError):  # the text is too long for a name, or no name has its characters
+        is_file = False
+    if not is_file:
+        if _NAME_OF_A_FILE.fullmatch(text):
+            raise ConfigError(f"there is no file {text}; give an existing file, or a text")
+        return read_text(text)
+    try:
+        return Path(text).read_text(encoding="utf-8-sig")
     except UnicodeError as error:
         raise ConfigError(f"the file {text} is not UTF-8: convert it first") from error
-    except (OSError, ValueError):  # the text is too long for a name, or no name has its characters
-        return read_text(text)
+    except OSError as error:
+        raise ConfigError(f"the file {text} cannot be read: {error.strerror}") from error
 
 
 def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:

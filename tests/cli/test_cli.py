@@ -341,3 +341,9 @@ def test_a_file_without_rows_is_not_called_missing(run, model_folder, tmp_path):
     assert result.code == 1
     assert "no row is there" in result.err
     assert "hidden" not in result.err
+
+
+def test_a_file_that_is_not_there_is_no_text(run, model_folder, store):
+    done = run("explain", model_folder, store.folder, "nosuch.txt")
+    assert done.code == 1
+    assert "there is no file nosuch.txt" in done.err
