@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from knn_logits import Deadline, KNNLogitsError
@@ -217,17 +216,7 @@ class Line:
 
     async def _run(self, group: list[Job[Any]]) -> None:
         loop = asyncio.get_running_loop()
-        turns = []
-        for job in group:
-            job.deadline = Deadline(self._seconds)
-            turns.append(
-                Turn(
-                    job.asked,
-                    partial(loop.call_soon_threadsafe, job.news.put_nowait),
-                    job.deadline,
-                    partial(loop.call_soon_threadsafe, job.end, None),
-                )
-            )
+        turns = [self._turn(job, loop) for job in group]
         began, ended = time.monotonic(), None
         try:
             await loop.run_in_executor(self._threads, group[0].work, turns)
@@ -241,3 +230,14 @@ class Line:
                 job.end(ended)
             took = (time.monotonic() - began) / len(group)
             self._usual += 0.2 * (took - self._usual)
+
+    def _turn(self, job: Job[Any], loop: asyncio.AbstractEventLoop) -> Turn[Any, Any]:
+        job.deadline = Deadline(self._seconds)
+
+        def tell(news: object) -> None:
+            loop.call_soon_threadsafe(job.news.put_nowait, news)
+
+        def finish() -> None:
+            loop.call_soon_threadsafe(job.end, None)
+
+        return Turn(job.asked, tell, job.deadline, finish)

@@ -112,6 +112,15 @@ class Served:
         pad = pad if pad is not None else min(self.ends, default=0)
         return {**(self._pairs.settings if self._pairs else {}), "pad_token_id": pad}
 
+    @property
+    def padding(self) -> int | None:
+        """The token that stands before the shorter texts of a batch; None if there is none.
+
+        A search that reads text knows these tokens as padding, and not the tokenizer's own.
+        """
+        own = getattr(self.model.generation_config, "pad_token_id", None)
+        return own if own is not None else min(self.ends, default=None)
+
     def memory_of(self, asked: Asked) -> Memory:
         """Returns the memory with the settings of a request. Its indexes are open already.
 

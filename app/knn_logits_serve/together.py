@@ -25,8 +25,10 @@ from knn_logits_serve.writing import PASSAGES, names_of, processor_of, write
 
 # With kNN a text alone is drafted, which a batch is not. A batch of fewer rows takes longer than
 # drafted texts one after another (`benchmarks/batches.py`).
-LEAST_WITH_DRAFTS = 6
+LEAST_WITH_DRAFTS = 5
 LEAST = 2
+# A batch of longer texts would take much memory, and is not much faster than one after another.
+LONGEST = 1024
 
 
 def run(served: Served, turns: Sequence[Turn[Asked, Piece | End]]) -> None:
@@ -50,8 +52,7 @@ def kind_of(served: Served, asked: Asked) -> Hashable | None:
     """Returns what requests of one batch have in common; None for a request that is written alone.
 
     Sampled texts are written alone, since their noise depends on the position of each token. So are
-    requests for several texts, for probabilities and for penalties. In half precision a batch is
-    rounded in another way than a single text, which can change a word.
+    requests for several texts, for long ones, for probabilities and for penalties.
     """
     sampling, plain = asked.sampling, asked.logprobs is None and not asked.echo
     if not plain or asked.n > 1 or len(asked.prompts) > 1 or not served.rows_are_alone:
@@ -59,7 +60,9 @@ def kind_of(served: Served, asked: Asked) -> Hashable | None:
     if sampling.temperature > 0 or sampling.presence or sampling.frequency or sampling.bias:
         return None
     ids = asked.prompts[0].ids
-    if served.generation["pad_token_id"] in ids:
+    if len(ids) + asked.new_tokens > LONGEST:
+        return None
+    if served.padding is None or served.padding in ids:
         return None  # A prompt with this token cannot be told from padding.
     settings = tuple(
         (name, tuple(one) if isinstance(one, list) else one)
@@ -119,9 +122,8 @@ class _Rows(StoppingCriteria):
 def _write_batch(served: Served, turns: Sequence[Turn[Asked, Piece | End]]) -> None:
     rows = [_Row(served, one) for one in turns]
     asked = rows[0].asked
-    pad = served.generation["pad_token_id"]
     longest = max(len(row.prompt.ids) for row in rows)
-    ids = torch.full((len(rows), longest), pad)
+    ids = torch.full((len(rows), longest), served.padding or 0)
     mask = torch.zeros_like(ids)
     for number, row in enumerate(rows):
         first = longest - len(row.prompt.ids)
