@@ -6,7 +6,8 @@ Prompts are beginnings of the documents of a text that the datastore does not ho
 the server for one after another, and then so many clients ask at once. The library writes the same
 prompts with drafts one by one, and without drafts in batches. Server, clients and library are three
 processes that take turns. Each answer of the server has its sources, so the library traces each
-text as well. What it takes without the traces is recorded beside it.
+text as well. What it takes without the traces is recorded beside it. Seconds of the processor, of
+the server without its clients, say more than seconds of the clock where the machine is busy.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import torch
 from common import first_documents, load, record, summary
 
@@ -62,11 +64,16 @@ class Server:
         raise SystemExit(f"the server did not start: {Path(self._errors.name).read_text()}")
 
     def write(self, prompts, clients):
-        """Returns the seconds and the number of tokens of the answers to some prompts."""
+        """Returns the seconds, those of the processor, and the tokens of the answers."""
+        before = self._processor_seconds()
         self._clients.stdin.write(json.dumps({"prompts": prompts, "clients": clients}) + "\n")
         self._clients.stdin.flush()
         found = json.loads(self._clients.stdout.readline())
-        return found["seconds"], found["tokens"]
+        return found["seconds"], self._processor_seconds() - before, found["tokens"]
+
+    def _processor_seconds(self):
+        times = psutil.Process(self._process.pid).cpu_times()
+        return times.user + times.system
 
     def close(self):
         self._clients.stdin.close()
@@ -81,17 +88,19 @@ def in_turn(ways, rounds):
     Returns:
         By the name of each way, its tokens, its tokens a second and its times.
     """
-    seconds, tokens = {name: [] for name in ways}, {}
+    seconds, processor, tokens = {name: [] for name in ways}, {name: [] for name in ways}, {}
     for number in range(rounds + 1):
         for name, way in ways.items():
-            took, tokens[name] = way()
+            took, of_processor, tokens[name] = way()
             if number:
                 seconds[name].append(took)
+                processor[name].append(of_processor)
     return {
         name: {
             "tokens": tokens[name],
             "tokens_per_second": tokens[name] / summary(took)["median"],
             **summary(took),
+            "processor_seconds": summary(processor[name])["median"],
         }
         for name, took in seconds.items()
     }
@@ -132,7 +141,7 @@ def main():
     ):
 
         def library(batches, *, traced):
-            written, started = 0, time.perf_counter()
+            written, started, before = 0, time.perf_counter(), time.process_time()
             for batch in batches:
                 inputs = tokenizer(batch, return_tensors="pt", padding=True)
                 output = knn.generate(**inputs, **settings)
@@ -140,7 +149,7 @@ def main():
                 written += int((new != tokenizer.pad_token_id).sum())
                 if traced:
                     knn.trace(output, tokenizer)
-            return time.perf_counter() - started, written
+            return time.perf_counter() - started, time.process_time() - before, written
 
         singles = [[one] for one in prompts]
         server = Server(args.model, args.store, args.tokens, args.at_once, folder)
@@ -164,7 +173,9 @@ def main():
         server.close()
     for one, other in (("serve", "library"), ("serve at once", "library in a batch")):
         speeds = [result[name]["tokens_per_second"] for name in (one, other)]
+        processor = [result[name]["processor_seconds"] for name in (other, one)]
         result[f"{one} / {other}"] = speeds[0] / speeds[1]
+        result[f"{one} / {other}, by processor seconds"] = processor[0] / processor[1]
     record("serving", vars(args), result)
 
 
