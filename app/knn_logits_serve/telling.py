@@ -45,6 +45,9 @@ class Telling:
         self._choice, self._tell, self._overheard = choice, tell, overheard
         self._pieces = Pieces(served.tokenizer, prompt.ids)
         self._ending = Ending(asked.stops)
+        # Where nobody reads the text before its end, it is decoded once.
+        self._is_late = not asked.stream and not asked.stops and overheard is None
+        self._late: list[int] = []
         self._said: list[str] = []
         self._held: list[Piece] = []
         self.written = 0
@@ -62,14 +65,14 @@ class Telling:
         self.written += 1
         if token in self._served.silent:
             return
-        text = self._pieces.add(token)
-        if self._served.reads_sources and not any(self._said):
-            text = text.lstrip()
+        if self._is_late:
+            self._late.append(token)
+            return
+        text = self._text(self._pieces.add(token))
         one = Token(text)
         if self._overheard is not None:
             found = self._overheard.at(position, token, self._asked.logprobs or 0)
             one = scored(self._served.tokenizer, text, *found)
-        self._said.append(text)
         self._say(*self._ending.add(one))
 
     def end(self, last: int, trace: SequenceTrace | None, names: dict[str, str]) -> End:
@@ -80,6 +83,8 @@ class Telling:
             trace: The sources of the answer; None without kNN.
             names: The names of the datastores for clients, by their own names.
         """
+        if self._late:
+            self._say(self._text(self._pieces.add_all(self._late)), ())
         self._say(*self._ending.rest())
         if self._held:
             tokens = tuple(token for one in self._held for token in one.tokens)
@@ -93,6 +98,13 @@ class Telling:
         cut = min(places, default=len(text))
         offset = len(self._prompt.text) if self._asked.echo else 0
         return End(self._choice, reason, self.written, text[:cut], trace, offset)
+
+    def _text(self, text: str) -> str:
+        # The target of a source begins without the space that its first token may have.
+        if self._served.reads_sources and not any(self._said):
+            text = text.lstrip()
+        self._said.append(text)
+        return text
 
     def _say(self, text: str, tokens: tuple[Token, ...]) -> None:
         if not text and not tokens:

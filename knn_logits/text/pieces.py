@@ -40,6 +40,12 @@ class Pieces:
             self._ids, self._done = self._ids[-_CONTEXT // 2 :], None
         return added
 
+    def add_all(self, tokens: Sequence[int]) -> str:
+        """Returns the text that some more tokens add. It decodes them once, and ends the text."""
+        before = decoded(self._tokenizer, self._ids)
+        ids = [*self._ids, *tokens]
+        return _whole(self._tokenizer, ids, len(ids))[len(before) :]
+
 
 class TextAfter:
     """Tells the text that a token adds to a text, for many tokens that might follow it.
