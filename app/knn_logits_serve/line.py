@@ -25,7 +25,7 @@ logger = logging.getLogger("knn_logits.serve")
 # The seconds that a request is expected to take before any was answered.
 _FIRST_GUESS = 5.0
 # The seconds that the first of several requests waits for the others, if there were several before.
-_GATHERING = 0.01
+_GATHERING = 0.05
 
 
 @dataclass(frozen=True)
