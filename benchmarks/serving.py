@@ -4,22 +4,25 @@ python benchmarks/serving.py MODEL STORE TEXT
 
 Prompts are beginnings of the documents of a text that the datastore does not hold. One client asks
 the server for one after another, and then so many clients ask at once. The library writes the same
-prompts with drafts one by one, and without drafts in batches. Each pair is timed in turn.
+prompts with drafts one by one, and without drafts in batches. Server, clients and library are three
+processes that take turns. Each answer of the server has its sources, so the library traces each
+text as well. What it takes without the traces is recorded beside it. Seconds of the processor, of
+the server without its clients, say more than seconds of the clock where the machine is busy.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import psutil
 import torch
-from common import alternate, first_documents, load, record, summary
+from common import first_documents, load, record, summary
 
 import knn_logits
 
@@ -27,15 +30,26 @@ WAIT_SECONDS = 120
 
 
 class Server:
-    """`knn-logits serve` in a process of its own, on a free port."""
+    """`knn-logits serve` in a process of its own, on a free port, and its clients in another."""
 
-    def __init__(self, model, store, at_once, folder):
+    def __init__(self, model, store, tokens, at_once, folder):
         self._errors = (Path(folder) / "serve.log").open("w+")
         command = [sys.executable, "-m", "knn_logits", "serve", model, store, "--port", "0"]
         command += ["--at-once", str(at_once)]
         self._process = subprocess.Popen(command, stdout=self._errors, stderr=subprocess.STDOUT)
-        self.url = self._address()
-        self.client = httpx.Client(base_url=self.url, timeout=600, trust_env=False)
+        url = self._address()
+        models = httpx.get(f"{url}/v1/models", trust_env=False).json()["data"]
+        self.name = next(one["id"] for one in models if "+" in one["id"])
+        self._clients = subprocess.Popen(
+            [
+                sys.executable,
+                str(Path(__file__).with_name("serving_clients.py")),
+                *(url, self.name, str(tokens)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def _address(self):
         until = time.monotonic() + WAIT_SECONDS
@@ -49,16 +63,47 @@ class Server:
             time.sleep(0.2)
         raise SystemExit(f"the server did not start: {Path(self._errors.name).read_text()}")
 
-    def write(self, name, prompt, tokens):
-        """Returns how many tokens the server wrote after a prompt."""
-        asked = {"model": name, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
-        answer = self.client.post("/v1/completions", json=asked)
-        answer.raise_for_status()
-        return answer.json()["usage"]["completion_tokens"]
+    def write(self, prompts, clients):
+        """Returns the seconds, those of the processor, and the tokens of the answers."""
+        before = self._processor_seconds()
+        self._clients.stdin.write(json.dumps({"prompts": prompts, "clients": clients}) + "\n")
+        self._clients.stdin.flush()
+        found = json.loads(self._clients.stdout.readline())
+        return found["seconds"], self._processor_seconds() - before, found["tokens"]
+
+    def _processor_seconds(self):
+        times = psutil.Process(self._process.pid).cpu_times()
+        return times.user + times.system
 
     def close(self):
+        self._clients.stdin.close()
+        self._clients.wait(30)
         self._process.terminate()
         self._process.wait(30)
+
+
+def in_turn(ways, rounds):
+    """Takes several ways in turn, after one round that does not count.
+
+    Returns:
+        By the name of each way, its tokens, its tokens a second and its times.
+    """
+    seconds, processor, tokens = {name: [] for name in ways}, {name: [] for name in ways}, {}
+    for number in range(rounds + 1):
+        for name, way in ways.items():
+            took, of_processor, tokens[name] = way()
+            if number:
+                seconds[name].append(took)
+                processor[name].append(of_processor)
+    return {
+        name: {
+            "tokens": tokens[name],
+            "tokens_per_second": tokens[name] / summary(took)["median"],
+            **summary(took),
+            "processor_seconds": summary(processor[name])["median"],
+        }
+        for name, took in seconds.items()
+    }
 
 
 def main():
@@ -70,7 +115,7 @@ def main():
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--prompt-tokens", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--at-once", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -84,7 +129,7 @@ def main():
         tokenizer.decode(tokenizer(one.text, verbose=False)["input_ids"][: args.prompt_tokens])
         for one in documents
     ]
-    counts = {}
+    every = (prompts * args.clients)[: args.clients]
     settings = {
         "max_new_tokens": args.tokens,
         "do_sample": False,
@@ -94,57 +139,43 @@ def main():
         tempfile.TemporaryDirectory() as folder,
         knn_logits.KNNLogitsProcessor(model, store, threads=1) as knn,
     ):
-        server = Server(args.model, args.store, args.at_once, folder)
-        models = [one["id"] for one in server.client.get("/v1/models").json()["data"]]
-        name = next(one for one in models if "+" in one)
 
-        def count(way, numbers):
-            counts[way] = sum(numbers)
-
-        def served_one_by_one():
-            count("serve", [server.write(name, one, args.tokens) for one in prompts])
-
-        def library_one_by_one():
-            written = []
-            for one in prompts:
-                inputs = tokenizer(one, return_tensors="pt")
+        def library(batches, *, traced):
+            written, started, before = 0, time.perf_counter(), time.process_time()
+            for batch in batches:
+                inputs = tokenizer(batch, return_tensors="pt", padding=True)
                 output = knn.generate(**inputs, **settings)
-                written.append(output.shape[1] - inputs["input_ids"].shape[1])
-                knn.trace(output, tokenizer)
-            count("library", written)
+                new = output[:, inputs["input_ids"].shape[1] :]
+                written += int((new != tokenizer.pad_token_id).sum())
+                if traced:
+                    knn.trace(output, tokenizer)
+            return time.perf_counter() - started, time.process_time() - before, written
 
-        def served_at_once():
-            start = threading.Barrier(args.clients)
-
-            def ask(prompt):
-                start.wait()
-                return server.write(name, prompt, args.tokens)
-
-            with ThreadPoolExecutor(args.clients) as clients:
-                every = (prompts * args.clients)[: args.clients]
-                count("serve at once", list(clients.map(ask, every)))
-
-        def library_in_batches():
-            every = (prompts * args.clients)[: args.clients]
-            inputs = tokenizer(every, return_tensors="pt", padding=True)
-            output = knn.generate(**inputs, **settings)
-            new = output[:, inputs["input_ids"].shape[1] :]
-            count("library in a batch", [int((row != tokenizer.pad_token_id).sum()) for row in new])
-            knn.trace(output, tokenizer)
-
-        result = {"server": name}
-        for served, library in (
-            (served_one_by_one, library_one_by_one),
-            (served_at_once, library_in_batches),
-        ):
-            seconds = alternate(served, library, args.rounds)
-            names = [key for key in counts if key not in result]
-            for key, took in zip(names, seconds, strict=True):
-                speed = counts[key] / summary(took)["median"]
-                result[key] = {"tokens": counts[key], "tokens_per_second": speed, **summary(took)}
-            mine, theirs = (result[key]["tokens_per_second"] for key in names)
-            result[f"{names[0]} / {names[1]}"] = mine / theirs
+        singles = [[one] for one in prompts]
+        server = Server(args.model, args.store, args.tokens, args.at_once, folder)
+        result = {"server": server.name}
+        result |= in_turn(
+            {
+                "serve": lambda: server.write(prompts, 1),
+                "library": lambda: library(singles, traced=True),
+                "library without traces": lambda: library(singles, traced=False),
+            },
+            args.rounds,
+        )
+        result |= in_turn(
+            {
+                "serve at once": lambda: server.write(every, args.clients),
+                "library in a batch": lambda: library([every], traced=True),
+                "library in a batch without traces": lambda: library([every], traced=False),
+            },
+            args.rounds,
+        )
         server.close()
+    for one, other in (("serve", "library"), ("serve at once", "library in a batch")):
+        speeds = [result[name]["tokens_per_second"] for name in (one, other)]
+        processor = [result[name]["processor_seconds"] for name in (other, one)]
+        result[f"{one} / {other}"] = speeds[0] / speeds[1]
+        result[f"{one} / {other}, by processor seconds"] = processor[0] / processor[1]
     record("serving", vars(args), result)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -327,6 +328,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         *,
         max_neighbors: int = MAX_NEIGHBORS,
         pad_token_id: int | None = None,
+        rows: Collection[int] | None = None,
     ) -> Trace:
         """Traces which passages caused which token of an output.
 
@@ -338,11 +340,12 @@ class KNNLogitsProcessor(LogitsProcessor):
             max_neighbors: The most passages to keep for each token.
             pad_token_id: The padding token of finished rows, if `generate()` was given another
                 one than the model's. Padding is not traced.
+            rows: The sequences of the output to trace; None for all.
 
         Returns:
-            A trace with one sequence for each sequence of the output. With beams, the token that
-            ends a sequence has probabilities only if it is an end token of the model's own
-            `generation_config`.
+            A trace with one sequence for each of these sequences of the output. With beams, the
+            token that ends a sequence has probabilities only if it is an end token of the model's
+            own `generation_config`.
 
         Raises:
             ConfigError: when `max_neighbors` is not a whole number of at least 0.
@@ -380,6 +383,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                     pad=pad_token_id,
                     near_within=self.memory.near_within,
                     familiarity=partial(self._familiarity, recording),
+                    rows=rows,
                 )
                 return trace if self.memory.gate is None else with_trust(trace)
         raise TraceError(
@@ -391,9 +395,6 @@ class KNNLogitsProcessor(LogitsProcessor):
 def _end_tokens(config: Any, vocabulary: int) -> list[int]:
     """Returns the tokens that end a sequence, without those that the model has no score for."""
     ends = getattr(config, "eos_token_id", None)
-    if ends is None:
-        return []
-    if isinstance(ends, Tensor):
-        ends = ends.flatten().tolist()
+    ends = ends.flatten().tolist() if isinstance(ends, Tensor) else ends
     every = ends if isinstance(ends, (list, tuple)) else [ends]
-    return [int(end) for end in every if 0 <= int(end) < vocabulary]
+    return [int(end) for end in every if end is not None and 0 <= int(end) < vocabulary]

@@ -20,6 +20,8 @@ def named(sequence: SequenceTrace, names: Mapping[str, str]) -> SequenceTrace:
         sequence: The trace of one text.
         names: The names on the page, by the datastores' own names.
     """
+    if all(own == shown for own, shown in names.items()):
+        return sequence
 
     def of(one: Shown) -> Shown:
         return replace(one, store=names.get(one.store, one.store))

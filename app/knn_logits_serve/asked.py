@@ -67,6 +67,8 @@ class Asked:
         echo: Whether an answer begins with its prompt.
         stream: Whether the answer is sent while it is written.
         usage: Whether a stream names the number of tokens at its end.
+        drawn: Whether the answer is drawn as coloured words. Only then the likeliest other tokens
+            of each position are kept.
     """
 
     model: str
@@ -82,6 +84,7 @@ class Asked:
     echo: bool = False
     stream: bool = False
     usage: bool = False
+    drawn: bool = False
 
     @property
     def prompt_tokens(self) -> int:

@@ -1,6 +1,7 @@
 """The queue before the model: some requests run, some wait, and further ones are refused.
 
-Each request runs in a thread of its own, and passes what it writes to the event loop.
+Requests that are alike run together, once so many wait that this is faster. Each group of requests
+runs in a thread of its own, and passes what it writes to the event loop.
 """
 
 from __future__ import annotations
@@ -9,23 +10,53 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from knn_logits import Deadline, KNNLogitsError
 from knn_logits_serve.refusals import Refusal, refusal_of
 
+Request = TypeVar("Request")
 News = TypeVar("News")
-Work: TypeAlias = "Callable[[Callable[[News], None], Deadline], None]"
 
 logger = logging.getLogger("knn_logits.serve")
 # The seconds that a request is expected to take before any was answered.
 _FIRST_GUESS = 5.0
+# The seconds that the first of several requests waits for the others, if there were several before.
+_GATHERING = 0.05
+
+
+@dataclass(frozen=True)
+class Turn(Generic[Request, News]):
+    """A request that runs.
+
+    Attributes:
+        asked: The request.
+        tell: Takes the parts of its answer, in the thread that runs it.
+        deadline: The deadline of the request.
+        finish: Tells that the answer is complete, while others of the group go on.
+    """
+
+    asked: Request
+    tell: Callable[[News], None]
+    deadline: Deadline
+    finish: Callable[[], None]
+
+
+# Runs requests that are alike, in a thread.
+Work: TypeAlias = "Callable[[Sequence[Turn[Request, News]]], None]"
 
 
 class Job(Generic[News]):
     """A request that waits or runs.
+
+    Args:
+        asked: The request.
+        work: Runs the request, and those like it.
+        alike: What it has in common with the requests that it may run with; None to run alone.
+        least: The fewest requests that run together.
 
     Attributes:
         news: The parts of the answer. The last item is None, or a refusal if the request failed.
@@ -33,10 +64,12 @@ class Job(Generic[News]):
         cancelled: Whether the request was cancelled.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Any, work: Any, alike: Hashable | None, least: int) -> None:
+        self.asked, self.work, self.alike, self.least = asked, work, alike, least
         self.news: asyncio.Queue[News | Refusal | None] = asyncio.Queue()
         self.deadline: Deadline | None = None
         self.cancelled = False
+        self._ended = False
 
     def cancel(self) -> None:
         """Ends the request, since nobody reads its answer any more."""
@@ -44,43 +77,74 @@ class Job(Generic[News]):
         if self.deadline is not None:
             self.deadline.cancel()
 
+    def end(self, news: Refusal | None) -> None:
+        """Tells how the request ended. Only the first time counts."""
+        if not self._ended:
+            self._ended = True
+            self.news.put_nowait(news)
+
 
 class Line:
-    """Runs requests in the order in which they come.
+    """Runs requests in the order in which they come. Those that are alike may run together.
+
+    A request that runs together with an earlier one overtakes those between them.
 
     Args:
-        at_once: The most requests that run at the same time.
+        at_once: The most groups of requests that run at the same time.
         waiting: The most requests that wait. Further ones are refused.
         seconds: The seconds that one request may run.
+        together: The most requests of a group.
     """
 
-    def __init__(self, at_once: int, waiting: int, seconds: float) -> None:
-        self._places = asyncio.Semaphore(at_once)
+    def __init__(self, at_once: int, waiting: int, seconds: float, together: int = 1) -> None:
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="write")
         self._at_once, self._most_waiting, self._seconds = at_once, waiting, seconds
-        self._jobs: dict[asyncio.Task[None], Job[object]] = {}
+        self._together = together
+        self._waiting: list[Job[Any]] = []
+        self._groups: dict[asyncio.Task[None], list[Job[Any]]] = {}
         self._usual = _FIRST_GUESS
+        # The most requests that were here at one time since the latest pause.
+        self._crowd = 0
+        self._gathering: asyncio.TimerHandle | None = None
         self._closed = False
-        self.running = 0
 
     @property
     def waiting(self) -> int:
         """The number of requests that wait."""
-        return len(self._jobs) - self.running
+        return len(self._waiting)
 
-    def join(self, work: Work[News]) -> Job[News]:
+    @property
+    def running(self) -> int:
+        """The number of requests that run."""
+        return sum(len(group) for group in self._groups.values())
+
+    @property
+    def jobs(self) -> list[Job[Any]]:
+        """The requests that run, and those that wait."""
+        return [*(one for group in self._groups.values() for one in group), *self._waiting]
+
+    def join(
+        self,
+        asked: Request,
+        work: Work[Request, News],
+        *,
+        alike: Hashable | None = None,
+        least: int = 2,
+    ) -> Job[News]:
         """Puts a request at the end of the queue.
 
         Args:
-            work: Runs the request in a thread. It is called with a function that takes parts of
-                the answer, and with the deadline.
+            asked: The request.
+            work: Runs the request in a thread, together with others that are alike.
+            alike: What requests have in common that may run together; None to run alone.
+            least: The fewest requests that run together. Fewer run one after another.
 
         Raises:
             Refusal: when the queue is full or closed.
         """
         if self._closed:
             raise Refusal("the server is shutting down: try again later", 503, retry_after=10)
-        if self.waiting >= self._most_waiting and self.running >= self._at_once:
+        if self.waiting >= self._most_waiting and len(self._groups) >= self._at_once:
             seconds = math.ceil(self._usual * (self.waiting + 1) / self._at_once)
             raise Refusal(
                 f"{self.waiting} requests are waiting already: try again in {seconds} seconds",
@@ -88,58 +152,92 @@ class Line:
                 code="queue_full",
                 retry_after=seconds,
             )
-        job: Job[News] = Job()
-        task = asyncio.create_task(self._take_turn(job, work))
-        self._jobs[task] = job  # type: ignore[assignment]
-        task.add_done_callback(self._leave)
+        job: Job[News] = Job(asked, work, alike, least)
+        idle = not self._groups and not self._waiting
+        self._waiting.append(job)
+        here = self.waiting + self.running
+        if alike is not None and not self._groups and here < min(self._crowd, self._together):
+            # There was a crowd before, so the others will be here in a moment.
+            if self._gathering is None:
+                self._gathering = asyncio.get_running_loop().call_later(_GATHERING, self._open)
+        elif idle or self._gathering is not None:
+            self._open()
+        else:
+            self._crowd = max(self._crowd, here)
+            self._begin()
         return job
 
     def leave(self, job: Job[News]) -> None:
         """Removes a request from the queue, or ends it if it runs."""
         job.cancel()
-        for task, one in self._jobs.items():
-            if one is job and job.deadline is None:
-                task.cancel()
+        if job in self._waiting:
+            self._waiting.remove(job)
 
     async def close(self, patience: float) -> None:
         """Refuses the requests that wait, and gives those that run some seconds to end."""
         self._closed = True
-        for task, job in list(self._jobs.items()):
-            if job.deadline is None:
-                line = "the server is shutting down: try again later"
-                job.news.put_nowait(Refusal(line, 503, retry_after=10))
-                task.cancel()
-        if self._jobs:
-            await asyncio.wait(list(self._jobs), timeout=patience)
-        for job in self._jobs.values():
+        for job in self._waiting:
+            line = "the server is shutting down: try again later"
+            job.end(Refusal(line, 503, retry_after=10))
+        self._waiting.clear()
+        if self._groups:
+            await asyncio.wait(list(self._groups), timeout=patience)
+        for job in self.jobs:
             job.cancel()
-        if self._jobs:
-            await asyncio.wait(list(self._jobs))
+        if self._groups:
+            await asyncio.wait(list(self._groups))
         self._threads.shutdown(wait=False)
 
+    def _open(self) -> None:
+        """Ends a pause in which no request ran."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        self._crowd = self.waiting
+        self._begin()
+
+    def _begin(self) -> None:
+        """Runs the requests for which there is a place."""
+        while self._waiting and len(self._groups) < self._at_once:
+            first = self._waiting[0]
+            group = [first]
+            if first.alike is not None:
+                like = [one for one in self._waiting if one.alike == first.alike]
+                if len(like) >= first.least and self._together >= first.least:
+                    group = like[: self._together]
+            self._waiting = [one for one in self._waiting if one not in group]
+            task = asyncio.create_task(self._run(group))
+            self._groups[task] = group
+            task.add_done_callback(self._leave)
+
     def _leave(self, task: asyncio.Task[None]) -> None:
-        self._jobs.pop(task, None)
+        del self._groups[task]
+        self._begin()
 
-    async def _take_turn(self, job: Job[News], work: Work[News]) -> None:
-        async with self._places:
-            if job.cancelled:
-                return
-            job.deadline = Deadline(self._seconds)
-            self.running += 1
-            began = time.monotonic()
-            loop = asyncio.get_running_loop()
+    async def _run(self, group: list[Job[Any]]) -> None:
+        loop = asyncio.get_running_loop()
+        turns = [self._turn(job, loop) for job in group]
+        began, ended = time.monotonic(), None
+        try:
+            await loop.run_in_executor(self._threads, group[0].work, turns)
+        except Exception as error:
+            if not isinstance(error, KNNLogitsError) and not all(one.cancelled for one in group):
+                line = " ".join(str(error).split())
+                logger.error("a request failed: %s: %s", type(error).__name__, line[:300])
+            ended = refusal_of(error)
+        finally:
+            for job in group:
+                job.end(ended)
+            took = (time.monotonic() - began) / len(group)
+            self._usual += 0.2 * (took - self._usual)
 
-            def tell(one: News) -> None:
-                loop.call_soon_threadsafe(job.news.put_nowait, one)
+    def _turn(self, job: Job[Any], loop: asyncio.AbstractEventLoop) -> Turn[Any, Any]:
+        job.deadline = Deadline(self._seconds)
 
-            try:
-                await loop.run_in_executor(self._threads, work, tell, job.deadline)
-                job.news.put_nowait(None)
-            except Exception as error:
-                if not isinstance(error, KNNLogitsError) and not job.cancelled:
-                    line = " ".join(str(error).split())
-                    logger.error("a request failed: %s: %s", type(error).__name__, line[:300])
-                job.news.put_nowait(refusal_of(error))
-            finally:
-                self.running -= 1
-                self._usual += 0.2 * (time.monotonic() - began - self._usual)
+        def tell(news: object) -> None:
+            loop.call_soon_threadsafe(job.news.put_nowait, news)
+
+        def finish() -> None:
+            loop.call_soon_threadsafe(job.end, None)
+
+        return Turn(job.asked, tell, job.deadline, finish)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from knn_logits_serve import answers
 from knn_logits_serve.answers import Answer
 from knn_logits_serve.asked import Asked
 from knn_logits_serve.bodies import chat_of, completion_of, content_of
-from knn_logits_serve.line import Line
+from knn_logits_serve.line import Job, Line
 from knn_logits_serve.open_webui import (
     Speech,
     task_answer,
@@ -25,9 +26,9 @@ from knn_logits_serve.open_webui import (
     without_numbers,
 )
 from knn_logits_serve.refusals import Refusal
-from knn_logits_serve.replies import Listening, Stream, whole
+from knn_logits_serve.replies import Listening, Stream, Told, whole
 from knn_logits_serve.served import Served
-from knn_logits_serve.writing import write
+from knn_logits_serve.together import kind_of, least_of, run
 
 # Turns a body into a request, or directly into its answer.
 Parse = Callable[[bytes], "Asked | Response"]
@@ -67,7 +68,7 @@ class Routes:
         task = task_of(chat)
         asked = self.served.conversation(chat) if task is None or not self.plain else None
         if task is None and asked is not None:
-            return asked
+            return replace(asked, drawn=asked.stream)
         if asked is not None:
             return without_memory(asked)
         return JSONResponse(answers.message_json(chat.model, task_answer(task or "")))
@@ -121,7 +122,12 @@ class Routes:
         asked = await asyncio.to_thread(parse, body)
         if isinstance(asked, Response):
             return asked
-        job = self.line.join(partial(write, self.served, asked))
+        job: Job[Told] = self.line.join(
+            asked,
+            partial(run, self.served),
+            alike=kind_of(self.served, asked),
+            least=least_of(asked),
+        )
         listening = Listening(self.line, job, request.receive)
         answer = Answer(asked)
         if not asked.stream:

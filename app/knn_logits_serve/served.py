@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import random
 import threading
@@ -42,6 +43,7 @@ class Served:
         chat: Turns chats into text.
         ends: The tokens that end a text.
         silent: The tokens that are not shown as text.
+        rows_are_alone: Whether a row of a padded batch gets the text that it would get alone.
 
     Raises:
         ConfigError: when there is no datastore, or a setting is out of its range.
@@ -79,6 +81,7 @@ class Served:
         self.ends = _end_tokens(model)
         # Special tokens are not part of the text.
         self.silent = self.ends | set(getattr(tokenizer, "all_special_ids", ()))
+        self.rows_are_alone = _rows_are_alone(model)
         # Each datastore's index is read now, so that the first request does not wait for it.
         for one in self.stores.values():
             self.memory.over(one)
@@ -108,6 +111,15 @@ class Served:
         pad = self.tokenizer.pad_token_id
         pad = pad if pad is not None else min(self.ends, default=0)
         return {**(self._pairs.settings if self._pairs else {}), "pad_token_id": pad}
+
+    @property
+    def padding(self) -> int | None:
+        """The token that stands before the shorter texts of a batch; None if there is none.
+
+        A search that reads text knows these tokens as padding, and not the tokenizer's own.
+        """
+        own = getattr(self.model.generation_config, "pad_token_id", None)
+        return own if own is not None else min(self.ends, default=None)
 
     def memory_of(self, asked: Asked) -> Memory:
         """Returns the memory with the settings of a request. Its indexes are open already.
@@ -326,6 +338,19 @@ def _by_name(stores: Sequence[Datastore]) -> dict[str, Datastore]:
             title = f"{store.name}-{number}"
         found[title] = store
     return found
+
+
+def _rows_are_alone(model: Any) -> bool:
+    """Whether a row of a padded batch gets the text that it would get alone.
+
+    The model must count positions without the padding, and keep the past in a cache only. In half
+    precision a batch is rounded in another way than a single text, which can change a word.
+    """
+    if model.config.is_encoder_decoder or model.dtype != torch.float32:
+        return False
+    if getattr(model, "_is_stateful", False):
+        return False
+    return "position_ids" in inspect.signature(model.forward).parameters
 
 
 def _end_tokens(model: Any) -> set[int]:

@@ -27,7 +27,8 @@ class Settings:
         port: The port to listen on; 0 takes a free one.
         key: The API key that clients have to send; None needs no key.
         names: Further names under which the server answers.
-        at_once: The most requests that run at the same time.
+        at_once: The most groups of requests that run at the same time.
+        together: The most requests of a group, which are alike and written in one batch.
         waiting: The most requests that wait.
         seconds: The seconds that one request may run.
         patience: The seconds that running requests get to finish when the server ends.
@@ -39,6 +40,7 @@ class Settings:
     key: str | None = None
     names: tuple[str, ...] = ()
     at_once: int = 2
+    together: int = 8
     waiting: int = 64
     seconds: float = 300.0
     patience: float = 10.0
@@ -55,7 +57,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, served: Served, settings: Settings) -> None:
         self._settings = settings
-        self._line = Line(settings.at_once, settings.waiting, settings.seconds)
+        self._line = Line(settings.at_once, settings.waiting, settings.seconds, settings.together)
         guard = Guard(
             build_app(served, self._line),
             key=settings.key,

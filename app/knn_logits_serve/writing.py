@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
-from knn_logits import Deadline, KNNLogitsProcessor, Pieces
+import torch
+from torch import Tensor
+from transformers import StoppingCriteria
+
+from knn_logits import Deadline, KNNLogitsProcessor, Memory
 from knn_logits_app.streaming import TokenStream
-from knn_logits_app.traced import named
 from knn_logits_serve.asked import Asked, Prompt
 from knn_logits_serve.decoding import Overheard, processors
-from knn_logits_serve.echoing import echo_of, scored
+from knn_logits_serve.echoing import echo_of
 from knn_logits_serve.served import Served
-from knn_logits_serve.told import End, Ending, Piece, Token
-
-Tell: TypeAlias = Callable[[Piece | End], None]
+from knn_logits_serve.telling import Tell, Telling
+from knn_logits_serve.told import End, Piece
 
 # The most passages that are kept for a token, and the most of the likeliest tokens in its place.
 PASSAGES = 3
@@ -40,9 +40,7 @@ def write(served: Served, asked: Asked, tell: Tell, deadline: Deadline) -> None:
     with ExitStack() as stack:
         knn = None
         if memory is not None and asked.new_tokens:
-            knn = stack.enter_context(
-                KNNLogitsProcessor(served.model, memory, candidates=CANDIDATES)
-            )
+            knn = stack.enter_context(processor_of(served, asked, memory))
         for number, prompt in enumerate(asked.prompts):
             echoed = echo_of(served, asked, prompt, memory) if asked.echo else None
             for choice in range(number * asked.n, (number + 1) * asked.n):
@@ -56,6 +54,29 @@ def write(served: Served, asked: Asked, tell: Tell, deadline: Deadline) -> None:
                 tell(_write_one(served, asked, prompt, choice, knn, tell, deadline))
 
 
+def processor_of(served: Served, asked: Asked, memory: Memory) -> KNNLogitsProcessor:
+    """Attaches the memory of a request to the model."""
+    # The likeliest tokens cost a tenth of an answer's time, and only a drawn answer shows them.
+    candidates = CANDIDATES if asked.drawn else 0
+    return KNNLogitsProcessor(served.model, memory, candidates=candidates)
+
+
+def names_of(knn: KNNLogitsProcessor, asked: Asked) -> dict[str, str]:
+    """Returns the names of the datastores for clients, by their own names."""
+    return dict(zip(knn.memory.names, asked.stores, strict=True))
+
+
+class _End(StoppingCriteria):
+    """Ends a text at its stop text, or when its time is up."""
+
+    def __init__(self, telling: Telling, deadline: Deadline) -> None:
+        self._telling, self._deadline = telling, deadline
+
+    def __call__(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
+        over = self._telling.over or self._deadline.over
+        return torch.full((len(input_ids),), over, device=input_ids.device)
+
+
 def _write_one(
     served: Served,
     asked: Asked,
@@ -65,38 +86,8 @@ def _write_one(
     tell: Tell,
     deadline: Deadline,
 ) -> End:
-    tokenizer = served.tokenizer
-    start = len(prompt.ids)
     overheard = Overheard() if asked.logprobs is not None else None
-    pieces = Pieces(tokenizer, prompt.ids)
-    ending = Ending(asked.stops)
-    enough = Deadline()
-    said: list[str] = []
-    written = 0
-    held: list[Piece] = []
-    # At each piece this thread and the event loop take turns, which costs more than the piece. So
-    # only a stream is told of each.
-    say: Callable[[Piece], None] = tell if asked.stream else held.append
-
-    def on_token(token: int) -> None:
-        nonlocal written
-        if ending.over():
-            return  # The token was drafted together with earlier ones, after the text's end.
-        position = start + written
-        written += 1
-        if token in served.silent:
-            return
-        text = pieces.add(token)
-        if served.reads_sources and not any(said):
-            text = text.lstrip()
-        one = Token(text)
-        if overheard is not None:
-            one = scored(tokenizer, text, *overheard.at(position, token, asked.logprobs or 0))
-        said.append(text)
-        _tell(say, choice, *ending.add(one))
-        if ending.over():
-            enough.cancel()
-
+    telling = Telling(served, asked, prompt, choice, tell, overheard)
     first: list[Any] = [one for one in (knn, overheard) if one is not None]
     seed = asked.sampling.seed + choice
     # With kNN passages are drafted, which gives the same text in fewer forward passes.
@@ -107,28 +98,12 @@ def _write_one(
         max_new_tokens=asked.new_tokens,
         do_sample=False,
         num_beams=1,
-        logits_processor=processors(asked.sampling, seed, start, first),
-        stopping_criteria=[deadline, enough],
-        streamer=TokenStream(on_token),
+        logits_processor=processors(asked.sampling, seed, len(prompt.ids), first),
+        stopping_criteria=[_End(telling, deadline)],
+        streamer=TokenStream(telling.add),
     )
-    _tell(say, choice, *ending.rest())
-    if held:
-        tokens = tuple(token for one in held for token in one.tokens)
-        tell(Piece(choice, "".join(one.text for one in held), tokens))
     last = int(output[0, -1])
-    reason = "stop" if ending.over() or last in served.ends else "length"
-    trace = None
-    if knn is not None and not deadline.cancelled:
-        trace = knn.trace(output, tokenizer, max_neighbors=PASSAGES)[0]
-        names = dict(zip(knn.memory.names, asked.stores, strict=True))
-        words = [one for one in trace.tokens if one.token_id not in served.silent]
-        trace = named(replace(trace, tokens=words), names)
-    text = "".join(said)
-    cut = min((at for one in asked.stops if (at := text.find(one)) >= 0), default=len(text))
-    offset = len(prompt.text) if asked.echo else 0
-    return End(choice, reason, written, text[:cut], trace, offset)
-
-
-def _tell(tell: Callable[[Piece], None], choice: int, text: str, tokens: tuple[Token, ...]) -> None:
-    if text or tokens:
-        tell(Piece(choice, text, tokens))
+    if knn is None or deadline.cancelled:
+        return telling.end(last, None, {})
+    trace = knn.trace(output, served.tokenizer, max_neighbors=PASSAGES)[0]
+    return telling.end(last, trace, names_of(knn, asked))

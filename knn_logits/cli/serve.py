@@ -55,8 +55,18 @@ def serve(
     ] = None,
     at_once: Annotated[
         int,
-        typer.Option("--at-once", min=1, max=64, help="Number of requests answered at once."),
+        typer.Option("--at-once", min=1, max=64, help="Number of groups answered at once."),
     ] = 2,
+    together: Annotated[
+        int,
+        typer.Option(
+            "--together",
+            min=1,
+            max=256,
+            help="The most requests that are written in one batch, if their settings agree; 1 "
+            "writes each alone.",
+        ),
+    ] = 8,
     waiting: Annotated[
         int,
         typer.Option("--waiting", min=0, help="Number of requests that may wait; more get 503."),
@@ -129,6 +139,7 @@ def serve(
         key=api_key,
         names=tuple(names or ()),
         at_once=at_once,
+        together=together,
         waiting=waiting,
         seconds=seconds,
     )

@@ -23,18 +23,28 @@ class Pieces:
     def __init__(self, tokenizer: Any, before: list[int]) -> None:
         self._tokenizer = tokenizer
         self._ids = before[-_CONTEXT:]
-        self._first = 0
-        self._seen = len(self._ids)
+        self._done: str | None = None
 
     def add(self, token: int) -> str:
         """Returns the text that one more token adds to the tokens before it."""
+        if self._done is None:
+            self._done = decoded(self._tokenizer, self._ids)
         self._ids.append(token)
-        before = decoded(self._tokenizer, self._ids[self._first : self._seen])
-        after = decoded(self._tokenizer, self._ids[self._first :])
-        if after.endswith(_CUT):
+        text = decoded(self._tokenizer, self._ids)
+        if text.endswith(_CUT):
             return ""
-        self._first, self._seen = self._seen, len(self._ids)
-        return after[len(before) :]
+        added = text[len(self._done) :]
+        self._done = text
+        # Decoding takes most of the time, so the first tokens are dropped several at a time.
+        if len(self._ids) > 2 * _CONTEXT:
+            self._ids, self._done = self._ids[-_CONTEXT // 2 :], None
+        return added
+
+    def add_all(self, tokens: Sequence[int]) -> str:
+        """Returns the text that some more tokens add. It decodes them once, and ends the text."""
+        before = decoded(self._tokenizer, self._ids)
+        ids = [*self._ids, *tokens]
+        return _whole(self._tokenizer, ids, len(ids))[len(before) :]
 
 
 class TextAfter:

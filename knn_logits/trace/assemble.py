@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +51,7 @@ def trace_recording(
     pad: int | None = None,
     near_within: tuple[Metric, float] | None = None,
     familiarity: Callable[[int, int], Familiarity | None] = lambda row, places: None,
+    rows: Collection[int] | None = None,
 ) -> Trace:
     """Traces what a `generate()` chose.
 
@@ -66,6 +67,7 @@ def trace_recording(
         near_within: The metric, and the distance within which a neighbor is near.
         familiarity: Returns how well the memory knows a prompt, given a row of the recording and
             the number of positions at the prompt's end to look at.
+        rows: The sequences to trace; None for all.
     """
     first = recording.prompt.shape[1]
     with recording.lock:
@@ -73,6 +75,8 @@ def trace_recording(
     alike = {} if beam_indices is None else recording.alike()
     traced = []
     for number, ids in enumerate(sequences.tolist()):
+        if rows is not None and number not in rows:
+            continue
         chosen = []
         known = all(step.going_on is not None for step in steps.values())
         end = len(ids) if known else _end(ids, first, pad, recording.ends)
@@ -84,10 +88,10 @@ def trace_recording(
             step = steps.get(position)
             if row < 0 or step is None or not step.goes_on(row):
                 break
-            rows = [row]
+            same = [row]
             if position in alike:
-                rows += (alike[position] == alike[position][row]).nonzero()[:, 0].tolist()
-            said = (step.log_p_lm_of(one, ids[position], recording.ends) for one in rows)
+                same += (alike[position] == alike[position][row]).nonzero()[:, 0].tolist()
+            said = (step.log_p_lm_of(one, ids[position], recording.ends) for one in same)
             log_p_lm = next((one for one in said if one is not None), None)
             chosen.append((ids[position], step, row, log_p_lm))
         start = next((place for place, one in enumerate(ids[:first]) if one != pad), 0)

@@ -118,7 +118,7 @@ def test_a_client_that_goes_away_ends_its_request(served, held, stream, phase):
             if stream:
                 assert lines[0].recv(20)
         lines[0].close()
-        until(lambda: all(job.cancelled for job in list(running.line._jobs.values())))
+        until(lambda: all(job.cancelled for job in running.line.jobs))
         held.go()
         until(lambda: running.line.running == 0)
         import httpx

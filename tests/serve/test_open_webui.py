@@ -152,7 +152,11 @@ def test_its_own_requests_ask_a_chat_model_without_the_datastore(model, tokenize
     body = asked(messages=[task], stream=False)
     assert routes.open_webui(json.dumps(body).encode()).stores == ()
     body = asked(messages=[task])
-    assert routes.open_webui(json.dumps(body).encode()).stores == ("texts",)
+    wanted = routes.open_webui(json.dumps(body).encode())
+    assert wanted.stores == ("texts",)
+    # Only an answer that is drawn needs the likeliest other tokens.
+    assert wanted.drawn
+    assert not routes.conversation(json.dumps(body).encode()).drawn
 
 
 def test_words_in_a_row_from_one_document_have_one_number():

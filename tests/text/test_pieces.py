@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from knn_logits.text.pieces import TextAfter, decoded, parts_of, token_texts
+from knn_logits.text.pieces import Pieces, TextAfter, decoded, parts_of, token_texts
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -28,3 +28,10 @@ def test_a_character_in_parts_belongs_to_the_later_one(tokenizer):
     before, rest = parts_of(tokenizer, ids, [cut + 1])
     assert before + rest == "a 👍🏽 b"
     assert before == "a "
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 383), max_size=60), st.lists(st.integers(0, 383), max_size=12))
+def test_pieces_are_the_same_one_by_one_and_all_at_once(tokenizer, ids, before):
+    one_by_one = Pieces(tokenizer, before)
+    assert "".join(one_by_one.add(one) for one in ids) == Pieces(tokenizer, before).add_all(ids)

@@ -48,6 +48,31 @@ def test_the_passage_holds_the_word(traced, tokenizer):
         assert token.neighbors[0].document == token.documents[0].document
 
 
+def test_some_rows_of_a_batch_are_traced_alone_while_the_others_go_on(model, tokenizer, store):
+    from transformers import StoppingCriteria
+
+    class Watching(StoppingCriteria):
+        def __call__(self, input_ids, *_, **__):
+            if input_ids.shape[1] == start + 4:
+                early.append(knn.trace(input_ids, tokenizer, rows=[1]))
+            return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    prompts = ["The pump needs", "The harbour crane"]
+    inputs = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
+    start, early = inputs["input_ids"].shape[1], []
+    with KNNLogitsProcessor(model, store, k=16, lmbda=0.9, temperature=0.5) as knn:
+        output = knn.generate(**inputs, max_new_tokens=9, stopping_criteria=[Watching()])
+        whole = knn.trace(output, tokenizer)
+        assert knn.trace(output, tokenizer, rows=[1])[0] == whole[1]
+        assert not len(knn.trace(output, tokenizer, rows=[]))
+    assert len(early) == len(early[0]) == 1
+    for one, same in zip(early[0][0].tokens, whole[1].tokens[:4], strict=True):
+        assert (one.token, one.p, one.lmbda) == (same.token, same.p, same.lmbda)
+        assert [(of.document, of.share) for of in one.documents] == [
+            (of.document, of.share) for of in same.documents
+        ]
+
+
 def test_documents_share_all_that_the_neighbors_did(model, tokenizer, store):
     """The shares are re-derived from every entry of the datastore, and none is left out."""
     everything = len(store)
