@@ -9,7 +9,6 @@ import json
 import re
 from functools import cache
 from pathlib import Path
-from urllib.parse import quote
 
 ASSETS = Path(__file__).parent / "assets"
 # The scripts, each after those that it needs.
@@ -18,12 +17,8 @@ _SCRIPTS = (
     "alone",
 )  # fmt: skip
 _NAMES = (
-    "mount, drawer, controls, alone, tries, fromLink, runLink, read, unpackLive, mixed, turnsOf, "
-    "wholeTrace"
-)
-_DESCRIPTION = (
-    "Write with a language model that looks every word up in a memory of documents, and see which "
-    "passage each word came from."
+    "mount, drawer, controls, gates, alone, tries, fromLink, runLink, read, unpackLive, mixed, "
+    "turnsOf, wholeTrace"
 )
 
 
@@ -46,10 +41,7 @@ def style() -> str:
 
 def head() -> str:
     """Returns the elements for the head of the page."""
-    icon = quote(_read("icon.svg"))
     return (
-        f'<meta name="description" content="{_DESCRIPTION}">'
-        f'<link rel="icon" href="data:image/svg+xml,{icon}">'
         # This copy of the style is for answers that are saved as pages. The page itself gets its
         # style through gradio, so that it has precedence over gradio's own.
         f'<style id="kl-style" media="not all">{style()}</style>'

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from knn_logits_app.body import Message, Receive, again, read_body
+from knn_logits_app.preview import page_address, with_preview
 from knn_logits_app.quotas import Quotas, address_of
 from knn_logits_app.uploads import handles, with_paths
 
@@ -148,6 +149,8 @@ class Guard:
                 await self._app(scope, receive, answer)
             return
         if scope["method"] not in ("POST", "PUT", "PATCH", "DELETE"):
+            if scope["method"] == "GET" and path == "/":
+                answer.change = lambda body: with_preview(body, page_address(scope))
             await self._app(scope, receive, answer)
             return
         if path.rstrip("/").endswith("/upload"):

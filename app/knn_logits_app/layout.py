@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import Datastore, LimitError
-from knn_logits_app.library import Library
+from knn_logits_app.library import Library, passage
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, lookup_of
 from knn_logits_app.session import Session, friendly
 from knn_logits_app.visitors import Visitors
@@ -68,7 +68,12 @@ class Controls:
     @property
     def lookup(self) -> list[Any]:
         """The controls whose values `split` turns into a request."""
-        return [self.model, self.stores, self.lmbda, self.k, self.temperature, self.gate]
+        return [self.model, self.stores, *self.knobs]
+
+    @property
+    def knobs(self) -> list[Any]:
+        """The controls of the settings, without the choice of the model and its datastores."""
+        return [self.lmbda, self.k, self.temperature, self.gate]
 
 
 def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Lookup], Sequence[Any]]:
@@ -90,10 +95,9 @@ def _lookup(
 ) -> Lookup:
     """Checks the controls' values. A setting that was not changed becomes None."""
     wanted = lookup_of(stores, k, lmbda, temperature, gate)
-    first = server.session.library(model).stores.get(wanted.stores[0])
-    if first is None:
-        return wanted
-    own = shown_settings(first)
+    known = server.session.library(model).stores
+    # A visitor's own text has the settings of the model's first datastore.
+    own = shown_settings(known.get(wanted.stores[0], next(iter(known.values()))))
     return replace(
         wanted,
         k=None if wanted.k == own.k else wanted.k,
@@ -186,6 +190,14 @@ def beginning(library: Library, documents: int = 1) -> str:
         ids = store.tokens[document.first : document.first + min(document.length, 80)].tolist()
         parts.append(str(library.tokenizer.decode(ids, skip_special_tokens=True)).strip())
     return ("\n" if library.reading.sources else " ").join(parts)
+
+
+def passage_of(library: Library) -> str:
+    """Returns a sample text of the first datastore: a paragraph of prose if there is one."""
+    found = None
+    if not library.reading.sources:
+        found = passage(next(iter(library.stores.values())), library.tokenizer)
+    return found or beginning(library)
 
 
 def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_CHARACTERS) -> None:

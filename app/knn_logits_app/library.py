@@ -15,6 +15,8 @@ from knn_logits_app.reading import Reading
 _LONG = 160
 # Tokens of a document that are searched for a sentence, and the fewest words of the sentence.
 _LOOKED_AT, _WORDS = 1500, 9
+# The most words of a paragraph that is shown as an example.
+_SHOWN = 60
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 # A sentence that has only letters, digits and the punctuation of prose.
@@ -193,6 +195,32 @@ def prose(text: str) -> str | None:
     fitting = [one for one in sentences if _PROSE.fullmatch(one) and len(one.split()) >= _WORDS]
     # First sentences often name their document, and many of them begin alike.
     return next(iter(fitting[1:] or fitting), None)
+
+
+def passage(store: Datastore, tokenizer: Any) -> str | None:
+    """Returns a paragraph of prose, up to `_SHOWN` words; None if there is none.
+
+    Args:
+        store: The datastore.
+        tokenizer: The tokenizer of the datastore.
+    """
+    for place in range(0, len(store.documents), max(1, len(store.documents) // 8)):
+        document = store.documents[place]
+        ids = store.tokens[document.first : document.first + min(document.length, _LOOKED_AT)]
+        # The last paragraph may be cut.
+        text = str(tokenizer.decode(ids.tolist(), skip_special_tokens=True))
+        paragraphs = _PARAGRAPH.split(text)
+        for paragraph in paragraphs[:-1] if document.length > _LOOKED_AT else paragraphs:
+            sentences = [" ".join(one.split()) for one in _SENTENCE.split(paragraph.strip())]
+            if len(sentences) < 2 or not all(_PROSE.fullmatch(one) for one in sentences):
+                continue
+            shown = sentences[:1]
+            for one in sentences[1:]:
+                if len(" ".join([*shown, one]).split()) > _SHOWN:
+                    break
+                shown.append(one)
+            return " ".join(shown)
+    return None
 
 
 def first_words(store: Datastore, tokenizer: Any, number: int = 4) -> list[str]:

@@ -130,7 +130,7 @@ def build_steps(
     room: Path,
     deadline: Deadline,
 ) -> Iterator[Progress | Path]:
-    """Builds a datastore with the settings of the model's first datastore.
+    """Builds a datastore with the settings for scoring of the model's first datastore.
 
     Args:
         session: The session, which has the number of threads.
@@ -193,12 +193,16 @@ def build_steps(
 
 
 def build_own(
-    steps: Iterator[Progress | Path], visitors: Visitors, visitor: str
+    steps: Iterator[Progress | Path], library: Library, visitors: Visitors, visitor: str
 ) -> Iterator[Progress | Datastore]:
     """Passes the progress of a build on, and gives the finished datastore to the visitor.
 
+    The datastore is written with like the model's first datastore, since a text of a paragraph is
+    too short to choose settings for writing.
+
     Args:
         steps: The steps of `build_steps`.
+        library: The model.
         visitors: The visitors, who keep their datastores.
         visitor: The session of the visitor.
 
@@ -211,6 +215,8 @@ def build_own(
                 yield step
             else:
                 store = Datastore(step)
+                like = next(iter(library.stores.values())).manifest
+                store.manifest = store.manifest.model_copy(update={"writing": like.writing})
                 visitors.keep(visitor, store)
                 yield store
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
@@ -19,9 +20,9 @@ from knn_logits_app.api import add_api
 from knn_logits_app.bundle import ASSETS
 from knn_logits_app.drawer import add_drawer, connect
 from knn_logits_app.layout import INSTANT, Controls, Server, shown_settings
+from knn_logits_app.library import Library
+from knn_logits_app.preview import TITLE
 from knn_logits_app.requests import MOST_NEIGHBORS
-
-TITLE = "knn-logits: a language model with a memory you can read"
 
 # The tabs by their names in app.css: the label and the module of each.
 TABS = {
@@ -59,7 +60,7 @@ def build_page(server: Server) -> Any:
                 answers = module.build(server, controls)
             if answers is not None:
                 connect(server, answers, drawer)
-        _follow(page, controls)
+        _follow(page, controls, session.libraries)
         page.unload(forget)
         add_api(page, server)
     return page
@@ -125,23 +126,22 @@ def _controls(server: Server) -> Controls:
         elem_id="temperature",
     )  # fmt: skip
     gate = gr.Checkbox(
-        bool(library.gates),
+        next(iter(library.stores)) in library.gates,
         label="Let a gate choose λ at each word",
-        info="The gate was fitted for one datastore. With several, λ is the slider's.",
+        info="The gate was fitted for this datastore, and holds for it alone.",
         visible=any(one.gates for one in libraries.values()),
         elem_id="gate",
     )
     reset = gr.Button("Back to the datastore’s own settings", size="sm")
     controls = Controls(model, stores, lmbda, k, temperature, gate)
 
-    knobs = [lmbda, k, temperature, gate]
     settings_of = f"const [model, stores] = args; const all = {_settings(server)};" + _OWN_SETTINGS
     own_settings = f"(...args) => {{ {settings_of} return own; }}"
-    reset.click(inputs=[model, stores], outputs=knobs, js=own_settings, **INSTANT)
-    stores.input(inputs=[model, stores], outputs=knobs, js=own_settings, **INSTANT)
+    reset.click(inputs=[model, stores], outputs=controls.knobs, js=own_settings, **INSTANT)
+    stores.input(inputs=[model, stores], outputs=controls.knobs, js=own_settings, **INSTANT)
     model.input(
         inputs=[model],
-        outputs=[stores, *knobs],
+        outputs=[stores, *controls.knobs],
         js=f"(...args) => {{ {settings_of} return [boxes, ...own]; }}",
         **INSTANT,
     )
@@ -150,11 +150,12 @@ def _controls(server: Server) -> Controls:
     return controls
 
 
-def _follow(page: Any, controls: Controls) -> None:
+def _follow(page: Any, controls: Controls, libraries: Mapping[str, Library]) -> None:
     """Makes the browser update the answers when a control changes, without a request."""
     everything = [*controls.lookup, controls.use]
     told = {"inputs": everything, "js": "(...all) => { knnLogits.controls(...all); }", **INSTANT}
-    page.load(**told)
+    gates = json.dumps({name: list(one.gates) for name, one in libraries.items()})
+    page.load(**{**told, "js": f"(...all) => {{ knnLogits.gates({gates}, ...all); }}"})
     for one in everything:
         one.change(**told)
     # A link can carry a prompt and settings. They are filled in, and the answer is written.
@@ -170,7 +171,8 @@ _OWN_SETTINGS = """
   const names = Object.keys(mine.stores);
   const chosen = (stores ?? [])[0];
   const first = names.includes(chosen) ? chosen : names[0];
-  const own = [...mine.stores[first], mine.gate];
+  const gated = names.includes(chosen ?? first) && mine.gates.includes(first);
+  const own = [...mine.stores[first], gated];
   const boxes = {
     __type__: "update", choices: names.map((one) => [one, one]), value: names.slice(0, 1),
   };
@@ -184,7 +186,7 @@ def _settings(server: Server) -> str:
     """
     known = {
         name: {
-            "gate": bool(library.gates),
+            "gates": list(library.gates),
             "stores": {
                 title: [one.lmbda, one.k, one.temperature]
                 for title, one in (

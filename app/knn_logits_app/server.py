@@ -23,6 +23,7 @@ from knn_logits_app.guard import House, middleware
 from knn_logits_app.layout import Server
 from knn_logits_app.library import Library
 from knn_logits_app.page import build_page
+from knn_logits_app.preview import ICON
 from knn_logits_app.quotas import Quotas
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import Visitors
@@ -159,6 +160,7 @@ def launch(
         theme=theme(),
         css_paths=[ASSETS / "answer.css", ASSETS / "app.css"],
         head=head(),
+        favicon_path=str(ICON),
         js=(ASSETS / "ready.js").read_text(encoding="utf-8"),
         footer_links=["api"],
         run_history=False,

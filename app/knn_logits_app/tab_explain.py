@@ -35,7 +35,7 @@ def build(server: Server, controls: Controls) -> Any:
         server,
         controls,
         lambda one: {"label": TARGET_LABEL if one.reading.sources else TEXT_LABEL},
-        value=layout.beginning(library),
+        value=layout.passage_of(library),
         info="Each word is coloured by how much the memory would have helped to write it.",
         lines=4,
         max_lines=14,

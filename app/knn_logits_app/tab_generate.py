@@ -49,7 +49,8 @@ def first_answer(server: Server) -> str:
     # These are the first values of the page's form.
     values = [
         library.name, list(example.stores), store.lmbda, store.k, store.temperature,
-        bool(library.gates), example.prompt, True, True, min(40, session.limits.new_tokens),
+        example.stores[0] in library.gates, example.prompt, True, True,
+        min(40, session.limits.new_tokens),
         # The target of a source may have several sentences.
         not library.reading.sources, False, 1, 0.95, 0,
     ]  # fmt: skip

@@ -91,8 +91,9 @@ def build(server: Server, controls: Controls) -> None:
         known = [*server.session.library(model).stores, *server.visitors.stores(visitor)]
         return gr.CheckboxGroup(choices=known, value=chosen or known[:1])
 
-    def on_build(request: gr.Request, *values: Any) -> Iterator[tuple[Any, Any, Any]]:
+    def on_build(request: gr.Request, *values: Any) -> Iterator[tuple[Any, ...]]:
         model, _, (read, text, uploaded) = layout.split(server, values)
+        unchanged = [gr.skip()] * 5
         paths = [str(one) for one in uploaded or []]
         try:
             visitor = request.session_hash
@@ -106,13 +107,16 @@ def build(server: Server, controls: Controls) -> None:
                 address = str(request.client.host) if request.client else ""
                 room = server.visitors.new_folder(visitor, address)
                 steps = build_own(
-                    server.work.build(library, documents, room, deadline), server.visitors, visitor
+                    server.work.build(library, documents, room, deadline),
+                    library,
+                    server.visitors,
+                    visitor,
                 )
                 for step in steps:
                     if isinstance(step, Progress):
                         phase = _PHASES.get(step.phase, step.phase)
                         shown = views.progress_html(phase, step.done, step.total)
-                        yield shown, gr.skip(), gr.skip()
+                        yield (shown, *unchanged)
                     else:
                         done = (
                             f"{markup.count(step.manifest.documents, 'document')}, "
@@ -122,14 +126,19 @@ def build(server: Server, controls: Controls) -> None:
                         if skipped:
                             done += f" {skipped} parts could not be read."
                         tried = first_words(step, library.tokenizer)
+                        own = layout.shown_settings(step)
                         yield (
                             views.notice(done, kind="done") + markup.tries(tried),
                             choices(model, visitor, [OWN_TEXT]),
+                            # The sliders may stand where the visitor moved them for another text.
+                            own.lmbda,
+                            own.k,
+                            own.temperature,
                             # The gate was fitted for another text.
                             False,
                         )
         except Exception as error:
-            yield views.notice(friendly(error), kind="error"), gr.skip(), gr.skip()
+            yield (views.notice(friendly(error), kind="error"), *unchanged)
         finally:
             for path in paths:
                 Path(path).unlink(missing_ok=True)
@@ -144,7 +153,7 @@ def build(server: Server, controls: Controls) -> None:
     start.click(
         on_build,
         [*controls.lookup, source, pasted, files],
-        [output, controls.stores, controls.gate],
+        [output, controls.stores, *controls.knobs],
         validator=layout.validator(
             lambda *values: layout.check(server, values, *values[-3:-1], most=most)
         ),

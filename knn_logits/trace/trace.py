@@ -15,6 +15,8 @@ _FORMAT = "knn-logits trace"
 _VERSION = 1
 # A document with a smaller share in a token's probability is not a source of it.
 LEAST_INFLUENCE = 0.05
+# The neighbors contradict a token only if more than this share of their vote is for one other token.
+_MAJORITY = 0.5
 # A text with a smaller share of the expected hits counts as unlike the memory. With fewer positions
 # than the first number nothing is known, and with fewer than the last number little.
 _FAMILIAR, _FEWEST_PLACES, _ENOUGH_PLACES = 0.65, 3, 12
@@ -169,14 +171,16 @@ class TokenTrace:
     def meaning(self) -> Meaning:
         """What the memory did for the token.
 
-        "contradicted": the memory supports another token, more than the mixture supports this one.
+        "contradicted": most of the neighbors' vote is for one other token, and the memory supports
+            that token more than the mixture supports this one.
         "changed": the memory brought this token. The model alone would have chosen another one.
         "agreed": the memory supports this token. The model alone would have chosen it as well.
         "own": the token is the model's own.
         """
         if self.p is None or self.p_knn is None or self.p_lm is None:
             return "own"
-        if self.by_memory is not None and self.lmbda * self.by_memory.p > self.p:
+        told = self.by_memory
+        if told is not None and told.p > _MAJORITY and self.lmbda * told.p > self.p:
             return "contradicted"
         if self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
             return "own"

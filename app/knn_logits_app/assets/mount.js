@@ -3,11 +3,23 @@
 // The current values of the controls: model, datastores, λ, k, τ, gate, and whether kNN is on.
 let form = null;
 const views = [];
+// The datastores that have a gate, by model. A gate holds only where its datastore is the only one.
+let gated = {};
+const ruled = ([model, stores, , , , gate]) =>
+  Boolean(gate) && stores?.length === 1 && (gated[model] ?? []).includes(stores[0]);
 const controls = (...values) => {
   form = values;
+  form[5] = ruled(values);
+  const [model, stores] = values;
+  document.documentElement.classList.toggle("kl-no-gate", !ruled([model, stores, 0, 0, 0, true]));
   // The examples are hidden while the visitor's own text is the datastore.
   document.documentElement.classList.toggle("kl-own", String(values[1]) === "your text");
   views.forEach((view) => view.follow());
+};
+
+const gates = (known, ...values) => {
+  gated = known;
+  controls(...values);
 };
 
 const mount = (element, props, trigger, watch) => {
@@ -29,7 +41,8 @@ const mount = (element, props, trigger, watch) => {
     const asked = view.data.asked?.values;
     if (!form || !asked) return { settings: null, stale: null };
     const [model, stores, lmbda, k, temperature, gate, use] = form;
-    const [model0, stores0, lmbda0, k0, temperature0, gate0] = asked;
+    const [model0, stores0, lmbda0, k0, temperature0] = asked;
+    const gate0 = ruled(asked);
     if (model !== model0 || JSON.stringify(stores) !== JSON.stringify(stores0))
       return { settings: null, stale: "another memory is chosen now" };
     if (!live) {
@@ -134,8 +147,10 @@ const mount = (element, props, trigger, watch) => {
     if (view.opened !== null) elementOf(number)?.setAttribute("aria-expanded", "true");
     draw_panel();
     aside();
-    if (view.opened !== null)
-      out.querySelector(".kl-panel")?.scrollIntoView({ block: "nearest", behavior: "smooth" });
+    if (view.opened === null) return;
+    // On a phone the sources are a sheet over the lower part, so the word is moved above it.
+    const shown = narrow() ? elementOf(number) : out.querySelector(".kl-panel");
+    shown?.scrollIntoView({ block: narrow() ? "start" : "nearest", behavior: "smooth" });
   };
   view.close = (focus) => {
     const was = view.opened;

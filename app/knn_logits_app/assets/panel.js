@@ -170,5 +170,6 @@ const panelOf = (word, view) => {
       h("div", {}, h("h4", {}, "Where it comes from"), sources(word, view)),
       h("div", {}, h("h4", {}, "What else might have stood here"),
         charts.length ? chart(charts[0], view) : h("p", {}, "Not known."),
-        others.length ? h("details", {}, h("summary", {}, `the ${others.length} other pieces of the word`), others) : null)));
+        others.length ? h("details", {}, h("summary", {},
+          others.length === 1 ? "the other piece of the word" : `the ${others.length} other pieces of the word`), others) : null)));
 };
