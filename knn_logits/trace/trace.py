@@ -180,8 +180,10 @@ class TokenTrace:
         if self.p is None or self.p_knn is None or self.p_lm is None:
             return "own"
         told = self.by_memory
-        if told is not None and told.p > _MAJORITY and self.lmbda * told.p > self.p:
-            return "contradicted"
+        if told is not None and told.p > _MAJORITY:
+            # A memory that has no weight here contradicts nothing.
+            if self.lmbda * told.p > max(self.p, LEAST_INFLUENCE):
+                return "contradicted"
         if self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
             return "own"
         return "agreed" if self.by_model is None else "changed"

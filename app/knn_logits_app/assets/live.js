@@ -83,7 +83,7 @@ const mixed = (live, number, state, settings) => {
     if (into && part > 0) into.set(step.documents[one], (into.get(step.documents[one]) ?? 0) + part);
   });
   let meaning = "own";
-  if (rival && rival.p_knn > MAJORITY && lmbda * rival.p_knn > chosen.p) meaning = "contradicted";
+  if (rival && rival.p_knn > MAJORITY && lmbda * rival.p_knn > Math.max(chosen.p, LEAST)) meaning = "contradicted";
   else if (share >= LEAST && chosen.p > chosen.p_lm) meaning = favourite === chosen ? "agreed" : "changed";
   const strongest = (map) => [...map].sort((one, two) => two[1] - one[1]);
   const best = by("p");

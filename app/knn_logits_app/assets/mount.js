@@ -237,10 +237,10 @@ const mount = (element, props, trigger, watch) => {
       apply();
       // The answer beside this one may still be written. Its frames leave the opened word as it is.
       if (!view.waiting) {
-        const asked = linked.word !== null && view.known.words[linked.word]?.text ? linked.word : null;
+        const asked = linked.kind === data.kind && view.known.words[linked.word]?.text ? linked.word : null;
         // On a phone the sources of a word are a sheet that would hide the answer.
         view.opened = asked ?? (narrow() ? null : firstOpened(view.known, data.kind));
-        if (data.kind === "write") linked.word = linked.run ? linked.word : null;
+        if (data.kind === linked.kind && !linked.run) linked.word = null;
       }
       view.waiting = !Object.values(data.sides).every((side) => side.done);
       if (!view.waiting && data.sides.knn?.trace && !view.kept.includes(data)) view.kept = [data, ...view.kept].slice(0, KEPT);

@@ -1,8 +1,9 @@
 // Lets a visitor share and save answers, as links, as text with footnotes, and as pages.
 
-// The request in the page's address. Its word is opened once its answer is finished.
+// The request in the page's address, to write ("q") or to explain. Its word is opened once its
+// answer is finished.
 const address = new URLSearchParams(location.search);
-const linked = { word: null, run: false };
+const linked = { kind: null, word: null, run: false };
 if (address.get("embed")) document.documentElement.classList.add("kl-embed");
 
 const given = (name, now) => {
@@ -12,24 +13,35 @@ const given = (name, now) => {
 // Returns the values of the form that the address asks for: prompt, datastores, λ, k, τ, gate.
 const fromLink = (...now) => {
   const [, stores, lmbda, k, temperature, gate] = now;
-  const asked = address.get("q");
-  if (!asked) return now;
+  const prompt = address.get("q");
+  if (!prompt && !address.get("explain")) return now;
+  linked.kind = prompt ? "write" : "explain";
   linked.run = true;
   linked.word = given("word", null);
   const chosen = address.getAll("store");
-  return [asked, chosen.length ? chosen : stores, given("lmbda", lmbda), given("k", k),
+  return [prompt || now[0], chosen.length ? chosen : stores, given("lmbda", lmbda), given("k", k),
     given("temperature", temperature), address.has("lmbda") ? false : gate];
 };
 const runLink = () => {
   if (!linked.run) return;
   linked.run = false;
-  document.querySelector("#write").click();
+  if (linked.kind === "write") document.querySelector("#write").click();
+  else {
+    document.getElementById("open-explain").click();
+    fill("#explain-text textarea", address.get("explain"));
+    requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#explain").click()));
+  }
 };
+// A text that was explained stands behind its source, which only an encoder-decoder model has. For
+// others than the visitor there is neither such a source nor the visitor's own text.
+const linkable = ({ kind, asked }) => !asked.values?.[1].includes("your text")
+  && (kind === "write" || (kind === "explain" && !asked.values[6]));
 const linkOf = (view) => {
-  const [, stores, lmbda, k, temperature, gate, prompt] = view.data.asked.values;
-  const parameters = new URLSearchParams({ q: prompt });
+  const { kind, asked } = view.data;
+  const [, stores, lmbda, k, temperature] = asked.values;
+  const parameters = new URLSearchParams(kind === "write" ? { q: asked.values[6] } : { explain: asked.values[7] });
   stores.forEach((one) => parameters.append("store", one));
-  if (!gate) parameters.set("lmbda", lmbda);
+  if (!ruled(asked.values)) parameters.set("lmbda", lmbda);
   parameters.set("k", k);
   parameters.set("temperature", temperature);
   if (view.opened !== null) parameters.set("word", view.opened);
@@ -84,7 +96,7 @@ const toolsOf = (view) => {
   const page = () => download("answer.html", "text/html", alonePage(data));
   const tool = (label, run, name) => button(label, run, { class: `kl-link ${name}` });
   return h("div", { class: "kl-tools" },
-    data.kind === "write" ? tool("Copy a link", (event) => copy(linkOf(view), event.currentTarget), "kl-copy-link") : null,
+    linkable(data) ? tool("Copy a link", (event) => copy(linkOf(view), event.currentTarget), "kl-copy-link") : null,
     tool("Copy with sources", (event) => copy(withFootnotes(view), event.currentTarget), "kl-copy"),
     tool("Save as a page (HTML)", page, "kl-export"), tool("Download the trace (JSON)", trace, "kl-save"));
 };

@@ -1,0 +1,100 @@
+"""What a new user comes for takes at most three actions from the page's opening.
+
+An action is a click, or one text that is typed or pasted. Waiting for an answer is none.
+"""
+
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from app.conftest import expect
+from app.test_guided import TEXT
+from app.test_take import COPIED, FIRST
+
+MOST = 3
+
+
+class User:
+    """A user on a page that was just opened, whose actions are counted."""
+
+    def __init__(self, page, narrow):
+        self.page, self.narrow = page, narrow
+        self.actions = 0
+
+    def click(self, what):
+        self.actions += 1
+        what.click()
+
+    def type(self, place, text):
+        self.actions += 1
+        self.page.locator(place).fill(text)
+
+    def see(self, what, text):
+        """Waits until a place shows a text, in sight and not under something else."""
+        expect(what).to_contain_text(text)
+        expect(what).to_be_visible()
+        assert self.actions <= MOST
+
+
+@pytest.fixture(params=[1280, 390])
+def user(visit, request):
+    one = visit(request.param, "light", script=COPIED)
+    narrow = request.param < 760
+    if narrow:
+        one.page.set_viewport_size({"width": 390, "height": 844})
+    found = User(one.page, narrow)
+    expect(one.page.locator("#answers .kl-side-knn .kl-text")).to_contain_text("adjust")
+    yield found
+    assert found.actions <= MOST
+    assert one.problems == []
+
+
+def open_word(user):
+    """On a phone a tap opens the sources of a word, and on a desktop they are open already."""
+    if user.narrow:
+        user.click(user.page.locator("#answers .kl-changed[role=button]").first)
+
+
+def test_the_source_of_a_word_and_what_changes_without_it(user):
+    answers = user.page.locator("#answers")
+    open_word(user)
+    user.see(answers.locator(".kl-sources").first, "Error E529 (Kenmouth lathe)")
+    user.see(answers.locator(".kl-sources mark").first, "adjust the front hose")
+    user.click(answers.get_by_role("button", name="Write without it").first)
+    user.see(answers.locator(".kl-headline"), "Without it ")
+    expect(answers.locator(".kl-side-knn h2")).to_contain_text("Without “Error E529")
+    user.see(answers.locator(".kl-side-old .kl-text"), "adjust the front hose")
+    assert user.actions <= 2
+
+
+def test_a_text_of_ones_own_is_asked(user):
+    page = user.page
+    user.click(page.get_by_role("tab", name="Your text"))
+    user.type("#own-text textarea", TEXT)
+    user.click(page.locator("#build"))
+    answer = page.locator("#answers .kl-side-knn .kl-text")
+    user.see(answer, "The lighthouse of Orrin Bay was painted blue in 1931")
+    user.see(page.locator("#answers .kl-docs"), "Pasted text")
+    # Others cannot open an answer of the visitor's own text.
+    assert page.locator("#answers .kl-copy-link").count() == 0
+    expect(page.locator("#gate")).to_be_hidden()
+
+
+def test_a_sentence_is_checked(user):
+    page = user.page
+    user.click(page.get_by_role("tab", name="Explain"))
+    user.type("#explain-text textarea", "What helps against E529 is this: polish the front hose.")
+    user.click(page.locator("#explain"))
+    user.see(page.locator("#explained .kl-headline"), "The memory contradicts 1 of 9 words")
+    assert page.locator("#explained .kl-w.kl-not[data-word]").all_inner_texts() == ["polish"]
+    if not user.narrow:
+        user.see(page.locator("#explained .kl-against"), "The memory says adjust here")
+
+
+def test_an_answer_is_shared(user):
+    page = user.page
+    user.click(page.locator("#answers").get_by_role("button", name="Copy a link"))
+    page.wait_for_function("copied.length")
+    asked = parse_qs(urlsplit(page.evaluate("copied[0]")).query)
+    assert asked["q"] == [FIRST]
+    assert asked["store"] == ["manual"]
