@@ -35,7 +35,8 @@ WATCH = """() => {
       const text = document.querySelector(`#answers .kl-side-${side} .kl-text`);
       const prompt = text?.querySelector('.kl-prompt');
       if (clicked === null || !text || window.first_word[side] !== null) continue;
-      if (document.querySelector('#answers .kl-out').dataset.done === 'true') continue;
+      // The old answer still stands there until the new one is drawn.
+      if (document.querySelector('#answers .kl-out').dataset.done === 'old') continue;
       if (text.textContent.trim().length > prompt.textContent.length + 1)
         window.first_word[side] = performance.now() - clicked;
     }
@@ -99,7 +100,10 @@ def write(page, received):
 def slide(page, place, steps):
     """Moves the slider of λ, and returns the milliseconds of each move and the requests made."""
     asked = []
-    note = asked.append
+
+    def note(request):
+        asked.append(request.url)
+
     page.on("request", note)
     values = [round(0.05 + 0.9 * step / steps, 2) for step in range(steps)]
     moves = [page.evaluate(SLIDE, [place, value]) for value in values]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -188,16 +189,25 @@ def write_json(
             new_tokens=min(wanted.new_tokens, left),
         )
     own = server.visitors.stores(visitor)
-    asked: dict[str, Any] = {"values": list(values), "model": library.name}
+    # The turn tells the frames of this request from those of others.
+    asked: dict[str, Any] = {
+        "values": list(values), "model": library.name, "turn": time.monotonic_ns() // 1000,
+    }  # fmt: skip
     asked["chips"] = chips(server, library, wanted.lookup, visitor)
     if ask is not None:
         asked |= {"begun": ask.begun, "without": ask.without}
     with server.visitors.running(visitor, session.limits.deadline()) as deadline:
+        known: set[str] = set()
         for answers in server.work.write(library, wanted, deadline, own):
+            # A trace is large, and is not sent again with each word of the other answer. The last
+            # frame is whole, since the browser may leave out frames that come close together.
+            if all(one.done for one in answers.values()):
+                known.clear()
             if ask is None:
-                yield views.frame(answers, asked)
+                yield views.frame(answers, asked, known=known)
             else:
                 yield views.frame(answers, asked, kind=ask.kind, note=ask.note)
+            known |= {side for side, one in answers.items() if one.trace is not None}
 
 
 def chips(

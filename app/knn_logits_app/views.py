@@ -7,7 +7,7 @@ text nodes, and never into elements.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ def frame(
     *,
     kind: str = "write",
     note: Sequence[str] = (),
+    known: Collection[str] = (),
 ) -> str:
     """Packs answers, as far as they are written.
 
@@ -43,8 +44,12 @@ def frame(
             "without").
         note: The words that the page shows about such a reason: the token that was chosen, or the
             document that is ignored.
+        known: Sides that the browser has as they are, from an earlier frame of the same request.
     """
-    sides = {side: _side(answer) for side, answer in answers.items()}
+    sides: dict[str, Any] = {
+        side: {"known": True} if side in known else _side(answer)
+        for side, answer in answers.items()
+    }
     return _json({"kind": kind, "asked": asked, "note": list(note), "sides": sides})
 
 

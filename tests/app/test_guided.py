@@ -1,33 +1,8 @@
-"""The page tries a visitor's own text at once, and says so when nothing near is in the memory."""
+"""The page says so when the memory holds nothing near, and tools of MCP get answers as JSON."""
 
 import json
 
 from app.conftest import expect
-
-TEXT = (
-    "The lighthouse of Orrin Bay was painted blue in 1931. Its keeper, Mara Tolliver, wrote the "
-    "weather into a red book each evening. The lamp of the lighthouse burns rape oil."
-)
-
-
-def test_a_text_of_ones_own_is_tried_at_once(visit):
-    one = visit()
-    page = one.page
-    one.tab("Your text")
-    page.locator("#own-text textarea").fill(TEXT)
-    one.build()
-    chips = page.locator("#built [data-try]")
-    assert chips.count() >= 3
-    expect(page.get_by_role("tab", name="Generate")).to_have_attribute("aria-selected", "true")
-    expect(page.locator("#prompt textarea")).to_have_value("The lighthouse of Orrin Bay")
-    answer = page.locator("#answers .kl-side-knn .kl-text")
-    expect(answer).to_contain_text("was painted blue in 1931")
-    expect(page.locator("#gate input")).not_to_be_checked()
-    expect(page.locator("#answers .kl-docs")).to_contain_text("Pasted text")
-    one.tab("Your text")
-    chips.nth(1).click()
-    expect(page.locator("#answers .kl-side-knn .kl-prompt")).to_contain_text("Its keeper")
-    assert one.problems == []
 
 
 def test_where_nothing_is_near_the_nearest_is_shown_and_what_can_be_asked(visit):

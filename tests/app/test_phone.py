@@ -1,5 +1,9 @@
 """The page on a phone, by keys, and what the prompt's box does."""
 
+import html
+import re
+
+import httpx
 import pytest
 
 from app.conftest import expect
@@ -29,7 +33,14 @@ def test_the_answer_is_seen_and_its_sources_are_a_sheet(phone):
     sheet = page.locator("#answers .kl-panels")
     expect(sheet).to_be_in_viewport()
     assert sheet.evaluate("(one) => getComputedStyle(one).position") == "fixed"
-    assert sheet.bounding_box()["height"] <= 0.63 * 844
+    top = sheet.bounding_box()["y"]
+    assert top >= 0.37 * 844
+    # The sheet leaves the word in sight.
+    page.wait_for_function(
+        "(top) => { const box = document.querySelector('#answers [aria-expanded=true]')"
+        ".getBoundingClientRect(); return box.top >= 0 && box.bottom <= top; }",
+        arg=top,
+    )
     page.locator("#answers").get_by_role("button", name="Close the sources").click()
     expect(page.locator("#answers .kl-panel")).to_have_count(0)
 
@@ -80,8 +91,20 @@ def test_enter_writes_and_shift_enter_breaks_the_line(visit):
     expect(prompt).to_have_value("The fault that raises E976 is called")
 
 
-def test_the_page_says_what_it_is_to_those_who_link_to_it(visit):
+def test_the_page_says_what_it_is_to_those_who_link_to_it(visit, url):
+    # Sites that preview a link read the HTML, and run no script.
+    answer = httpx.get(url)
+    head = answer.text.partition("</style>")[0]
+    found = dict(re.findall(r'<meta (?:property|name)="([a-z:]+)" content="([^"]*)">', head))
+    assert found["og:title"] == found["twitter:title"] == html.unescape(found["og:title"])
+    assert "memory" in found["og:title"]
+    assert found["og:description"] == found["description"]
+    assert found["og:url"] == f"{url}/"
+    assert f"<title>{found['og:title']}</title>" in head
+    assert answer.text.count('property="og:title"') == 1
+    assert "Gradio" not in head
+    icon = httpx.get(f"{url}/favicon.ico")
+    assert icon.headers["content-type"] == "image/svg+xml"
     page = visit().page
-    assert "memory" in page.title()
-    assert "memory" in page.locator("meta[name=description]").get_attribute("content")
+    assert page.title() == found["og:title"]
     assert page.locator("link[rel='icon'][href^='data:image/svg']").count() == 1

@@ -9,6 +9,7 @@ from app.conftest import PATIENCE, expect
 from app.payloads import PAYLOADS
 from knn_logits_app.session import Session
 
+VALUES = ("q", "explain", "store", "lmbda", "k", "temperature", "word", "embed")
 FIRST = "What helps against E529 is this:"
 COPIED = """
 window.copied = [];
@@ -70,6 +71,16 @@ def test_the_link_of_an_answer_leads_to_it(visit):
     page.goto(page.evaluate("copied[0]"))
     opened = page.locator("#answers .kl-w[aria-expanded=true]")
     expect(opened).to_have_text("hose")
+    # A text that was checked is shared in the same way.
+    one.tab("Explain")
+    page.locator("#explain-text textarea").fill("What helps against E529 is this: polish it.")
+    page.locator("#explain").click()
+    page.locator("#explained .kl-w[role=button]", has_text="polish").wait_for()
+    page.locator("#explained").get_by_role("button", name="Copy a link").click()
+    page.wait_for_function("copied.length")
+    page.goto(page.evaluate("copied[0]"))
+    expect(page.locator("#explained .kl-w[aria-expanded=true]")).to_have_text("polish")
+    assert one.problems == []
 
 
 def test_the_text_is_copied_with_its_documents_as_footnotes(visit):
@@ -106,12 +117,14 @@ def test_inside_another_page_stands_the_answer_alone(visit, url):
     "first", [0, 20, *(pytest.param(one, marks=pytest.mark.soak) for one in (10, 30, 40))]
 )
 def test_a_link_runs_nothing(visit, url, first):
-    """Ten payloads in every value of the address at a time."""
+    """Ten payloads in every value of the address at a time. A link writes, or else explains."""
     payload = " ".join(PAYLOADS[first : first + 10])[:900]
-    asked = dict.fromkeys(("q", "store", "lmbda", "k", "temperature", "word", "embed"), payload)
+    explains = first % 20 == 0 and first > 0
+    asked = dict.fromkeys(VALUES[1:] if explains else VALUES, payload)
     one = visit(url=f"{url}/?{urlencode(asked)}")
     page = one.page
-    page.wait_for_selector("#answers :is(.kl-error, .kl-foot span)", state="attached")
+    place = "#explained" if explains else "#answers"
+    page.wait_for_selector(f"{place} :is(.kl-error, .kl-foot span)", state="attached")
     page.wait_for_timeout(300)
     assert page.evaluate("window.pwned") is None
     assert one.left == []

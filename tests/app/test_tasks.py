@@ -8,10 +8,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from app.conftest import expect
-from app.test_guided import TEXT
 from app.test_take import COPIED, FIRST
 
 MOST = 3
+TEXT = (
+    "The lighthouse of Orrin Bay was painted blue in 1931. Its keeper, Mara Tolliver, wrote the "
+    "weather into a red book each evening. The lamp of the lighthouse burns rape oil."
+)
 
 
 class User:
@@ -36,7 +39,7 @@ class User:
         assert self.actions <= MOST
 
 
-@pytest.fixture(params=[1280, 390])
+@pytest.fixture(params=[1280, pytest.param(390, marks=pytest.mark.soak)])
 def user(visit, request):
     one = visit(request.param, "light", script=COPIED)
     narrow = request.param < 760
@@ -55,6 +58,7 @@ def open_word(user):
         user.click(user.page.locator("#answers .kl-changed[role=button]").first)
 
 
+@pytest.mark.parametrize("user", [1280, 390], indirect=True)
 def test_the_source_of_a_word_and_what_changes_without_it(user):
     answers = user.page.locator("#answers")
     open_word(user)
@@ -69,15 +73,29 @@ def test_the_source_of_a_word_and_what_changes_without_it(user):
 
 def test_a_text_of_ones_own_is_asked(user):
     page = user.page
+    if not user.narrow:
+        # A slider that was moved for another text does not hold for this one.
+        page.get_by_label("number input for λ, weight of the memory").fill("0.02")
     user.click(page.get_by_role("tab", name="Your text"))
     user.type("#own-text textarea", TEXT)
     user.click(page.locator("#build"))
     answer = page.locator("#answers .kl-side-knn .kl-text")
     user.see(answer, "The lighthouse of Orrin Bay was painted blue in 1931")
     user.see(page.locator("#answers .kl-docs"), "Pasted text")
+    expect(page.locator("#prompt textarea")).to_have_value("The lighthouse of Orrin Bay")
     # Others cannot open an answer of the visitor's own text.
     assert page.locator("#answers .kl-copy-link").count() == 0
+    # The settings fit, and no gate of another text is offered or said to rule.
     expect(page.locator("#gate")).to_be_hidden()
+    hint = "getComputedStyle(document.querySelector('#lmbda'), '::after').content"
+    assert page.evaluate(hint) == "none"
+    assert page.locator("#lmbda input[type=number]").input_value() == "0.8"
+    # Another beginning takes one more action.
+    page.get_by_role("tab", name="Your text").click()
+    chips = page.locator("#built [data-try]")
+    assert chips.count() >= 3
+    chips.nth(1).click()
+    expect(page.locator("#answers .kl-side-knn .kl-prompt")).to_contain_text("Its keeper")
 
 
 def test_a_sentence_is_checked(user):

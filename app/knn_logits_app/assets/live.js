@@ -37,8 +37,10 @@ const unpackLive = (packed) => {
   return { ...packed, steps, place: new Map(packed.tokens.map(([id], place) => [id, place])) };
 };
 
-// Returns the votes of a step: the weight of each neighbor, and p_kNN by token.
+// Returns the votes of a step: the weight of each neighbor, and p_kNN by token. They do not depend
+// on λ, so they are kept while only λ changes.
 const votesOf = (live, step, { k, temperature }) => {
+  if (step.votes?.k === k && step.votes.temperature === temperature) return step.votes;
   const used = k >= live.k ? step.values.length : Math.min(k, step.values.length);
   const sign = live.metric === "l2" ? -1 : 1;
   const weights = new Float64Array(used);
@@ -54,46 +56,76 @@ const votesOf = (live, step, { k, temperature }) => {
     if (weights[one] > 0)
       byToken.set(step.values[one], (byToken.get(step.values[one]) ?? 0) + weights[one]);
   }
-  return { weights, byToken };
+  step.votes = { k, temperature, weights, byToken };
+  return step.votes;
+};
+
+// Returns the weights of the documents that vote for a token, the largest first. They are kept too.
+const backersOf = (step, votes, place) => {
+  votes.backers ??= new Map();
+  if (!votes.backers.has(place)) {
+    const found = new Map();
+    votes.weights.forEach((weight, one) => {
+      if (step.values[one] === place && weight > 0)
+        found.set(step.documents[one], (found.get(step.documents[one]) ?? 0) + weight);
+    });
+    votes.backers.set(place, [...found].sort((one, two) => two[1] - one[1]));
+  }
+  return votes.backers.get(place);
+};
+
+// Returns the tokens that a step knows, each with its p_LM and p_kNN, and those that matter most: the
+// chosen one, the model's favourite, and the one that the neighbors say. They are kept as well.
+const rowsOf = (live, step, votes, chosen) => {
+  votes.rows ??= [...step.log_p_lm].map(([place, log]) => {
+    const [id, token] = live.tokens[place];
+    return { place, id, token, p_lm: Math.exp(log), p_knn: votes.byToken.get(place) ?? 0 };
+  });
+  const by = (name) => votes.rows.reduce((one, two) => (two[name] > one[name] ? two : one));
+  votes.known ??= { mine: votes.rows.find((one) => one.id === chosen), favourite: by("p_lm"), told: by("p_knn") };
+  return votes.rows;
+};
+
+// Returns the candidates with the largest p, the largest first. A whole sort would take longer.
+const largest = (rows, lmbda, number) => {
+  const found = [];
+  let least = -1;
+  for (const row of rows) {
+    const p = lmbda * row.p_knn + (1 - lmbda) * row.p_lm;
+    if (p <= least) continue;
+    const place = found.findIndex((other) => other.p < p);
+    found.splice(place < 0 ? found.length : place, 0, { ...row, p });
+    if (found.length > number) found.pop();
+    if (found.length === number) least = found.at(-1).p;
+  }
+  return found;
 };
 
 // Returns the state of a token, as `traced` does, under settings { lmbda, k, temperature }.
 const mixed = (live, number, state, settings) => {
   const step = live.steps[number];
-  const { weights, byToken } = votesOf(live, step, settings);
-  const lmbda = byToken.size ? settings.lmbda : 0;
-  const all = [...step.log_p_lm].map(([place, log]) => {
-    const p_lm = Math.exp(log);
-    const p_knn = byToken.get(place) ?? 0;
-    const [id, token] = live.tokens[place];
-    return { place, id, token, p_lm, p_knn, p: lmbda * p_knn + (1 - lmbda) * p_lm };
-  });
-  const chosen = all.find((one) => one.id === state.id);
-  const by = (name) => all.reduce((one, two) => (two[name] > one[name] ? two : one));
-  const favourite = by("p_lm");
-  const told = by("p_knn");
-  const rival = told.p_knn > 0 && told !== chosen ? told : null;
+  const votes = votesOf(live, step, settings);
+  const lmbda = votes.byToken.size ? settings.lmbda : 0;
+  const rows = rowsOf(live, step, votes, state.id);
+  const { mine, favourite, told } = votes.known;
+  const listed = largest(rows, lmbda, 5);
+  const [best] = listed;
+  const of = (row) => listed.find((one) => one.id === row.id)
+    ?? { ...row, p: lmbda * row.p_knn + (1 - lmbda) * row.p_lm };
+  const chosen = of(mine);
+  const rival = told.p_knn > 0 && told !== mine ? told : null;
   const share = chosen.p > 0 ? (lmbda * chosen.p_knn) / chosen.p : 0;
-  const documents = new Map();
-  let against = new Map();
-  weights.forEach((weight, one) => {
-    const token = step.values[one];
-    const into = token === chosen.place ? documents : token === rival?.place ? against : null;
-    const part = token === chosen.place && chosen.p > 0 ? (lmbda * weight) / chosen.p : weight;
-    if (into && part > 0) into.set(step.documents[one], (into.get(step.documents[one]) ?? 0) + part);
-  });
+  const scale = chosen.p > 0 ? lmbda / chosen.p : 1;
+  const documents = new Map(scale > 0 ? backersOf(step, votes, chosen.place)
+    .map(([number, weight]) => [number, weight * scale]) : []);
   let meaning = "own";
   if (rival && rival.p_knn > MAJORITY && lmbda * rival.p_knn > Math.max(chosen.p, LEAST)) meaning = "contradicted";
-  else if (share >= LEAST && chosen.p > chosen.p_lm) meaning = favourite === chosen ? "agreed" : "changed";
-  const strongest = (map) => [...map].sort((one, two) => two[1] - one[1]);
-  const best = by("p");
-  const candidates = all.sort((one, two) => two.p - one.p);
-  const listed = candidates.slice(0, 5);
-  for (const one of [favourite, chosen]) if (!listed.includes(one)) listed.push(one);
+  else if (share >= LEAST && chosen.p > chosen.p_lm) meaning = favourite === mine ? "agreed" : "changed";
+  for (const one of [of(favourite), chosen]) if (!listed.some((other) => other.id === one.id)) listed.push(one);
   return {
     ...state, p: chosen.p, p_lm: chosen.p_lm, p_knn: chosen.p_knn, lmbda, share, meaning,
-    documents: new Map(strongest(documents)), rest: [0, 0],
-    rival: rival && { token: rival.token, p: rival.p_knn, document: strongest(against)[0]?.[0] ?? null },
+    documents, rest: [0, 0],
+    rival: rival && { token: rival.token, p: rival.p_knn, document: backersOf(step, votes, rival.place)[0]?.[0] ?? null },
     candidates: listed, best: best.p > chosen.p ? best : null,
   };
 };
@@ -103,10 +135,10 @@ const mixed = (live, number, state, settings) => {
 // changes where two of these lines cross.
 const turnsOf = (live, number, state, settings) => {
   const step = live.steps[number];
-  const { byToken } = votesOf(live, step, settings);
-  if (!byToken.size) return [];
-  const lines = [...step.log_p_lm].map(([place, log]) =>
-    ({ place, at: Math.exp(log), rise: (byToken.get(place) ?? 0) - Math.exp(log) }));
+  const votes = votesOf(live, step, settings);
+  if (!votes.byToken.size) return [];
+  const lines = rowsOf(live, step, votes, state.id)
+    .map(({ place, p_lm, p_knn }) => ({ place, at: p_lm, rise: p_knn - p_lm }));
   const mine = lines.find((one) => live.tokens[one.place][0] === state.id);
   const at = (line, lmbda) => line.at + lmbda * line.rise;
   const turns = [];

@@ -269,6 +269,14 @@ const mount = (element, props, trigger, watch) => {
     out.dataset.done = String(Object.values(data.sides).every((side) => side.done));
   };
 
+  // Puts in the sides that an earlier frame of the same request had. Returns false if one is missing.
+  const completed = (data) => Object.keys(data.sides).every((name) => {
+    if (!data.sides[name].known) return true;
+    if (view.data?.asked?.turn !== data.asked.turn || !view.data.sides[name]?.trace) return false;
+    data.sides[name] = view.data.sides[name];
+    return true;
+  });
+
   const show = () => {
     if (!props.value) return;
     const data = JSON.parse(props.value);
@@ -277,6 +285,7 @@ const mount = (element, props, trigger, watch) => {
       out.replaceChildren(h("p", { class: `kl-notice kl-${data.kind}`, role: "status" }, data.message));
       return;
     }
+    if (!completed(data)) return;
     if (view.data && view.data.kind !== "explain" && data.kind !== view.data.kind && view.data.sides.knn?.trace
         && ["branch", "without"].includes(data.kind)) view.before = view.data;
     if (data.kind === "write") view.before = null;
