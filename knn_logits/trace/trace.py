@@ -15,7 +15,7 @@ _FORMAT = "knn-logits trace"
 _VERSION = 1
 # A document with a smaller share in a token's probability is not a source of it.
 LEAST_INFLUENCE = 0.05
-# The neighbors contradict a token only if more than this share of their vote is for one other token.
+# The neighbors contradict a token only if more than this share of their vote is for one other.
 _MAJORITY = 0.5
 # A text with a smaller share of the expected hits counts as unlike the memory. With fewer positions
 # than the first number nothing is known, and with fewer than the last number little.
@@ -180,10 +180,10 @@ class TokenTrace:
         if self.p is None or self.p_knn is None or self.p_lm is None:
             return "own"
         told = self.by_memory
-        if told is not None and told.p > _MAJORITY:
-            # A memory that has no weight here contradicts nothing.
-            if self.lmbda * told.p > max(self.p, LEAST_INFLUENCE):
-                return "contradicted"
+        # A memory that has no weight here contradicts nothing.
+        least = max(self.p, LEAST_INFLUENCE)
+        if told is not None and told.p > _MAJORITY and self.lmbda * told.p > least:
+            return "contradicted"
         if self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
             return "own"
         return "agreed" if self.by_model is None else "changed"

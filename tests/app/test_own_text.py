@@ -3,11 +3,15 @@
 import gzip
 import re
 import time
+from copy import copy
+from dataclasses import replace
 
 import pytest
 
 from knn_logits import Deadline, LimitError
+from knn_logits.datastore.records import WritingRecord
 from knn_logits_app import figures
+from knn_logits_app.layout import shown_settings
 from knn_logits_app.measuring import Measured, measure
 from knn_logits_app.own_text import Progress, build_own, build_steps, documents_of
 from knn_logits_app.requests import Lookup, RequestError, writing_of
@@ -31,9 +35,8 @@ def build(session, visitors, visitor="one", text=TEXT, deadline=None, files=()):
 
 def steps_of(session, visitors, visitor, documents, deadline):
     room = visitors.new_folder(visitor)
-    return build_own(
-        build_steps(session, session.first, documents, room, deadline), visitors, visitor
-    )
+    steps = build_steps(session, session.first, documents, room, deadline)
+    return build_own(steps, session.first, visitors, visitor)
 
 
 def eventually(condition):
@@ -41,6 +44,20 @@ def eventually(condition):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_it_is_written_with_like_the_first_datastore(session, visitors):
+    first = next(iter(session.first.stores.values()))
+    sharp = WritingRecord(k=64, lmbda=0.7, temperature=0.5, retomaton=True, no_repeat_ngram_size=8)
+    like = copy(first)
+    like.manifest = first.manifest.model_copy(update={"writing": sharp})
+    library = replace(session.first, stores={"manual": like})
+    documents, _ = documents_of(session, [], TEXT)
+    room = visitors.new_folder("one")
+    steps = build_steps(session, library, documents, room, Deadline(60))
+    *_, store = build_own(steps, library, visitors, "one")
+    assert shown_settings(store) == sharp
+    assert store.manifest.settings.temperature == first.manifest.settings.temperature
 
 
 def test_a_text_is_built_with_progress_and_used_at_once(session, visitors):
