@@ -97,8 +97,14 @@ def write(page, received):
     }
 
 
-def slide(page, place, steps):
-    """Moves the slider of λ, and returns the milliseconds of each move and the requests made."""
+def cpu_ms(devtools):
+    """Returns the CPU milliseconds of the page's main thread, which other processes hardly affect."""
+    metrics = devtools.send("Performance.getMetrics")["metrics"]
+    return 1000 * next(one["value"] for one in metrics if one["name"] == "TaskDuration")
+
+
+def slide(page, devtools, place, steps):
+    """Moves the slider of λ, and returns the milliseconds of the moves and the requests made."""
     asked = []
 
     def note(request):
@@ -106,12 +112,19 @@ def slide(page, place, steps):
 
     page.on("request", note)
     values = [round(0.05 + 0.9 * step / steps, 2) for step in range(steps)]
+    # The first moves compute what the others keep.
+    for value in (0.5, 0.6):
+        page.evaluate(SLIDE, [place, value])
+    before = cpu_ms(devtools)
     moves = [page.evaluate(SLIDE, [place, value]) for value in values]
+    used = (cpu_ms(devtools) - before) / len(moves)
     page.remove_listener("request", note)
     words = page.locator(f"{place} .kl-w[role=button]").count()
     return {
         "words": words,
+        "cpu_ms_of_a_move": round(used, 1),
         "median_ms": statistics.median(moves),
+        "fastest_ms": min(moves),
         "slowest_ms": max(moves),
         "requests": len(asked),
     }
@@ -137,6 +150,7 @@ def main():
             received = []
             devtools = page.context.new_cdp_session(page)
             devtools.send("Network.enable")
+            devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
             devtools.on("Network.dataReceived", lambda one: received.append(one["dataLength"]))
             page.goto(f"http://127.0.0.1:{args.port}/")
             page.wait_for_selector("html[data-ready]")
@@ -148,7 +162,7 @@ def main():
             length.press("Tab")
             page.evaluate(WATCH)
             rounds = [write(page, received) for _ in range(args.rounds + 1)][1:]
-            answer = slide(page, "#answers", args.steps)
+            answer = slide(page, devtools, "#answers", args.steps)
             # The words of the answer make the text to explain.
             text = page.locator("#answers .kl-side-knn .kl-text").inner_text().split()
             page.get_by_role("button", name="own settings").click()
@@ -156,7 +170,7 @@ def main():
             page.locator("#explain-text textarea").fill(" ".join(text[: args.words]))
             page.locator("#explain").click()
             page.wait_for_selector("#explained .kl-save", timeout=180_000)
-            explained = slide(page, "#explained", args.steps)
+            explained = slide(page, devtools, "#explained", args.steps)
             browser.close()
     finally:
         server.terminate()

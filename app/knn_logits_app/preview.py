@@ -28,8 +28,8 @@ _TITLE = re.compile(rb"<title>.*?</title>", re.DOTALL)
 def page_address(scope: MutableMapping[str, Any]) -> str:
     """Returns the address of the page that a request of ASGI asks for, without its query."""
     hosts = dict(scope["headers"])
-    host = hosts.get(b"x-forwarded-host", hosts.get(b"host", b"")).decode("latin-1")
-    return f"{scope['scheme']}://{host}{scope.get('root_path', '')}/"
+    host = hosts.get(b"x-forwarded-host") or hosts.get(b"host") or b""
+    return f"{scope['scheme']}://{host.decode('latin-1')}{scope.get('root_path', '')}/"
 
 
 def tags(address: str) -> str:

@@ -11,13 +11,14 @@ AT_ONCE = 9
 # function returns their titles, and the elements that would wait for a mouse or a key.
 OPEN_ALL = """() => {
   const titles = new Set();
-  let handlers = 0;
+  const waiting = (place) => [...document.querySelectorAll(place)].filter((one) =>
+    [...one.attributes].some((attribute) => attribute.name.startsWith('on'))).length;
+  let handlers = waiting('#explained *');
   for (const word of document.querySelectorAll('#explained .kl-w[role=button]')) {
     if (word.ariaExpanded !== 'true') word.click();
     for (const title of document.querySelectorAll('#explained .kl-doc b'))
       titles.add(title.textContent);
-    handlers += [...document.querySelectorAll('#explained *')].filter((one) =>
-      [...one.attributes].some((attribute) => attribute.name.startsWith('on'))).length;
+    handlers += waiting('#explained :is(.kl-panels, .kl-docs) *');
   }
   return [[...titles], handlers];
 }"""
