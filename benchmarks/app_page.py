@@ -98,7 +98,7 @@ def write(page, received):
 
 
 def cpu_ms(devtools):
-    """Returns the CPU milliseconds of the page's main thread. Other processes hardly affect them."""
+    """Returns the CPU milliseconds of the main thread. Other processes hardly affect them."""
     metrics = devtools.send("Performance.getMetrics")["metrics"]
     return 1000 * next(one["value"] for one in metrics if one["name"] == "TaskDuration")
 
