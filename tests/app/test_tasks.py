@@ -41,7 +41,8 @@ class User:
 
 @pytest.fixture(params=[1280, pytest.param(390, marks=pytest.mark.soak)])
 def user(visit, request):
-    one = visit(request.param, "light", script=COPIED)
+    one = visit(request.param, "light")
+    one.page.evaluate(f"() => {{ {COPIED} }}")
     narrow = request.param < 760
     if narrow:
         one.page.set_viewport_size({"width": 390, "height": 844})
