@@ -19,7 +19,7 @@ from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import planned
 from knn_logits.building.steps import write_canary, write_keys, write_text
-from knn_logits.building.writing import choose_writing
+from knn_logits.building.writing_settings import choose_writing
 from knn_logits.capture.forward import evaluating
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation
 from knn_logits.compatibility import (
@@ -106,7 +106,7 @@ def build_datastore(
             calibrated, it takes 10 for the metric "l2" and what corresponds to it for another.
         calibrate: Choose those of the three settings that are not given. They are chosen twice:
             for scoring by the likelihood of a sample of the corpus, and for writing as
-            `building/writing.py` says.
+            `building/writing_settings.py` says.
         store_keys: Compute the keys now and store them. Otherwise the datastore holds the text and
             its suffix index, which takes seconds and eight bytes a token. Where it is used, the
             model computes the keys of the passages that matter for each text. This needs a causal

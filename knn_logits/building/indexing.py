@@ -15,7 +15,7 @@ from knn_logits.building.choosing import check_enough, chosen_factory
 from knn_logits.building.costs import index_seconds
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import measured
-from knn_logits.building.writing import choose_writing
+from knn_logits.building.writing_settings import choose_writing
 from knn_logits.compatibility import CANARY_KEYS
 from knn_logits.config import IndexConfig, Metric, check_threads, index_config
 from knn_logits.datastore import layout, verification

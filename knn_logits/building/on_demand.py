@@ -9,7 +9,7 @@ from torch import nn
 from knn_logits.building.calibration import Choice, part_of_entries
 from knn_logits.building.nearness import Nearness
 from knn_logits.building.suffixes import write_suffixes
-from knn_logits.building.writing import choose_writing
+from knn_logits.building.writing_settings import choose_writing
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.keys import KeySource
 from knn_logits.capture.location import KeyLocation

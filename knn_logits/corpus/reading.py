@@ -17,8 +17,8 @@ from pathlib import Path
 from knn_logits.corpus.documents import Document, unique_id
 from knn_logits.corpus.encoding import check_encoding
 from knn_logits.corpus.extracting import Extractor
-from knn_logits.corpus.formats import is_text, read_rows
 from knn_logits.corpus.hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
+from knn_logits.corpus.one_file import is_text, read_rows
 from knn_logits.corpus.parallel import read_parallel, split_parallel
 from knn_logits.corpus.rows import (
     PAIR_KEYS,

@@ -13,7 +13,7 @@ from torch import nn
 from knn_logits._version import __version__
 from knn_logits.building.planning import planned
 from knn_logits.building.steps import write_canary, write_keys, write_text
-from knn_logits.building.writing import unrepeated_ngram
+from knn_logits.building.writing_settings import unrepeated_ngram
 from knn_logits.capture.forward import evaluating
 from knn_logits.capture.location import DEFAULT_KEY, is_encoder_decoder
 from knn_logits.compatibility import (

@@ -48,8 +48,8 @@ from knn_logits.tuning.confidence import HeldOut
 from knn_logits.tuning.gates import GateKind, Gathered, SkipKind, Wanted, fit
 from knn_logits.tuning.parts import Halves, halved
 from knn_logits.tuning.result import Part, Tuning
+from knn_logits.tuning.storing import refusal, write_settings
 from knn_logits.tuning.translating import choose_by_bleu
-from knn_logits.tuning.writing import refusal, write_settings
 
 logger = logging.getLogger(__name__)
 

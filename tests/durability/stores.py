@@ -27,7 +27,7 @@ from knn_logits.building.syncing import sync_documents
 from knn_logits.convert.importing import import_datastore
 from knn_logits.datastore import layout
 from knn_logits.gating.distance import DistanceGate
-from knn_logits.tuning.writing import write_settings
+from knn_logits.tuning.storing import write_settings
 
 DOCUMENTS = [
     Document(f"{text} {TEXTS[(number + turn) % 8]}", f"{turn}-{number}", title=f"title {number}")

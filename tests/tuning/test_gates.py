@@ -27,7 +27,7 @@ from knn_logits.datastore.manifest import read_manifest
 from knn_logits.gating.stored import stored_gate
 from knn_logits.tuning import tuner
 from knn_logits.tuning.gates import _interval
-from knn_logits.tuning.writing import write_settings
+from knn_logits.tuning.storing import write_settings
 
 pytestmark = pytest.mark.usefixtures("short_training")
 

@@ -10,7 +10,7 @@ import knn_logits
 from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError
 from knn_logits.evaluation.texts import Text
 from knn_logits.tuning.parts import Halves
-from knn_logits.tuning.writing import write_settings
+from knn_logits.tuning.storing import write_settings
 
 DOCUMENTS = [
     f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." * (1 + n % 3) for n in range(9)
