@@ -47,6 +47,7 @@ const wholeTrace = (packed) => {
   };
   const tokens = packed.tokens.map(({ rest, ...one }) => ({
     ...one,
+    special: false, // the page's traces have words only
     by_model: rival(one.by_model),
     by_memory: rival(one.by_memory),
     documents: one.documents.map(share),
