@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -85,3 +86,14 @@ def test_the_process_ends_when_it_is_told_to(model_folder, store, number):
     _, err = process.communicate(timeout=60)
     assert process.returncode in (0, 130, -number)
     assert "Traceback" not in err
+
+
+def test_small_parts_of_an_answer_are_sent_at_once():
+    from knn_logits_serve.server import Settings, listen
+
+    bound = listen(Settings(port=0))
+    try:
+        # asyncio turns Nagle's algorithm off for sockets of this protocol only.
+        assert bound.proto == socket.IPPROTO_TCP
+    finally:
+        bound.close()
