@@ -38,7 +38,11 @@ PROMPT, NEW, CONTEXT, LEAST = 48, 48, 64, 0.2
 
 
 def texts_of(model, tokenizer, memory, held_out, number, seed, *, whole=False):
-    """Writes texts with the memory, from random places of documents or after whole documents."""
+    """Writes texts with the memory, from random places of documents or after whole documents.
+
+    Returns:
+        The texts, and for each of them the number of its first token that is measured.
+    """
     numbers = np.random.default_rng(seed)
     documents = [
         tokenizer(one.text, verbose=False)["input_ids"]
@@ -46,7 +50,7 @@ def texts_of(model, tokenizer, memory, held_out, number, seed, *, whole=False):
     ]
     if not whole:
         documents = [ids for ids in documents if len(ids) > 2 * PROMPT]
-    found = []
+    found = {}
     with knn_logits.KNNLogitsProcessor(model, memory, record=False) as knn:
         for place in numbers.integers(0, len(documents), number):
             start = 0 if whole else int(numbers.integers(0, len(documents[place]) - PROMPT))
@@ -59,7 +63,8 @@ def texts_of(model, tokenizer, memory, held_out, number, seed, *, whole=False):
                 do_sample=False,
                 pad_token_id=tokenizer.eos_token_id,
             )
-            found.append(tokenizer.decode(output[0]))
+            # The first word after a question is its answer.
+            found[tokenizer.decode(output[0])] = len(documents[place]) if whole else PROMPT + 1
     return found
 
 
@@ -156,7 +161,8 @@ def measure(model, tokenizer, folder, held_out, options):
     store = knn_logits.Datastore(folder)
     memory = knn_logits.Memory(model, store)
     own = memory.config
-    asked = {"k": own.k, "lmbda": own.lmbda, "temperature": own.temperature}
+    weight = own.lmbda if memory.gate is None else memory.gate
+    asked = {"k": own.k, "lmbda": weight, "temperature": own.temperature}
     texts = texts_of(
         model, tokenizer, memory, held_out, options.prompts, options.seed, whole=options.questions
     )
@@ -167,7 +173,7 @@ def measure(model, tokenizer, folder, held_out, options):
         return knn_logits.explain(
             model, tokenizer, datastore, text, exclude=exclude, max_neighbors=1, candidates=1,
             **asked,
-        )[0].tokens[PROMPT:]  # fmt: skip
+        )[0].tokens[texts[text] - 1 :]  # fmt: skip
 
     words, before = [], {}
     for text in texts:
@@ -188,7 +194,7 @@ def measure(model, tokenizer, folder, held_out, options):
             for one in before[text][place].documents:
                 shares[number[one.document]] = one.share
             given["shares"].append(shares)
-            at = PROMPT + place + 1
+            at = texts[text] + place
             for name, method in methods.items():
                 given[name].append(method(ids[max(0, at - CONTEXT) : at], states[at - 1]))
     # Random halves of the documents.
