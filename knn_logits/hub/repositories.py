@@ -162,7 +162,7 @@ def space(repo: str, model: str, datastores: Sequence[str]) -> Repository:
     names = {"model": repr(model), "datastores": repr(" ".join(datastores))}
     required = [*_requirements("app")]
     # A Space installs the version of gradio that the front matter names.
-    gradio = version("gradio") if find_spec("gradio") else "6.0.0"
+    gradio = version("gradio") if find_spec("gradio") else "6.27.0"
     card = f"""---
 title: {_checked(repo).partition("/")[2]}
 emoji: 🔎
