@@ -1,9 +1,10 @@
 """Counts what the demo answers when it is asked freely, and what it leaves unanswered.
 
-Three sorts of questions that have an answer: wordings with productions that training never had,
-wordings of `questions/wordings.json`, which were written before there was a grammar, and wordings
-as in training. And prompts that have none: unknown names, the wrong datastore, relations that
-documents lack, text about something else.
+Four sorts of questions have an answer: wordings with productions that training never had, those
+of `questions/wordings.json`, which were written before there was a grammar, those of
+`questions/strangers.jsonl`, whose author had not seen the grammar, and wordings as in training.
+Other prompts have none: unknown names, the wrong datastore, relations that documents lack, text
+about something else.
 
     python datastores/demo/free.py --out datastores/demo/free.json
 """
@@ -34,6 +35,7 @@ SEEDS = {"tuning": 20, "final": 21}
 # Batches of 75 whose sources are counted.
 TRACED = 1
 WORDINGS = demo.HERE / "questions" / "wordings.json"
+STRANGERS = demo.HERE / "questions" / "strangers.jsonl"
 
 
 def facts_of(kind: str) -> list[tuple[str, text.Thing, str, str]]:
@@ -85,6 +87,26 @@ def written_questions(kind: str, seed: int, times: int) -> list[dict[str, str]]:
                     name = name.lower()
                 rows.append(row(wording.replace("{s}", name), fact))
     return rows
+
+
+def strangers_questions(kind: str, *, answerable: bool = True) -> list[dict[str, Any]]:
+    """Prompts of a person who had read the corpora, but neither the grammar nor other questions.
+
+    Six of each corpus ask the other way round, or for what is told beside the facts. No relation of
+    the training has these.
+
+    Args:
+        kind: The corpus.
+        answerable: Whether to return those that a document answers, or those that none does.
+    """
+    lines = STRANGERS.read_text(encoding="utf-8").splitlines()
+    rows = [one for one in map(json.loads, lines) if one["corpus"] == kind]
+    return [one for one in rows if ("answers" in one) == answerable]
+
+
+def is_right(row: dict[str, Any], text: str) -> bool:
+    """Whether a text has the value that was asked for, or one of those that were."""
+    return any(answer in text for answer in row.get("answers", [row.get("answer")]))
 
 
 def unanswerable(kind: str, count: int, seed: int, *, held_out: bool) -> list[dict[str, str]]:
@@ -145,10 +167,10 @@ def asked(
 
 
 def count_answers(
-    rows: list[dict[str, str]], answers: list[tuple[str, str | None]]
+    rows: list[dict[str, Any]], answers: list[tuple[str, str | None]]
 ) -> dict[str, Any]:
     """Shares of right answers, of right ones with the right source, and of refusals."""
-    right = [row["answer"] in text for row, (text, _) in zip(rows, answers, strict=True)]
+    right = [is_right(row, text) for row, (text, _) in zip(rows, answers, strict=True)]
     sources = [
         source == row["document"]
         for row, (_, source), good in zip(rows, answers, right, strict=True)
@@ -194,6 +216,7 @@ def main() -> None:
             "as in training": grammar_questions(kind, options.questions, seed, held_out=False),
             "new productions": grammar_questions(kind, options.questions, seed, held_out=True),
             "written first": written_questions(kind, seed, options.times),
+            "a stranger's": strangers_questions(kind),
         }
         for sort, rows in sorts.items():
             prompts = [one["prompt"] for one in rows]
@@ -206,11 +229,19 @@ def main() -> None:
                 results.append({"corpus": kind, "sort": sort, "knn": memory is not None, **found})
                 results[-1]["seconds"] = round(time.perf_counter() - begin, 1)
                 print(json.dumps(results[-1]), flush=True)
-            wrong = [(r, a) for r, a in zip(rows, answers, strict=True) if r["answer"] not in a[0]]
+            wrong = [(r, a) for r, a in zip(rows, answers, strict=True) if not is_right(r, a[0])]
             for one, (said, _) in wrong[: options.show]:
-                print(f"    {one['prompt']!r} -> {said!r} ({one['relation']}: {one['answer']})")
-        for held_out in (False, True):
-            rows = unanswerable(kind, options.unanswerable, seed, held_out=held_out)
+                print(f"    {one['prompt']!r} -> {said!r} ({one['relation']})")
+        unanswered = {
+            "unanswerable": unanswerable(kind, options.unanswerable, seed, held_out=False),
+            "unanswerable, new productions": unanswerable(
+                kind, options.unanswerable, seed, held_out=True
+            ),
+            "unanswerable, a stranger's": [
+                {**one, "why": one["style"]} for one in strangers_questions(kind, answerable=False)
+            ],
+        }
+        for sort, rows in unanswered.items():
             prompts = [one["prompt"] for one in rows]
             with KNNLogitsProcessor(model, store, lmbda=gate) as knn:
                 answers = evaluate.answers(model, tokenizer, prompts, knn, 0)
@@ -220,7 +251,6 @@ def main() -> None:
             total = Counter(one["why"] for one in rows)
             shares = {why: round(left[why] / n, 4) for why, n in total.items()}
             told = {"told apart": round(left.total() / len(rows), 4), "by": shares}
-            sort = "unanswerable, new productions" if held_out else "unanswerable"
             results.append({"corpus": kind, "sort": sort, "questions": len(rows), **told})
             print(json.dumps(results[-1]), flush=True)
             wrong = [(r, a) for r, a in zip(rows, answers, strict=True) if not is_silent(a[0])]

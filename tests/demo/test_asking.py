@@ -263,3 +263,16 @@ def test_values_of_the_second_course_are_near_to_themselves_alone(scripts):
 
     (same_first, same_second), (apart_first, apart_second) = loss(False), loss(True)
     assert same_second - apart_second > same_first - apart_first + 0.5
+
+
+@pytest.mark.parametrize("kind", ["manual", "chronicle"])
+def test_a_strangers_answers_stand_in_their_documents(scripts, kind):
+    pages = {row["id"]: row["text"] for row in scripts["text"].corpus_rows(kind)}
+    rows = scripts["free"].strangers_questions(kind)
+    assert len(rows) == 120
+    for row in rows:
+        assert all(answer in pages[row["document"]] for answer in row["answers"]), row
+        assert scripts["free"].is_right(row, f" {row['answers'][-1]}.")
+    without = scripts["free"].strangers_questions(kind, answerable=False)
+    assert without
+    assert not any("document" in row for row in without)
