@@ -86,14 +86,20 @@ def _cut(text: str | None, length: int) -> str | None:
 _READ_KEPT = 4096
 
 
+def _whole_numbers(column: Any) -> Ints:
+    """Copies a column without nulls. Arrow's `to_numpy` would import pandas, which takes long."""
+    parts = [np.from_dlpack(chunk) for chunk in column.chunks]
+    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
+
+
 class Documents:
     """The table of documents, by number."""
 
     def __init__(self, table: Any) -> None:
         self._table = table
         self._read: dict[int, DocumentRecord] = {}
-        self.first: Ints = table["first"].to_numpy().astype(np.int64)
-        self.length: Ints = table["length"].to_numpy().astype(np.int64)
+        self.first: Ints = _whole_numbers(table["first"])
+        self.length: Ints = _whole_numbers(table["length"])
 
     def __len__(self) -> int:
         return len(self.first)

@@ -24,7 +24,7 @@ def test_what_reads_files_only_starts_without_torch(store):
     script = (
         "import sys; from knn_logits.cli.app import app; "
         "app(['info', sys.argv[1]], standalone_mode=False); "
-        "print([one for one in ('torch', 'transformers', 'faiss') if one in sys.modules])"
+        "print([one for one in ('torch', 'transformers', 'faiss', 'pandas') if one in sys.modules])"
     )
     command = [sys.executable, "-c", script, str(store.folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
