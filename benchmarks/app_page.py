@@ -12,16 +12,12 @@ import argparse
 import os
 import shutil
 import statistics
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import httpx
+from browsing import start, write_whole_texts
 from common import record
 from playwright.sync_api import sync_playwright
 
-ROOT = Path(__file__).parents[1]
 # This JavaScript notes when the click came, and when an answer had its first word.
 WATCH = """() => {
   window.first_word = { knn: null, lm: null };
@@ -57,24 +53,6 @@ SLIDE = """([place, value]) => new Promise((done) => {
   Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set.call(slider, value);
   slider.dispatchEvent(new Event('input', { bubbles: true }));
 })"""
-
-
-def start(model, store, port):
-    """Starts the page, and waits until it answers."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "knn_logits", "app", model, store, "--port", str(port)],
-        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    until = time.monotonic() + 180
-    while time.monotonic() < until and server.poll() is None:
-        try:
-            httpx.get(f"http://127.0.0.1:{port}/", timeout=5).raise_for_status()
-            return server
-        except httpx.HTTPError:
-            time.sleep(0.1)
-    server.kill()
-    raise SystemExit("the page did not start")
 
 
 def write(page, received):
@@ -140,7 +118,7 @@ def main():
     parser.add_argument("--words", type=int, default=100, help="words of the explained text")
     parser.add_argument("--port", type=int, default=7897)
     args = parser.parse_args()
-    server = start(args.model, args.store, args.port)
+    server, _ = start(["-m", "knn_logits", "app", args.model, args.store], args.port)
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(
@@ -155,11 +133,7 @@ def main():
             page.goto(f"http://127.0.0.1:{args.port}/")
             page.wait_for_selector("html[data-ready]")
             opening = sum(received)
-            page.get_by_role("button", name="Length and sampling").click()
-            page.get_by_label("End with the sentence").uncheck()
-            length = page.get_by_label("number input for New tokens, at most")
-            length.fill(str(args.new_tokens))
-            length.press("Tab")
+            write_whole_texts(page, args.new_tokens)
             page.evaluate(WATCH)
             rounds = [write(page, received) for _ in range(args.rounds + 1)][1:]
             answer = slide(page, devtools, "#answers", args.steps)

@@ -12,13 +12,11 @@ import os
 import runpy
 import shutil
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import httpx
 import torch
+from browsing import start, write_whole_texts
 from common import record
 from playwright.sync_api import sync_playwright
 
@@ -37,23 +35,6 @@ WATCH = """() => {
   new MutationObserver(look).observe(document.querySelector('#answers'),
     {subtree: true, childList: true, characterData: true});
 }"""
-
-
-def start(port):
-    """Starts the server, waits until it answers, and returns it with the time of the start."""
-    started = time.perf_counter()
-    server = subprocess.Popen(
-        [sys.executable, "app/app.py", "--port", str(port)],
-        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    while time.perf_counter() - started < 180:
-        try:
-            httpx.get(f"http://127.0.0.1:{port}/", timeout=5).raise_for_status()
-            return server, started
-        except httpx.HTTPError:
-            time.sleep(0.05)
-    raise SystemExit("the page did not start")
 
 
 def cpu_seconds(server):
@@ -125,7 +106,7 @@ def main():
         )
         starts, used = [], []
         for number in range(3):
-            server, started = start(args.port)
+            server, started = start(["app/app.py"], args.port)
             page = browser.new_page()
             page.goto(f"http://127.0.0.1:{args.port}/")
             page.wait_for_selector("#answers .kl-text", timeout=60_000)
@@ -138,11 +119,7 @@ def main():
         try:
             library = runpy.run_path(str(ROOT / "app" / "app.py"))["demo_library"]()
             page.get_by_label("Compare with the model alone").uncheck()
-            page.get_by_role("button", name="Length and sampling").click()
-            page.get_by_label("End with the sentence").uncheck()
-            length = page.get_by_label("number input for New tokens, at most")
-            length.fill(str(args.new_tokens))
-            length.press("Tab")
+            write_whole_texts(page, args.new_tokens)
             page.evaluate(WATCH)
             in_the_page(page, args.prompt)
             speed_of(library, args.prompt, args.new_tokens)

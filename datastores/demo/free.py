@@ -104,9 +104,14 @@ def strangers_questions(kind: str, *, answerable: bool = True) -> list[dict[str,
     return [one for one in rows if ("answers" in one) == answerable]
 
 
+def answers_to(row: dict[str, Any]) -> list[str]:
+    """The values that answer a question, each of which will do."""
+    return row["answers"] if "answers" in row else [row["answer"]]
+
+
 def is_right(row: dict[str, Any], text: str) -> bool:
-    """Whether a text has the value that was asked for, or one of those that were."""
-    return any(answer in text for answer in row.get("answers", [row.get("answer")]))
+    """Whether a text has a value that answers the question."""
+    return any(answer in text for answer in answers_to(row))
 
 
 def unanswerable(kind: str, count: int, seed: int, *, held_out: bool) -> list[dict[str, str]]:
@@ -231,7 +236,7 @@ def main() -> None:
                 print(json.dumps(results[-1]), flush=True)
             wrong = [(r, a) for r, a in zip(rows, answers, strict=True) if not is_right(r, a[0])]
             for one, (said, _) in wrong[: options.show]:
-                print(f"    {one['prompt']!r} -> {said!r} ({one['relation']})")
+                print(f"    {one['prompt']!r} -> {said!r} ({one['relation']}: {answers_to(one)})")
         unanswered = {
             "unanswerable": unanswerable(kind, options.unanswerable, seed, held_out=False),
             "unanswerable, new productions": unanswerable(

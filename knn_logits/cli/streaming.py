@@ -9,6 +9,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from knn_logits.printable import Encoded, printable
 from knn_logits.text.pieces import Pieces
+from knn_logits.text.tokens import special_ids
 from knn_logits.trace.render import level_style
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Printed(BaseStreamer):
 
     def __init__(self, console: Console, tokenizer: Any, knn: KNNLogitsProcessor | None) -> None:
         self._console, self._tokenizer, self._knn = console, tokenizer, knn
-        self._special = set(getattr(tokenizer, "all_special_ids", ()))
+        self._special = special_ids(tokenizer)
         self._pieces: Pieces | None = None
 
     def put(self, value: Any) -> None:

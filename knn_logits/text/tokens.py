@@ -39,10 +39,15 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     return [], []
 
 
+def special_ids(tokenizer: Any) -> set[int]:
+    """Returns the tokens of a tokenizer's own, such as the one that ends a text."""
+    return set(getattr(tokenizer, "all_special_ids", ()))
+
+
 def _probes(tokenizer: Any) -> Iterator[str]:
     """Yields short texts to try with the tokenizer. The last are the texts of its own tokens."""
     yield from _PROBES
-    special = set(getattr(tokenizer, "all_special_ids", ()))
+    special = special_ids(tokenizer)
     ordinary = (one for one in range(len(tokenizer)) if one not in special)
     yield from (str(tokenizer.decode([one])) for one in islice(ordinary, _TOKENS_TRIED))
 

@@ -14,6 +14,7 @@ from knn_logits.config import Metric
 from knn_logits.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.neighbors import Neighbors, are_near
 from knn_logits.text.pieces import TextAfter, parts_of, token_texts
+from knn_logits.text.tokens import special_ids
 from knn_logits.trace.places import where
 from knn_logits.trace.recording import Recording, Step
 from knn_logits.trace.shares import (
@@ -167,13 +168,13 @@ def _sequence(
 
 def marked(tokens: list[TokenTrace], tokenizer: Any) -> list[TokenTrace]:
     """Marks the special tokens among tokens."""
-    special = set(getattr(tokenizer, "all_special_ids", ()))
+    special = special_ids(tokenizer)
     return [replace(one, special=True) if one.token_id in special else one for one in tokens]
 
 
 def prompt_text(tokenizer: Any, ids: Sequence[int], words: Sequence[str]) -> str:
     """Returns the text of a prompt. A prompt that only starts a decoder has no text."""
-    special = set(getattr(tokenizer, "all_special_ids", ()))
+    special = special_ids(tokenizer)
     return "" if special.issuperset(ids) else "".join(words)
 
 
@@ -341,7 +342,7 @@ def _neighbor(
     store, entry = locate(int(neighbors.ids[0, column]))
     passage = store.passage(entry)
     # The tokens that start and end a document for the model are not part of its text.
-    special = set(getattr(tokenizer, "all_special_ids", ()))
+    special = special_ids(tokenizer)
     before = [token for token in passage.before if token not in special]
     after = [token for token in passage.after if token not in special]
     here = len(before)
