@@ -157,8 +157,11 @@ def _run(
         if until_key:
             raise _Reached
 
-    def on_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        take(first_tensor(args, kwargs))
+    # PyTorch calls this without `kwargs` in another thread's pass, where that pass listed its hooks
+    # before this one was removed.
+    def on_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        if kwargs is not None:
+            take(first_tensor(args, kwargs))
 
     def on_output(_: nn.Module, __: Any, output: Any) -> None:
         take(output[0] if isinstance(output, (tuple, list)) else output)
