@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,9 +27,17 @@ from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.memory import Memory, MemorySettings
 from knn_logits.neighbors import hits
 from knn_logits.text.pairs import PairTokenizer
-from knn_logits.text.pieces import token_texts
+from knn_logits.text.pieces import decoded, parts_of, token_texts
 from knn_logits.trace.assemble import MAX_NEIGHBORS, marked, trace_token
-from knn_logits.trace.trace import Familiarity, SequenceTrace, TokenTrace, Trace
+from knn_logits.trace.quotation import Quotations
+from knn_logits.trace.trace import (
+    DocumentShare,
+    Familiarity,
+    Rival,
+    SequenceTrace,
+    TokenTrace,
+    Trace,
+)
 from knn_logits.vote import Vote
 from knn_logits.windows import plan
 
@@ -53,7 +62,8 @@ def explain(
     """Traces which passages of a datastore support each word of a text.
 
     The text is read in the datastore's windows. The probability of each token is the mixture's,
-    given the tokens before it.
+    given the tokens before it. If the text quotes a passage but for some words, the memory
+    contradicts these words and says those of the passage.
 
     Args:
         model: The model that built the datastore.
@@ -98,6 +108,9 @@ def explain(
     all_ids = torch.tensor([ids], device=where)
     tokens: list[TokenTrace] = []
     found: list[bool] = []
+    quotations = None
+    if pairs is None and all(one.manifest.learned is None for one in memory.stores):
+        quotations = Quotations(memory.stores)
     with evaluating(model):
         for window in plan([0], [len(ids)], windows.window, windows.stride):
             part = [replace(window, source=read)]
@@ -119,7 +132,10 @@ def explain(
                 candidates,
                 found,
                 on_vote,
+                quotations,
             )
+    if quotations is not None:
+        tokens = _contradicted(tokens, np.array(ids), quotations, memory, tokenizer)
     known = None
     if memory.expected_hits is not None:
         known = Familiarity(sum(found), len(found), memory.expected_hits)
@@ -150,12 +166,13 @@ def _traced(
     candidates: int,
     known: list[bool],
     on_vote: OnVote | None,
+    quotations: Quotations | None,
 ) -> list[TokenTrace]:
     tokens = []
     chosen = log_p_lm.gather(-1, targets[:, None])[:, 0]
     best, likeliest = (one.tolist() for one in log_p_lm.max(dim=-1))
     all_ids = [*ids[0].tolist(), int(targets[-1])]
-    first = len(all_ids) - len(targets)
+    read, first = np.array(all_ids), len(all_ids) - len(targets)
     for start in range(0, len(states), _QUERIES_AT_ONCE):
         part = slice(start, start + _QUERIES_AT_ONCE)
         end = ids.shape[1] - len(states) + min(part.stop, len(states))
@@ -171,6 +188,8 @@ def _traced(
         lmbdas = vote.lmbdas.tolist()
         for row in range(neighbors.rows):
             place, one = start + row, slice(row, row + 1)
+            if quotations is not None and lmbdas[row] > 0.0:
+                quotations.look(read, first + place, neighbors[one], weights[one])
             tokens.append(
                 trace_token(
                     words[place],
@@ -189,4 +208,34 @@ def _traced(
                     near_within=memory.near_within,
                 )
             )
+    return tokens
+
+
+def _contradicted(
+    tokens: list[TokenTrace],
+    ids: Array,
+    quotations: Quotations,
+    memory: Memory,
+    tokenizer: Any,
+) -> list[TokenTrace]:
+    """Notes what a passage says in place of words of the text, if the text quotes it otherwise."""
+    first = len(ids) - len(tokens)
+    tokens = list(tokens)
+    for one in quotations.differences(ids, partial(decoded, tokenizer)):
+        store = memory.stores[one.store]
+        words, before = store.tokens[one.begin : one.end].tolist(), ids[: one.first].tolist()
+        document = store.documents[store.documents.at_token(one.begin)]
+        # A document's first token is not an entry.
+        begin = np.array([max(one.begin, document.first + 1)])
+        p = quotations.p_knn(one.first, words[0])
+        by_memory = Rival(
+            parts_of(tokenizer, [*before, *words], (len(before),))[1],
+            p,
+            DocumentShare(memory.name_of(store), document.id, document.title, document.uri, p),
+            int(store.contexts.entries_of(begin, np.ones(1, np.int64))[0]),
+        )
+        for place in range(max(one.first, first) - first, one.last - first):
+            # White space in a token of its own is no word.
+            if tokens[place].token.strip():
+                tokens[place] = replace(tokens[place], by_memory=by_memory)
     return tokens

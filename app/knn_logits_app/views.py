@@ -169,6 +169,7 @@ def _rival(rival: Rival | None, table: _Table) -> list[Any] | None:
         _short(rival.p),
         None if behind is None else table.number(behind),
         None if behind is None else _short(behind.share),
+        rival.entry,
     ]
 
 

@@ -176,10 +176,11 @@ def _contradiction(tokens: Sequence[TokenTrace]) -> str:
     if rival is None:
         return ""
     word = one_line("".join(one.token for one in tokens)).strip()
-    where = ""
+    by = ""
     if rival.document is not None:
-        where = f", by {one_line(rival.document.title or rival.document.document)}"
-    return f"{word}: the memory says {_named(rival.token)} ({rival.p:.0%} of its vote{where})"
+        by = f", by {one_line(rival.document.title or rival.document.document)}"
+    how = "the words around are the same" if rival.quoted else f"{rival.p:.0%} of its vote"
+    return f"{word}: the memory says {_named(rival.token)} ({how}{by})"
 
 
 def _named(token: str) -> str:

@@ -92,14 +92,25 @@ class Rival:
     """Another token than the one in the text, which the model or the neighbors prefer.
 
     Attributes:
-        token: The text of the token.
-        p: Its probability by the model alone or by the neighbors alone.
-        document: For the neighbors' token, the document with the largest share of p.
+        token: The text of the token. For a passage that the text quotes, the text of all words that
+            differ.
+        p: The probability of the token, or of the first of several, by the model alone or by the
+            neighbors alone.
+        document: For the neighbors' token, the document with the largest share of p. For a passage,
+            its document.
+        entry: The entry of the passage's first word that differs. None if this is not the text of a
+            passage.
     """
 
     token: str
     p: float
     document: DocumentShare | None = None
+    entry: int | None = None
+
+    @property
+    def quoted(self) -> bool:
+        """Whether these are the words of a passage that has the words around them from the text."""
+        return self.entry is not None
 
 
 @dataclass(frozen=True)
@@ -142,7 +153,8 @@ class TokenTrace:
         documents: All documents that voted for the token, the strongest first. Their shares sum
             to `influence`.
         by_model: The model's likeliest token, if it is another one and is known.
-        by_memory: The neighbors' likeliest token, if it is another one.
+        by_memory: What the memory says in place of the token: the words of a passage that the text
+            quotes but for these, or else the neighbors' likeliest token, if it is another one.
         candidates: The likeliest tokens at this position in the mixture, and the model's own
             favourite, if they were asked for. The likeliest comes first.
         near: Whether the nearest neighbor was as near as neighbors within the datastore are. None
@@ -171,8 +183,9 @@ class TokenTrace:
     def meaning(self) -> Meaning:
         """What the memory did for the token.
 
-        "contradicted": most of the neighbors' vote is for one other token, and the memory supports
-            that token more than the mixture supports this one.
+        "contradicted": the text quotes a passage that has other words here, or most of the
+            neighbors' vote is for one other token, and the memory supports that token more than the
+            mixture supports this one.
         "changed": the memory brought this token. The model alone would have chosen another one.
         "agreed": the memory supports this token. The model alone would have chosen it as well.
         "own": the token is the model's own.
@@ -180,6 +193,8 @@ class TokenTrace:
         if self.p is None or self.p_knn is None or self.p_lm is None:
             return "own"
         told = self.by_memory
+        if told is not None and told.quoted:
+            return "contradicted"
         # A memory that has no weight here contradicts nothing.
         least = max(self.p, LEAST_INFLUENCE)
         if told is not None and told.p > _MAJORITY and self.lmbda * told.p > least:

@@ -164,6 +164,18 @@ def test_a_contradicted_word_says_what_the_memory_says(drawing):
     assert shown(page, ".kl-headline") == headline
 
 
+def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
+    document = DocumentShare("s", "d", "Error E941", None, 0.001)
+    rival = Rival(" straighten the cover", 0.001, document, entry=17)
+    against = token(" bend", 0.0, p=0.2, p_lm=0.2, p_knn=0.0, by_memory=rival)
+    frame = views.frame({"text": answer(token(" to", 0.9), against)}, {}, kind="explain")
+    page = drawing(frame)
+    assert words(page).nth(1).get_attribute("class") == "kl-w kl-not"
+    around = "the words around it are the same in Error E941."
+    said = f"The memory says straighten the cover here: {around}"
+    assert shown(page, ".kl-panel .kl-against") == said
+
+
 def test_a_passage_of_a_pair_is_shown_with_its_source(drawing):
     long = "The winch is red. " * 40
     for source, text in ((None, ""), ("The winch.", "The winch."), (long, "The winch is red. The")):

@@ -77,6 +77,21 @@ MIXED = """([content, ids, settings]) => {
   });
 }"""
 
+QUOTED = """([content, id, lmbda]) => {
+  const rival = { token: " the passage's", p: 0.01, document: 0, entry: 5 };
+  const settings = { lmbda, k: 24, temperature: 5 };
+  const found = knnLogits.mixed(knnLogits.unpackLive(content), 0, { id, rival }, settings);
+  return [found.meaning === "contradicted", found.rival?.token];
+}"""
+
+
+def test_what_a_quoted_passage_says_stays_under_other_settings(page, steps):
+    _, _, _, tokens, content, _ = steps
+    asked = [content, int(tokens[0])]
+    assert page.evaluate(QUOTED, [*asked, 0.1]) == [True, " the passage's"]
+    assert page.evaluate(QUOTED, [*asked, 0.9]) == [True, " the passage's"]
+    assert page.evaluate(QUOTED, [*asked, 0.0])[0] is False
+
 
 @pytest.mark.parametrize("k", [K, 3, 1])
 @pytest.mark.parametrize("temperature", [0.05, 5.0, 300.0])

@@ -138,10 +138,12 @@ const column = (name, known, options) => {
 // else the agreed word with the largest share.
 const firstOpened = (known, kind) => {
   if (kind === "chat") return null;
-  // The weight of a word is how much likelier the memory's own token is, or the memory's share.
+  // The weight of a word is how much likelier the memory's own token is, or the memory's share. What
+  // a passage says that the text quotes weighs most.
+  const over = (one) => (one.rival.entry !== null ? 1 : one.lmbda * one.rival.p - one.p);
   const weight = (word) => (word.against
     ? Math.max(...word.tokens.map((one) => known.states[one]).map((one) =>
-      (one.rival && one.p !== null ? one.lmbda * one.rival.p - one.p : 0))) : word.share);
+      (one.rival && one.p !== null ? over(one) : 0))) : word.share);
   const best = (meaning) => known.words.filter((one) => one.text && one.meaning === meaning)
     .reduce((one, two) => (one && weight(one) >= weight(two) ? one : two), null);
   const order = kind === "explain" ? ["contradicted", "changed", "agreed"] : ["changed", "agreed"];

@@ -118,14 +118,18 @@ const mixed = (live, number, state, settings) => {
   const scale = chosen.p > 0 ? lmbda / chosen.p : 1;
   const documents = new Map(scale > 0 ? backersOf(step, votes, chosen.place)
     .map(([number, weight]) => [number, weight * scale]) : []);
+  // What a passage says that the text quotes does not depend on the vote.
+  const quoted = state.rival && state.rival.entry !== null && lmbda > 0;
   let meaning = "own";
-  if (rival && rival.p_knn > MAJORITY && lmbda * rival.p_knn > Math.max(chosen.p, LEAST)) meaning = "contradicted";
+  if (quoted) meaning = "contradicted";
+  else if (rival && rival.p_knn > MAJORITY && lmbda * rival.p_knn > Math.max(chosen.p, LEAST)) meaning = "contradicted";
   else if (share >= LEAST && chosen.p > chosen.p_lm) meaning = favourite === mine ? "agreed" : "changed";
   for (const one of [of(favourite), chosen]) if (!listed.some((other) => other.id === one.id)) listed.push(one);
   return {
     ...state, p: chosen.p, p_lm: chosen.p_lm, p_knn: chosen.p_knn, lmbda, share, meaning,
     documents, rest: [0, 0],
-    rival: rival && { token: rival.token, p: rival.p_knn, document: backersOf(step, votes, rival.place)[0]?.[0] ?? null },
+    rival: quoted ? state.rival : rival && { token: rival.token, p: rival.p_knn, entry: null,
+      document: backersOf(step, votes, rival.place)[0]?.[0] ?? null },
     candidates: listed, best: best.p > chosen.p ? best : null,
   };
 };

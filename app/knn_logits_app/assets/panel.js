@@ -28,12 +28,16 @@ const shareLine = (word, states) => {
   return [...parts, "."];
 };
 
-const objection = (word, trace) => {
+const objection = (word, view) => {
   if (!word.against) return null;
-  const { token, p, document } = word.against;
-  const named = document === null ? null : [", ", h("b", {}, documentOf(trace, document).name)];
-  return h("p", { class: "kl-against" }, "The memory says ", h("b", {}, visible(token).trim()),
-    ` here, with ${percent(p)} of its vote`, named, ".");
+  const { token, p, document, entry } = word.against;
+  const says = ["The memory says ", h("b", {}, visible(token).trim())];
+  const name = document === null ? null : h("b", {}, documentOf(view.known.side.trace, document).name);
+  if (entry === null)
+    return h("p", { class: "kl-against" }, says, ` here, with ${percent(p)} of its vote`, name && [", ", name], ".");
+  const read = (event) => view.readDocument(document, [entry, 1], event.currentTarget);
+  const where = view.reads ? button(name, read, { class: "kl-open", title: "Read the passage" }) : name;
+  return h("p", { class: "kl-against" }, says, " here: the words around it are the same in ", where, ".");
 };
 
 // Finds a document's passage that contains the word. If the word is in a span, the span's passage
@@ -165,7 +169,7 @@ const panelOf = (word, view) => {
     h("p", { class: "kl-with" },
       span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.whole).join("").trim()), "”. "] : null,
       view.gated ? `The gate gave λ ${short(lmbda)} here.` : `λ ${short(lmbda)} here.`),
-    objection(word, trace), turning(word, view),
+    objection(word, view), turning(word, view),
     h("div", { class: "kl-cols" },
       h("div", {}, h("h4", {}, "Where it comes from"), sources(word, view)),
       h("div", {}, h("h4", {}, "What else might have stood here"),

@@ -24,6 +24,7 @@ const traced = (token) => ({
   rest: token.rest,
   rival: token.by_memory && {
     token: token.by_memory[0], p: token.by_memory[1], document: token.by_memory[2],
+    entry: token.by_memory[4],
   },
   candidates: token.candidates.map(candidateOf),
 });
@@ -35,7 +36,7 @@ const wholeTrace = (packed) => {
     return { store, document, title, uri, share: part };
   };
   const rival = (one) => one && {
-    token: one[0], p: one[1], document: one[2] === null ? null : share([one[2], one[3]]),
+    token: one[0], p: one[1], document: one[2] === null ? null : share([one[2], one[3]]), entry: one[4],
   };
   const neighbor = (one) => {
     const found = neighborOf(one);
