@@ -1,57 +1,43 @@
 """Attaches a memory to the host's current model, and shows the sources of its last answer.
 
-Everything that belongs to a model is stored on the model itself. So it goes away when the host
-unloads the model, and this module keeps no model alive. The module does not know of the host's
-pages.
+What belongs to a model is stored on the model itself: the memory, and the last answer. So it goes
+away when the host unloads the model, and this module keeps no model alive. The module does not know
+of the host's pages.
 """
 
 from __future__ import annotations
 
 import html
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-_ATTRIBUTE = "_knn_logits_attached"
+from knn_logits_extension.answer import Answer
+
+_ATTRIBUTE, _ANSWER = "_knn_logits_attached", "_knn_logits_answer"
 _RETOMATON = {"on": True, "off": False}
-# How many of the latest steps are compared with the answer, to find its tokens.
-_STEPS = 64
-
-
-class Watched:
-    """A logits processor that changes nothing, and records the tokens so far.
-
-    No processor sees the last token of an answer. It is found from the answer's text.
-    """
-
-    def __init__(self) -> None:
-        self.steps: dict[int, Any] = {}
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Records the text so far, int64 [rows, length]."""
-        self.steps[input_ids.shape[-1]] = input_ids
-        return scores
+# The seconds after which the page looks again whether the host still writes, and those in which the
+# host passes a whole answer on after it has written it.
+_LOOK, _PASS_ON = 0.5, 2.0
+# What the extension needs beside the host's own packages.
+_PACKAGES = ("knn_logits", "knn_logits_app", "knn_logits_serve", "faiss", "pyarrow", "filelock")
 
 
 class OnModel:
-    """The data that is stored on a model: its memory, and the processor of its last answer."""
+    """What is stored on a model: its memory, and the processor of its answers.
 
-    def __init__(self, key: Any, memory: Any, stores: Any) -> None:
+    The processor is never closed, since the host may still write an answer that it has given up.
+    Its hooks go when nothing refers to it any more.
+    """
+
+    def __init__(self, key: tuple[Any, ...], memory: Any, stores: Any, knn: Any) -> None:
         self.key = key
         self.memory = memory
         self.stores = stores
-        self.knn: Any = None
-        self.watched: Watched | None = None
-        self.start = 0
-        self.text = ""
-        self.tokenizer: Any = None
-
-    def close(self) -> None:
-        """Removes the hooks from the model."""
-        if self.knn is not None:
-            self.knn.close()
-            self.knn = None
+        self.knn = knn
 
 
 class Attached:
@@ -60,6 +46,9 @@ class Attached:
     Args:
         params: The extension's settings, which the panel changes.
         tell: Writes a line to the host's log.
+
+    Attributes:
+        answers: The number of answers that began without kNN, or ended with it.
     """
 
     def __init__(self, params: Mapping[str, Any], tell: Callable[[str], None]) -> None:
@@ -69,6 +58,9 @@ class Attached:
         self._told: str | None = None
         self._model: Any = lambda: None
         self._problem = ""
+        self._whole = threading.Event()
+        self._whole.set()
+        self.answers = 0
 
     def begin(self, model: Any, tokenizer: Any) -> None:
         """Logs once, before an answer, why kNN cannot work."""
@@ -76,39 +68,65 @@ class Attached:
         problem = self._refusal(model) if self._params["activate"] else ""
         if problem:
             self._tell(problem)
+            self._without()
 
-    def processors(self, model: Any, tokenizer: Any, input_ids: Any) -> list[Any]:
-        """Returns the logits processors of one answer. There are none if kNN is off or fails.
+    def add_processors(self, processors: list[Any], model: Any, tokenizer: Any, ids: Any) -> None:
+        """Puts the processors of one answer before the host's. There are none if kNN is off.
+
+        The host's own processors then read the mixture: its log-probabilities are reported, and
+        words that a request forbids are not brought back by the vote. The host hands a list over
+        twice if a request wants several answers, so earlier processors of this module are removed.
 
         Args:
+            processors: The host's list, which is changed.
             model: The host's model.
             tokenizer: The tokenizer of the model.
-            input_ids: int64 [1, tokens], the prompt.
+            ids: int64 [1, tokens], the prompt.
         """
+        processors[:] = [one for one in processors if not getattr(one, _ATTRIBUTE, False)]
         if not self._params["activate"]:
-            return []
+            self._without()
+            return
         with self._lock:
-            problem = self._refusal(model)
-            if not problem:
-                try:
-                    on_model = self._attach(model)
-                    on_model.close()
-                    on_model.knn = _knn(model, on_model.memory)
-                except Exception as error:
-                    # The host continues without kNN, whatever the error is.
-                    problem = _line(error)
-            self._tell(problem)
-            if problem:
-                return []
-            on_model.watched, on_model.text = Watched(), ""
-            on_model.start, on_model.tokenizer = int(input_ids.shape[-1]), tokenizer
-            return [on_model.knn, on_model.watched]
+            on_model = self._try_to_attach(model)
+            self._tell(self._problem)
+            if on_model is None:
+                self._without()
+                return
+            metric = on_model.stores[0].manifest.metric
+            answer = Answer(on_model.knn, metric, tokenizer, int(ids.shape[-1]))
+            setattr(_bare(model), _ANSWER, answer)
+            self._model = weakref.ref(_bare(model))
+            self._whole.clear()
+            mine = [*_against_loops(on_model.stores[0]), on_model.knn, answer.watched]
+            for one in mine:
+                setattr(one, _ATTRIBUTE, True)
+            processors[:0] = mine
+
+    def open(self, model: Any) -> None:
+        """Opens the datastore now, so that the panel can say at once whether it fits."""
+        if self._params["activate"]:
+            with self._lock:
+                self._try_to_attach(model)
 
     def written(self, text: str) -> None:
         """Takes an answer, in the HTML form in which the host shows it."""
-        on_model = self._of(self._model())
-        if on_model is not None:
-            on_model.text = html.unescape(text)
+        answer = self._answer()
+        if answer is not None and not self._whole.is_set():
+            answer.ended(text)
+            self.answers += 1
+        self._whole.set()
+
+    def wait(self, is_busy: Callable[[], bool]) -> None:
+        """Waits for the end of an answer that is being written.
+
+        Args:
+            is_busy: Whether the host writes an answer. If it does not, the answer was given up.
+        """
+        while not self._whole.wait(_LOOK):
+            if not is_busy():
+                self._whole.wait(_PASS_ON)
+                return
 
     def changed(self) -> None:
         """Forgets the last problem, since a setting changed. It is logged again if it remains."""
@@ -122,9 +140,9 @@ class Attached:
             line = "kNN is off."
         else:
             line = self._refusal(model) or self._problem
-            line = line or "kNN is on. The next answer opens the datastore."
+            line = line or "The next answer opens the datastore."
             on_model = self._of(model)
-            if not self._problem and on_model is not None and on_model.key == self._key():
+            if not self._problem and on_model is not None and on_model.key == self._key(model):
                 config = on_model.memory.config
                 names = ", ".join(store.name for store in on_model.stores)
                 line = (
@@ -135,31 +153,41 @@ class Attached:
 
     def sources_html(self) -> str:
         """Returns the last answer with its sources as a frame, or says why there is none."""
-        on_model = self._of(self._model())
-        if on_model is None or on_model.knn is None or on_model.watched is None:
-            return "<p>No answer was written with kNN yet.</p>"
+        answer = self._answer()
+        if answer is None or not answer.begun:
+            written = "The last answer was written without kNN." if self.answers else ""
+            return f"<p>{written or 'No answer was written with kNN yet.'}</p>"
         try:
-            trace = _trace(on_model)
+            page = answer.page()
         except Exception as error:
-            return f"<p>{html.escape(_line(error))}</p>"
-        if trace is None:
+            reason = html.escape(_reason(error))
+            return f"<p>The sources of the last answer are not known: {reason}</p>"
+        if page is None:
             return "<p>The sources of the last answer are not known: write another answer.</p>"
-        from knn_logits_serve.frame import frame
-
-        page = frame(trace, on_model.stores[0].manifest.metric)
         return (
             '<iframe sandbox="allow-scripts" title="Where the words come from" '
             'style="width:100%;height:420px;border:0" '
             f'srcdoc="{html.escape(page, quote=True)}"></iframe>'
         )
 
-    def _of(self, model: Any) -> OnModel | None:
-        found: OnModel | None = getattr(model, "__dict__", {}).get(_ATTRIBUTE)
+    def _without(self) -> None:
+        """Forgets the last answer, since the next one is written without kNN."""
+        self._model = lambda: None
+        self.answers += 1
+
+    def _answer(self) -> Answer | None:
+        found: Answer | None = getattr(self._model(), "__dict__", {}).get(_ANSWER)
         return found
 
-    def _key(self) -> tuple[Any, ...]:
+    def _of(self, model: Any) -> OnModel | None:
+        found: OnModel | None = getattr(_bare(model), "__dict__", {}).get(_ATTRIBUTE)
+        return found
+
+    def _key(self, model: Any) -> tuple[Any, ...]:
+        """Returns what a memory depends on: the LoRAs of the model, and the settings."""
         names = ("datastore", "lmbda", "k", "temperature", "retomaton")
-        return tuple(str(self._params[name]).strip() for name in names)
+        adapters = str(getattr(model, "active_adapters", "")) if _bare(model) is not model else ""
+        return (adapters, *(str(self._params[name]).strip() for name in names))
 
     def _refusal(self, model: Any) -> str:
         """Returns why kNN cannot work now, or an empty string."""
@@ -169,6 +197,7 @@ class Attached:
             return "kNN is off: no model is loaded yet"
         from transformers import PreTrainedModel
 
+        model = _bare(model)
         kind = type(model)
         # The host's own wrappers look like models of transformers, but do not run in PyTorch.
         if not isinstance(model, PreTrainedModel) or kind.__module__.startswith("modules."):
@@ -178,29 +207,37 @@ class Attached:
             )
         return ""
 
+    def _try_to_attach(self, model: Any) -> OnModel | None:
+        """Attaches the memory. If that fails, notes the reason, since the host writes on."""
+        self._problem = self._refusal(model)
+        if self._problem:
+            return None
+        try:
+            return self._attach(model)
+        except Exception as error:
+            self._problem = f"kNN is off: {_reason(error)}"
+            return None
+
     def _attach(self, model: Any) -> OnModel:
-        key, found = self._key(), self._of(model)
+        key, found, bare = self._key(model), self._of(model), _bare(model)
         if found is not None and found.key == key:
             return found
-        from knn_logits import Datastore, Memory
+        from knn_logits import Datastore, KNNLogitsProcessor, Memory
 
-        named = [one.strip() for one in key[0].split(",") if one.strip()]
         settings = {
-            "lmbda": _number("λ", key[1], float),
-            "k": _number("k", key[2], int),
-            "temperature": _number("τ", key[3], float),
-            "retomaton": _RETOMATON.get(key[4]),
+            "lmbda": _number("λ", key[2], float),
+            "k": _number("k", key[3], int),
+            "temperature": _number("τ", key[4], float),
+            "retomaton": _RETOMATON.get(key[5]),
         }
-        if found is not None:
-            found.close()
-        known = found is not None and found.key[0] == key[0]
+        known = found is not None and found.key[:2] == key[:2]
         # If only settings changed, the model is not checked against the datastores again.
         stores = found.stores if found is not None and known else None
-        stores = stores or [Datastore.from_pretrained(one) for one in named]
-        memory = Memory(model, stores, threads=1, check=not known, **settings)
-        on_model = OnModel(key, memory, stores)
-        setattr(model, _ATTRIBUTE, on_model)
-        self._model = weakref.ref(model)
+        stores = stores or [Datastore.from_pretrained(one) for one in _names(key[1])]
+        memory = Memory(bare, stores, threads=1, check=not known, **settings)
+        knn = KNNLogitsProcessor(bare, memory, candidates=5)
+        on_model = OnModel(key, memory, stores, knn)
+        setattr(bare, _ATTRIBUTE, on_model)
         return on_model
 
     def _tell(self, problem: str) -> None:
@@ -210,43 +247,38 @@ class Attached:
         self._told = problem
 
 
-def _knn(model: Any, memory: Any) -> Any:
-    from knn_logits import KNNLogitsProcessor
-
-    return KNNLogitsProcessor(model, memory, candidates=5)
-
-
-def _trace(on_model: OnModel) -> Any:
-    """Returns the trace of the last answer; None if its tokens are not known."""
-    import torch
-
-    assert on_model.watched is not None
-    tokenizer, steps = on_model.tokenizer, on_model.watched.steps
-    text = on_model.text
-    for length in sorted(steps, reverse=True)[:_STEPS]:
-        ids = steps[length]
-        if ids.shape[0] != 1 or length < on_model.start:
-            return None
-        said = str(tokenizer.decode(ids[0, on_model.start :], skip_special_tokens=True))
-        rest = _after(text, said)
-        if text and rest is None:
-            continue  # This step was a draft that was rejected.
-        last = tokenizer(rest, add_special_tokens=False)["input_ids"] if rest else []
-        if len(last) == 1:
-            ids = torch.cat([ids, ids.new_tensor([last])], dim=-1)
-        if ids.shape[-1] == on_model.start:
-            return None
-        return on_model.knn.trace(ids, tokenizer, max_neighbors=3)[0]
-    return None
+def _bare(model: Any) -> Any:
+    """Returns the model that computes. A LoRA wraps it in a model of PEFT."""
+    inside = getattr(model, "get_base_model", None)
+    return model if inside is None else inside()
 
 
-def _after(text: str, said: str) -> str | None:
-    """Returns the text after a beginning; None if the text does not begin with it."""
-    bare = said.lstrip()
-    for whole, start in ((text, said), (text.lstrip(), bare)):
-        if whole.startswith(start):
-            return whole[len(start) :]
-    return None
+def _names(given: str) -> list[str]:
+    """Splits the names of datastores at their commas. A folder may contain a comma itself."""
+    named = [given] if Path(_at_home(given)).is_dir() else given.split(",")
+    return [_at_home(one.strip()) for one in named if one.strip()]
+
+
+def _at_home(name: str) -> str:
+    """Replaces a leading ~ by the user's folder."""
+    return str(Path(name).expanduser()) if name.startswith("~") else name
+
+
+def _against_loops(store: Any) -> list[Any]:
+    """Returns the processor that keeps a text from looping, if the datastore wants one.
+
+    `generate()` has an argument for it, which an extension cannot set. The subclass keeps it before
+    the vote, since the host sorts the processors that it knows by the names of their classes.
+    """
+    from transformers import NoRepeatNGramLogitsProcessor
+
+    from knn_logits import generation_settings
+
+    class BeforeTheVote(NoRepeatNGramLogitsProcessor):  # type: ignore[misc]
+        pass
+
+    length = generation_settings(store).get("no_repeat_ngram_size")
+    return [BeforeTheVote(length)] if length else []
 
 
 def _number(name: str, value: str, kind: Any) -> Any:
@@ -262,6 +294,13 @@ def _number(name: str, value: str, kind: Any) -> Any:
         ) from None
 
 
-def _line(error: Exception) -> str:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return f"kNN is off: {reason}"
+def _reason(error: Exception) -> str:
+    """Returns one line that says what went wrong, and what to do if a package is missing."""
+    if isinstance(error, ModuleNotFoundError) and str(error.name).split(".")[0] in _PACKAGES:
+        folder = Path(__file__).resolve().parents[2]
+        named = str(folder) if (folder / "pyproject.toml").is_file() else "the clone of knn-logits"
+        return (
+            f"{error.name} is not installed in this program's environment: run "
+            f'"{sys.executable}" -m pip install "{named}" and start again'
+        )
+    return " ".join(str(error).split()) or type(error).__name__

@@ -2,13 +2,14 @@
 
 Copy or link this folder to `user_data/extensions/knn_logits` of the host, install `knn-logits` into
 the host's environment, and start the host with `--extensions knn_logits`. The host calls the
-functions of this file, and `attached.py` beside it does the work.
+functions of this file, and `attached.py` and `answer.py` beside it do the work.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,17 @@ params: dict[str, Any] = {
     "retomaton": "as the datastore says",
 }
 
+_PACKAGE = "knn_logits_extension"
 RETOMATON = {"as the datastore says": None, "on": True, "off": False}
+NUMBERS = {"lmbda": "λ (lmbda), 0 to 1", "k": "k, neighbors", "temperature": "τ (temperature)"}
 
 
 def _beside(name: str) -> Any:
     """Imports a module of this folder. The host loads only this file, and from any folder."""
-    full = f"knn_logits_extension_{name}"
-    if full not in sys.modules:
-        spec = importlib.util.spec_from_file_location(full, Path(__file__).parent / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[full] = module
-        spec.loader.exec_module(module)
-    return sys.modules[full]
+    if _PACKAGE not in sys.modules:
+        sys.modules[_PACKAGE] = types.ModuleType(_PACKAGE)
+        sys.modules[_PACKAGE].__path__ = [str(Path(__file__).parent)]
+    return importlib.import_module(f"{_PACKAGE}.{name}")
 
 
 attached = _beside("attached")
@@ -70,7 +68,7 @@ def state_modifier(state: dict[str, Any]) -> dict[str, Any]:
 def logits_processor_modifier(processor_list: Any, input_ids: Any) -> None:
     """Adds the processors. The host calls this before each answer, if the loader takes them."""
     model, tokenizer = _loaded()
-    processor_list.extend(_memory.processors(model, tokenizer, input_ids))
+    _memory.add_processors(processor_list, model, tokenizer, input_ids)
 
 
 def output_modifier(string: str, state: dict[str, Any], is_chat: bool = False) -> str:
@@ -81,52 +79,84 @@ def output_modifier(string: str, state: dict[str, Any], is_chat: bool = False) -
 
 
 def ui() -> None:
-    """Lays out the panel of the extension."""
+    """Lays out the panel of the extension. Its fields have the present settings at each loading."""
     import gradio as gr
 
     def setting(name: str, value: Any) -> str:
-        params[name] = value.strip() if isinstance(value, str) else value
-        _memory.changed()
-        return _memory.status(*_loaded())
+        value = value.strip() if isinstance(value, str) else value
+        if params[name] != value:
+            params[name] = value
+            _memory.changed()
+        model, tokenizer = _loaded()
+        _memory.open(model)
+        return _memory.status(model, tokenizer)
 
     with gr.Accordion("kNN memory", open=True, elem_id="knn-logits"):
         with gr.Row():
-            activate = gr.Checkbox(value=params["activate"], label="kNN")
+            activate = gr.Checkbox(
+                value=lambda: params["activate"], label="kNN", scale=0, min_width=120
+            )
             datastore = gr.Textbox(
-                value=params["datastore"],
+                value=lambda: params["datastore"],
                 label="Datastore",
                 placeholder="a folder, or org/name on the Hub; several with commas",
                 scale=3,
             )
         with gr.Row():
             boxes = {
-                "lmbda": gr.Textbox(value=str(params["lmbda"]), label="λ (lmbda), 0 to 1"),
-                "k": gr.Textbox(value=str(params["k"]), label="k, neighbors"),
-                "temperature": gr.Textbox(
-                    value=str(params["temperature"]), label="τ (temperature)"
-                ),
+                name: gr.Textbox(
+                    value=lambda name=name: str(params[name]),
+                    label=label,
+                    placeholder="as the datastore says",
+                    min_width=140,
+                )
+                for name, label in NUMBERS.items()
             }
             retomaton = gr.Radio(
-                list(RETOMATON), value=params["retomaton"], label="RetoMaton: follow passages"
+                list(RETOMATON),
+                value=lambda: params["retomaton"],
+                label="RetoMaton: follow passages",
             )
-        status = gr.HTML(_memory.status(*_loaded()))
-        show = gr.Button("Show where the last answer comes from")
-        sources = gr.HTML()
+        status = gr.HTML(lambda: _memory.status(*_loaded()))
+        sources = gr.HTML(_memory.sources_html)
+        show = gr.Button("Show where the last answer comes from", size="sm")
+        shown = gr.State(0)
     named = {"activate": activate, "datastore": datastore, **boxes, "retomaton": retomaton}
     for name, component in named.items():
-        event = component.change if name in ("activate", "retomaton") else component.blur
+        event = component.input if name in ("activate", "retomaton") else component.blur
         event(lambda value, name=name: setting(name, value), component, status)
         if hasattr(component, "submit"):
             component.submit(lambda value, name=name: setting(name, value), component, status)
-    show.click(lambda: _memory.sources_html(), None, sources)
-    _after_answers(lambda: (_memory.status(*_loaded()), _memory.sources_html()), [status, sources])
+
+    def news() -> tuple[str, str, int]:
+        return _memory.status(*_loaded()), _memory.sources_html(), _memory.answers
+
+    show.click(news, None, [status, sources, shown])
+    _after_answers(news, [status, sources, shown])
 
 
-def _after_answers(update: Any, outputs: list[Any]) -> None:
-    """Updates the sources when the host's chat or notebook changes, if the host has them."""
+def _after_answers(news: Any, outputs: list[Any]) -> None:
+    """Shows the sources once the host's chat or notebook has a whole new answer.
+
+    The host changes its text with each word, and one of these changes waits for the end.
+    """
+    import gradio as gr
     from modules import shared
 
-    for name in ("display", "textbox-notebook"):
+    def update(seen: int) -> Any:
+        _memory.wait(_is_busy)
+        return [gr.update()] * len(outputs) if _memory.answers == seen else news()
+
+    for name in ("display", "textbox-notebook", "output_textbox"):
         component = getattr(shared, "gradio", {}).get(name)
         if component is not None:
-            component.change(update, None, outputs, show_progress="hidden")
+            component.change(
+                update, outputs[-1], outputs, show_progress="hidden", trigger_mode="once"
+            )
+
+
+def _is_busy() -> bool:
+    """Whether the host writes an answer. An older host does not say, and then it does not."""
+    from modules import models
+
+    return int(getattr(models, "active_generation_count", 0)) > 0

@@ -3,8 +3,26 @@
 import json
 import random
 import string
+from dataclasses import dataclass
 
 PATHS = ("/v1/completions", "/v1/chat/completions")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What makes a value wrong for one model and right for another.
+
+    Attributes:
+        name: The name that is right in a request.
+        tokens: The number of tokens that the model knows.
+        context: The number of tokens that it reads.
+    """
+
+    name: str = "tiny+texts"
+    tokens: int = 384
+    context: int = 256
+
+
 _WRONG = (
     None, [], {}, "", "x", "\x00", "ü" * 300, -1, 0, 2**70, -(2**70), 1e308, True, [[]], [{}],
     {"a": {"b": [1]}}, [None], ["", ""], "NaN", 0.5, [1.5], [True], {"": ""}, "9" * 400,
@@ -13,7 +31,7 @@ _WRONG = (
 _FIELDS = {
     "model": (None, [], {}, "", "gpt-4", -1, 2**70, True, [None], "\x00", "tiny+", "+texts"),
     "n": ("x", [], {}, -1, 0, 2**70, 1e308, True, 0.5, "1", 129),
-    "max_tokens": ("x", [], {}, -1, 2**70, 1e308, True, 0.5, "1", 10**6 + 1, 5000, 256),
+    "max_tokens": ("x", [], {}, -1, 2**70, 1e308, True, 0.5, "1", 10**6 + 1),
     "temperature": ("x", [], {}, -1, 1e308, True, "1", 101),
     "top_p": ("x", [], {}, -1, 0, 1.5, 1e308, True, "1"),
     "seed": ("x", [], {}, 2**70, -(2**70), 1e308, True, 0.5, "1"),
@@ -22,7 +40,7 @@ _FIELDS = {
     "stream_options": ("x", [1], 7, True, {"include_usage": "yes"}),
     "presence_penalty": ("x", [], {}, 3, -3, 1e308, True),
     "frequency_penalty": ("x", [], {}, 3, -3, 1e308, True),
-    "logit_bias": ("x", [1], 7, {"a": 1}, {"1": "a"}, {"1": 1000}, {"-1": 1}, {"99999": 1}),
+    "logit_bias": ("x", [1], 7, {"a": 1}, {"1": "a"}, {"1": 1000}, {"-1": 1}, {"9999999": 1}),
     "knn": ("x", [1], 7, {"k": 0}, {"k": 1.5}, {"lmbda": 2}, {"lmbda": "a"}, {"stores": []},
             {"stores": ["x"]}, {"stores": "texts"}, {"exclude": "0"}, {"exclude": [0]},
             {"temperature": 0}, {"temperature": -1}, {"on": "yes"}, {"other": 1}, {"k": 2**70}),
@@ -30,28 +48,40 @@ _FIELDS = {
     "best_of": ("x", [], {}, -1, 0, 7, True),
 }  # fmt: skip
 _PROMPTS = (None, [], {}, "", 7, -1, True, [[]], [""], [-1], [2**40], [1, "a"], [[1], "a"],
-            [[1], []], [384], {"a": 1}, "crane " * 300, [1.5], [None], ["a"] * 200)  # fmt: skip
+            [[1], []], {"a": 1}, [1.5], [None], ["a"] * 200)  # fmt: skip
 _MESSAGES = (
     None, [], {}, "", 7, [7], ["a"], [{}], [{"role": "user"}], [{"content": "a"}],
     [{"role": "x", "content": "a"}], [{"role": "user", "content": 7}],
     [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
     [{"role": "user", "content": ["a"]}], [{"role": ["user"], "content": "a"}],
-    [{"role": "user", "content": "crane " * 300}], [{"role": "user", "content": " \n"}],
+    [{"role": "user", "content": " \n"}],
     [{"role": "tool", "content": "a"}], [{"role": "user", "content": "a"}] * 5000,
 )  # fmt: skip
 
 
-def _body(picked: random.Random, path: str) -> bytes:
-    content = {"model": "tiny+texts", "max_tokens": 1}
+def _values(name: str, model: Model, chat: bool) -> tuple:
+    """Returns values of a field that are wrong for this model; "main" is the text."""
+    long = "crane " * (model.context + 1)
+    if name == "main" and chat:
+        return (*_MESSAGES, [{"role": "user", "content": long}])
+    if name == "main":
+        return (*_PROMPTS, long, [model.tokens], [1] * model.context)
+    if name == "max_tokens":
+        return (*_FIELDS[name], model.context)
+    if name == "logit_bias":
+        return (*_FIELDS[name], {str(model.tokens): 1})
+    return _FIELDS[name]
+
+
+def _body(picked: random.Random, path: str, model: Model) -> bytes:
+    content = {"model": model.name, "max_tokens": 1}
     chat = "chat" in path
     content["messages" if chat else "prompt"] = (
         [{"role": "user", "content": "The crane"}] if chat else "The crane"
     )
     name = picked.choice(["main", *_FIELDS])
-    if name == "main":
-        content["messages" if chat else "prompt"] = picked.choice(_MESSAGES if chat else _PROMPTS)
-    else:
-        content[name] = picked.choice(_FIELDS[name])
+    wrong = picked.choice(_values(name, model, chat))
+    content[("messages" if chat else "prompt") if name == "main" else name] = wrong
     # What is right or unknown beside it changes nothing.
     for _ in range(picked.randrange(3)):
         unknown = "".join(picked.choices(string.ascii_letters, k=12))
@@ -59,10 +89,10 @@ def _body(picked: random.Random, path: str) -> bytes:
     return json.dumps(content).encode()
 
 
-def malformed(picked: random.Random):
-    """Draws a path, headers and a body, which the server has to refuse."""
+def malformed(picked: random.Random, model: Model = Model()):
+    """Draws a path, headers and a body, which the server of this model has to refuse."""
     path = picked.choice(PATHS)
-    body = _body(picked, path)
+    body = _body(picked, path, model)
     headers = {"content-type": "application/json"}
     kind = picked.random()
     if kind < 0.1:
