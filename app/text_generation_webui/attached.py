@@ -19,11 +19,30 @@ from knn_logits_extension.answer import Answer
 
 _ATTRIBUTE, _ANSWER = "_knn_logits_attached", "_knn_logits_answer"
 _RETOMATON = {"on": True, "off": False}
+# Why there are no sources: nothing was written, or without kNN, or the model is gone.
+_NO_SOURCES = {
+    None: "No answer was written yet.",
+    False: "The last answer was written without kNN.",
+    True: "The sources of the last answer went with its model: write another answer.",
+}
 # The seconds after which the page looks again whether the host still writes, and those in which the
 # host passes a whole answer on after it has written it.
 _LOOK, _PASS_ON = 0.5, 2.0
 # What the extension needs beside the host's own packages.
 _PACKAGES = ("knn_logits", "knn_logits_app", "knn_logits_serve", "faiss", "pyarrow", "filelock")
+
+# The frame tells its height, also after a click, and takes the colours of the host.
+_FIT = """
+const frame = this;
+const fit = ({ source, data }) => {
+  if (!frame.isConnected) window.removeEventListener("message", fit);
+  else if (source === frame.contentWindow && data?.type === "iframe:height")
+    frame.style.height = `${Math.min(data.height, 5000)}px`;
+};
+window.addEventListener("message", fit);
+const dark = document.body.classList.contains("dark");
+frame.contentWindow.postMessage({ type: "iframe:look", dark }, "*");
+"""
 
 
 class OnModel:
@@ -48,7 +67,7 @@ class Attached:
         tell: Writes a line to the host's log.
 
     Attributes:
-        answers: The number of answers that began without kNN, or ended with it.
+        answers: The number of answers that the host has written to their end.
     """
 
     def __init__(self, params: Mapping[str, Any], tell: Callable[[str], None]) -> None:
@@ -60,6 +79,7 @@ class Attached:
         self._problem = ""
         self._whole = threading.Event()
         self._whole.set()
+        self._with_knn: bool | None = None
         self.answers = 0
 
     def begin(self, model: Any, tokenizer: Any) -> None:
@@ -96,7 +116,7 @@ class Attached:
             metric = on_model.stores[0].manifest.metric
             answer = Answer(on_model.knn, metric, tokenizer, int(ids.shape[-1]))
             setattr(_bare(model), _ANSWER, answer)
-            self._model = weakref.ref(_bare(model))
+            self._model, self._with_knn = weakref.ref(_bare(model)), True
             self._whole.clear()
             mine = [*_against_loops(on_model.stores[0]), on_model.knn, answer.watched]
             for one in mine:
@@ -111,10 +131,12 @@ class Attached:
 
     def written(self, text: str) -> None:
         """Takes an answer, in the HTML form in which the host shows it."""
+        if self._whole.is_set():
+            return
         answer = self._answer()
-        if answer is not None and not self._whole.is_set():
+        if answer is not None:
             answer.ended(text)
-            self.answers += 1
+        self.answers += 1
         self._whole.set()
 
     def wait(self, is_busy: Callable[[], bool]) -> None:
@@ -155,8 +177,7 @@ class Attached:
         """Returns the last answer with its sources as a frame, or says why there is none."""
         answer = self._answer()
         if answer is None or not answer.begun:
-            written = "The last answer was written without kNN." if self.answers else ""
-            return f"<p>{written or 'No answer was written with kNN yet.'}</p>"
+            return f"<p>{_NO_SOURCES[self._with_knn]}</p>"
         try:
             page = answer.page()
         except Exception as error:
@@ -166,14 +187,14 @@ class Attached:
             return "<p>The sources of the last answer are not known: write another answer.</p>"
         return (
             '<iframe sandbox="allow-scripts" title="Where the words come from" '
-            'style="width:100%;height:420px;border:0" '
+            f'style="width:100%;height:420px;border:0" onload="{html.escape(_FIT)}" '
             f'srcdoc="{html.escape(page, quote=True)}"></iframe>'
         )
 
     def _without(self) -> None:
         """Forgets the last answer, since the next one is written without kNN."""
-        self._model = lambda: None
-        self.answers += 1
+        self._model, self._with_knn = lambda: None, False
+        self._whole.clear()
 
     def _answer(self) -> Answer | None:
         found: Answer | None = getattr(self._model(), "__dict__", {}).get(_ANSWER)

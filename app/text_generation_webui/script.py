@@ -112,11 +112,9 @@ def ui() -> None:
                 )
                 for name, label in NUMBERS.items()
             }
-            retomaton = gr.Radio(
-                list(RETOMATON),
-                value=lambda: params["retomaton"],
-                label="RetoMaton: follow passages",
-            )
+        retomaton = gr.Radio(
+            list(RETOMATON), value=lambda: params["retomaton"], label="RetoMaton: follow passages"
+        )
         status = gr.HTML(lambda: _memory.status(*_loaded()))
         sources = gr.HTML(_memory.sources_html)
         show = gr.Button("Show where the last answer comes from", size="sm")
@@ -129,7 +127,9 @@ def ui() -> None:
             component.submit(lambda value, name=name: setting(name, value), component, status)
 
     def news() -> tuple[str, str, int]:
-        return _memory.status(*_loaded()), _memory.sources_html(), _memory.answers
+        # The number comes first, since the next answer may end while the sources are looked up.
+        number = _memory.answers
+        return _memory.status(*_loaded()), _memory.sources_html(), number
 
     show.click(news, None, [status, sources, shown])
     _after_answers(news, [status, sources, shown])
@@ -151,7 +151,7 @@ def _after_answers(news: Any, outputs: list[Any]) -> None:
         component = getattr(shared, "gradio", {}).get(name)
         if component is not None:
             component.change(
-                update, outputs[-1], outputs, show_progress="hidden", trigger_mode="once"
+                update, outputs[-1], outputs, show_progress="hidden", trigger_mode="always_last"
             )
 
 

@@ -38,4 +38,11 @@ const alone = () => {
   };
   new ResizeObserver(tell).observe(document.documentElement);
   tell();
+  // It may ask for the height again, and it may be dark where the visitor's system is light.
+  addEventListener("message", ({ data }) => {
+    if (data?.type !== "iframe:look") return;
+    document.body.classList.toggle("dark", Boolean(data.dark));
+    document.documentElement.style.colorScheme = data.dark ? "dark" : "light";
+    tell();
+  });
 };
