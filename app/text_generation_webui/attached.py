@@ -236,7 +236,8 @@ class Attached:
         try:
             return self._attach(model)
         except Exception as error:
-            self._problem = f"kNN is off: {_reason(error)}"
+            hint = "" if _bare(model) is model else " (this model has a LoRA: try without the LoRA)"
+            self._problem = f"kNN is off: {_reason(error)}{hint}"
             return None
 
     def _attach(self, model: Any) -> OnModel:

@@ -3,85 +3,15 @@
 import copy
 import gc
 import html
-import importlib.util
 import json
 import re
-import sys
-import threading
-import types
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import LogitsProcessorList
 
-SCRIPT = Path(__file__).parents[2] / "app" / "text_generation_webui" / "script.py"
-PROMPT = "When error code E42 appears, open"
-
-
-@pytest.fixture
-def host(monkeypatch):
-    """What the extension imports of the host: its model, and its log."""
-    modules = types.ModuleType("modules")
-    modules.shared = types.SimpleNamespace(model=None, tokenizer=None, gradio={})
-    modules.logging_colors = types.ModuleType("modules.logging_colors")
-    modules.lines = []
-    modules.logging_colors.logger = types.SimpleNamespace(warning=modules.lines.append)
-    for name in ("logging_colors",):
-        monkeypatch.setitem(sys.modules, f"modules.{name}", getattr(modules, name))
-    monkeypatch.setitem(sys.modules, "modules", modules)
-    return modules
-
-
-@pytest.fixture
-def extension(host):
-    """The script, loaded as the host loads it: alone, under a name of its own."""
-    spec = importlib.util.spec_from_file_location("user_ext_knn_logits", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def loaded(host, mine, tokenizer):
-    host.shared.model, host.shared.tokenizer = mine, tokenizer
-    return mine
-
-
-def answer(extension, host, *, thread=True, prompt=PROMPT, **settings):
-    """One answer as the host writes it: the processors first, `generate()` in another thread."""
-    model, tokenizer = host.shared.model, host.shared.tokenizer
-    state = extension.state_modifier({"stream": thread})
-    ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
-    processors = LogitsProcessorList()
-    extension.logits_processor_modifier(processors, ids)
-    found = []
-
-    def run():
-        settings_of = {"max_new_tokens": 12, "do_sample": False, **settings}
-        with torch.no_grad():
-            found.append(model.generate(inputs=ids, logits_processor=processors, **settings_of))
-
-    if thread:
-        other = threading.Thread(target=run)
-        other.start()
-        other.join()
-    else:
-        run()
-    written = found[0][0, ids.shape[1] :]
-    text = tokenizer.decode(written, skip_special_tokens=True)
-    assert extension.output_modifier(text, state) == text
-    return written.tolist(), len(processors)
-
-
-def by_library(model, tokenizer, store, **settings):
-    from knn_logits import KNNLogitsProcessor
-
-    ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
-    with KNNLogitsProcessor(model, store, **settings) as knn:
-        output = model.generate(ids, max_new_tokens=12, do_sample=False, logits_processor=[knn])
-    return output[0, ids.shape[1] :].tolist()
+from plugin.asking import PROMPT, answer, by_library
 
 
 @pytest.mark.parametrize("thread", [True, False], ids=["streaming", "at once"])

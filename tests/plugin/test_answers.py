@@ -1,0 +1,239 @@
+"""One answer after another: what the host does with them, and what the extension keeps of each."""
+
+import copy
+import html
+import json
+import re
+import sys
+import threading
+import types
+
+import pytest
+import torch
+from transformers import LogitsProcessorList
+
+from plugin.asking import PROMPT, answer, by_library
+
+SHARP = {"lmbda": "0.95", "k": "4", "temperature": "0.05"}
+
+
+@pytest.fixture
+def on(extension, loaded, store):
+    """The extension with a datastore whose vote nearly decides."""
+    extension.params.update(datastore=str(store.folder), **SHARP)
+    return extension
+
+
+def sources(extension):
+    """Tokens that the panel shows for the last answer."""
+    page = re.search(r'srcdoc="([^"]*)"', extension._memory.sources_html()).group(1)
+    content = re.search(r'id="content">(.*?)</script>', html.unescape(page), re.DOTALL).group(1)
+    return [one["token"] for one in json.loads(content)["sides"]["knn"]["trace"]["tokens"]]
+
+
+def prompt_ids(tokenizer):
+    return tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+
+
+def run(model, ids, processors, **settings):
+    with torch.no_grad():
+        output = model.generate(
+            ids, max_new_tokens=8, do_sample=False, logits_processor=processors, **settings
+        )
+    return output[0, ids.shape[1] :].tolist()
+
+
+def test_several_answers_of_one_request_share_a_list_of_processors(on, loaded, tokenizer):
+    ids, own = prompt_ids(tokenizer), lambda _, scores: scores
+    processors = LogitsProcessorList([own])
+    texts = []
+    for _ in range(3):
+        on.logits_processor_modifier(processors, ids)
+        texts.append(run(loaded, ids, processors))
+        on.output_modifier(tokenizer.decode(texts[-1]), {})
+    assert texts[0] == texts[1] == texts[2]
+    assert processors[-1] is own
+    assert len(processors) == 3
+    on.params["activate"] = False
+    on.logits_processor_modifier(processors, ids)
+    assert list(processors) == [own]
+
+
+def test_the_hosts_processors_read_the_mixture(on, loaded, tokenizer):
+    ids, seen = prompt_ids(tokenizer), []
+    free = LogitsProcessorList([lambda _, scores: seen.append(scores.clone()) or scores])
+    on.logits_processor_modifier(free, ids)
+    likeliest = run(loaded, ids, free)[0]
+    assert torch.allclose(seen[0].exp().sum(), torch.tensor(1.0), atol=1e-4)
+    assert int(seen[0].argmax()) == likeliest
+
+    def forbid(_, scores):
+        scores[:, likeliest] -= 100.0
+        return scores
+
+    banned = LogitsProcessorList([forbid])
+    on.logits_processor_modifier(banned, ids)
+    assert likeliest not in run(loaded, ids, banned)
+
+
+def test_a_text_keeps_from_looping_as_the_library_keeps_it(
+    extension, host, loaded, tokenizer, store, monkeypatch
+):
+    from knn_logits import Datastore, generation_settings
+    from knn_logits.datastore.records import WritingRecord
+
+    record = WritingRecord(k=4, lmbda=0.2, temperature=5.0, no_repeat_ngram_size=1)
+    like = copy.copy(store)
+    like.manifest = store.manifest.model_copy(update={"writing": record})
+    monkeypatch.setattr(Datastore, "from_pretrained", lambda name: like)
+    extension.params["datastore"] = str(store.folder)
+    wanted = by_library(loaded, tokenizer, like, generation_settings(like))
+    assert wanted != by_library(loaded, tokenizer, like)
+    assert answer(extension, host)[0] == wanted
+
+
+def test_an_answer_that_was_given_up_ends_while_the_next_one_is_written(on, loaded, tokenizer):
+    ids, begun, go_on = prompt_ids(tokenizer), threading.Event(), threading.Event()
+    first, failed = LogitsProcessorList(), []
+
+    def pause(_, scores):
+        begun.set()
+        assert go_on.wait(120)
+        return scores
+
+    def given_up():
+        try:
+            run(loaded, ids, first)
+        except Exception as error:
+            failed.append(error)
+
+    on.logits_processor_modifier(first, ids)
+    first.append(pause)
+    thread = threading.Thread(target=given_up)
+    thread.start()
+    assert begun.wait(120)
+    on.params["k"] = "3"
+    second = LogitsProcessorList()
+    on.logits_processor_modifier(second, ids)
+    written = run(loaded, ids, second)
+    go_on.set()
+    thread.join()
+    assert not failed
+    on.output_modifier(tokenizer.decode(written), {})
+    assert "".join(sources(on)) == tokenizer.decode(written).rstrip("\ufffd")
+
+
+def test_sources_are_those_of_a_text_that_was_cut_or_continued(on, host, tokenizer):
+    written, _ = answer(on, host)
+    whole = tokenizer.decode(written)
+    assert len(whole) > 8
+    cut = whole[: len(whole) // 2]
+    on._memory._whole.clear()
+    on.output_modifier(cut, {})
+    shown = "".join(sources(on))
+    assert shown.startswith(cut)
+    assert len(shown) < len(whole)
+    on._memory._whole.clear()
+    on.output_modifier(f"What stood here before. {whole}", {}, is_chat=True)
+    assert "".join(sources(on)) == whole.rstrip("\ufffd")
+
+
+def test_html_in_a_text_is_read_as_the_host_shows_it(on, host, loaded, tokenizer):
+    ids = prompt_ids(tokenizer)
+    wanted = tokenizer(" <b> &amp; x", return_tensors="pt")["input_ids"]
+
+    def force(input_ids, scores):
+        token = wanted[0, input_ids.shape[1] - ids.shape[1]]
+        return torch.full_like(scores, -100.0).index_fill(-1, token, 0.0)
+
+    for shown in (html.escape(" <b> &amp; x"), " <b> &amp; x"):
+        processors = LogitsProcessorList([force])
+        on.logits_processor_modifier(processors, ids)
+        with torch.no_grad():
+            loaded.generate(
+                ids, max_new_tokens=wanted.shape[1], do_sample=False, logits_processor=processors
+            )
+        on.output_modifier(shown, {})
+        assert "".join(sources(on)) == " <b> &amp; x"
+
+
+def test_sources_do_not_outlive_their_answer(on, host):
+    memory = on._memory
+    assert "No answer was written yet" in memory.sources_html()
+    answer(on, host)
+    assert "<iframe" in memory.sources_html()
+    on.params["k"] = "3"
+    memory.open(host.shared.model)
+    assert "<iframe" in memory.sources_html()
+    on.params["activate"] = False
+    answer(on, host)
+    assert "written without kNN" in memory.sources_html()
+    on.params["activate"] = True
+    answer(on, host)
+    assert "<iframe" in memory.sources_html()
+    assert memory.answers == 3
+    on.params["k"] = "none"
+    answer(on, host)
+    assert "written without kNN" in memory.sources_html()
+
+
+def test_the_page_waits_for_the_end_of_an_answer(on, host, loaded, tokenizer):
+    memory = on._memory
+    memory.wait(lambda: True)
+    on.logits_processor_modifier(LogitsProcessorList(), prompt_ids(tokenizer))
+    told = []
+
+    def wait():
+        memory.wait(lambda: True)
+        told.append(memory.answers)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    on.output_modifier("x", {})
+    thread.join(120)
+    assert told == [1]
+    # The host gave an answer up, and nobody tells its end.
+    on.logits_processor_modifier(LogitsProcessorList(), prompt_ids(tokenizer))
+    memory.wait(lambda: False)
+    assert memory.answers == 1
+
+
+def test_the_panel_says_at_once_whether_a_setting_fits(on, host, loaded, tokenizer, store):
+    memory = on._memory
+    memory.open(loaded)
+    assert "kNN is on: texts, λ 0.95, k 4" in memory.status(loaded, tokenizer)
+    on.params["lmbda"] = "2"
+    memory.changed()
+    memory.open(loaded)
+    assert "lmbda must lie between 0 and 1" in memory.status(loaded, tokenizer)
+    assert not host.lines
+    on.params.update(lmbda="", datastore=f" {store.folder} ,{store.folder}")
+    memory.changed()
+    memory.open(loaded)
+    assert "kNN is on: texts" in memory.status(loaded, tokenizer)
+
+
+def test_a_lora_is_the_model_inside_it_and_is_checked_anew(on, host, loaded, tokenizer, store):
+    alone = answer(on, host)[0]
+    wrapped = types.SimpleNamespace(
+        get_base_model=lambda: loaded, active_adapters=["one"], generate=loaded.generate
+    )
+    host.shared.model = wrapped
+    assert answer(on, host) == (alone, 2)
+    assert "<iframe" in on._memory.sources_html()
+    wrapped.active_adapters = ["two"]
+    with torch.no_grad():
+        for weight in loaded.parameters():
+            weight.mul_(0.5)
+    assert answer(on, host)[1] == 0
+    assert "other weights" in host.lines[-1]
+    assert "without the LoRA" in host.lines[-1]
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(on, host, monkeypatch):
+    monkeypatch.setitem(sys.modules, "knn_logits", None)
+    written, count = answer(on, host)
+    assert (len(written), count) == (12, 0)
+    (line,) = host.lines
+    assert line.startswith("kNN is off: knn_logits is not installed")
+    assert f'"{sys.executable}" -m pip install "' in line
