@@ -53,7 +53,8 @@ def check_command(words, block):
         for option in (one for one in rest if one.startswith("--")):
             assert f'"{option}"' in code, f"{block}: {rest[0]} has no {option}"
     else:
-        assert program in {"git", "cd", "source", "ray", "ln"}, f"{block}: {program} is checked by nobody"
+        known = {"git", "cd", "source", "ray", "ln"}
+        assert program in known, f"{block}: {program} is checked by nobody"
 
 
 def code_of(script):
