@@ -3,6 +3,7 @@
 The backends differ in this:
 
 - `ExactIndex` (torch) computes every distance, on the device of the keys.
+- `CompactIndex` (torch) computes every distance as well, from keys of two bytes or one a number.
 - `FaissIndex` approximates, unless its factory is "Flat". Its distances are those of the compressed
   vectors. On the CPU it takes and returns CPU tensors. On a GPU tensors stay on the device.
 """
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.config import Metric
+from knn_logits.errors import SearchError
 
 
 class Index(Protocol):
@@ -65,6 +67,19 @@ class Index(Protocol):
             ids: int64 [removed], the ids of the vectors to remove.
         """
         ...
+
+
+def check_queries(queries: Tensor, dim: int) -> None:
+    """Refuses queries that are not [rows, dim].
+
+    Raises:
+        SearchError: when they are not.
+    """
+    if queries.dim() != 2 or queries.shape[1] != dim:
+        raise SearchError(
+            f"the queries have the shape {tuple(queries.shape)}, but keys have {dim} numbers: give "
+            "queries [rows, dim] from the model that built the datastore"
+        )
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.config import Metric
-from knn_logits.errors import SearchError
-from knn_logits.index.base import full_precision, normalised
+from knn_logits.index.base import check_queries, full_precision, normalised
 from knn_logits.neighbors import padding_distance
 
 # The most distances computed at once, which are 256 MB of float32.
@@ -105,11 +104,7 @@ class ExactIndex:
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Searches as `Index.search` says. Neighbors are sorted, with the nearest first."""
-        if queries.dim() != 2 or queries.shape[1] != self.dim:
-            raise SearchError(
-                f"the queries have the shape {tuple(queries.shape)}, but keys have {self.dim} "
-                "numbers: give queries [rows, dim] from the model that built the datastore"
-            )
+        check_queries(queries, self.dim)
         k = min(k, self.size)
         queries = queries.to(self._keys.device, torch.float32)
         if not k or not len(queries):

@@ -22,7 +22,7 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.config import Metric, check_threads
 from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
-from knn_logits.index.base import normalised
+from knn_logits.index.base import check_queries, normalised
 from knn_logits.neighbors import padding_distance
 
 logger = logging.getLogger(__name__)
@@ -213,11 +213,7 @@ class FaissIndex:
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """See `Index.search`."""
-        if queries.dim() != 2 or queries.shape[1] != self.dim:
-            raise SearchError(
-                f"the queries have the shape {tuple(queries.shape)}, but keys have {self.dim} "
-                "numbers: give queries [rows, dim] from the model that built the datastore"
-            )
+        check_queries(queries, self.dim)
         if not self.size or not len(queries):
             return torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
         queries = queries.to(self._device, torch.float32)

@@ -1,0 +1,197 @@
+"""`CompactIndex` searches every key with torch, and keeps two bytes or one byte of each number.
+
+It is the first choice on a GPU, whose memory is scarce and whose bandwidth is not. A search
+computes all distances anyway, so it needs no lists, no training and no limit on k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.arrays import Array
+from knn_logits.config import Metric
+from knn_logits.index.base import check_queries, full_precision, normalised, pairwise
+from knn_logits.neighbors import padding_distance
+
+Form = Literal["whole", "bytes"]
+
+# The most numbers of a block of keys, and of its distances: 256 MB of float32 each.
+_BLOCK = 64 << 20
+# A second look at one byte a number compares so many times k keys, and some more.
+_TIMES, _MORE = 2, 64
+# The share of a GPU's free memory that keys may take. The rest is for the model and the blocks.
+_SHARE = 0.7
+
+
+def form_for(size: int, dim: int, itemsize: int, free: int) -> Form | None:
+    """Chooses how keys are kept on a device.
+
+    Args:
+        size: Number of keys.
+        dim: Length of a key.
+        itemsize: Bytes of a number as the datastore stores it.
+        free: Free bytes on the device.
+
+    Returns:
+        "whole" for the numbers as they are stored, "bytes" for one byte a number if those do not
+        fit, None if neither fits.
+    """
+    most = _SHARE * free - 8 * _BLOCK
+    if size * (dim * itemsize + 4) <= most:
+        return "whole"
+    return "bytes" if size * (dim + 4) <= most else None
+
+
+class CompactIndex:
+    """Exact search over all keys, block by block. Distances are computed in float32.
+
+    With `keys`, one byte of each number is kept. The nearest `2 k + 64` by these bytes are then
+    compared again by the keys themselves, so that distances are exact, and a neighbor is missed
+    only if its bytes put it behind all of these.
+
+    Args:
+        batches: Returns all keys in order, float32 [rows, dim] each.
+        size: Number of keys.
+        dim: Length of a key.
+        metric: How vectors are compared.
+        device: The device that stores and compares the keys.
+        dtype: Precision of the stored keys, in which they are kept as well.
+        keys: Returns keys by their ids. If it is given, one byte of each number is kept.
+    """
+
+    def __init__(
+        self,
+        batches: Callable[[], Iterable[Array]],
+        size: int,
+        dim: int,
+        metric: Metric,
+        device: torch.device | str = "cpu",
+        *,
+        dtype: torch.dtype = torch.float16,
+        keys: Callable[[Array], Array] | None = None,
+    ) -> None:
+        self.metric: Metric = metric
+        self.size, self.dim = size, dim
+        self._keys_of = keys
+        self._ids: Tensor | None = None
+        mean, low, high = np.zeros(dim), np.full(dim, np.inf), np.full(dim, -np.inf)
+        for batch in batches():
+            wide = batch.astype(np.float64)
+            mean += wide.sum(axis=0) / max(1, size)
+            low, high = np.minimum(low, wide.min(axis=0)), np.maximum(high, wide.max(axis=0))
+        # As in `ExactIndex`, vectors relative to their mean lose less to rounding.
+        self._mean = torch.from_numpy(mean if metric == "l2" else np.zeros(dim)).float().to(device)
+        self._scale: Tensor | None = None
+        if keys is not None:
+            wide = np.maximum(high - mean, mean - low) if metric == "l2" else np.fmax(high, -low)
+            wide = np.ones(dim) if metric == "cosine" else wide
+            largest = torch.from_numpy(np.maximum(wide, 1e-12) / 127)
+            self._scale = largest.float().to(device)
+        dtype = torch.int8 if keys is not None else dtype
+        self._codes = torch.empty(size, dim, dtype=dtype, device=device)
+        self._norms = torch.empty(size if metric == "l2" else 0, device=device)
+        first = 0
+        for batch in batches():
+            part = slice(first, first + len(batch))
+            self._codes[part] = self._encoded(torch.from_numpy(batch).to(device))
+            if metric == "l2":
+                self._norms[part] = self._decoded(part).square().sum(dim=-1)
+            first += len(batch)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the keys on the device."""
+        return self._codes.nbytes + self._norms.nbytes
+
+    def _encoded(self, keys: Tensor) -> Tensor:
+        if self._scale is None:
+            return keys.to(self._codes.dtype)
+        keys = keys.float()
+        keys = normalised(keys) if self.metric == "cosine" else keys - self._mean
+        return (keys / self._scale).round_().clamp_(-127, 127).to(torch.int8)
+
+    def _decoded(self, part: slice) -> Tensor:
+        """Returns some keys relative to the mean, of length 1 for "cosine", float32."""
+        keys = self._codes[part].float()
+        if self._scale is not None:
+            return keys.mul_(self._scale)
+        return normalised(keys) if self.metric == "cosine" else keys.sub_(self._mean)
+
+    def reconstruct(self, ids: Array) -> Tensor:
+        """See `Index.reconstruct`."""
+        wanted = torch.from_numpy(np.asarray(ids, np.int64)).to(self._codes.device)
+        if self._ids is not None:
+            wanted = torch.searchsorted(self._ids, wanted)
+        keys = self._codes[wanted].float()
+        return keys if self._scale is None else keys.mul_(self._scale).add_(self._mean)
+
+    def remove(self, ids: Array) -> None:
+        """See `Index.remove`."""
+        known = torch.arange(self.size) if self._ids is None else self._ids.cpu()
+        kept = ~torch.isin(known, torch.from_numpy(np.asarray(ids, np.int64)))
+        there = kept.to(self._codes.device)
+        self._codes = self._codes[there]
+        self._norms = self._norms[there] if self.metric == "l2" else self._norms
+        self._ids = known[kept].to(self._codes.device)
+        self.size = len(self._ids)
+
+    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Searches as `Index.search` says. Neighbors are sorted, with the nearest first."""
+        check_queries(queries, self.dim)
+        device, k = self._codes.device, min(k, self.size)
+        queries = queries.to(device, torch.float32)
+        if not k or not len(queries):
+            empty = torch.empty(len(queries), 0, device=device)
+            return empty, empty.long()
+        near = k if self._keys_of is None else min(self.size, _TIMES * k + _MORE)
+        rows = max(1, _BLOCK // (near * (1 if self._keys_of is None else self.dim)))
+        with full_precision(device):
+            parts = [self._found(part, k, near) for part in queries.split(rows)]
+        distances, ids = (torch.cat(one) for one in zip(*parts, strict=True))
+        broken = ~queries.isfinite().all(dim=-1, keepdim=True)
+        distances = distances.masked_fill(broken, padding_distance(self.metric))
+        return distances, ids.masked_fill(broken, -1)
+
+    def _found(self, queries: Tensor, k: int, near: int) -> tuple[Tensor, Tensor]:
+        own = normalised(queries) if self.metric == "cosine" else queries - self._mean
+        smaller = self.metric == "l2"
+        best: tuple[Tensor, Tensor] | None = None
+        step = max(1, _BLOCK // max(len(queries), self.dim))
+        for first in range(0, self.size, step):
+            part = slice(first, min(first + step, self.size))
+            keys = self._decoded(part)
+            if smaller:
+                far = torch.addmm(self._norms[part], own, keys.T, alpha=-2.0)
+            else:
+                far = own @ keys.T
+            found = torch.topk(far, min(near, far.shape[1]), dim=-1, largest=not smaller)
+            distances, ids = found.values, found.indices + first
+            if best is not None:
+                distances, ids = torch.cat([best[0], distances], 1), torch.cat([best[1], ids], 1)
+                distances, order = torch.topk(
+                    distances, min(near, distances.shape[1]), dim=-1, largest=not smaller
+                )
+                ids = ids.gather(1, order)
+            best = distances, ids
+        assert best is not None
+        distances, ids = best
+        if smaller:
+            distances = (distances + own.square().sum(dim=-1, keepdim=True)).clamp_min_(0.0)
+        if self._ids is not None:
+            ids = self._ids[ids]
+        return (distances, ids) if self._keys_of is None else self._looked_at(queries, ids, k)
+
+    def _looked_at(self, queries: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Compares the nearest keys again, by the keys themselves."""
+        assert self._keys_of is not None
+        wanted, places = np.unique(ids.cpu().numpy(), return_inverse=True)
+        keys = torch.from_numpy(self._keys_of(wanted)).to(queries.device, torch.float32)
+        there = torch.from_numpy(places.reshape(ids.shape)).to(queries.device)
+        far = pairwise(queries, keys[there], self.metric)
+        distances, order = torch.topk(far, k, dim=-1, largest=self.metric != "l2")
+        return distances, ids.gather(1, order)

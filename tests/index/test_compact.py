@@ -1,0 +1,126 @@
+"""The search over keys of two bytes or one byte a number: the code is the same on every device."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knn_logits.errors import SearchError
+from knn_logits.index import compact
+from knn_logits.index.compact import CompactIndex, form_for
+from knn_logits.index.exact import ExactIndex
+
+METRICS = ["l2", "ip", "cosine"]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def states(rows, dim=48, seed=0):
+    """float32 [rows, dim]: keys as a model has them, far from 0 and with a few large numbers."""
+    random = torch.Generator().manual_seed(seed)
+    found = torch.randn(rows, dim, generator=random) + 3 * torch.randn(dim, generator=random)
+    found[:, :2] *= 12
+    return found.half().float()
+
+
+def make(keys, metric, form, device="cpu", **settings):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA GPU")
+    stored = keys.numpy()
+    if form == "bytes":
+        settings["keys"] = lambda ids: stored[ids].astype(np.float16)
+    return CompactIndex(
+        lambda: iter(np.array_split(stored, 3)),
+        len(keys),
+        keys.shape[1],
+        metric,
+        device,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("block", [1 << 26, 4096])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("form", ["whole", "bytes"])
+def test_it_finds_what_the_exact_index_finds(form, metric, block, device, monkeypatch):
+    monkeypatch.setattr(compact, "_BLOCK", block)
+    keys, queries = states(2000), states(40, seed=1)
+    expected = ExactIndex(keys, metric).search(queries, 100)
+    distances, ids = make(keys, metric, form, device).search(queries.to(device), 100)
+    torch.testing.assert_close(distances.cpu(), expected[0], rtol=1e-3, atol=2e-3)
+    same = [
+        len(set(one) & set(other)) / 100
+        for one, other in zip(ids.tolist(), expected[1].tolist(), strict=True)
+    ]
+    assert np.mean(same) >= 0.999
+    assert torch.equal(distances.cpu(), distances.cpu().sort(descending=metric != "l2").values)
+
+
+def test_its_bytes_are_a_half_and_a_quarter_of_the_exact_index():
+    keys = states(500, dim=64)
+    exact = ExactIndex(keys, "ip").bytes
+    assert make(keys, "ip", "whole").bytes == exact / 2
+    assert make(keys, "ip", "bytes").bytes == exact / 4
+    assert make(keys, "ip", "whole", dtype=torch.float32).bytes == exact
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("form", ["whole", "bytes"])
+def test_removed_vectors_are_not_found_and_others_keep_their_ids(form, metric):
+    keys, queries = states(300), states(9, seed=1)
+    index, exact = make(keys, metric, form), ExactIndex(keys, metric)
+    for gone in (np.arange(0, 300, 3), np.array([1, 298])):
+        index.remove(gone)
+        exact.remove(gone)
+    assert index.size == exact.size == 198
+    distances, ids = index.search(queries, 400)
+    expected = exact.search(queries, 400)
+    torch.testing.assert_close(distances, expected[0], rtol=1e-3, atol=2e-3)
+    assert set(ids[0].tolist()) == set(expected[1][0].tolist())
+    kept = np.array([2, 5, 299])
+    close = {"rtol": 0.02, "atol": 0.3} if form == "bytes" else {"rtol": 0.0, "atol": 0.0}
+    if metric != "cosine" or form == "whole":
+        torch.testing.assert_close(index.reconstruct(kept), keys[kept], **close)
+
+
+@pytest.mark.parametrize("form", ["whole", "bytes"])
+def test_queries_that_are_broken_empty_or_of_another_size(form):
+    index = make(states(50), "l2", form)
+    queries = states(3, seed=1)
+    queries[1, 0], queries[2, 3] = float("nan"), float("inf")
+    distances, ids = index.search(queries, 5)
+    assert (ids[1:] == -1).all()
+    assert distances[1:].isinf().all()
+    assert (ids[0] >= 0).all()
+    assert index.search(queries[:0], 5)[0].shape == (0, 0)
+    with pytest.raises(SearchError, match="give queries"):
+        index.search(torch.zeros(1, 3), 5)
+
+
+def test_autocast_of_the_caller_changes_nothing():
+    index, queries = make(states(300), "l2", "whole"), states(20, seed=1)
+    expected = index.search(queries, 20)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = index.search(queries, 20)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+
+
+@given(
+    st.integers(1, 10**10), st.integers(1, 8192), st.sampled_from([2, 4]), st.integers(0, 10**12)
+)
+def test_a_form_is_chosen_that_fits(size, dim, itemsize, free):
+    form = form_for(size, dim, itemsize, free)
+    need = {"whole": size * dim * itemsize, "bytes": size * dim, None: 0}[form]
+    assert need <= free
+    assert form != "bytes" or size * dim * itemsize > free / 4
+    if form_for(size, dim, itemsize, free // 2) is not None:
+        assert form is not None
+
+
+def test_forms_on_a_gpu_of_80_gigabytes():
+    free = 78 << 30
+    assert form_for(10_000_000, 1024, 2, free) == "whole"
+    assert form_for(40_000_000, 1024, 2, free) == "bytes"
+    assert form_for(103_000_000, 1024, 2, free) is None
