@@ -20,6 +20,7 @@ from knn_logits.errors import ConfigError, DamagedError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.demand import check_building
 from knn_logits.index.exact import ExactIndex
+from knn_logits.opening_on_gpu import moved, open_compact
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +167,8 @@ def open_index(
 
     Args:
         store: The datastore.
-        device: The device to search on. FAISS searches there if faiss-gpu is installed.
+        device: The device to search on. On a GPU all keys are compared if they fit its memory.
+            Otherwise FAISS searches there if faiss-gpu is installed.
         threads: OpenMP threads for searches.
         native: Read an index in FAISS's own format. That format cannot be checked, so the
             publisher of the datastore must be trusted.
@@ -177,17 +179,25 @@ def open_index(
         DatastoreError: when there is neither an index file nor keys.
     """
     device = torch.device(device)
+    on_gpu = device.type == "cuda" and store.manifest.index.factory != "exact"
+    if on_gpu:
+        compact = open_compact(store, device, torch.cuda.mem_get_info(device)[0])
+        if compact is not None:
+            gone = hidden_entries(store, without)
+            if len(gone):
+                compact.remove(gone)
+            return compact
     index = whole_index(store, device=device, threads=threads, native=native)
     check_probe(store, index)
     hidden = hidden_entries(store, without)
     if len(hidden):
         index.remove(hidden)
-    if store.manifest.index.factory == "exact" or device.type != "cuda":
+    if not on_gpu:
         return index
-    from knn_logits.index.faiss_backend import FaissIndex, to_gpu
+    from knn_logits.index.faiss_backend import FaissIndex
 
     assert isinstance(index, FaissIndex)
-    return to_gpu(index, device)
+    return moved(index, store, device)
 
 
 def hidden_entries(store: Datastore, without: Array | None) -> Array:

@@ -32,6 +32,8 @@ _ROWS_FOR_THREADS = 32
 # With few candidates, selecting from all of them costs less than a heap of k neighbors.
 _CANDIDATES_PER_K = 4
 _LARGEST_RANGE = 1 << 24
+# FAISS finds at most so many neighbors on a GPU.
+_MOST_ON_GPU = 2048
 
 
 def faiss_module() -> Any:
@@ -144,6 +146,8 @@ class FaissIndex:
         # Removed vectors that FAISS cannot delete. They are dropped from its results.
         self._hidden: Array | None = None
         self._removed = False
+        # The index on the processor that an index on a GPU is a copy of.
+        self._home: FaissIndex | None = None
         if nprobe is not None:
             self.nprobe = nprobe
 
@@ -168,6 +172,8 @@ class FaissIndex:
     def nprobe(self, value: int) -> None:
         if self._on_gpu and hasattr(self._index, "nprobe"):
             self._index.nprobe = min(value, int(self._index.nlist))
+            if self._home is not None:
+                self._home.nprobe = value
         elif self._ivf is not None:
             self._ivf.nprobe = min(value, int(self._ivf.nlist))
 
@@ -253,9 +259,12 @@ class FaissIndex:
         return np.ascontiguousarray(np.take_along_axis(distances, order, axis=1)), ids
 
     def _search_gpu(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        if k > _MOST_ON_GPU and self._home is not None:
+            distances, ids = self._home.search(queries.cpu(), k)
+            return distances.to(queries.device), ids.to(queries.device)
         import faiss.contrib.torch_utils  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
 
-        distances, ids = self._index.search(queries, min(k, 2048))
+        distances, ids = self._index.search(queries, k)
         if self._ids is not None:
             known = torch.from_numpy(self._ids).to(ids.device)
             ids = torch.where(ids < 0, ids, known[ids.clamp(min=0)])
@@ -391,5 +400,5 @@ def to_gpu(index: FaissIndex, device: torch.device) -> FaissIndex:
         logger.warning("the index stays on the CPU, since FAISS has no GPU form of it: %s", reason)
         return index
     there = FaissIndex(moved, index.metric, nprobe=index.nprobe, threads=index.threads)
-    there._ids = index._ids
+    there._ids, there._home = index._ids, index
     return there
