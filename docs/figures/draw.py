@@ -263,7 +263,7 @@ def layers():
             "combined · retomaton · on_demand · infini_gram · retrieval · compatibility · "
             "scoring · machines · opening",
         ),
-        ("text", "vote · text · corpus"),
+        ("text", "vote · text · opening_on_gpu · corpus"),
         ("parts", "distribution · capture · datastore · index"),
         (
             "vocabulary",
