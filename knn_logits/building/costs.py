@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -153,12 +154,17 @@ def recall_seconds(entries: int, dim: int, metric: Metric, factory: str) -> floa
     """Seconds to measure an index's recall, most of them for the exact search."""
     if factory == "exact" or entries < 2:
         return 0.0
-    chance = np.random.default_rng(0)
     held = max(1, min(entries, _KEYS // (4 * dim)))
+    return 1.2 * _exact_seconds(held, dim, metric, torch.get_num_threads()) * entries / held
+
+
+@lru_cache(maxsize=16)
+def _exact_seconds(held: int, dim: int, metric: Metric, threads: int) -> float:  # noqa: ARG001
+    """Seconds of an exact search among so many keys, measured once for all kinds of index."""
+    chance = np.random.default_rng(0)
     keys = torch.from_numpy(chance.standard_normal((held, dim), dtype=np.float32))
-    queries = keys[: min(_QUERIES, len(keys))].clone()
-    one = fastest(lambda: ExactIndex(keys, metric).search(queries, min(65, len(keys))))
-    return 1.2 * one * entries / len(keys)
+    queries = keys[: min(_QUERIES, held)].clone()
+    return fastest(lambda: ExactIndex(keys, metric).search(queries, min(65, held)))
 
 
 def calibration_seconds(
@@ -176,19 +182,23 @@ def calibration_seconds(
     tokens = wanted_tokens(entries)
     if entries < FEWEST_CALIBRATED:
         return 0.0
-    largest = k or DEFAULT_K
-    asked = min(entries, OVER_ASK * largest)
-    grid = Grid(
-        (k,) if k else powers_up_to(largest, 64), temperatures_around(100.0, 10.0), LMBDAS[2:]
-    )
-    rows = torch.rand(_ROWS, asked).sort(dim=-1).values * 100.0
-    found = Neighbors(torch.zeros(rows.shape, dtype=torch.int64), rows, (rows * 7).long())
-    likelihood = GridLikelihood(grid, "l2" if metric == "l2" else metric)
-    targets, log_p_lm = torch.zeros(_ROWS, dtype=torch.int64), torch.full((_ROWS,), -3.0)
-    one = fastest(lambda: likelihood.add(found, targets, log_p_lm)) / _ROWS
+    asked = min(entries, OVER_ASK * (k or DEFAULT_K))
+    one = _settings_seconds(asked, metric, k, torch.get_num_threads())
     # The search itself, which sorts out as many candidates.
     search = 2e-4 + 2e-7 * asked
     return tokens * (one + search + key_seconds_a_token * head)
+
+
+@lru_cache(maxsize=16)
+def _settings_seconds(asked: int, metric: Metric, k: int | None, threads: int) -> float:  # noqa: ARG001
+    """Seconds to try all settings on one token, measured once for all kinds of index."""
+    ks = (k,) if k else powers_up_to(DEFAULT_K, 64)
+    grid = Grid(ks, temperatures_around(100.0, 10.0), LMBDAS[2:])
+    rows = torch.rand(_ROWS, asked).sort(dim=-1).values * 100.0
+    found = Neighbors(torch.zeros(rows.shape, dtype=torch.int64), rows, (rows * 7).long())
+    likelihood = GridLikelihood(grid, metric)
+    targets, log_p_lm = torch.zeros(_ROWS, dtype=torch.int64), torch.full((_ROWS,), -3.0)
+    return fastest(lambda: likelihood.add(found, targets, log_p_lm)) / _ROWS
 
 
 def head_factor(model: nn.Module, dim: int) -> float:

@@ -41,7 +41,7 @@ def _heard():
 
 @pytest.mark.usefixtures("_heard")
 def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path):
-    (tmp_path / "long.txt").write_text("\n".join(TEXTS * 800))
+    (tmp_path / "long.txt").write_text("\n".join(TEXTS * 250))
     command = [sys.executable, "-m", "knn_logits", "build", model_folder]
     command += [str(tmp_path / "long.txt"), "--out", str(tmp_path / "store")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as build:

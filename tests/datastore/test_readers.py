@@ -18,37 +18,57 @@ RANDOM = np.random.default_rng(4)
 DOCUMENTS = [RANDOM.integers(0, 100, 21).tolist() for _ in range(10)]
 KEYS = RANDOM.standard_normal((200, 8)).astype(np.float16)
 
-READER = """
-import sys
+# Readers are forks of one process, which loads PyTorch once for all of them.
+READERS = """
+import os, select, signal, sys, traceback
 from pathlib import Path
 import numpy as np
 import torch
 from knn_logits import Datastore
 from knn_logits.opening import open_index
 torch.set_num_threads(1)
-seen = set()
-openings = 0
+
+def read(folder, enough):
+    seen, openings = set(), 0
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        store = Datastore(folder, full=openings % 2 == 0)
+        openings += 1
+        index = open_index(store)
+        query = torch.from_numpy(store.keys(np.array([0])).astype(np.float32))
+        assert index.search(query, 1)[1].shape == (1, 1)
+        assert len(store.values) == len(store)
+        assert store.passage(len(store) - 1).document.id
+        seen.add((store.manifest.index.factory, store.manifest.documents))
+        if openings > 3 and len(seen) > 1:
+            Path(enough).touch()
+    print(openings, len(seen), flush=True)
+
+readers = []
+for enough in sys.argv[2:]:
+    readers.append(os.fork())
+    if not readers[-1]:
+        status = 1
+        try:
+            read(sys.argv[1], enough)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        os._exit(status)
 print("ready", flush=True)
-import select
-while not select.select([sys.stdin], [], [], 0)[0]:
-    store = Datastore(sys.argv[1], full=openings % 2 == 0)
-    openings += 1
-    index = open_index(store)
-    query = torch.from_numpy(store.keys(np.array([0])).astype(np.float32))
-    assert index.search(query, 1)[1].shape == (1, 1)
-    assert len(store.values) == len(store)
-    assert store.passage(len(store) - 1).document.id
-    seen.add((store.manifest.index.factory, store.manifest.documents))
-    if openings > 3 and len(seen) > 1:
-        Path(sys.argv[2]).touch()
-print(openings, len(seen), flush=True)
+while readers:
+    ended, status = os.wait()
+    readers.remove(ended)
+    if status:
+        for one in readers:
+            os.kill(one, signal.SIGKILL)
+        sys.exit(1)
 """
 
 
-def reader(folder, enough):
-    """A process that opens a datastore all the time, and makes a file when it has seen enough."""
+def start_readers(folder, enough):
+    """Processes that open a datastore all the time, and make a file when they have seen enough."""
     process = subprocess.Popen(
-        [sys.executable, "-c", READER, str(folder), str(enough)],
+        [sys.executable, "-c", READERS, str(folder), *map(str, enough)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -62,21 +82,23 @@ def reader(folder, enough):
 def test_other_processes_open_it_again_and_again_while_jobs_change_it(tmp_path):
     folder = make_store(tmp_path / "s", DOCUMENTS, KEYS, shard_bytes=500).folder
     enough = [tmp_path / "one", tmp_path / "other"]
-    readers = [reader(folder, one) for one in enough]
+    readers = start_readers(folder, enough)
     for turn in itertools.count():
         if turn >= 12 and all(one.exists() for one in enough):
             break
-        assert all(process.poll() is None for process in readers)
+        assert readers.poll() is None
         build_index(Datastore(folder), IndexConfig(("IVF2,Flat", "exact", "Flat")[turn % 3]))
         if turn % 4 == 3 and turn < 12:
             compact(remove_documents(folder, [str(turn // 4)]), shard_bytes=500)
         make_again = turn == 6
         if make_again:
             make_store(folder, DOCUMENTS, KEYS, shard_bytes=500)
-    for process in readers:
-        out, errors = process.communicate("stop\n", timeout=180)
-        assert process.returncode == 0, errors[-2000:]
-        openings, states = (int(one) for one in out.split())
+    out, errors = readers.communicate("stop\n", timeout=180)
+    assert readers.returncode == 0, errors[-2000:]
+    lines = out.splitlines()
+    assert len(lines) == len(enough)
+    for line in lines:
+        openings, states = (int(one) for one in line.split())
         assert openings > 3
         assert states > 1
 

@@ -36,17 +36,21 @@ def one_hub():
     hub.close()
 
 
+def emptied(hub):
+    hub.repos.clear()
+    hub.faults.clear()
+    hub.requests.clear()
+    hub.down = None
+    hub.lfs = True
+    hub.endless = False
+    hub.answers.clear()
+    return hub
+
+
 @pytest.fixture
 def hub(one_hub):
     """The Hub, empty and without faults."""
-    one_hub.repos.clear()
-    one_hub.faults.clear()
-    one_hub.requests.clear()
-    one_hub.down = None
-    one_hub.lfs = True
-    one_hub.endless = False
-    one_hub.answers.clear()
-    return one_hub
+    return emptied(one_hub)
 
 
 @pytest.fixture

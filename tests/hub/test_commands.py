@@ -1,4 +1,4 @@
-"""`pull`, `push` and a name in the place of a folder, as processes of their own."""
+"""`pull`, `push` and a name in the place of a folder, in processes that know this Hub alone."""
 
 import json
 import subprocess
@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-from loopback import PRIVATE_TOKEN
 from worker import AT_ONCE, NAME, content, environment
 
 pytest_plugins = ["hub_fixtures"]
@@ -30,19 +29,14 @@ def call(hub, tmp_path):
     return run
 
 
-def json_of(done):
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_push_pull_and_generate(hub, call, run, indexed, model_folder):
+def test_push_pull_and_generate(hub, call, owner, worker, run, indexed, model_folder):
     dry = run("push", indexed.folder, NAME, "--dry-run", "--json").json
     assert hub.requests == []
-    pushed = json_of(call("push", indexed.folder, NAME, "--json", HF_TOKEN=PRIVATE_TOKEN))
+    pushed = owner.command("push", indexed.folder, NAME, "--json").json
     assert pushed["revision"] == hub.repo(NAME).branches["main"]
     assert {one["name"] for one in dry["files"]} == {one["name"] for one in pushed["files"]}
 
-    pulled = json_of(call("pull", NAME, "--json"))
+    pulled = worker.command("pull", NAME, "--json").json
     assert pulled["bytes_fetched"] < pulled["bytes"]
     assert pulled["revision"] == pushed["revision"]
     left = {one["name"] for one in pulled["files"] if one["state"] == "left"}
@@ -53,9 +47,10 @@ def test_push_pull_and_generate(hub, call, run, indexed, model_folder):
     mine = run(*[indexed.folder if word == "STORE" else word for word in words]).json
     # Nothing is asked of the Hub: what is in the cache is enough.
     name = f"{NAME}@{pulled['revision']}"
-    theirs = json_of(
-        call(*[name if word == "STORE" else word for word in words], HF_HUB_OFFLINE="1")
-    )
+    words = [name if word == "STORE" else word for word in words]
+    done = call(*words, HF_HOME=worker.home, HF_HUB_OFFLINE="1")
+    assert done.returncode == 0, done.stderr
+    theirs = json.loads(done.stdout.splitlines()[-1])
     for one in (mine, theirs):
         for token in one["tokens"]:
             rival = token["by_memory"] or {"document": {"store": NAME}}
@@ -66,16 +61,15 @@ def test_push_pull_and_generate(hub, call, run, indexed, model_folder):
     assert run("info", pulled["folder"], "--json").json["revision"] == pulled["revision"]
 
 
-def test_mistakes_are_one_line(hub, call, run, indexed, tmp_path):
+def test_mistakes_are_one_line(hub, call, worker, run, indexed, tmp_path):
     hub.repo(NAME).commit(content(indexed.folder))
-    for words, said in (
-        (("pull", "org/none"), "neither a folder"),
-        (("compact", NAME), "--out FOLDER"),
-    ):
-        done = call(*words)
-        assert done.returncode == 1
-        assert len(done.stderr.splitlines()) == 1
-        assert said in done.stderr
+    done = call("pull", "org/none")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "neither a folder" in done.stderr
+    done = worker.command("compact", NAME)
+    assert (done.code, len(done.err.splitlines())) == (1, 1)
+    assert "--out FOLDER" in done.err
     for words, said in (
         (("pull", "nonsense"), "write org/name"),
         (("push", indexed.folder, "nonsense"), "write org/name"),

@@ -1,11 +1,13 @@
 """What is published beside a datastore: a recipe for transformers' `generate`, and a Space."""
 
+import copy
 import json
 import subprocess
 import sys
 
 import pytest
 import torch
+from hub_fixtures import emptied
 from loopback import PRIVATE_TOKEN
 from worker import NAME, environment
 
@@ -34,9 +36,10 @@ for recipe in recipes:
 """
 
 
-@pytest.fixture
-def pushed(hub, indexed, model_folder, tmp_path):
-    """A datastore, its recipe and its Space, as the command publishes them."""
+@pytest.fixture(scope="module")
+def published_once(one_hub, indexed, model_folder, tmp_path_factory):
+    """What the command says, the folder of what it sent, and the Hub's repositories after it."""
+    hub, tmp_path = emptied(one_hub), tmp_path_factory.mktemp("pushed")
     words = ["push", str(indexed.folder), NAME, "--custom-generate", WRITES, "--space", PAGE]
     words += ["--model", model_folder, "--keep", str(tmp_path / "kept"), "--json"]
     done = subprocess.run(
@@ -47,7 +50,16 @@ def pushed(hub, indexed, model_folder, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1]), tmp_path / "kept"
+    said = json.loads(done.stdout.splitlines()[-1])
+    return said, tmp_path / "kept", copy.deepcopy(hub.repos)
+
+
+@pytest.fixture
+def pushed(published_once, hub):
+    """A datastore, its recipe and its Space, as the command publishes them."""
+    said, kept, repos = published_once
+    hub.repos.update(copy.deepcopy(repos))
+    return said, kept
 
 
 def files_of(hub, name):

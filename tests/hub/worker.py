@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
+from commands import Result
 
 NAME = "org/texts"
 
@@ -22,6 +23,20 @@ class _Clock:
         pass
 
 _file_download.time = _http.time = _Clock()
+"""
+
+# Runs `knn-logits WORDS`: the exit status, and what was printed.
+COMMAND = """
+import contextlib, io
+from knn_logits.cli import main
+out, err, status = io.StringIO(), io.StringIO(), 0
+sys.argv = ["knn-logits", *words]
+with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    try:
+        main()
+    except SystemExit as stop:
+        status = stop.code or 0
+result = [status, out.getvalue(), err.getvalue()]
 """
 
 _PROGRAM = """
@@ -72,6 +87,7 @@ class Worker:
     """Runs snippets of code, and returns what they assign to `result`."""
 
     def __init__(self, env):
+        self.home = env["HF_HOME"]
         self.process = subprocess.Popen(
             [sys.executable, "-c", AT_ONCE + _PROGRAM],
             stdin=subprocess.PIPE,
@@ -89,6 +105,11 @@ class Worker:
         if "error" in answer:
             raise Failed(answer["error"], answer["message"])
         return answer["result"]
+
+    def command(self, *words):
+        """Runs the command line, and gives its exit status, its output and its messages."""
+        status, out, err = self(COMMAND, words=list(map(str, words)))
+        return Result(status, out, err)
 
     def close(self):
         self.process.stdin.close()

@@ -72,7 +72,9 @@ def test_a_port_that_is_taken_is_one_line(run, model_folder, store):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)]
+)
 def test_the_process_ends_when_it_is_told_to(model_folder, store, number):
     import httpx
 
