@@ -154,8 +154,9 @@ class Documents:
             known = chunk.dictionary.to_pylist()
             wanted = [place for place, one in enumerate(known) if fits(one)]
             # A document without a title does not occur among the titles.
-            places = pc.fill_null(chunk.indices, -1).to_numpy()
-            numbers = np.flatnonzero(np.isin(places, wanted))
+            there = np.from_dlpack(pc.cast(chunk.indices.is_valid(), pa.uint8()))
+            places = np.from_dlpack(chunk.indices.drop_null())
+            numbers = np.flatnonzero(there)[np.isin(places, wanted)]
             found += (first + numbers).tolist()
             first += len(chunk)
         return found
