@@ -54,6 +54,14 @@ def _few_threads():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _unsynced():
+    """Leaves files to the system's cache. A test waits for no disk, since nothing pulls the plug."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory):
     """Gives the tests a cache of their own, so that they leave the user's alone."""
     os.environ["KNN_LOGITS_CACHE"] = str(tmp_path_factory.mktemp("cache"))

@@ -59,7 +59,7 @@ def test_a_removed_document_is_never_found(tmp_path, factory, metric):
     assert removed.tolist() == [n for n, owner in enumerate(owners) if owner in GONE]
     left = len(store) - len(removed)
     # Queries aimed at the removed entries: their own keys, and places near them.
-    aimed = keys_of(store, np.resize(removed, 10_000))
+    aimed = keys_of(store, np.resize(removed, 2000))
     noise = torch.randn(aimed.shape, generator=torch.Generator().manual_seed(0))
     aimed += noise * torch.linspace(0, 0.5, len(aimed)).unsqueeze(1)
     gone = torch.from_numpy(removed)

@@ -26,6 +26,8 @@ def make(vectors, factory, metric=1):
             part.cp.min_points_per_centroid = 1
     if hasattr(index, "do_polysemous_training"):
         index.do_polysemous_training = False  # seconds, for nothing that is read here
+    if factory.startswith("OPQ"):
+        faiss.downcast_VectorTransform(index.chain.at(0)).niter = 1  # the same
     index.train(vectors)
     if hasattr(index, "nlist"):
         index.add_with_ids(vectors, np.arange(len(vectors)))
