@@ -150,6 +150,9 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
     config = _config_of(name)
     try:
         family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        # transformers would import all of its models for a message that names each of them.
+        if type(config) not in family._model_mapping and not hasattr(config, "auto_map"):
+            raise ValueError(f"its type is {config.model_type!r}")
         model = family.from_pretrained(name, dtype=kind)
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError, ImportError) as error:
