@@ -16,7 +16,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # What `make check` runs: files of each part of the package whose tests take milliseconds each.
 QUICK := building/test_given_documents.py capture/test_location.py convert/test_csr_pickle.py \
-    convert/test_legacy.py corpus datastore/test_files.py datastore/test_job.py \
+    convert/test_legacy.py corpus/test_corpus_hub.py corpus/test_corpus_reading.py \
+    corpus/test_documents.py corpus/test_encoding.py corpus/test_one_file.py corpus/test_packed.py \
+    corpus/test_places.py datastore/test_files.py datastore/test_job.py \
     datastore/test_manifest.py datastore/test_reading.py datastore/test_writer.py docs/test_blocks.py \
     docs/test_links.py docs/test_site.py \
     gating/test_distance.py hub/test_card.py hub/test_catalog.py index/test_choice.py \

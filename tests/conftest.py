@@ -55,7 +55,7 @@ def _few_threads():
 
 @pytest.fixture(scope="session", autouse=True)
 def _unsynced():
-    """Leaves files to the system's cache. A test waits for no disk, since nothing pulls the plug."""
+    """Waits for no disk: nothing pulls the plug here, so files may stay in the system's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
