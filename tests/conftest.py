@@ -228,8 +228,14 @@ def marian_folder(pair_tokenizer, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def demo_folder(tmp_path_factory):
-    """The folder of the demo's datastores. The demo's tests and the page's tests share it."""
-    return tmp_path_factory.mktemp("demo")
+    """The folder of the demo's datastores, which all processes share.
+
+    Whoever opens them does so under `FileLock(f"{demo_folder}.lock")`, since the first builds them.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "demo"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).parents[2]
 # A checkout that is not installed needs these paths.
@@ -30,7 +31,8 @@ def library(demo_folder):
     spec = spec_from_file_location("knn_logits_space", ROOT / "app" / "app.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.demo_library(demo_folder)
+    with FileLock(f"{demo_folder}.lock"):
+        return module.demo_library(demo_folder)
 
 
 @pytest.fixture(scope="package")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 import knn_logits
 
@@ -25,7 +26,7 @@ def stores(scripts, loaded, demo_folder):
     """A folder with both datastores, and the datastores."""
     from rich.console import Console
 
-    with Console(quiet=True) as console:
+    with Console(quiet=True) as console, FileLock(f"{demo_folder}.lock"):
         opened = {
             kind: scripts["demo"].open_store(kind, *loaded, demo_folder, console)
             for kind in ("manual", "chronicle")
