@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import inspect
 import io
 import re
 from pathlib import Path
@@ -135,3 +136,14 @@ def test_the_guides_call_by_curl_works(url):
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
     assert "event: complete" in done.stdout
     assert '"manual"' in done.stdout
+
+
+def test_a_page_without_requests_rests(library):
+    from knn_logits_app.server import prepare
+
+    page, server = prepare([library])
+    server.visitors.close()
+    waiting = inspect.getsource(type(page._queue).start_processing)
+    assert "asyncio.sleep(self.sleep_when_free)" in waiting
+    # gradio's own pause of 0.001 takes 7% of a core.
+    assert page._queue.sleep_when_free == 0.02

@@ -5,6 +5,7 @@ import pytest
 from conftest import TEXTS
 
 from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
+from knn_logits.building import costs
 from knn_logits.building.costs import calibration_seconds, index_seconds, recall_seconds
 from knn_logits.building.estimate import Estimate, estimate_build
 from knn_logits.building.sizes import index_bytes
@@ -69,6 +70,15 @@ def test_the_size_of_an_index_is_known_before_it_is_made(factory):
     arrays = plain.to_arrays(index) if plain.has_plain_form(index.raw) else {}
     size = sum(array.nbytes for array in arrays.values())
     assert index_bytes(IndexConfig(factory), 600, 32, "l2") == pytest.approx(size, rel=0.03)
+
+
+def test_a_search_of_all_keys_is_timed_once_for_all_kinds_of_index(monkeypatch):
+    times = iter([0.5])
+    monkeypatch.setattr(costs, "fastest", lambda work: next(times))
+    costs._exact_seconds.cache_clear()
+    found = {recall_seconds(999, 24, "l2", kind) for kind in ("IVF8,SQ8", "IVF8,PQ8")}
+    assert found == {1.2 * 0.5}
+    costs._exact_seconds.cache_clear()
 
 
 def test_nothing_is_expected_of_steps_that_are_left_out():
