@@ -12,7 +12,7 @@ from knn_logits.datastore.files import write_array
 from knn_logits.datastore.job import begin
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, DatastoreError
-from knn_logits.index.faiss_backend import assign, train_centroids
+from knn_logits.index.kmeans import assign, train_centroids
 from knn_logits.opening import training_sample
 from knn_logits.progress import Progress, no_progress
 

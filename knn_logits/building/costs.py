@@ -139,7 +139,7 @@ def index_seconds(
 
 def _assignment_seconds(lists: int, dim: int, threads: int | None) -> float:
     """Seconds to find a vector's nearest centroid."""
-    from knn_logits.index.faiss_backend import assign
+    from knn_logits.index.kmeans import assign
 
     chance = np.random.default_rng(0)
     held = max(1, min(lists, _CENTROIDS // (4 * dim)))

@@ -34,6 +34,9 @@ _CANDIDATES_PER_K = 4
 _LARGEST_RANGE = 1 << 24
 # FAISS finds at most so many neighbors on a GPU.
 _MOST_ON_GPU = 2048
+# An index such as "IVF64,PQ16x4fs,RFlat" compares so many times k of its neighbors a second time.
+# FAISS's own default of 1 would find no other neighbors than the index without that part.
+_REFINED_PER_K = 2
 
 
 def faiss_module() -> Any:
@@ -74,6 +77,8 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
             f"FAISS cannot make the index {factory!r} for keys of {dim} numbers ({reason}); "
             "try 'auto', 'exact' or 'IVF1024,SQ8'"
         ) from error
+    if _is_refined(index):
+        faiss.downcast_index(index).k_factor = _REFINED_PER_K
     ivf = inverted_file(index)
     if ivf is not None:
         ivf.cp.seed = 1234
@@ -88,12 +93,18 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
     return index
 
 
+def _is_refined(index: Any) -> bool:
+    """Whether the index compares its neighbors a second time, by better codes."""
+    faiss = faiss_module()
+    return isinstance(faiss.downcast_index(index), faiss.IndexRefine)
+
+
 def inverted_file(index: Any) -> Any:
     """Returns the inverted file of an index; None if it has none."""
     faiss = faiss_module()
     inner = faiss.downcast_index(index)
-    while isinstance(inner, faiss.IndexPreTransform):
-        inner = faiss.downcast_index(inner.index)
+    while isinstance(inner, (faiss.IndexPreTransform, faiss.IndexRefine)):
+        inner = faiss.downcast_index(inner.base_index if _is_refined(inner) else inner.index)
     return inner if isinstance(inner, faiss.IndexIVF) else None
 
 
@@ -139,7 +150,7 @@ class FaissIndex:
             getattr(self._faiss, name)
             for name in ("IndexIVFFlat", "IndexIVFScalarQuantizer", "IndexIVFPQ")
         )
-        self._can_range = type(self._ivf) in ranged
+        self._can_range = type(self._ivf) in ranged and not _is_refined(index)
         self._filled = max(1, int(np.count_nonzero(self.list_sizes()))) if self._ivf else 1
         # The ids of the vectors, if FAISS has numbered the remaining ones again.
         self._ids: Array | None = None
@@ -179,7 +190,7 @@ class FaissIndex:
 
     def add(self, keys: Array) -> None:
         """Adds keys after the present ones, float32 [rows, dim]."""
-        self._index.add(_prepared(keys, self.metric))
+        self._index.add(prepared(keys, self.metric))
         self.size = int(self._index.ntotal)
 
     def reconstruct(self, ids: Array) -> Tensor:
@@ -330,9 +341,9 @@ def build_faiss(
     index = make_empty(factory, dim, metric)
     with openmp_threads(threads):
         try:
-            index.train(_prepared(sample, metric))
+            index.train(prepared(sample, metric))
             for batch in batches:
-                index.add(_prepared(batch, metric))
+                index.add(prepared(batch, metric))
         except RuntimeError as error:
             reason = faiss_reason(error)
             raise ConfigError(
@@ -342,44 +353,8 @@ def build_faiss(
     return FaissIndex(index, metric, threads=threads)
 
 
-def train_centroids(
-    keys: Array, clusters: int, *, normal: bool, seed: int, threads: int | None = None
-) -> Array:
-    """Finds centroids by k-means.
-
-    Args:
-        keys: float32 [rows, dim], the keys to learn from.
-        clusters: Number of clusters.
-        normal: Whether only the direction of a key matters.
-        seed: Seed of the first centroids.
-        threads: OpenMP threads; None leaves the choice to FAISS.
-
-    Returns:
-        float32 [clusters, dim].
-    """
-    faiss = faiss_module()
-    keys = _prepared(keys, "cosine" if normal else "l2")
-    with openmp_threads(threads):
-        kmeans = faiss.Kmeans(
-            keys.shape[1], clusters, niter=20, seed=seed + 1, min_points_per_centroid=1
-        )
-        kmeans.train(keys)
-    centroids: Array = kmeans.centroids
-    return centroids
-
-
-def assign(centroids: Array, keys: Array, *, normal: bool, threads: int | None = None) -> Array:
-    """Finds the nearest centroid of each key, int64 [rows]."""
-    faiss = faiss_module()
-    index = faiss.IndexFlatL2(centroids.shape[1])
-    index.add(np.ascontiguousarray(centroids))
-    with openmp_threads(threads):
-        _, found = index.search(_prepared(keys, "cosine" if normal else "l2"), 1)
-    labels: Array = found[:, 0]
-    return labels
-
-
-def _prepared(vectors: Array, metric: Metric) -> Array:
+def prepared(vectors: Array, metric: Metric) -> Array:
+    """Returns vectors as FAISS takes them: float32, and of length 1 for the metric "cosine"."""
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if metric != "cosine":
         return vectors

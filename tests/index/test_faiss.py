@@ -70,6 +70,28 @@ def test_flat_finds_what_the_exact_search_finds(metric, rows, k):
 
 
 @pytest.mark.parametrize("metric", METRICS)
+def test_a_second_comparison_has_lists_to_visit_and_more_neighbors_to_compare(metric):
+    plain, refined = (build(f"IVF16,PQ4x4{part}", metric) for part in ("", ",RFlat"))
+    queries = vectors(9, seed=1)
+    assert refined.nprobe == 1
+    plain.nprobe = refined.nprobe = 16
+    _, rough = plain.search(queries, 40)
+    distances, ids = refined.search(queries, 20)
+    exact = ExactIndex(vectors(600), metric)
+    every, order = exact.search(queries, 600)
+    for row in range(len(queries)):
+        distance_of = dict(zip(order[row].tolist(), every[row].tolist(), strict=True))
+        # Twice as many by their codes, and of those the nearest by the keys themselves.
+        candidates = rough[row].tolist()
+        best = sorted(candidates, key=distance_of.get, reverse=metric != "l2")[:20]
+        assert set(ids[row].tolist()) == set(best)
+        own = [distance_of[one] for one in ids[row].tolist()]
+        assert distances[row].tolist() == pytest.approx(own, rel=1e-4, abs=1e-4)
+    # A large k visits few keys for each neighbor, which other kinds answer by a range search.
+    assert refined.search(queries, 300)[1].shape == (9, 300)
+
+
+@pytest.mark.parametrize("metric", METRICS)
 def test_all_lists_visited_find_what_the_exact_search_finds(metric):
     index, queries = build("IVF16,Flat", metric), vectors(9, seed=1)
     index.nprobe = 16

@@ -1,0 +1,264 @@
+"""Perplexity against the bytes of an entry, for compressed indexes and for keys on demand.
+
+python benchmarks/compression.py MODEL STORE CORPUS TEXT [--texts 16] [--tokens 1024] [--nprobe 16]
+
+Each kind of index is built over a copy of STORE, whose documents are the first of CORPUS. All visit
+the same number of lists, so that only the codes differ. Recall is that of states of TEXT, which the
+datastore does not hold. Perplexity is measured under the settings for scoring that STORE has, and
+under settings that are chosen on half of the texts and measured on the other half. Times are those
+of a batch of eight, in turn with the exact search.
+"""
+
+import argparse
+import itertools
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from common import RESULTS, alternate, load, record
+
+import knn_logits
+from knn_logits.index.choice import choose_lists
+from knn_logits.opening import open_index
+
+NAMES = {
+    "exact": "exact",
+    "IVF{lists},Flat": "lists",
+    "IVF{lists},SQ8": "SQ8",
+    "IVF{lists},SQ4": "SQ4",
+    "PCA{half},IVF{lists},SQ8": "PCA, SQ8",
+    "IVF{lists},PQ64": "PQ64",
+    "OPQ64,IVF{lists},PQ64": "OPQ64",
+    "IVF{lists},PQ32": "PQ32",
+    "IVF{lists},RaBitQ": "RaBitQ",
+    "IVF{lists},PQ64x4fs": "fast scan",
+    "IVF{lists},PQ64x4fs,Refine(SQ8)": "fast scan, refined by SQ8",
+}
+QUERIES = 1024
+
+
+def texts_of(text, tokenizer, number, tokens):
+    """The beginnings of some documents, evenly spread over a file."""
+    every = list(knn_logits.read_corpus([text]))
+    some = every[:: max(1, len(every) // number)][:number]
+    ids = [tokenizer(one.text, verbose=False)["input_ids"][:tokens] for one in some]
+    return [
+        knn_logits.Document(tokenizer.decode(cut), one.id)
+        for cut, one in zip(ids, some, strict=True)
+    ]
+
+
+def states_of(model, tokenizer, memory, texts):
+    """States of texts at the key's place, float32 [QUERIES, dim]; each text's first window."""
+    from knn_logits.capture.forward import key_states_and_logits
+
+    window = memory.stores[0].manifest.windows.window
+    found = []
+    for text in texts:
+        ids = tokenizer(text.text, return_tensors="pt", verbose=False)["input_ids"][:, :window]
+        with torch.no_grad():
+            states, _ = key_states_and_logits(
+                model, memory.location, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            )
+        found.append(states[0].float())
+    states = torch.cat(found)
+    return states[torch.linspace(0, len(states) - 1, QUERIES).long()]
+
+
+def recall(index, queries, truth, k):
+    """The share of the k true neighbors of each query that an index finds."""
+    found = [
+        len(set(row) & set(true)) / k
+        for batch, near in zip(queries.split(64), truth[:, :k].split(64), strict=True)
+        for row, true in zip(index.search(batch, k)[1].tolist(), near.tolist(), strict=True)
+    ]
+    return statistics.fmean(found)
+
+
+def compare_times(index, exact, queries, k, rounds):
+    """Milliseconds a query of an index and of the exact search, each round with other queries."""
+    batches = itertools.cycle(queries.split(8))
+    own, other = alternate(
+        lambda: index.search(next(batches), k), lambda: exact.search(next(batches), k), rounds
+    )
+    of_one = [1e3 * statistics.median(one) / 8 for one in (own, other)]
+    ratio = statistics.median(a / b for a, b in zip(own, other, strict=True))
+    return {"milliseconds": of_one[0], "exact_milliseconds": of_one[1], "ratio": ratio}
+
+
+def perplexities(model, tokenizer, memory, texts):
+    """Perplexity under the datastore's settings for scoring, and under fitted ones."""
+    started = time.process_time()
+    found = knn_logits.evaluate(model, tokenizer, memory, texts, samples=0, allow_overlap=True)
+    seconds = time.process_time() - started
+    fitted = knn_logits.tune(model, tokenizer, memory, texts, samples=0, allow_overlap=True)
+    return {
+        "tokens": found.total.tokens,
+        "lm": found.total.perplexity.lm,
+        "perplexity": found.total.perplexity.interpolated,
+        "cpu_milliseconds_a_token": 1e3 * seconds / found.total.tokens,
+        "fitted": {
+            "perplexity": found_on_other_half(fitted),
+            "k": fitted.k,
+            "lmbda": fitted.lmbda,
+            "temperature": fitted.temperature,
+        },
+    }
+
+
+def found_on_other_half(fitted):
+    return fitted.held_out.perplexity
+
+
+def in_own_process(folder):
+    """Bytes that an open index adds to a process, and the most that it ever took of it."""
+    call = [sys.executable, __file__, "", str(folder), "", "", "--memory"]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def memory_of(folder):
+    """Opens an index, asks it once, and prints what that took."""
+    import faiss  # noqa: F401 (its libraries are not the index's)
+
+    store = knn_logits.Datastore(folder)
+    torch.zeros(64, 64) @ torch.zeros(64, 64)
+    before = held("VmRSS:")
+    index = open_index(store, threads=1, native=True)
+    index.search(torch.zeros(1, store.manifest.dim), 1024)
+    print(json.dumps({"memory": held("VmRSS:") - before, "opening": held("VmHWM:") - before}))
+
+
+def held(what):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(what))
+
+
+def copy_of(store, folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    return knn_logits.Datastore(shutil.copytree(store, folder))
+
+
+def measure(args, names, model, tokenizer, texts, folder):
+    """The rows of the table: one for each kind of index."""
+    exact_store = knn_logits.build_index(copy_of(args.store, folder / "exact"), "exact")
+    memory = knn_logits.Memory(model, exact_store, threads=1)
+    queries = states_of(model, tokenizer, memory, texts)
+    exact = memory.retriever.index
+    truth = torch.cat([exact.search(some, 1024)[1] for some in queries.split(64)])
+    for factory in names:
+        started = time.process_time()
+        store = exact_store
+        if factory != "exact":
+            config = knn_logits.IndexConfig(factory, nprobe=args.nprobe, native=True)
+            store = knn_logits.build_index(copy_of(args.store, folder / "other"), config, threads=1)
+        seconds = time.process_time() - started
+        memory = knn_logits.Memory(model, store, threads=1, native_index=True)
+        index = memory.retriever.index
+        file = store.manifest.file("index") or store.manifest.file("native")
+        keys = sum(one.bytes for one in store.manifest.files if one.name.startswith("keys"))
+        entries = len(store)
+        row = {
+            "index": factory,
+            "name": names[factory],
+            "bytes_an_entry": (file.bytes if file else keys) / entries,
+            "plain": store.manifest.index.native is False,
+            "build_cpu_seconds": seconds,
+            "recall_at_64": recall(index, queries, truth, 64),
+            "recall_at_1024": recall(index, queries, truth, 1024),
+            "stored_recall": store.manifest.index.recall.value if file else 1.0,
+            "times": {k: compare_times(index, exact, queries, k, args.rounds) for k in (64, 1024)},
+        }
+        took = in_own_process(store.folder)
+        row |= {f"{name}_bytes_an_entry": value / entries for name, value in took.items()}
+        row |= perplexities(model, tokenizer, memory.asked(scoring=True), texts)
+        print(row, flush=True)
+        yield row
+
+
+def on_demand(args, model, tokenizer, texts, folder):
+    """The row of a datastore of the same documents that stores no keys."""
+    number = knn_logits.Datastore(args.store).manifest.documents
+    documents = itertools.islice(knn_logits.read_corpus([args.corpus]), number)
+    store = knn_logits.build_datastore(
+        model, tokenizer, documents, folder / "bare", store_keys=False, threads=1, overwrite=True
+    )
+    own = knn_logits.Datastore(args.store).manifest.settings
+    memory = knn_logits.Memory(
+        model, store, scoring=True, k=own.k, lmbda=own.lmbda, temperature=own.temperature
+    )
+    size = store.manifest.file("suffixes").bytes
+    row = {"index": "keys on demand", "name": "keys on demand", "entries": len(store)}
+    row |= {"bytes_an_entry": size / len(store), "plain": True}
+    row |= perplexities(model, tokenizer, memory, texts)
+    print(row, flush=True)
+    return row
+
+
+def plot(rows, path):
+    """Draws perplexity against bytes, one point for each row."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for row in rows:
+        x, y = row["bytes_an_entry"], row["perplexity"]
+        axes.plot(x, y, "o", color="#2a7f6f")
+        axes.annotate(row["name"], (x, y), xytext=(5, 4), textcoords="offset points", fontsize=8)
+    axes.set_xscale("log", base=2)
+    ticks = [8, 16, 32, 64, 128, 256, 512, 1024]
+    axes.set_xticks(ticks, [str(one) for one in ticks])
+    axes.set_xlabel("bytes an entry on disk")
+    axes.set_ylabel("perplexity of held-out text")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("store")
+    parser.add_argument("corpus")
+    parser.add_argument("text")
+    parser.add_argument("--texts", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=1024)
+    parser.add_argument("--nprobe", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--plot", action="store_true", help="only draws the recorded result again")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.memory:
+        memory_of(args.store)
+        return
+    picture = RESULTS / "compression.svg"
+    if args.plot:
+        plot(json.loads((RESULTS / "compression.json").read_text())["result"]["rows"], picture)
+        return
+    model, tokenizer = load(args.model)
+    store = knn_logits.Datastore(args.store)
+    sizes = {"lists": choose_lists(len(store)), "half": store.manifest.dim // 2}
+    names = {factory.format(**sizes): name for factory, name in NAMES.items()}
+    texts = texts_of(args.text, tokenizer, args.texts, args.tokens)
+    settings = {name: getattr(args, name) for name in vars(args) if name not in ("memory", "plot")}
+    result = {"entries": len(store), "rows": []}
+    with tempfile.TemporaryDirectory() as temporary:
+        for row in measure(args, names, model, tokenizer, texts, Path(temporary)):
+            result["rows"].append(row)
+            # What was measured is kept, also if a later row is stopped.
+            record("compression", settings, result)
+        result["rows"].append(on_demand(args, model, tokenizer, texts, Path(temporary)))
+    record("compression", settings, result)
+    plot(result["rows"], picture)
+
+
+if __name__ == "__main__":
+    main()
