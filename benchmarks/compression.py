@@ -1,6 +1,6 @@
 """Perplexity against the bytes of an entry, for compressed indexes and for keys on demand.
 
-python benchmarks/compression.py MODEL STORE CORPUS TEXT [--texts 16] [--tokens 1024] [--nprobe 16]
+python benchmarks/compression.py MODEL STORE CORPUS TEXT [--texts 8] [--tokens 1024] [--nprobe 16]
 
 Each kind of index is built over a copy of STORE, whose documents are the first of CORPUS. All visit
 the same number of lists, so that only the codes differ. Recall is that of states of TEXT, which the
@@ -29,18 +29,19 @@ from knn_logits.opening import open_index
 
 NAMES = {
     "exact": "exact",
-    "IVF{lists},Flat": "lists",
     "IVF{lists},SQ8": "SQ8",
     "IVF{lists},SQ4": "SQ4",
     "PCA{half},IVF{lists},SQ8": "PCA, SQ8",
     "IVF{lists},PQ64": "PQ64",
     "OPQ64,IVF{lists},PQ64": "OPQ64",
-    "IVF{lists},PQ32": "PQ32",
     "IVF{lists},RaBitQ": "RaBitQ",
     "IVF{lists},PQ64x4fs": "fast scan",
     "IVF{lists},PQ64x4fs,Refine(SQ8)": "fast scan, refined by SQ8",
 }
+ON_DEMAND = "keys on demand"
 QUERIES = 1024
+# Options that do not change what is measured.
+LEFT_OUT = ("memory", "plot", "only")
 
 
 def texts_of(text, tokenizer, number, tokens):
@@ -104,16 +105,12 @@ def perplexities(model, tokenizer, memory, texts):
         "perplexity": found.total.perplexity.interpolated,
         "cpu_milliseconds_a_token": 1e3 * seconds / found.total.tokens,
         "fitted": {
-            "perplexity": found_on_other_half(fitted),
+            "perplexity": fitted.held_out.perplexity,
             "k": fitted.k,
             "lmbda": fitted.lmbda,
             "temperature": fitted.temperature,
         },
     }
-
-
-def found_on_other_half(fitted):
-    return fitted.held_out.perplexity
 
 
 def in_own_process(folder):
@@ -148,7 +145,7 @@ def copy_of(store, folder):
 
 
 def measure(args, names, model, tokenizer, texts, folder):
-    """The rows of the table: one for each kind of index."""
+    """Yields the rows of the table: one for each kind of index."""
     exact_store = knn_logits.build_index(copy_of(args.store, folder / "exact"), "exact")
     memory = knn_logits.Memory(model, exact_store, threads=1)
     queries = states_of(model, tokenizer, memory, texts)
@@ -170,7 +167,7 @@ def measure(args, names, model, tokenizer, texts, folder):
             "index": factory,
             "name": names[factory],
             "bytes_an_entry": (file.bytes if file else keys) / entries,
-            "plain": store.manifest.index.native is False,
+            "plain_arrays": not store.manifest.index.native,
             "build_cpu_seconds": seconds,
             "recall_at_64": recall(index, queries, truth, 64),
             "recall_at_1024": recall(index, queries, truth, 1024),
@@ -180,12 +177,11 @@ def measure(args, names, model, tokenizer, texts, folder):
         took = in_own_process(store.folder)
         row |= {f"{name}_bytes_an_entry": value / entries for name, value in took.items()}
         row |= perplexities(model, tokenizer, memory.asked(scoring=True), texts)
-        print(row, flush=True)
         yield row
 
 
 def on_demand(args, model, tokenizer, texts, folder):
-    """The row of a datastore of the same documents that stores no keys."""
+    """Yields the row of a datastore of the same documents that stores no keys."""
     number = knn_logits.Datastore(args.store).manifest.documents
     documents = itertools.islice(knn_logits.read_corpus([args.corpus]), number)
     store = knn_logits.build_datastore(
@@ -196,11 +192,14 @@ def on_demand(args, model, tokenizer, texts, folder):
         model, store, scoring=True, k=own.k, lmbda=own.lmbda, temperature=own.temperature
     )
     size = store.manifest.file("suffixes").bytes
-    row = {"index": "keys on demand", "name": "keys on demand", "entries": len(store)}
-    row |= {"bytes_an_entry": size / len(store), "plain": True}
+    row = {"index": None, "name": ON_DEMAND}
+    row |= {"bytes_an_entry": size / len(store), "plain_arrays": True}
     row |= perplexities(model, tokenizer, memory, texts)
-    print(row, flush=True)
-    return row
+    started = time.process_time()
+    again = knn_logits.evaluate(model, tokenizer, memory, texts, samples=0, allow_overlap=True)
+    seconds = time.process_time() - started
+    row["cpu_milliseconds_a_token_again"] = 1e3 * seconds / again.total.tokens
+    yield row
 
 
 def plot(rows, path):
@@ -228,10 +227,11 @@ def main():
     parser.add_argument("store")
     parser.add_argument("corpus")
     parser.add_argument("text")
-    parser.add_argument("--texts", type=int, default=16)
+    parser.add_argument("--texts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--nprobe", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--only", nargs="+", help="measures these rows again, and keeps the others")
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--plot", action="store_true", help="only draws the recorded result again")
     args = parser.parse_args()
@@ -248,16 +248,21 @@ def main():
     sizes = {"lists": choose_lists(len(store)), "half": store.manifest.dim // 2}
     names = {factory.format(**sizes): name for factory, name in NAMES.items()}
     texts = texts_of(args.text, tokenizer, args.texts, args.tokens)
-    settings = {name: getattr(args, name) for name in vars(args) if name not in ("memory", "plot")}
-    result = {"entries": len(store), "rows": []}
+    settings = {name: getattr(args, name) for name in vars(args) if name not in LEFT_OUT}
+    rows = {}
+    if args.only:
+        kept = json.loads((RESULTS / "compression.json").read_text())["result"]["rows"]
+        rows = {row["name"]: row for row in kept}
+        names = {factory: name for factory, name in names.items() if name in args.only}
     with tempfile.TemporaryDirectory() as temporary:
-        for row in measure(args, names, model, tokenizer, texts, Path(temporary)):
-            result["rows"].append(row)
+        parts = [measure(args, names, model, tokenizer, texts, Path(temporary))]
+        if not args.only or ON_DEMAND in args.only:
+            parts.append(on_demand(args, model, tokenizer, texts, Path(temporary)))
+        for row in itertools.chain.from_iterable(parts):
+            rows[row["name"]] = row
             # What was measured is kept, also if a later row is stopped.
-            record("compression", settings, result)
-        result["rows"].append(on_demand(args, model, tokenizer, texts, Path(temporary)))
-    record("compression", settings, result)
-    plot(result["rows"], picture)
+            record("compression", settings, {"entries": len(store), "rows": list(rows.values())})
+    plot(rows.values(), picture)
 
 
 if __name__ == "__main__":
