@@ -114,7 +114,7 @@ def perplexities(model, tokenizer, memory, texts):
 
 
 def in_own_process(folder):
-    """Bytes that an open index adds to a process, and the most that it ever took of it."""
+    """Bytes that an open index adds to a process."""
     call = [sys.executable, __file__, "", str(folder), "", "", "--memory"]
     done = subprocess.run(call, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -128,15 +128,16 @@ def memory_of(folder):
 
     store = knn_logits.Datastore(folder)
     torch.zeros(64, 64) @ torch.zeros(64, 64)
-    before = held("VmRSS:")
+    before = held()
     index = open_index(store, threads=1, native=True)
     index.search(torch.zeros(1, store.manifest.dim), 1024)
-    print(json.dumps({"memory": held("VmRSS:") - before, "opening": held("VmHWM:") - before}))
+    print(json.dumps({"memory": held() - before}))
 
 
-def held(what):
+def held():
+    """Memory of this process that no file lends it."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(what))
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
 
 
 def copy_of(store, folder):
