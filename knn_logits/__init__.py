@@ -22,6 +22,7 @@ _HOME = {
     "remove_documents": "knn_logits.building.removing",
     "compact": "knn_logits.building.removing",
     "cluster": "knn_logits.building.clustering",
+    "merge_entries": "knn_logits.building.merging",
     "distill": "knn_logits.distillation.distilling",
     "import_datastore": "knn_logits.convert.importing",
     "push_to_hub": "knn_logits.hub.push",
@@ -110,6 +111,7 @@ __all__ = [  # noqa: RUF022
     "remove_documents",
     "compact",
     "cluster",
+    "merge_entries",
     "distill",
     "import_datastore",
     "push_to_hub",
@@ -189,6 +191,7 @@ if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate, estimate_build
     from knn_logits.building.forecast import forecast
     from knn_logits.building.indexing import build_index
+    from knn_logits.building.merging import merge_entries
     from knn_logits.building.needs import Need
     from knn_logits.building.removing import compact, remove_documents
     from knn_logits.building.suffixes import build_suffixes

@@ -75,6 +75,18 @@ def _real_number(name: str, value: object) -> float:
     raise ConfigError(f"{name} must be a finite number, not {value!r}")
 
 
+def share(name: str, value: object) -> float:
+    """Converts a share of something to Python's `float`.
+
+    Raises:
+        ConfigError: when the value is not above 0 and at most 1.
+    """
+    found = _real_number(name, value)
+    if not 0.0 < found <= 1.0:
+        raise ConfigError(f"{name} must be above 0 and at most 1, not {value!r}")
+    return found
+
+
 def _truth(name: str, value: object) -> bool:
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's
         return bool(value)
@@ -255,11 +267,7 @@ class IndexConfig:
         if self.budget is not None:
             _set(self, "budget", whole_number("budget", self.budget, 1))
         if self.target_recall is not None:
-            _set(self, "target_recall", _real_number("target_recall", self.target_recall))
-            if not 0.0 < self.target_recall <= 1.0:
-                raise ConfigError(
-                    f"target_recall must be above 0 and at most 1, not {self.target_recall!r}"
-                )
+            _set(self, "target_recall", share("target_recall", self.target_recall))
         if self.measures and self.factory != "auto":
             raise ConfigError(
                 f"a budget or a target recall chooses the kind of index, and {self.factory!r} names"

@@ -200,6 +200,33 @@ def open_index(
     return moved(index, store, device)
 
 
+def present_entries(store: Datastore) -> Array | None:
+    """The entries that the index holds, int64, ascending; None where it holds all of them."""
+    if store.merged is None:
+        return None
+    return np.setdiff1d(np.arange(len(store)), store.merged_away, assume_unique=True)
+
+
+def check_leaves_out(store: Datastore, factory: str) -> None:
+    """Refuses a kind of index that has to hold all entries of a datastore with merged entries.
+
+    Raises:
+        ConfigError: when the kind has no inverted lists, or no plain form.
+    """
+    if store.merged is None or factory == "exact":
+        return
+    from knn_logits.index.faiss_backend import inverted_file, make_empty
+    from knn_logits.index.plain import has_plain_form
+
+    empty = make_empty(factory, store.manifest.dim, store.manifest.metric)
+    if inverted_file(empty) is None or not has_plain_form(empty):
+        raise ConfigError(
+            f"entries of {store.folder} are merged, and the index {factory!r} cannot leave entries "
+            "out: take exact or one such as IVF1024,SQ8, or undo the merging with `knn-logits "
+            "merge --keep 1`"
+        )
+
+
 def hidden_entries(store: Datastore, without: Array | None) -> Array:
     """Returns the entries that no search may find, int64 [hidden], ascending."""
     if without is None or not len(without):
@@ -215,7 +242,10 @@ def whole_index(
     threads: int | None = None,
     native: bool = False,
 ) -> Index:
-    """Opens the index over all entries, including removed ones, as `open_index` does."""
+    """Opens the index over all entries, including removed ones, as `open_index` does.
+
+    Entries that others stand for are not in it.
+    """
     record, size, dim = store.manifest.index, len(store), store.manifest.dim
     metric: Metric = store.manifest.metric
     if store.manifest.on_demand is not None:
@@ -224,15 +254,25 @@ def whole_index(
             "demand: open it as Memory(model, datastore), or build it without --no-keys"
         )
     if record.factory == "exact":
-        batches = store.key_batches(_KEYS_AT_ONCE)
-        return ExactIndex.from_batches(batches, size, dim, metric, device)
+        exact = ExactIndex.from_batches(store.key_batches(_KEYS_AT_ONCE), size, dim, metric, device)
+        if len(store.merged_away):
+            exact.remove(store.merged_away)
+        return exact
     from knn_logits.index import faiss_backend, plain
 
     saved = store.index_arrays()
     if saved is not None:
         return plain.from_arrays(
-            saved, record.factory, dim, metric, size, nprobe=record.nprobe, threads=threads
+            saved,
+            record.factory,
+            dim,
+            metric,
+            size,
+            there=present_entries(store),
+            nprobe=record.nprobe,
+            threads=threads,
         )
+    check_leaves_out(store, record.factory)
     data = store.native_index() if native else None
     if data is not None:
         from knn_logits.index.native import from_bytes

@@ -148,6 +148,11 @@ class RetomatonRetriever(Retriever):
         needs_text(store.manifest, store.folder, "RetoMaton")
         super().__init__(store, config, **settings)
         self._from_index = config.pointer_distances == "index"
+        if self._from_index and store.merged is not None:
+            raise DatastoreError(
+                f"entries of {store.folder} are merged, so its index lacks vectors that pointers "
+                "lead to: leave --pointer-distances index out, or leave --retomaton out"
+            )
         if not self._from_index and store.offers_keys:
             store.fetch_keys()
         elif not self._from_index:
@@ -252,14 +257,18 @@ class RetomatonRetriever(Retriever):
     def _bonuses(self, ids: list[Array], pointers: list[Array]) -> list[Array] | None:
         """Returns each entry's bonus, [entries] for each row; None if no entry has one."""
         bonus = np.float32(math.log(self.config.pointer_weight))
+        counts = None if self._counts is None else self._counts.numpy()
         # Where all entries of a row are pointers the bonus counts as well: another datastore may
         # vote beside this one.
         if not bonus or not any(len(some) for some in pointers):
-            return None
-        return [
+            return None if counts is None else [counts[own] for own in ids]
+        found = [
             np.isin(own, some).astype(np.float32) * bonus
             for own, some in zip(ids, pointers, strict=True)
         ]
+        if counts is None:
+            return found
+        return [one + counts[own] for one, own in zip(found, ids, strict=True)]
 
     def _gathered(
         self,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.config import KNNConfig, Metric
+from knn_logits.datastore.merged import log_counts
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights
 from knn_logits.errors import DatastoreError, MismatchError
@@ -60,6 +61,8 @@ class Retriever:
             self.index.nprobe = config.nprobe  # type: ignore[attr-defined]
         self._values = store.values
         self._array: Array = self._values.numpy()
+        # Where entries are merged, the vote of each entry counts for all that it stands for.
+        self._counts = None if store.merged is None else torch.from_numpy(log_counts(store.merged))
 
     @property
     def follows_text(self) -> bool:
@@ -146,7 +149,10 @@ class Retriever:
         if self.config.refine:
             distances = self._refined(queries.to(ids.device), ids.clamp(min=0))
             distances = distances.masked_fill(ids < 0, padding_distance(self.metric))
-        return Neighbors(ids, distances, values, every_row=int(ids[:, 0].min()) >= 0)
+        bonus = None
+        if self._counts is not None:
+            bonus = self._counts[ids.clamp(min=0).cpu()].to(ids.device)
+        return Neighbors(ids, distances, values, every_row=int(ids[:, 0].min()) >= 0, bonus=bonus)
 
     def _check_length(self, queries: Tensor) -> None:
         dim = self.store.manifest.dim

@@ -29,6 +29,7 @@ PUBLIC = [
     "evaluate_translations", "explain",
     "fit_distance_gate", "fit_infini_gram", "fit_learned_gate", "forecast",
     "gate_features", "generation_settings", "import_datastore", "load_gate", "main_sources",
+    "merge_entries",
     "pair_tokenizer", "pull", "push_to_hub", "read_corpus", "remove_documents", "save_gate",
     "sync_documents", "translate", "tune", "word_sources",
 ]  # fmt: skip

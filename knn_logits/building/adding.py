@@ -272,6 +272,12 @@ def grow(
             "`knn-logits cluster`",
             folder,
         )
+    if store.merged is not None:
+        logger.warning(
+            "the entries of %s are no longer merged, since others came: merge them again with "
+            "`knn-logits merge`",
+            folder,
+        )
     contexts = text.contexts()
     if base.on_demand is None:
         write_keys(
@@ -287,7 +293,7 @@ def grow(
     manifest = job.manifest(
         base,
         # Clusters are of the old entries only.
-        without=("index", "native", "clusters", "suffixes"),
+        without=("index", "native", "clusters", "merged", "suffixes"),
         entries=contexts.entries,
         documents=text.documents,
         tokens=text.tokens,
@@ -315,6 +321,10 @@ def _extended(
     if record.factory == "exact":
         factory = chosen if record.requested == "auto" else "exact"
         config = IndexConfig(factory, seed=record.seed)
+        index, made = make_index(grown, config, threads=threads, progress=progress)
+        return index, made.model_copy(update={"requested": record.requested})
+    if store.merged is not None:
+        config = IndexConfig(record.factory, train_size=record.train_size, seed=record.seed)
         index, made = make_index(grown, config, threads=threads, progress=progress)
         return index, made.model_copy(update={"requested": record.requested})
     from knn_logits.index.faiss_backend import FaissIndex

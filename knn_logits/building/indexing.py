@@ -29,7 +29,7 @@ from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.demand import check_building, fewest_keys
-from knn_logits.opening import index_from_keys, training_sample
+from knn_logits.opening import check_leaves_out, index_from_keys, training_sample
 from knn_logits.progress import Progress, no_progress, while_running
 
 logger = logging.getLogger(__name__)
@@ -232,6 +232,7 @@ def make_index(
         factory, tried = chosen_factory(store, config, progress)
     elif factory == "auto":
         factory = choose_factory(entries, dim)
+    check_leaves_out(store, factory)
     metric = store.manifest.metric
     built = while_running(
         progress,
@@ -239,6 +240,8 @@ def make_index(
         lambda: index_seconds(config, entries, dim, metric, threads),
         lambda: index_from_keys(store, factory, config, threads=own_threads(factory, threads)),
     )
+    if len(store.merged_away):
+        built.remove(store.merged_away)
     record = IndexRecord(
         factory=factory,
         requested=config.factory,

@@ -96,6 +96,8 @@ def recall(index: Index, queries: Array, truth: Array) -> float:
 def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Array]:
     """Finds the true nearest entries of each query by reading through all keys.
 
+    Entries that others stand for are left out.
+
     Args:
         store: A datastore with keys.
         queries: float32 [rows, dim].
@@ -112,7 +114,12 @@ def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Ar
     best_ids = torch.empty(len(queries), 0, dtype=torch.int64)
     first = 0
     for batch in store.key_batches(_KEYS_AT_ONCE):
-        found, ids = ExactIndex(torch.from_numpy(batch), metric).search(asked, k)
+        exact = ExactIndex(torch.from_numpy(batch), metric)
+        gone = store.merged_away
+        gone = gone[(gone >= first) & (gone < first + len(batch))]
+        if len(gone):
+            exact.remove(gone - first)
+        found, ids = exact.search(asked, k)
         best, best_ids = torch.cat([best, found], -1), torch.cat([best_ids, ids + first], -1)
         best, order = torch.topk(best, min(k, best.shape[1]), dim=-1, largest=largest)
         best_ids = best_ids.gather(-1, order)

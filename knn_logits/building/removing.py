@@ -27,7 +27,7 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter
 from knn_logits.errors import CorpusError, DatastoreError, StorageError
 from knn_logits.index.base import Index
-from knn_logits.opening import check_factory
+from knn_logits.opening import check_factory, present_entries
 from knn_logits.progress import Progress, no_progress
 
 _ROWS_AT_ONCE = 65_536
@@ -149,6 +149,12 @@ def compact(
         if store.clusters is not None:
             write_array(job.path("clusters"), np.asarray(store.clusters)[entries])
             job.note(job.path("clusters"))
+        if store.merged is not None:
+            numbers = np.cumsum(entries) - 1
+            write_array(
+                job.path("merged"), numbers[np.asarray(store.merged)[entries]].astype(np.int32)
+            )
+            job.note(job.path("merged"))
         manifest = job.manifest(
             old,
             without=set(layout.KINDS) - {"gate"},
@@ -259,6 +265,7 @@ def _compacted(
         manifest.metric,
         len(store),
         kept=entries,
+        there=present_entries(store),
         threads=threads,
     )
     nprobes = (record.nprobe,) if record.nprobe else (1,)

@@ -22,6 +22,7 @@ from knn_logits.cli import (
     import_,
     index,
     info,
+    merge,
     pull,
     push,
     remove,
@@ -49,6 +50,7 @@ app.command("remove")(remove.remove)
 app.command("compact")(remove.compact)
 app.command("index")(index.index)
 app.command("cluster")(cluster.cluster)
+app.command("merge")(merge.merge)
 app.command("verify")(verify.verify)
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)

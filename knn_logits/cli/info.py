@@ -88,6 +88,7 @@ def info(
         ("windows", f"{windows.window} tokens, stride {windows.stride}{joined}"),
         ("pairs", manifest.pairs),
         ("index", f"{manifest.index.factory}{probes}{found}"),
+        ("merged", _merged(datastore)),
         ("suffixes", _suffixes(manifest)),
         (
             "settings",
@@ -101,6 +102,14 @@ def info(
     ):
         if value is not None:
             say(f"{name:10} {one_line(str(value))}")
+
+
+def _merged(datastore: Datastore) -> str | None:
+    """What was merged; None where nothing was."""
+    away = len(datastore.merged_away)
+    if not away:
+        return None
+    return f"{away:,} entries are not in the index, since another one stands for each"
 
 
 def listing(datastore: Datastore, search: str | None = None) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from knn_logits.datastore.documents import (
 from knn_logits.datastore.hub_client import hub_name
 from knn_logits.datastore.learned import read_rows
 from knn_logits.datastore.manifest import Manifest, read_manifest
+from knn_logits.datastore.merged import away, document_of_entries
 from knn_logits.datastore.passages import Passage, passage_around
 from knn_logits.datastore.reading import OpenArrays, hub_repo_of, map_array, read_arrays
 from knn_logits.datastore.records import FileRecord
@@ -99,6 +100,10 @@ class Datastore:
         clusters = manifest.file("clusters")
         self._clusters = (
             map_array(self._path("clusters"), "int32", (manifest.entries,)) if clusters else None
+        )
+        merged = manifest.file("merged")
+        self._merged = (
+            map_array(self._path("merged"), "int32", (manifest.entries,)) if merged else None
         )
         suffixes = manifest.file("suffixes")
         self._suffixes = (
@@ -255,8 +260,7 @@ class Datastore:
     @cached_property
     def goes_on(self) -> Array:
         """Whether the next entry follows in the same document, bool [entries]."""
-        document = np.repeat(np.arange(len(self.documents)), self.documents.length)
-        document = np.delete(document, self.contexts.first)
+        document = document_of_entries(self.documents.length, self.contexts)
         on = np.zeros(len(self), dtype=bool)
         on[:-1] = document[1:] == document[:-1]
         return on
@@ -265,6 +269,16 @@ class Datastore:
     def clusters(self) -> Array | None:
         """The cluster of each entry, int32 [entries]; None if there are no clusters."""
         return self._clusters
+
+    @property
+    def merged(self) -> Array | None:
+        """The entry that stands for each entry, int32 [entries]; None if none were merged."""
+        return self._merged
+
+    @cached_property
+    def merged_away(self) -> Array:
+        """The entries that another one stands for, int64 [merged], ascending."""
+        return np.empty(0, np.int64) if self._merged is None else away(self._merged)
 
     @property
     def suffixes(self) -> Array | None:

@@ -18,9 +18,10 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.datastore import layout, stamps
-from knn_logits.datastore.documents import Contexts, read_documents
+from knn_logits.datastore.documents import Contexts, Documents, read_documents
 from knn_logits.datastore.learned import read_rows
 from knn_logits.datastore.manifest import Manifest
+from knn_logits.datastore.merged import document_of_entries, problem_of
 from knn_logits.datastore.reading import (
     HASH_CHUNK,
     array_facts,
@@ -41,6 +42,8 @@ _THREADS = 4
 # The most bytes of a file that is read into memory as a whole.
 _LARGEST = {"checks": 64 << 20, "gate": 1 << 20}
 _LONGEST_CANARY = 4096
+# Files with one number for each entry.
+_OF_ENTRIES: tuple[layout.Kind, ...] = ("clusters", "merged")
 _ADVICE = "get the datastore again, or build it again"
 
 
@@ -161,7 +164,7 @@ def _content_problem(
     path: Path, record: FileRecord, manifest: Manifest, on_bytes: Callable[[int], None]
 ) -> str | None:
     kind, offset, look = layout.kind_of(record.name), 0, None
-    if kind in ("tokens", "keys", "clusters", "suffixes"):
+    if kind in ("tokens", "keys", "clusters", "merged", "suffixes"):
         expected = {"keys": manifest.dtype, "suffixes": "uint32"}.get(kind, "int32")
         try:
             dtype, shape, offset = array_facts(path)
@@ -173,7 +176,7 @@ def _content_problem(
                 f"{record.shape} of {expected}; {_ADVICE}"
             )
         limit = manifest.model.vocabulary or 1 << 31
-        limit = manifest.entries if kind == "clusters" else limit
+        limit = manifest.entries if kind in ("clusters", "merged") else limit
         # Each number of a suffix index is looked at with the tokens.
         look = None if kind == "suffixes" else _below(limit)
         look = _finite(dtype) if kind == "keys" else look
@@ -233,6 +236,24 @@ def _below(limit: int) -> Callable[[Any], str | None]:
     return look
 
 
+def _check_merged(
+    folder: Path, manifest: Manifest, documents: Documents, contexts: Contexts
+) -> None:
+    """Checks whether entries stand for entries of their own token and document only."""
+    merged, text = manifest.file("merged"), manifest.file("tokens")
+    if merged is None or text is None:
+        return
+    into = map_array(folder / merged.name, "int32", (manifest.entries,))
+    tokens = map_array(folder / text.name, "int32", (manifest.tokens,))
+    values = np.delete(np.asarray(tokens), contexts.first)
+    problem = problem_of(into, values, document_of_entries(documents.length, contexts))
+    if problem is not None:
+        raise DamagedError(
+            f"{folder / merged.name} is wrong, since {problem}; merge again with `knn-logits merge "
+            f"{folder}`, or get it again"
+        )
+
+
 def _check_together(folder: Path, manifest: Manifest) -> None:
     """Checks whether the files fit one another."""
     record = manifest.file("documents")
@@ -250,12 +271,14 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
             f"the text of {folder} has {contexts.entries} entries and there are {keys} keys, but "
             f"the manifest says {manifest.entries}; {_ADVICE}"
         )
-    clusters = manifest.file("clusters")
-    if clusters is not None and clusters.shape != (manifest.entries,):
-        raise DamagedError(
-            f"{folder / clusters.name} has the shape {clusters.shape}, not one number for each "
-            f"entry; {_ADVICE}"
-        )
+    for kind in _OF_ENTRIES:
+        numbers = manifest.file(kind)
+        if numbers is not None and numbers.shape != (manifest.entries,):
+            raise DamagedError(
+                f"{folder / numbers.name} has the shape {numbers.shape}, not one number for each "
+                f"entry; {_ADVICE}"
+            )
+    _check_merged(folder, manifest, documents, contexts)
     suffixes, text = manifest.file("suffixes"), manifest.file("tokens")
     if suffixes is not None and text is not None:
         tokens = map_array(folder / text.name, "int32", (manifest.tokens,))

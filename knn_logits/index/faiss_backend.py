@@ -132,10 +132,17 @@ class FaissIndex:
         metric: How keys are compared. "cosine" is the inner product of normalised vectors.
         nprobe: Inverted lists visited for each query, if the index has inverted lists.
         threads: OpenMP threads. None takes one for small batches, and otherwise FAISS's choice.
+        gaps: Whether the ids of the vectors have gaps, as after `remove`.
     """
 
     def __init__(
-        self, index: Any, metric: Metric, *, nprobe: int | None = None, threads: int | None = None
+        self,
+        index: Any,
+        metric: Metric,
+        *,
+        nprobe: int | None = None,
+        threads: int | None = None,
+        gaps: bool = False,
     ) -> None:
         self.metric: Metric = metric
         self.dim = int(index.d)
@@ -159,6 +166,7 @@ class FaissIndex:
         self._removed = False
         # The index on the processor that an index on a GPU is a copy of.
         self._home: FaissIndex | None = None
+        self._removed = gaps
         if nprobe is not None:
             self.nprobe = nprobe
 

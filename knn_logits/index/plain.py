@@ -103,6 +103,7 @@ def from_arrays(
     size: int,
     *,
     kept: Array | None = None,
+    there: Array | None = None,
     nprobe: int | None = None,
     threads: int | None = None,
 ) -> FaissIndex:
@@ -118,6 +119,8 @@ def from_arrays(
         size: Number of keys in the arrays.
         kept: bool [size], the keys that the index is to hold, which are numbered anew; None for
             all keys.
+        there: int64 [present], the keys that the arrays hold, ascending, where an inverted file
+            does not hold all; None where it does.
         nprobe: Inverted lists visited for each query.
         threads: OpenMP threads for searches.
 
@@ -125,14 +128,14 @@ def from_arrays(
         DamagedError: when the arrays do not belong to such an index.
     """
     try:
-        index = _assemble(arrays, factory, dim, metric, size, kept)
+        index = _assemble(arrays, factory, dim, metric, size, kept, there)
     except (KeyError, ValueError, RuntimeError, AssertionError, MemoryError) as error:
         reason = faiss_reason(error)
         raise DamagedError(
             f"the index file does not hold {factory[:100]!r} over {size} keys ({reason}); make it "
             "again with `knn-logits index`"
         ) from error
-    return FaissIndex(index, metric, nprobe=nprobe, threads=threads)
+    return FaissIndex(index, metric, nprobe=nprobe, threads=threads, gaps=there is not None)
 
 
 def _expect(holds: bool, what: str) -> None:
@@ -147,6 +150,7 @@ def _assemble(
     metric: Metric,
     size: int,
     kept: Array | None,
+    there: Array | None,
 ) -> Any:
     # Keys may have been removed since, so there may be fewer keys than lists.
     lists = arrays["centroids"].nbytes // 4 if "IVF" in factory else 0
@@ -158,9 +162,10 @@ def _assemble(
     for number, transform in enumerate(transforms):
         _fill_transform(transform, arrays, f"transform.{number}")
     if isinstance(inner, faiss_module().IndexFlat):
+        _expect(there is None, "only some of the keys, without inverted lists")
         count = _fill_flat(inner, arrays, size, kept)
     else:
-        count = _fill_inverted_file(inner, arrays, size, kept)
+        count = _fill_inverted_file(inner, arrays, size, kept, there)
     inner.ntotal = index.ntotal = count
     inner.is_trained = index.is_trained = True
     return index
@@ -203,7 +208,11 @@ def _fill_flat(inner: Any, arrays: Mapping[str, Array], size: int, kept: Array |
 
 
 def _fill_inverted_file(
-    inner: Any, arrays: Mapping[str, Array], size: int, kept: Array | None
+    inner: Any,
+    arrays: Mapping[str, Array],
+    size: int,
+    kept: Array | None,
+    there: Array | None,
 ) -> int:
     faiss = faiss_module()
     copy = faiss.copy_array_to_vector
@@ -224,7 +233,7 @@ def _fill_inverted_file(
             # A precomputed table makes searches faster. 0 lets FAISS decide; -1 leaves it out.
             inner.use_precomputed_table = 0 if table <= max(_LARGEST_TABLE, own) else -1
             inner.precompute_table()
-    sizes, ids, codes = _checked_lists(inner, arrays, size)
+    sizes, ids, codes = _checked_lists(inner, arrays, size, there)
     if kept is not None:
         sizes, ids, codes = _selected(sizes, ids, codes, kept)
     first = 0
@@ -243,19 +252,21 @@ def _fill_inverted_file(
 
 
 def _checked_lists(
-    inner: Any, arrays: Mapping[str, Array], size: int
+    inner: Any, arrays: Mapping[str, Array], size: int, there: Array | None
 ) -> tuple[Array, Array, Array]:
     """Returns the size of each list, its keys and their codes. Each key must occur once."""
     sizes, ids, codes = arrays["sizes"], arrays["ids"], arrays["codes"]
-    _expect(ids.shape == (size,) and ids.dtype == np.int64, "ids")
-    _expect(codes.shape == (size, inner.code_size) and codes.dtype == np.uint8, "codes")
+    held = size if there is None else len(there)
+    _expect(ids.shape == (held,) and ids.dtype == np.int64, "ids")
+    _expect(codes.shape == (held, inner.code_size) and codes.dtype == np.uint8, "codes")
     _expect(sizes.shape == (inner.nlist,) and sizes.dtype == np.int64, "list sizes")
-    # Each number is checked, too, since a sum of large numbers can wrap around to `size`.
-    _expect(bool(((sizes >= 0) & (sizes <= size)).all()) and int(sizes.sum()) == size, "list sizes")
-    _expect(size == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size), "ids out of range")
-    there = np.zeros(size, dtype=bool)
-    there[ids] = True
-    _expect(bool(there.all()), "ids that are there twice")
+    # Each number is checked, too, since a sum of large numbers can wrap around to `held`.
+    _expect(bool(((sizes >= 0) & (sizes <= held)).all()) and int(sizes.sum()) == held, "list sizes")
+    _expect(held == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size), "ids out of range")
+    found = np.zeros(size, dtype=bool)
+    found[ids] = True
+    wanted = slice(None) if there is None else there
+    _expect(bool(found[wanted].all()), "ids that are there twice, or are those of others")
     if type(inner) is faiss_module().IndexIVFFlat:
         whole = np.ascontiguousarray(codes).reshape(-1).view(np.float32)
         _expect(_finite(whole), "codes that are not finite")

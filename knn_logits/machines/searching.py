@@ -29,7 +29,7 @@ from knn_logits.index.exact import ExactIndex
 from knn_logits.machines.connection import connect, machines
 from knn_logits.machines.merging import Found, merged, ranges
 from knn_logits.machines.parts import part_of_index
-from knn_logits.opening import Indexes, check_probe, hidden_entries
+from knn_logits.opening import Indexes, check_probe, hidden_entries, present_entries
 
 logger = logging.getLogger(__name__)
 
@@ -97,15 +97,24 @@ def _opened(store: Datastore, first: int, last: int, nprobe: int | None) -> Inde
             left -= len(parts[-1])
             if not left:
                 break
-        return ExactIndex.from_batches(parts, last - first, dim, metric)
+        exact = ExactIndex.from_batches(parts, last - first, dim, metric)
+        away = store.merged_away
+        away = away[(away >= first) & (away < last)] - first
+        if len(away):
+            exact.remove(away)
+        return exact
     from knn_logits.index import plain
 
+    there = present_entries(store)
+    if there is not None:
+        there = there[(there >= first) & (there < last)] - first
     return plain.from_arrays(
         part_of_index(store, first, last),
         record.factory,
         dim,
         metric,
         last - first,
+        there=there,
         nprobe=nprobe or record.nprobe,
     )
 

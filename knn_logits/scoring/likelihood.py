@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.config import Metric
 from knn_logits.neighbors import Neighbors
 
@@ -228,11 +229,12 @@ def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Gri
     table = torch.zeros(shape, dtype=torch.float32)
     if not neighbors.k:
         return table
-    below, votes = _sorted_votes(neighbors, metric, targets)
+    below, votes, counts = _sorted_votes(neighbors, metric, targets)
     segments = len(grid.ks)
     # The segment of the grid's ks that each column is in. Columns beyond the last do not count.
     columns = min(neighbors.k, grid.ks[-1])
     below, votes = below[:, :columns], votes[:, :columns]
+    counts = None if counts is None else counts[:, :columns]
     segment = torch.bucketize(torch.arange(columns), torch.tensor(grid.ks), right=True)
     row, column = votes.nonzero(as_tuple=True)
     flat, target = row * columns + column, row * segments + segment[column]
@@ -246,17 +248,20 @@ def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Gri
             weights.square_()
         else:
             torch.mul(below, -1.0 / temperature, out=weights).exp_()
+        counted = weights if counts is None else weights * counts
         total = torch.stack(
-            [weights[:, a:b].sum(dim=1) for a, b in zip([0, *ends], ends, strict=False)], dim=1
+            [counted[:, a:b].sum(dim=1) for a, b in zip([0, *ends], ends, strict=False)], dim=1
         )
         voted = torch.zeros(neighbors.rows * segments, dtype=torch.float32)
-        voted.index_add_(0, target, weights.view(-1)[flat])
+        voted.index_add_(0, target, counted.view(-1)[flat])
         total = total.cumsum(dim=1).clamp_(min=torch.finfo(torch.float32).tiny)
         table[:, :, number] = voted.view(-1, segments).cumsum(dim=1) / total
     return table
 
 
-def _sorted_votes(neighbors: Neighbors, metric: Metric, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _sorted_votes(
+    neighbors: Neighbors, metric: Metric, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Sorts the neighbors by distance, and tells which of them vote for the target.
 
     The vote is stored in the last bit of the distance, so that a plain sort keeps both together.
@@ -267,17 +272,29 @@ def _sorted_votes(neighbors: Neighbors, metric: Metric, targets: Tensor) -> tupl
         below: float32 [rows, k], how much farther than the nearest each neighbor is, in ascending
             order; +inf for padding.
         votes: bool [rows, k], whether the neighbor votes for the row's target.
+        counts: float32 [rows, k], how many times as much the neighbor counts; None where all count
+            the same.
     """
     distances = neighbors.distances if metric == "l2" else -neighbors.distances
     numbers = np.array(distances.numpy(), dtype=np.float32, copy=True)
     votes = ((neighbors.values == targets.unsqueeze(-1)) & neighbors.mask).numpy()
     numbers[~np.isfinite(numbers)] = np.inf
     votes &= np.isfinite(numbers)
+    if neighbors.bonus is not None:
+        order = numbers.argsort(axis=1, kind="stable")
+        numbers, votes = (np.take_along_axis(one, order, axis=1) for one in (numbers, votes))
+        counts = neighbors.bonus.gather(-1, torch.from_numpy(order)).exp()
+        return torch.from_numpy(numbers - _finite_nearest(numbers)), torch.from_numpy(votes), counts
     bits = numbers.view(np.int32)
     bits &= ~1
     bits |= votes
     numbers.sort(axis=1)
     voted = torch.from_numpy((numbers.view(np.int32) & 1).astype(bool))
-    nearest = numbers[:, :1].copy()
+    return torch.from_numpy(numbers - _finite_nearest(numbers)), voted, None
+
+
+def _finite_nearest(numbers: Array) -> Array:
+    """The first of each row's sorted distances, [rows, 1]; 0 where it is infinite."""
+    nearest: Array = numbers[:, :1].copy()
     nearest[~np.isfinite(nearest)] = 0.0
-    return torch.from_numpy(numbers - nearest), voted
+    return nearest

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 KINDS = ["build", "add", "sync", "remove", "compact", "index", "cluster", "tune", "gate"]
-KINDS += ["suffixes", "import_", "pull"]
+KINDS += ["suffixes", "import_", "pull", "merge"]
 _HUB = "import sys, loopback; print(loopback.Hub().url, flush=True); sys.stdin.read()"
 
 

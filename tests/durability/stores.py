@@ -21,6 +21,7 @@ from legacy_files import faiss_index, knn_transformers, stored_keys
 from knn_logits import Datastore, Document, IndexConfig, WindowConfig, build_datastore, build_index
 from knn_logits.building.adding import add_documents
 from knn_logits.building.clustering import cluster
+from knn_logits.building.merging import merge_entries
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.building.suffixes import build_suffixes
 from knn_logits.building.syncing import sync_documents
@@ -73,7 +74,7 @@ class Jobs:
         index: The index that is built.
     """
 
-    KINDS = ("build", "add", "sync", "compact", "index", "suffixes")
+    KINDS = ("build", "add", "sync", "compact", "index", "merge", "suffixes")
 
     def __init__(self, documents=24, shard_bytes=4096, index="IVF8,SQ8"):
         self._documents = DOCUMENTS[:documents]
@@ -124,6 +125,9 @@ class Jobs:
 
     def suffixes(self, folder):
         return build_suffixes(folder)
+
+    def merge(self, folder):
+        return merge_entries(folder, 0.9)
 
     def cluster(self, folder):
         return cluster(folder, 6)

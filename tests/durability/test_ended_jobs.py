@@ -12,6 +12,7 @@ from knn_logits.hub.pull import _copied
 from knn_logits.progress import no_progress
 
 KINDS = ["build", "add", "sync", "compact", "index", "cluster", "gate", "import_", "pull"]
+KINDS += ["merge"]
 
 
 class Jobs(stores.EveryJob):

@@ -1,12 +1,14 @@
 """An index in shards, without a cluster: merging, shards that stay away, and pieces of a build."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index
+from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index, merge_entries
 from knn_logits.building.spread import KeyWorker, Task, cut
 from knn_logits.capture.keys import compute_keys
 from knn_logits.capture.location import find_key
@@ -104,8 +106,6 @@ def canonical(distances, ids):
 @pytest.mark.parametrize("factory", ["IVF16,SQ8", "IVF16,PQ8x4", "IVF16,RaBitQ", "IVF16,Flat"])
 @pytest.mark.parametrize("shards", [2, 4])
 def test_shards_find_what_the_whole_finds(large, tmp_path, factory, shards):
-    import shutil
-
     folder = tmp_path / "store"
     shutil.copytree(large.folder, folder)
     store = build_index(folder, IndexConfig(factory, nprobe=4))
@@ -138,6 +138,22 @@ def test_an_exact_index_in_shards(store):
     vectors = index.reconstruct(np.array([0, len(store) - 1, 5]))
     torch.testing.assert_close(
         vectors.numpy(), store.keys(np.array([0, len(store) - 1, 5])).astype(np.float32)
+    )
+
+
+@pytest.mark.parametrize("factory", ["IVF16,SQ8", "exact"])
+def test_shards_of_merged_entries(large, tmp_path, factory):
+    folder = tmp_path / "store"
+    shutil.copytree(large.folder, folder)
+    store = merge_entries(build_index(folder, IndexConfig(factory, nprobe=4)), 0.9)
+    queries = torch.from_numpy(store.keys(np.arange(0, len(store), 7))).float() + 0.01
+    expected = Indexes().open(store, KNNConfig()).search(queries, 16)
+    index, _ = sharded(store, 3)
+    distances, ids = index.search(queries, 16)
+    assert not np.isin(ids.numpy(), store.merged_away).any()
+    # The exact search of each shard subtracts its own mean.
+    np.testing.assert_allclose(
+        np.sort(distances.numpy()), np.sort(expected[0].numpy()), rtol=1e-3, atol=1e-3
     )
 
 
@@ -223,8 +239,6 @@ def test_a_worker_that_computes_other_keys_is_refused(model, large):
 
 @pytest.mark.parametrize("factory", ["IVF16,SQ8", "PCA16,IVF8,SQ8", "SQ8", "Flat"])
 def test_a_part_of_an_index_is_read_in_blocks(large, tmp_path, factory, monkeypatch):
-    import shutil
-
     from knn_logits.machines import parts
 
     shutil.copytree(large.folder, tmp_path / "store")

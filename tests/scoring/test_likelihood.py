@@ -1,5 +1,6 @@
 """Thousands of settings at once against each setting on its own."""
 
+import dataclasses
 import itertools
 import math
 
@@ -48,15 +49,21 @@ def naive_p_knn(neighbors, targets, row, k, temperature, metric):
     if not len(order):
         return None
     weights = np.exp((nearness[order] - nearness.max()) / temperature)
+    if neighbors.bonus is not None:
+        weights *= neighbors.bonus[row].double().exp().numpy()[real][order]
     return weights[values[order] == int(targets[row])].sum() / weights.sum()
 
 
 settings = st.tuples(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 40))
 
 
-@given(settings, st.sampled_from(["l2", "ip"]), st.booleans())
-def test_each_setting_is_what_it_is_on_its_own(shape, metric, halving):
+@given(settings, st.sampled_from(["l2", "ip"]), st.booleans(), st.booleans())
+def test_each_setting_is_what_it_is_on_its_own(shape, metric, halving, counted):
     neighbors, targets, log_p_lm = make_neighbors(*shape, metric)
+    if counted:
+        several = np.random.default_rng(shape[0]).integers(1, 9, neighbors.ids.shape)
+        bonus = torch.from_numpy(np.log(several).astype(np.float32))
+        neighbors = dataclasses.replace(neighbors, bonus=bonus)
     temperatures = (2.5, 5.0, 10.0, 20.0, 40.0) if halving else (0.3, 7.0, 7.5)
     grid = Grid((1, 3, 16, 50), temperatures, (0.0, 0.3, 0.9))
     table = p_knn_table(neighbors, metric, targets, grid)
