@@ -25,18 +25,21 @@ from common import RESULTS, alternate, load, record
 
 import knn_logits
 from knn_logits.index.choice import choose_lists
-from knn_logits.opening import open_index
+from knn_logits.opening import Indexes
 
-NAMES = {
-    "exact": "exact",
-    "IVF{lists},SQ8": "SQ8",
-    "IVF{lists},SQ4": "SQ4",
-    "PCA{half},IVF{lists},SQ8": "PCA, SQ8",
-    "IVF{lists},PQ64": "PQ64",
-    "OPQ64,IVF{lists},PQ64": "OPQ64",
-    "IVF{lists},RaBitQ": "RaBitQ",
-    "IVF{lists},PQ64x4fs": "fast scan",
-    "IVF{lists},PQ64x4fs,Refine(SQ8)": "fast scan, refined by SQ8",
+# The name of each row, its index, and the share of the entries that stay where others are merged.
+KINDS = {
+    "exact": ("exact", 1.0),
+    "SQ8": ("IVF{lists},SQ8", 1.0),
+    "SQ8, half merged": ("IVF{lists},SQ8", 0.5),
+    "SQ4": ("IVF{lists},SQ4", 1.0),
+    "SQ4, half merged": ("IVF{lists},SQ4", 0.5),
+    "PCA, SQ8": ("PCA{half},IVF{lists},SQ8", 1.0),
+    "RaBitQ": ("IVF{lists},RaBitQ", 1.0),
+    "PQ64": ("IVF{lists},PQ64", 1.0),
+    "fast scan": ("IVF{lists},PQ64x4fs", 1.0),
+    "fast scan, refined by SQ8": ("IVF{lists},PQ64x4fs,Refine(SQ8)", 1.0),
+    "OPQ64": ("OPQ64,IVF{lists},PQ64", 1.0),
 }
 ON_DEMAND = "keys on demand"
 QUERIES = 1024
@@ -123,14 +126,16 @@ def in_own_process(folder):
 
 
 def memory_of(folder):
-    """Opens an index, asks it once, and prints what that took."""
+    """Opens an index, asks it once, and prints what it and the values take."""
     import faiss  # noqa: F401 (its libraries are not the index's)
 
     store = knn_logits.Datastore(folder)
     torch.zeros(64, 64) @ torch.zeros(64, 64)
     before = held()
-    index = open_index(store, threads=1, native=True)
-    index.search(torch.zeros(1, store.manifest.dim), 1024)
+    retriever = knn_logits.Retriever(
+        store, knn_logits.KNNConfig(), indexes=Indexes(threads=1, native=True)
+    )
+    retriever.search(torch.zeros(1, store.manifest.dim))
     print(json.dumps({"memory": held() - before}))
 
 
@@ -145,34 +150,37 @@ def copy_of(store, folder):
     return knn_logits.Datastore(shutil.copytree(store, folder))
 
 
-def measure(args, names, model, tokenizer, texts, folder):
+def measure(args, kinds, model, tokenizer, texts, folder):
     """Yields the rows of the table: one for each kind of index."""
     exact_store = knn_logits.build_index(copy_of(args.store, folder / "exact"), "exact")
     memory = knn_logits.Memory(model, exact_store, threads=1)
     queries = states_of(model, tokenizer, memory, texts)
     exact = memory.retriever.index
     truth = torch.cat([exact.search(some, 1024)[1] for some in queries.split(64)])
-    for factory in names:
+    for name, (factory, keep) in kinds.items():
         started = time.process_time()
         store = exact_store
         if factory != "exact":
             config = knn_logits.IndexConfig(factory, nprobe=args.nprobe, native=True)
             store = knn_logits.build_index(copy_of(args.store, folder / "other"), config, threads=1)
+        if keep < 1.0:
+            store = knn_logits.merge_entries(store, keep, threads=1)
         seconds = time.process_time() - started
-        memory = knn_logits.Memory(model, store, threads=1, native_index=True)
+        memory = knn_logits.Memory(model, store, threads=1, native_index=True, nprobe=args.nprobe)
         index = memory.retriever.index
-        file = store.manifest.file("index") or store.manifest.file("native")
-        keys = sum(one.bytes for one in store.manifest.files if one.name.startswith("keys"))
+        # Without an index the keys are searched.
+        searched = ("keys",) if factory == "exact" else ("index.", "merged")
+        files = [one for one in store.manifest.files if one.name.startswith(searched)]
         entries = len(store)
         row = {
             "index": factory,
-            "name": names[factory],
-            "bytes_an_entry": (file.bytes if file else keys) / entries,
+            "name": name,
+            "kept": keep,
+            "bytes_an_entry": sum(one.bytes for one in files) / entries,
             "plain_arrays": not store.manifest.index.native,
             "build_cpu_seconds": seconds,
             "recall_at_64": recall(index, queries, truth, 64),
             "recall_at_1024": recall(index, queries, truth, 1024),
-            "stored_recall": store.manifest.index.recall.value if file else 1.0,
             "times": {k: compare_times(index, exact, queries, k, args.rounds) for k in (64, 1024)},
         }
         took = in_own_process(store.folder)
@@ -247,16 +255,16 @@ def main():
     model, tokenizer = load(args.model)
     store = knn_logits.Datastore(args.store)
     sizes = {"lists": choose_lists(len(store)), "half": store.manifest.dim // 2}
-    names = {factory.format(**sizes): name for factory, name in NAMES.items()}
+    kinds = {name: (factory.format(**sizes), keep) for name, (factory, keep) in KINDS.items()}
     texts = texts_of(args.text, tokenizer, args.texts, args.tokens)
     settings = {name: getattr(args, name) for name in vars(args) if name not in LEFT_OUT}
     rows = {}
     if args.only:
         kept = json.loads((RESULTS / "compression.json").read_text())["result"]["rows"]
         rows = {row["name"]: row for row in kept}
-        names = {factory: name for factory, name in names.items() if name in args.only}
+        kinds = {name: kind for name, kind in kinds.items() if name in args.only}
     with tempfile.TemporaryDirectory() as temporary:
-        parts = [measure(args, names, model, tokenizer, texts, Path(temporary))]
+        parts = [measure(args, kinds, model, tokenizer, texts, Path(temporary))]
         if not args.only or ON_DEMAND in args.only:
             parts.append(on_demand(args, model, tokenizer, texts, Path(temporary)))
         for row in itertools.chain.from_iterable(parts):

@@ -255,8 +255,9 @@ def whole_index(
         )
     if record.factory == "exact":
         exact = ExactIndex.from_batches(store.key_batches(_KEYS_AT_ONCE), size, dim, metric, device)
-        if len(store.merged_away):
-            exact.remove(store.merged_away)
+        away = store.merged_away
+        if len(away):
+            exact.remove(away)
         return exact
     from knn_logits.index import faiss_backend, plain
 

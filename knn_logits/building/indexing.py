@@ -240,8 +240,9 @@ def make_index(
         lambda: index_seconds(config, entries, dim, metric, threads),
         lambda: index_from_keys(store, factory, config, threads=own_threads(factory, threads)),
     )
-    if len(store.merged_away):
-        built.remove(store.merged_away)
+    away = store.merged_away
+    if len(away):
+        built.remove(away)
     record = IndexRecord(
         factory=factory,
         requested=config.factory,

@@ -112,11 +112,10 @@ def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Ar
     asked = torch.from_numpy(queries)
     best = torch.empty(len(queries), 0, dtype=torch.float32)
     best_ids = torch.empty(len(queries), 0, dtype=torch.int64)
-    first = 0
+    first, away = 0, store.merged_away
     for batch in store.key_batches(_KEYS_AT_ONCE):
         exact = ExactIndex(torch.from_numpy(batch), metric)
-        gone = store.merged_away
-        gone = gone[(gone >= first) & (gone < first + len(batch))]
+        gone = away[(away >= first) & (away < first + len(batch))]
         if len(gone):
             exact.remove(gone - first)
         found, ids = exact.search(asked, k)

@@ -275,7 +275,7 @@ class Datastore:
         """The entry that stands for each entry, int32 [entries]; None if none were merged."""
         return self._merged
 
-    @cached_property
+    @property
     def merged_away(self) -> Array:
         """The entries that another one stands for, int64 [merged], ascending."""
         return np.empty(0, np.int64) if self._merged is None else away(self._merged)
