@@ -137,6 +137,7 @@ def measured_kinds(
     )
     lists, all_lists = choose_lists(len(keys)), choose_lists(len(store))
     kinds = list(zip(kinds_for(dim, lists), kinds_for(dim, all_lists), strict=True))
+    present = len(store) - len(store.merged_away)
     tried = []
     for number, (small, whole) in enumerate(kinds):
         progress("comparing indexes", number, len(kinds))
@@ -148,7 +149,7 @@ def measured_kinds(
         tried.append(
             TriedRecord(
                 factory=whole,
-                bytes=_bytes(whole, len(store), dim, metric),
+                bytes=_bytes(whole, present, dim, metric),
                 recall=round(found, 4),
                 milliseconds=round(_milliseconds(index, queries), 3),
                 seconds=round(seconds * len(store) / len(keys), 1),
