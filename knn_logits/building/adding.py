@@ -324,7 +324,9 @@ def _extended(
         index, made = make_index(grown, config, threads=threads, progress=progress)
         return index, made.model_copy(update={"requested": record.requested})
     if store.merged is not None:
-        config = IndexConfig(record.factory, train_size=record.train_size, seed=record.seed)
+        config = IndexConfig(
+            record.factory, nprobe=record.nprobe, train_size=record.train_size, seed=record.seed
+        )
         index, made = make_index(grown, config, threads=threads, progress=progress)
         return index, made.model_copy(update={"requested": record.requested})
     from knn_logits.index.faiss_backend import FaissIndex

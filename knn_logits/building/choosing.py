@@ -69,7 +69,10 @@ def check_enough(entries: int) -> None:
 
 
 def chosen_factory(
-    store: Datastore, config: IndexConfig, progress: Progress = no_progress
+    store: Datastore,
+    config: IndexConfig,
+    progress: Progress = no_progress,
+    tried: tuple[TriedRecord, ...] | None = None,
 ) -> tuple[str, tuple[TriedRecord, ...]]:
     """Chooses the kind of index for a budget, for a recall, or for both.
 
@@ -77,6 +80,7 @@ def chosen_factory(
         store: A datastore with keys.
         config: The bytes that the index may take, and the recall that it has to reach.
         progress: A callback that is told which kind is being measured.
+        tried: What was measured before; None measures it.
 
     Returns:
         The factory string, and what was measured, the smallest kind first.
@@ -84,7 +88,8 @@ def chosen_factory(
     Raises:
         ConfigError: when no kind is small enough, or finds enough. The message names the nearest.
     """
-    tried = measured_kinds(store, config.seed, progress)
+    if tried is None:
+        tried = measured_kinds(store, config.seed, progress)
     fitting = [one for one in tried if config.budget is None or one.bytes <= config.budget]
     if not fitting:
         smallest = tried[0]
@@ -104,6 +109,16 @@ def chosen_factory(
             "--target-recall, or a larger --budget"
         )
     return min(enough, key=lambda one: one.bytes).factory, tried
+
+
+def with_recall(
+    tried: Sequence[TriedRecord], factory: str, recall: float
+) -> tuple[TriedRecord, ...]:
+    """What was measured, with the recall that one kind has over all entries."""
+    return tuple(
+        one.model_copy(update={"recall": recall}) if one.factory == factory else one
+        for one in tried
+    )
 
 
 def measured_kinds(

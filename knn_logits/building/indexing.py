@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.building.choosing import check_enough, chosen_factory
+from knn_logits.building.choosing import check_enough, chosen_factory, with_recall
 from knn_logits.building.costs import index_seconds
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import measured
@@ -22,7 +22,7 @@ from knn_logits.datastore import layout, verification
 from knn_logits.datastore.files import write_arrays, write_bytes
 from knn_logits.datastore.job import Job, begin
 from knn_logits.datastore.manifest import read_manifest
-from knn_logits.datastore.records import IndexRecord
+from knn_logits.datastore.records import IndexRecord, TriedRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import equivalent_temperature
 from knn_logits.errors import ConfigError, DatastoreError
@@ -225,13 +225,38 @@ def make_index(
     Raises:
         ConfigError: when no kind of index fits the budget or finds enough.
     """
-    entries, dim = len(store), store.manifest.dim
-    factory = config.factory
+    if not config.measures:
+        factory = config.factory
+        if factory == "auto":
+            factory = choose_factory(len(store), store.manifest.dim)
+        return _made(store, config, factory, None, threads, progress)
     tried = None
-    if config.measures:
-        factory, tried = chosen_factory(store, config, progress)
-    elif factory == "auto":
-        factory = choose_factory(entries, dim)
+    while True:
+        factory, tried = chosen_factory(store, config, progress, tried)
+        built, record = _made(store, config, factory, tried, threads, progress)
+        found = 1.0 if record.recall is None else record.recall.value
+        # Among all entries a neighbor has more rivals than in the sample.
+        tried = with_recall(tried, factory, found)
+        if found >= (config.target_recall or 0.0):
+            return built, record.model_copy(update={"tried": tried})
+        logger.warning(
+            "%s finds %.1f%% of the neighbors among all entries, which is less than in the sample: "
+            "another kind is built",
+            factory,
+            100.0 * found,
+        )
+
+
+def _made(
+    store: Datastore,
+    config: IndexConfig,
+    factory: str,
+    tried: tuple[TriedRecord, ...] | None,
+    threads: int | None,
+    progress: Progress,
+) -> tuple[Index, IndexRecord]:
+    """Builds an index of one kind, chooses nprobe and measures the recall."""
+    entries, dim = len(store), store.manifest.dim
     check_leaves_out(store, factory)
     metric = store.manifest.metric
     built = while_running(

@@ -90,6 +90,7 @@ def merge_entries(
         check_leaves_out(changed, old.index.factory)
         config = IndexConfig(
             old.index.factory,
+            nprobe=old.index.nprobe,
             train_size=old.index.train_size,
             seed=old.index.seed,
             native=old.index.native,

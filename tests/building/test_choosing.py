@@ -10,7 +10,15 @@ from handmade import make_store
 
 from knn_logits import ConfigError, Datastore, IndexConfig, build_index
 from knn_logits.building import choosing
-from knn_logits.building.choosing import chosen_factory, kinds_for, measured_kinds, table
+from knn_logits.building.choosing import (
+    chosen_factory,
+    kinds_for,
+    measured_kinds,
+    table,
+    with_recall,
+)
+from knn_logits.building.indexing import make_index
+from knn_logits.building.recall import recall, sample_queries
 from knn_logits.cli.units import bytes_of
 
 DIM, ENTRIES = 16, 10_000
@@ -95,6 +103,45 @@ def test_the_index_is_built_and_the_table_kept(folder, tried, tmp_path, monkeypa
     plain = build_index(copy, IndexConfig("IVF4,SQ8"))
     assert plain.manifest.index.tried is None
     assert b"tried" not in (copy / "datastore.json").read_bytes()
+
+
+def test_a_kind_that_finds_less_among_all_entries_is_passed_over(folder, tried, tmp_path, caplog):
+    """The sample promises more of the smallest kind than it holds."""
+    copy = shutil.copytree(folder, tmp_path / "s")
+    promised = with_recall(tried, tried[0].factory, 0.999)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choosing, "measured_kinds", lambda *_: promised)
+        done = build_index(copy, IndexConfig(target_recall=0.95)).manifest.index
+    assert done.recall.value >= 0.95
+    assert done.factory != tried[0].factory
+    assert f"{tried[0].factory} finds" in caplog.text
+    kept = {one.factory: one.recall for one in done.tried}
+    assert kept[tried[0].factory] < 0.95
+    assert kept[done.factory] == done.recall.value
+    nothing = tuple(one.model_copy(update={"recall": 0.5}) for one in tried[1:])
+    before = (copy / "datastore.json").read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choosing, "measured_kinds", lambda *_: (promised[0], *nothing))
+        with pytest.raises(ConfigError, match=r"finds 95\.0% of the neighbors; the best"):
+            build_index(copy, IndexConfig(target_recall=0.95))
+    assert (copy / "datastore.json").read_bytes() == before
+
+
+def test_lists_that_bring_nothing_are_not_visited(folder):
+    """Codes of few bits never find 90%, and then 128 lists find no more than some do."""
+    store = Datastore(folder)
+    factory = "IVF128,PQ2x4"
+    index, record = make_index(store, IndexConfig(factory))
+    assert record.recall.value < 0.9
+    queries, truth = sample_queries(store, 0)
+    found = {}
+    for nprobe in (1, 2, 4, 8, 16, 32, 64, 128):
+        index.nprobe = nprobe
+        found[nprobe] = recall(index, queries, truth)
+    best = max(found.values())
+    assert found[record.nprobe] >= best - 0.005
+    assert all(value < best - 0.005 for nprobe, value in found.items() if nprobe < record.nprobe)
+    assert record.nprobe < 128
 
 
 @pytest.mark.parametrize(
