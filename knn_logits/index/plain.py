@@ -19,8 +19,6 @@ from knn_logits.index.faiss_backend import FaissIndex, faiss_module, faiss_reaso
 
 # The arrays that grow with the number of keys. An index learns the other arrays from the keys.
 _OF_KEYS = ("codes", "ids", "sizes")
-# The most bytes of a product quantiser's tables for all lists together: 128 MB.
-_LARGEST_TABLE = 128 << 20
 
 
 def _parts(index: Any) -> tuple[list[Any], Any]:
@@ -227,12 +225,6 @@ def _fill_inverted_file(
         copy(_learnt(arrays, "trained", like.trained.size()), inner.sq.trained)
     if isinstance(inner, faiss.IndexIVFPQ):
         copy(_learnt(arrays, "codebooks", inner.d * inner.pq.ksub), inner.pq.centroids)
-        if inner.metric_type == faiss.METRIC_L2 and inner.by_residual:
-            table = inner.nlist * inner.pq.M * inner.pq.ksub * 4
-            own = sum(one.nbytes for one in arrays.values())
-            # A precomputed table makes searches faster. 0 lets FAISS decide; -1 leaves it out.
-            inner.use_precomputed_table = 0 if table <= max(_LARGEST_TABLE, own) else -1
-            inner.precompute_table()
     sizes, ids, codes = _checked_lists(inner, arrays, size, there)
     if kept is not None:
         sizes, ids, codes = _selected(sizes, ids, codes, kept)
