@@ -44,6 +44,14 @@ KINDS = {
     "fast scan, refined by SQ8": ("IVF{lists},PQ64x4fs,Refine(SQ8)", 1.0),
     "OPQ64": ("OPQ64,IVF{lists},PQ64", 1.0),
 }
+# Where the name of a point stands that would cover another's, in points from its own place.
+LABELS = {
+    "SQ4": (20, -3),
+    "SQ8, half merged": (10, -15),
+    "SQ4, half merged": (-10, -15),
+    "SQ8": (-6, 7),
+    "fast scan, refined by SQ8": (30, -15),
+}
 ON_DEMAND = "keys on demand"
 QUERIES = 1024
 # Options that do not change what is measured.
@@ -130,7 +138,10 @@ def in_own_process(folder):
 
 def memory_of(folder):
     """Opens an index, asks it once, and prints what it and the values take."""
-    import faiss  # noqa: F401 (its libraries are not the index's)
+    # The programs are not the index's.
+    import knn_logits.index.native
+    import knn_logits.index.plain
+    import knn_logits.retrieval
 
     store = knn_logits.Datastore(folder)
     torch.zeros(64, 64) @ torch.zeros(64, 64)
@@ -225,6 +236,7 @@ def on_demand(args, model, tokenizer, texts, folder):
 
 def plot(rows, path):
     """Draws perplexity against bytes, one point for each row."""
+    import matplotlib
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
@@ -232,14 +244,24 @@ def plot(rows, path):
     for row in rows:
         x, y = row["bytes_an_entry"], row["perplexity"]
         axes.plot(x, y, "o", color="#2a7f6f")
-        axes.annotate(row["name"], (x, y), xytext=(5, 4), textcoords="offset points", fontsize=8)
+        x_off, y_off = LABELS.get(row["name"], (0, 7))
+        axes.annotate(
+            row["name"],
+            (x, y),
+            xytext=(x_off, y_off),
+            textcoords="offset points",
+            fontsize=8,
+            ha="center",
+        )
     axes.set_xscale("log", base=2)
+    axes.margins(y=0.12)
     ticks = [8, 16, 32, 64, 128, 256, 512, 1024]
     axes.set_xticks(ticks, [str(one) for one in ticks])
     axes.set_xlabel("bytes an entry on disk")
     axes.set_ylabel("perplexity of held-out text")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None})
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "compression"}):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def main():

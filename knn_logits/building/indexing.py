@@ -235,10 +235,10 @@ def make_index(
         factory, tried = chosen_factory(store, config, progress, tried)
         built, record = _made(store, config, factory, tried, threads, progress)
         found = 1.0 if record.recall is None else record.recall.value
+        if found >= (config.target_recall or 0.0):
+            return built, record
         # Among all entries a neighbor has more rivals than in the sample.
         tried = with_recall(tried, factory, found)
-        if found >= (config.target_recall or 0.0):
-            return built, record.model_copy(update={"tried": tried})
         logger.warning(
             "%s finds %.1f%% of the neighbors among all entries, which is less than in the sample: "
             "another kind is built",

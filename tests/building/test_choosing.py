@@ -117,7 +117,6 @@ def test_a_kind_that_finds_less_among_all_entries_is_passed_over(folder, tried, 
     assert f"{tried[0].factory} finds" in caplog.text
     kept = {one.factory: one.recall for one in done.tried}
     assert kept[tried[0].factory] < 0.95
-    assert kept[done.factory] == done.recall.value
     nothing = tuple(one.model_copy(update={"recall": 0.5}) for one in tried[1:])
     before = (copy / "datastore.json").read_bytes()
     with pytest.MonkeyPatch.context() as patch:
