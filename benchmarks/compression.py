@@ -137,7 +137,7 @@ def in_own_process(folder):
 
 
 def memory_of(folder):
-    """Opens an index, asks it once, and prints what it and the values take."""
+    """Opens an index, asks it once, and prints what it takes, and it and the values together."""
     # The programs are not the index's.
     import knn_logits.index.native
     import knn_logits.index.plain
@@ -147,12 +147,14 @@ def memory_of(folder):
     torch.zeros(64, 64) @ torch.zeros(64, 64)
     returned()
     before = held()
-    retriever = knn_logits.Retriever(
-        store, knn_logits.KNNConfig(), indexes=Indexes(threads=1, native=True)
-    )
-    retriever.search(torch.zeros(1, store.manifest.dim))
+    indexes, query = Indexes(threads=1, native=True), torch.zeros(1, store.manifest.dim)
+    indexes.open(store, knn_logits.KNNConfig()).search(query, 1024)
     returned()
-    print(json.dumps({"memory": held() - before}))
+    index = held() - before
+    retriever = knn_logits.Retriever(store, knn_logits.KNNConfig(), indexes=indexes)
+    retriever.search(query)
+    returned()
+    print(json.dumps({"index": index, "memory": held() - before}))
 
 
 def returned():
