@@ -55,7 +55,7 @@ LABELS = {
 ON_DEMAND = "keys on demand"
 QUERIES = 1024
 # Options that do not change what is measured.
-LEFT_OUT = ("memory", "plot", "only")
+LEFT_OUT = ("memory", "memory_again", "plot", "only")
 
 
 def texts_of(text, tokenizer, number, tokens):
@@ -137,24 +137,23 @@ def in_own_process(folder):
 
 
 def memory_of(folder):
-    """Opens an index, asks it once, and prints what it takes, and it and the values together."""
-    # The programs are not the index's.
-    import knn_logits.index.native
-    import knn_logits.index.plain
-    import knn_logits.retrieval
-
+    """Opens an index, asks it once, and prints what it takes, with the entries' counts."""
     store = knn_logits.Datastore(folder)
-    torch.zeros(64, 64) @ torch.zeros(64, 64)
+    query = torch.zeros(1, store.manifest.dim)
+
+    def opened():
+        return knn_logits.Retriever(
+            store, knn_logits.KNNConfig(), indexes=Indexes(threads=1, native=True)
+        )
+
+    # The first opening loads programs and tables as well, which are not the index's.
+    opened().search(query)
     returned()
     before = held()
-    indexes, query = Indexes(threads=1, native=True), torch.zeros(1, store.manifest.dim)
-    indexes.open(store, knn_logits.KNNConfig()).search(query, 1024)
-    returned()
-    index = held() - before
-    retriever = knn_logits.Retriever(store, knn_logits.KNNConfig(), indexes=indexes)
+    retriever = opened()
     retriever.search(query)
     returned()
-    print(json.dumps({"index": index, "memory": held() - before}))
+    print(json.dumps({"memory": held() - before}))
 
 
 def returned():
@@ -175,6 +174,26 @@ def copy_of(store, folder):
     return knn_logits.Datastore(shutil.copytree(store, folder))
 
 
+def built(args, factory, keep, folder):
+    """A copy of the datastore with another index, and the CPU seconds of making that."""
+    started = time.process_time()
+    config = knn_logits.IndexConfig(factory, nprobe=args.nprobe, native=True)
+    if factory == "exact":
+        config = knn_logits.IndexConfig("exact")
+    store = knn_logits.build_index(copy_of(args.store, folder / "other"), config, threads=1)
+    if keep < 1.0:
+        store = knn_logits.merge_entries(store, keep, threads=1)
+    return store, time.process_time() - started
+
+
+def memory_again(args, kinds, rows, folder):
+    """Yields the rows with their memory measured again."""
+    for name, (factory, keep) in kinds.items():
+        store, _ = built(args, factory, keep, folder)
+        took = in_own_process(store.folder)["memory"] / len(store)
+        yield rows[name] | {"memory_bytes_an_entry": took}
+
+
 def measure(args, kinds, model, tokenizer, texts, folder):
     """Yields the rows of the table: one for each kind of index."""
     exact_store = knn_logits.build_index(copy_of(args.store, folder / "exact"), "exact")
@@ -183,14 +202,7 @@ def measure(args, kinds, model, tokenizer, texts, folder):
     exact = memory.retriever.index
     truth = torch.cat([exact.search(some, 1024)[1] for some in queries.split(64)])
     for name, (factory, keep) in kinds.items():
-        started = time.process_time()
-        store = exact_store
-        if factory != "exact":
-            config = knn_logits.IndexConfig(factory, nprobe=args.nprobe, native=True)
-            store = knn_logits.build_index(copy_of(args.store, folder / "other"), config, threads=1)
-        if keep < 1.0:
-            store = knn_logits.merge_entries(store, keep, threads=1)
-        seconds = time.process_time() - started
+        store, seconds = built(args, factory, keep, folder)
         memory = knn_logits.Memory(model, store, threads=1, native_index=True, nprobe=args.nprobe)
         index = memory.retriever.index
         # Without an index the keys are searched.
@@ -277,6 +289,7 @@ def main():
     parser.add_argument("--nprobe", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--only", nargs="+", help="measures these rows again, and keeps the others")
+    parser.add_argument("--memory-again", action="store_true", help="only the memory of --only")
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--plot", action="store_true", help="only draws the recorded result again")
     args = parser.parse_args()
@@ -301,6 +314,8 @@ def main():
         kinds = {name: kind for name, kind in kinds.items() if name in args.only}
     with tempfile.TemporaryDirectory() as temporary:
         parts = [measure(args, kinds, model, tokenizer, texts, Path(temporary))]
+        if args.memory_again:
+            parts = [memory_again(args, kinds, rows, Path(temporary))]
         if not args.only or ON_DEMAND in args.only:
             parts.append(on_demand(args, model, tokenizer, texts, Path(temporary)))
         for row in itertools.chain.from_iterable(parts):
