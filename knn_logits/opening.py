@@ -183,7 +183,7 @@ def open_index(
     if on_gpu:
         compact = open_compact(store, device, torch.cuda.mem_get_info(device)[0])
         if compact is not None:
-            gone = hidden_entries(store, without)
+            gone = np.union1d(hidden_entries(store, without), store.merged_away)
             if len(gone):
                 compact.remove(gone)
             return compact

@@ -167,10 +167,9 @@ class FaissIndex:
         self._ids: Array | None = None
         # Removed vectors that FAISS cannot delete. They are dropped from its results.
         self._hidden: Array | None = None
-        self._removed = False
+        self._removed = gaps
         # The index on the processor that an index on a GPU is a copy of.
         self._home: FaissIndex | None = None
-        self._removed = gaps
         if nprobe is not None:
             self.nprobe = nprobe
 
