@@ -61,7 +61,8 @@ def test_the_same_neighbors_and_values(model, tokenizer, old, index, tmp_path):
     distances, ids = index.search(queries, 20)
     found = Retriever(store, KNNConfig(k=20)).search(torch.from_numpy(queries))
     order = found.distances.argsort(dim=1)
-    np.testing.assert_array_equal(found.distances.gather(1, order).numpy(), distances)
+    # FAISS adds up in another order where it keeps a table of its lists, which is not made here.
+    np.testing.assert_allclose(found.distances.gather(1, order).numpy(), distances, rtol=1e-5)
     assert [set(row) for row in found.ids.tolist()] == [set(row) for row in ids.tolist()]
     # It is a datastore like any other: it is verified, and generates with sources.
     assert knn_logits.Datastore.from_pretrained(store.folder, full=True).manifest.documents == 1

@@ -59,7 +59,9 @@ def test_the_same_answers(vectors, tmp_path, factory, metric):
     distances, ids = index.search(vectors[:20], 10)
     there, other = mine.raw.search(vectors[:20], 10)
     np.testing.assert_array_equal(ids, other)
-    np.testing.assert_array_equal(distances, there)
+    # FAISS adds up in another order where it keeps a table of its lists, which is not made here.
+    rounding = 1e-5 if "PQ" in factory else 0.0
+    np.testing.assert_allclose(distances, there, rtol=rounding)
 
 
 @pytest.mark.parametrize("factory", ["HNSW8", "OPQ4,IVF8,PQ4x6", "PQ4x6", "IVF8_HNSW8,Flat", "LSH"])
