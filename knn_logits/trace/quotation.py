@@ -156,7 +156,8 @@ class Quotations:
     def _all_after(self, ids: Array, place: int, match: _Match) -> list[Difference]:
         """Finds the differences from a passage in a row, as long as the text follows it."""
         found: list[Difference] = []
-        while place < len(ids) and place not in self._supported:
+        _, _, end = self._document(match)
+        while place < len(ids) and match.position < end and place not in self._supported:
             one = self._after(ids, place, match)
             if one is None:
                 break

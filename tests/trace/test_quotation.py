@@ -84,6 +84,11 @@ def test_words_side_by_side_are_one_difference(objections):
     assert objections(text) == [(one, "the weather", "4") for one in ("a", "letter")]
 
 
+def test_a_comparison_ends_with_the_document(objections):
+    text = TEXTS[4].replace("weather", "waves") + TEXTS[5].replace("The pump", " A pump", 1)
+    assert objections(text) == [("waves", "weather", "4")]
+
+
 def test_a_word_between_differences_that_is_the_same_is_no_difference(objections):
     text = TEXTS[7].replace("lights the lamp", "paints the door")
     assert objections(text) == [("paints", "lights", "7"), ("door", "lamp", "7")]
