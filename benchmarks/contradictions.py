@@ -38,7 +38,7 @@ def texts_of(store, tokenizer):
 
 
 def objections(model, tokenizer, memory, text):
-    """Returns the number of tokens, the words that a passage has otherwise, and those voted down."""
+    """Returns the number of tokens, the words that a passage has otherwise, and those outvoted."""
     tokens = knn_logits.explain(model, tokenizer, memory, text)[0].tokens
     quoted, voted = [], []
     for word in words_of(tokens):
