@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 import torch
-from common import RESULTS, alternate, load, record
+from common import RESULTS, alternate, beginnings, load, record
 
 import knn_logits
 from knn_logits.index.choice import choose_lists
@@ -56,17 +56,6 @@ ON_DEMAND = "keys on demand"
 QUERIES = 1024
 # Options that do not change what is measured.
 LEFT_OUT = ("memory", "memory_again", "plot", "only")
-
-
-def texts_of(text, tokenizer, number, tokens):
-    """The beginnings of some documents, evenly spread over a file."""
-    every = list(knn_logits.read_corpus([text]))
-    some = every[:: max(1, len(every) // number)][:number]
-    ids = [tokenizer(one.text, verbose=False)["input_ids"][:tokens] for one in some]
-    return [
-        knn_logits.Document(tokenizer.decode(cut), one.id)
-        for cut, one in zip(ids, some, strict=True)
-    ]
 
 
 def states_of(model, tokenizer, memory, texts):
@@ -305,7 +294,7 @@ def main():
     store = knn_logits.Datastore(args.store)
     sizes = {"lists": choose_lists(len(store)), "half": store.manifest.dim // 2}
     kinds = {name: (factory.format(**sizes), keep) for name, (factory, keep) in KINDS.items()}
-    texts = texts_of(args.text, tokenizer, args.texts, args.tokens)
+    texts = beginnings(args.text, tokenizer, args.texts, args.tokens)
     settings = {name: getattr(args, name) for name in vars(args) if name not in LEFT_OUT}
     rows = {}
     if args.only:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import torch
-from common import load, record, summary
+from common import beginnings, load, record, summary
 
 import knn_logits
 
@@ -46,17 +46,6 @@ def cpu(what):
 
 def documents_of(corpus, number):
     return list(itertools.islice(knn_logits.read_corpus([corpus]), number))
-
-
-def texts_of(text, tokenizer, number, tokens):
-    """The beginnings of some documents, evenly spread over a file."""
-    every = list(knn_logits.read_corpus([text]))
-    some = every[:: max(1, len(every) // number)][:number]
-    ids = [tokenizer(one.text, verbose=False)["input_ids"][:tokens] for one in some]
-    return [
-        knn_logits.Document(tokenizer.decode(cut), one.id)
-        for cut, one in zip(ids, some, strict=True)
-    ]
 
 
 def size_of(store):
@@ -185,7 +174,7 @@ def main():
     torch.set_num_threads(1)
     model, tokenizer = load(args.model)
     documents = documents_of(args.corpus, args.documents)
-    texts = texts_of(args.text, tokenizer, args.texts, args.tokens)
+    texts = beginnings(args.text, tokenizer, args.texts, args.tokens)
     settings = {name: value for name, value in vars(args).items() if name != "work"}
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(args.work or temporary)

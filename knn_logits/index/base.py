@@ -13,12 +13,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.config import Metric
 from knn_logits.errors import SearchError
+from knn_logits.neighbors import padding_distance
 
 
 class Index(Protocol):
@@ -80,6 +82,32 @@ def check_queries(queries: Tensor, dim: int) -> None:
             f"the queries have the shape {tuple(queries.shape)}, but keys have {dim} numbers: give "
             "queries [rows, dim] from the model that built the datastore"
         )
+
+
+def kept_after(known: Tensor | None, size: int, gone: Array) -> tuple[Tensor, Tensor]:
+    """Finds the vectors that stay when some are removed.
+
+    Args:
+        known: int64 [size], the ids of the present vectors; None for 0 to size - 1.
+        size: Number of present vectors.
+        gone: int64, the ids of the vectors to remove.
+
+    Returns:
+        Whether each present vector stays, bool [size]; and the ids of those that stay, int64. Both
+        are on the CPU.
+    """
+    ids = torch.arange(size) if known is None else known.cpu()
+    kept = ~torch.isin(ids, torch.from_numpy(np.asarray(gone, np.int64)))
+    return kept, ids[kept]
+
+
+def without_broken(
+    queries: Tensor, distances: Tensor, ids: Tensor, metric: Metric
+) -> tuple[Tensor, Tensor]:
+    """Lets queries that are not finite find nothing."""
+    broken = ~queries.isfinite().all(dim=-1, keepdim=True)
+    distances = distances.masked_fill(broken, padding_distance(metric))
+    return distances, ids.masked_fill(broken, -1)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:

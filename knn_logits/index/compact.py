@@ -15,8 +15,14 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.config import Metric
-from knn_logits.index.base import check_queries, full_precision, normalised, pairwise
-from knn_logits.neighbors import padding_distance
+from knn_logits.index.base import (
+    check_queries,
+    full_precision,
+    kept_after,
+    normalised,
+    pairwise,
+    without_broken,
+)
 
 Form = Literal["whole", "bytes"]
 
@@ -132,12 +138,11 @@ class CompactIndex:
 
     def remove(self, ids: Array) -> None:
         """See `Index.remove`."""
-        known = torch.arange(self.size) if self._ids is None else self._ids.cpu()
-        kept = ~torch.isin(known, torch.from_numpy(np.asarray(ids, np.int64)))
+        kept, known = kept_after(self._ids, self.size, ids)
         there = kept.to(self._codes.device)
         self._codes = self._codes[there]
         self._norms = self._norms[there] if self.metric == "l2" else self._norms
-        self._ids = known[kept].to(self._codes.device)
+        self._ids = known.to(self._codes.device)
         self.size = len(self._ids)
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -153,9 +158,7 @@ class CompactIndex:
         with full_precision(device):
             parts = [self._found(part, k, near) for part in queries.split(rows)]
         distances, ids = (torch.cat(one) for one in zip(*parts, strict=True))
-        broken = ~queries.isfinite().all(dim=-1, keepdim=True)
-        distances = distances.masked_fill(broken, padding_distance(self.metric))
-        return distances, ids.masked_fill(broken, -1)
+        return without_broken(queries, distances, ids, self.metric)
 
     def _found(self, queries: Tensor, k: int, near: int) -> tuple[Tensor, Tensor]:
         own = normalised(queries) if self.metric == "cosine" else queries - self._mean

@@ -10,8 +10,13 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.config import Metric
-from knn_logits.index.base import check_queries, full_precision, normalised
-from knn_logits.neighbors import padding_distance
+from knn_logits.index.base import (
+    check_queries,
+    full_precision,
+    kept_after,
+    normalised,
+    without_broken,
+)
 
 # The most distances computed at once, which are 256 MB of float32.
 _BLOCK = 64 << 20
@@ -94,12 +99,11 @@ class ExactIndex:
 
     def remove(self, ids: Array) -> None:
         """See `Index.remove`."""
-        known = torch.arange(self.size) if self._ids is None else self._ids.cpu()
-        kept = ~torch.isin(known, torch.from_numpy(np.asarray(ids, np.int64)))
+        kept, known = kept_after(self._ids, self.size, ids)
         there = kept.to(self._keys.device)
         self._keys = self._keys[there]
         self._norms = None if self._norms is None else self._norms[there]
-        self._ids = known[kept].to(self._keys.device)
+        self._ids = known.to(self._keys.device)
         self.size = len(self._ids)
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -119,9 +123,7 @@ class ExactIndex:
         ids = torch.cat([part[1] for part in parts])
         if self._ids is not None:
             ids = self._ids[ids]
-        broken = ~queries.isfinite().all(dim=-1, keepdim=True)
-        distances = distances.masked_fill(broken, padding_distance(self.metric))
-        return distances, ids.masked_fill(broken, -1)
+        return without_broken(queries, distances, ids, self.metric)
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         if self._norms is None:
