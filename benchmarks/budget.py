@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from common import load, record
-from compression import copy_of, in_own_process, recall, states_of, texts_of
+from common import beginnings, load, record
+from compression import copy_of, in_own_process, recall, states_of
 
 import knn_logits
 from knn_logits.building import choosing
@@ -47,7 +47,7 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer = load(args.model)
-    texts = texts_of(args.text, tokenizer, args.texts, args.tokens)
+    texts = beginnings(args.text, tokenizer, args.texts, args.tokens)
     asked = [{"budget": int(1e6 * one)} for one in args.budgets]
     asked += [{"target_recall": one} for one in args.targets]
     rows = []

@@ -20,11 +20,10 @@ from knn_logits.errors import ConfigError, DamagedError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.demand import check_building
 from knn_logits.index.exact import ExactIndex
-from knn_logits.opening_on_gpu import moved, open_compact
+from knn_logits.opening_on_gpu import KEYS_AT_ONCE, moved, open_compact
 
 logger = logging.getLogger(__name__)
 
-_KEYS_AT_ONCE = 65_536
 _PROBE_FOUND = 0.75
 # The most objects kept for a datastore: its index, indexes without some documents, and pointers.
 _KEPT = 6
@@ -138,7 +137,7 @@ def index_from_keys(
     Raises:
         ConfigError: when FAISS cannot make such an index for these keys.
     """
-    batches = store.key_batches(_KEYS_AT_ONCE)
+    batches = store.key_batches(KEYS_AT_ONCE)
     metric = store.manifest.metric
     if factory == "exact":
         return ExactIndex.from_batches(batches, len(store), store.manifest.dim, metric)
@@ -254,7 +253,7 @@ def whole_index(
             "demand: open it as Memory(model, datastore), or build it without --no-keys"
         )
     if record.factory == "exact":
-        exact = ExactIndex.from_batches(store.key_batches(_KEYS_AT_ONCE), size, dim, metric, device)
+        exact = ExactIndex.from_batches(store.key_batches(KEYS_AT_ONCE), size, dim, metric, device)
         away = store.merged_away
         if len(away):
             exact.remove(away)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_KEYS_AT_ONCE = 65_536
+KEYS_AT_ONCE = 65_536
 # The share of the probe's queries that an index on a GPU must answer as well as the stored one.
 _ANSWERED = 0.75
 # So many neighbors an index of FAISS is asked for when it is compared.
@@ -63,7 +63,7 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
         return opened.keys(ids)
 
     index = CompactIndex(
-        partial(store.key_batches, _KEYS_AT_ONCE),
+        partial(store.key_batches, KEYS_AT_ONCE),
         size,
         dim,
         store.manifest.metric,
