@@ -252,9 +252,11 @@ class RetomatonRetriever(Retriever):
                     new_ids = np.concatenate([new_ids, followed[row][others]])
                     new_distances = np.concatenate([new_distances, distances[row][others]])
                 ids[row], distances[row] = new_ids, new_distances
-        return self._gathered(ids, distances, searching, self._bonuses(ids, pointers))
+        return self._gathered(ids, distances, searching, self._bonuses(ids, pointers, searching))
 
-    def _bonuses(self, ids: list[Array], pointers: list[Array]) -> list[Array] | None:
+    def _bonuses(
+        self, ids: list[Array], pointers: list[Array], searching: list[int]
+    ) -> list[Array] | None:
         """Returns each entry's bonus, [entries] for each row; None if no entry has one."""
         bonus = np.float32(math.log(self.config.pointer_weight))
         counts = None if self._counts is None else self._counts.numpy()
@@ -262,10 +264,13 @@ class RetomatonRetriever(Retriever):
         # vote beside this one.
         if not bonus or not any(len(some) for some in pointers):
             return None if counts is None else [counts[own] for own in ids]
-        found = [
-            np.isin(own, some).astype(np.float32) * bonus
-            for own, some in zip(ids, pointers, strict=True)
-        ]
+        found = []
+        for row, (own, some) in enumerate(zip(ids, pointers, strict=True)):
+            if row in searching:
+                found.append(np.isin(own, some).astype(np.float32) * bonus)
+            else:  # `extended` returns the pointers first.
+                found.append(np.zeros(len(own), np.float32))
+                found[-1][: len(some)] = bonus
         if counts is None:
             return found
         return [one + counts[own] for one, own in zip(found, ids, strict=True)]
@@ -277,30 +282,21 @@ class RetomatonRetriever(Retriever):
         searching: list[int],
         bonuses: list[Array] | None,
     ) -> tuple[Neighbors, list[Candidates]]:
-        rows, width = len(ids), max(len(one) for one in ids)
-        all_ids = np.full((rows, width), -1, np.int64)
-        all_distances = np.full((rows, width), padding_distance(self.metric), np.float32)
-        candidates = []
-        for row, (own, far) in enumerate(zip(ids, distances, strict=True)):
-            all_ids[row, : len(own)], all_distances[row, : len(own)] = own, far
-        bonus = None
-        if bonuses is not None:
-            bonus = torch.zeros(rows, width, dtype=torch.float32)
-            for row, some in enumerate(bonuses):
-                bonus[row, : len(some)] = torch.from_numpy(some)
-        searched = torch.zeros(rows, dtype=torch.bool)
-        searched[searching] = True
+        all_ids = _side_by_side(ids, -1)
         values = np.take(self._array, all_ids, mode="clip") if len(self.store) else all_ids
-        for row, (own, far) in enumerate(zip(ids, distances, strict=True)):
-            nearness = far if self.metric == "l2" else -far
-            candidates.append(Candidates(own, values[row, : len(own)], nearness))
+        candidates = [
+            Candidates(own, values[row, : len(own)], far if self.metric == "l2" else -far)
+            for row, (own, far) in enumerate(zip(ids, distances, strict=True))
+        ]
+        searched = np.zeros(len(ids), bool)
+        searched[searching] = True
         neighbors = Neighbors(
             torch.from_numpy(all_ids),
-            torch.from_numpy(all_distances),
+            torch.from_numpy(_side_by_side(distances, padding_distance(self.metric))),
             torch.from_numpy(values).long(),
             every_row=all(len(one) for one in ids),
-            searched=searched,
-            bonus=bonus,
+            searched=torch.from_numpy(searched),
+            bonus=None if bonuses is None else torch.from_numpy(_side_by_side(bonuses, 0.0)),
         )
         return neighbors, candidates
 
@@ -341,6 +337,16 @@ class RetomatonRetriever(Retriever):
         if not hasattr(self._thread, "keys"):
             self._thread.keys = np.empty((_KEYS_KEPT, keys.shape[1]), np.float32)
         return torch.from_numpy(self._thread.keys[: len(keys)]).copy_(keys)
+
+
+def _side_by_side(rows: list[Array], padding: float) -> Array:
+    """Returns the arrays of all rows as one, [rows, longest]. A single row needs no copy."""
+    if len(rows) == 1:
+        return rows[0][None]
+    found = np.full((len(rows), max(map(len, rows))), padding, rows[0].dtype)
+    for row, own in enumerate(rows):
+        found[row, : len(own)] = own
+    return found
 
 
 def _stacked(steps: list[Neighbors], metric: Any) -> Neighbors:
