@@ -5,10 +5,13 @@
 It measures tokens per forward pass and per second. Prompts are 48 tokens from random places of a
 corpus. Each prompt is continued in all ways, in random order, so that a slow moment of the machine
 affects all ways alike. The settings are the datastore's for writing, and `--lmbda`, `--k` and
-`--temperature` change them.
+`--temperature` change them. With `--questions` the corpus has questions, as those of the demo, and
+each question is a prompt. With `--same` only texts with and without drafts are written, to count
+how many are the same.
 """
 
 import argparse
+import json
 import random
 import time
 
@@ -39,6 +42,17 @@ def prompts_of(corpus, tokenizer, number, seed):
     return found
 
 
+def questions_of(file, tokenizer, number, seed):
+    """Takes questions from a file of JSON lines, by their `prompt` or `new`."""
+    with open(file, encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    texts = [row.get("prompt") or row["new"] for row in rows]
+    return [
+        tokenizer(text, return_tensors="pt")["input_ids"]
+        for text in random.Random(seed).choices(texts, k=number)
+    ]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
@@ -46,6 +60,8 @@ def main():
     parser.add_argument(
         "corpus", nargs="?", help="the corpus of the prompts (default: random tokens)"
     )
+    parser.add_argument("--questions", action="store_true")
+    parser.add_argument("--same", action="store_true")
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--sample", action="store_true")
@@ -53,10 +69,12 @@ def main():
     parser.add_argument("--k", type=int)
     parser.add_argument("--temperature", type=float)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--name", default="drafting", help="the name of the results' file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer = load(args.model)
-    prompts = prompts_of(args.corpus, tokenizer, args.prompts, args.seed)
+    find = questions_of if args.questions else prompts_of
+    prompts = find(args.corpus, tokenizer, args.prompts, args.seed)
     settings = {
         "max_new_tokens": args.new_tokens,
         "do_sample": args.sample,
@@ -73,6 +91,8 @@ def main():
                 draft=False, prompt_lookup_num_tokens=8, **given
             ),
         }
+        if args.same:
+            ways = {way: ways[way] for way in ("knn", "knn, drafts")}
         for number, ids in enumerate(prompts):
             written = {}
             for way in random.Random(number).sample(list(ways), len(ways)):
@@ -82,7 +102,7 @@ def main():
                     input_ids=ids, attention_mask=torch.ones_like(ids), **settings
                 )
                 seconds[way] = seconds.get(way, 0.0) + time.perf_counter() - started
-                tokens[way] = tokens.get(way, 0) + written[way].shape[1] - PROMPT
+                tokens[way] = tokens.get(way, 0) + written[way].shape[1] - ids.shape[1]
                 if way == "knn, drafts":
                     passes += knn.passes + 1
             equal += torch.equal(written["knn"], written["knn, drafts"])
@@ -90,12 +110,13 @@ def main():
     result = {
         "identical": f"{equal} of {len(prompts)}",
         "tokens_a_pass": round(tokens["knn, drafts"] / passes, 2),
-        "tokens_a_second": {way: round(speed, 1) for way, speed in speeds.items()},
-        "to_the_model_alone": {
-            way: round(speed / speeds["model"], 2) for way, speed in speeds.items()
-        },
     }
-    record("drafting", vars(args), result)
+    if not args.same:
+        result["tokens_a_second"] = {way: round(speed, 1) for way, speed in speeds.items()}
+        result["to_the_model_alone"] = {
+            way: round(speed / speeds["model"], 2) for way, speed in speeds.items()
+        }
+    record(args.name, vars(args), result)
 
 
 if __name__ == "__main__":
