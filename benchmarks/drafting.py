@@ -14,6 +14,7 @@ import argparse
 import json
 import random
 import time
+from pathlib import Path
 
 import torch
 from common import load, record
@@ -44,8 +45,7 @@ def prompts_of(corpus, tokenizer, number, seed):
 
 def questions_of(file, tokenizer, number, seed):
     """Takes questions from a file of JSON lines, by their `prompt` or `new`."""
-    with open(file, encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
+    rows = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
     texts = [row.get("prompt") or row["new"] for row in rows]
     return [
         tokenizer(text, return_tensors="pt")["input_ids"]
