@@ -11,7 +11,7 @@ from torch import Tensor
 from knn_logits.ablation.bench import Studied
 from knn_logits.ablation.finding import Finding, Plot
 from knn_logits.ablation.keys import product, quantised
-from knn_logits.ablation.measuring import Measured, Search, measure, searching
+from knn_logits.ablation.measuring import Measured, Search, measure, measure_full, searching
 from knn_logits.ablation.sweeps import is_better
 from knn_logits.index.base import Index, pairwise
 from knn_logits.neighbors import Neighbors
@@ -36,6 +36,9 @@ def study_approximation(studied: Studied) -> Finding:
     found: dict[tuple[str, str], Measured] = {}
     for neighbors, finds in indexes.items():
         for distances, keeps in indexes.items():
+            if finds is keeps is indexes["exact"]:
+                found[neighbors, distances] = measure_full(studied)
+                continue
             phase = f"{neighbors} neighbors, {distances} distances"
             opens = partial(_search, studied, finds, keeps)
             found[neighbors, distances] = measure(studied, phase, opens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from knn_logits.ablation.bench import Studied
@@ -13,6 +12,7 @@ from knn_logits.ablation.measuring import (
     exact_search,
     measure,
     measure_base,
+    measure_full,
     searching,
 )
 from knn_logits.ablation.places import key_places
@@ -75,15 +75,12 @@ def study_precision(studied: Studied) -> Finding:
     store = studied.store()
     found: dict[str, Measured] = {}
     dim = store.manifest.dim
-    kinds = {"full (float32)": "exact", "half (float16)": "", "8 bits a number (SQ8)": "SQ8"}
+    found["full (float32)"] = measure_full(studied)
+    found["half (float16)"] = measure_base(studied)
+    kinds = {"8 bits a number (SQ8)": "SQ8"}
     kinds[f"quantised ({product(dim, len(store))})"] = product(dim, len(store))
     for name, factory in kinds.items():
-        if not factory:
-            found[name] = measure_base(studied)
-            continue
-        opens: Callable[[], Search] = partial(_quantised_search, studied, factory)
-        if factory == "exact":
-            opens = exact_search(studied, rounded=None)
+        opens = partial(_quantised_search, studied, factory)
         found[name] = measure(studied, f"precision: {name}", opens)
     full, *_, last = (one.perplexity for one in found.values())
     return Finding(

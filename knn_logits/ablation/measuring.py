@@ -19,7 +19,7 @@ from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.reading import read_arrays
 from knn_logits.distribution import log_p_knn_of, log_weights
 from knn_logits.index.base import Index
-from knn_logits.neighbors import Neighbors
+from knn_logits.neighbors import Neighbors, nearest_distance
 from knn_logits.scoring.likelihood import (
     Choice,
     Grid,
@@ -144,7 +144,11 @@ def _likelihoods(
         found = search(rows)
         if not parts:
             scale = spread(found, metric)
-            grid = Grid(powers_up_to(studied.largest_k), temperatures_around(scale, scale / 4))
+            temperatures = {*temperatures_around(scale, scale / 4)}
+            if metric == "l2":
+                # The papers' temperature is part of every table.
+                temperatures.add(1.0)
+            grid = Grid(powers_up_to(studied.largest_k), tuple(sorted(temperatures)))
             parts = [GridLikelihood(grid, metric), GridLikelihood(grid, metric)]
         for part, own in zip(parts, (~queries.second[rows], queries.second[rows]), strict=True):
             if bool(own.any()):
@@ -166,6 +170,11 @@ def measure_base(studied: Studied) -> Measured:
     return measure(studied, "settings", exact_search(studied))
 
 
+def measure_full(studied: Studied) -> Measured:
+    """Measures the base setting with keys in float32. Two studies share the result."""
+    return measure(studied, "precision: full (float32)", exact_search(studied, rounded=None))
+
+
 def exact_search(
     studied: Studied,
     key: str = DEFAULT_KEY,
@@ -184,15 +193,21 @@ def searching(studied: Studied, index: Index, key: str = DEFAULT_KEY) -> Search:
 
 def log_p_knn(
     queries: Queries, search: Search, metric: Metric, k: int, temperature: float
-) -> Tensor:
-    """Computes log p_kNN of every token under one setting, float32 [tokens]."""
-    found = []
+) -> tuple[Tensor, Tensor]:
+    """Computes what the neighbors say of every token under one setting.
+
+    Returns:
+        log p_kNN of each token, float32 [tokens]; and the distance of its nearest neighbor, float32
+        [tokens].
+    """
+    found, nearest = [], []
     for first in range(0, len(queries), _ROWS_AT_ONCE):
         rows = torch.arange(first, min(first + _ROWS_AT_ONCE, len(queries)))
         near = search(rows)
+        nearest.append(nearest_distance(near, metric))
         order = near.distances.topk(min(k, near.k), dim=-1, largest=metric != "l2").indices
         own = (one.gather(-1, order) for one in (near.ids, near.distances, near.values))
         near = Neighbors(*own)  # type: ignore[arg-type]
         weights = log_weights(near, metric, temperature)
         found.append(log_p_knn_of(weights, near.values, queries.targets[rows]))
-    return torch.cat(found)
+    return torch.cat(found), torch.cat(nearest)

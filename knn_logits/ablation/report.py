@@ -85,7 +85,7 @@ def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: 
         if one.passages:
             lines += ["", *one.passages]
     if command:
-        lines += ["", "## Command", "", "```bash", command, "```"]
+        lines += ["", "## Command", "", "```text", command, "```"]
     lines += ["", f"Made by knn-logits {__version__}.", ""]
     return "\n".join(lines)
 
@@ -115,6 +115,13 @@ def figure(plot: Plot) -> Any:
             axes.plot(plot.x, values, "o-", markersize=3, label=name)
         if plot.log:
             axes.set_xscale("log")
+            axes.set_xticks(
+                plot.x,
+                [f"{one:,.3g}" if one < 1000 else f"{one:,.0f}" for one in plot.x],
+                rotation=30,
+                ha="right",
+            )
+            axes.minorticks_off()
     else:
         width = 0.8 / len(plot.series)
         for number, (name, values) in enumerate(plot.series.items()):
@@ -122,8 +129,11 @@ def figure(plot: Plot) -> Any:
                 place + (number - (len(plot.series) - 1) / 2) * width
                 for place in range(len(plot.x))
             ]
-            axes.bar(places, values, width, label=name)
+            bars = axes.bar(places, values, width, label=name)
+            axes.bar_label(bars, [_cell(float(one)) for one in values], fontsize=8)
         axes.set_xticks(range(len(plot.x)), [str(one) for one in plot.x], rotation=20, ha="right")
+        # Above the bars there is room for their numbers, and for a legend.
+        axes.margins(y=0.3 if len(plot.series) > 1 else 0.1)
     if plot.level is not None:
         name, value = plot.level
         axes.axhline(value, color="black", linestyle=":", linewidth=1, label=name)

@@ -154,6 +154,7 @@ def ablate(
             "entries": sum(_lengths(own, tokenizer)) - len(own),
             "documents": len(own),
             "tokens of the text": sum(_lengths(other, tokenizer)) - len(other),
+            "documents of the text": len(other),
             "largest k": numbers["k"],
         }
         files = write_report(findings, settings, folder, command)

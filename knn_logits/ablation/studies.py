@@ -11,6 +11,7 @@ from knn_logits.ablation.finding import Finding
 from knn_logits.ablation.helped import (
     study_frequency,
     study_oracle,
+    study_part,
     study_position,
     study_tokens,
 )
@@ -29,5 +30,6 @@ STUDIES: dict[str, Callable[[Studied], Finding]] = {
     "oracle": study_oracle,
     "frequency": study_frequency,
     "position": study_position,
+    "part": study_part,
     "tokens": study_tokens,
 }

@@ -37,13 +37,13 @@ def study_lmbda(studied: Studied) -> Finding:
     found = measure_base(studied)
     lmbdas, values = found.grid.lmbdas, found.at(2)
     best = found.best.lmbda
-    domain = best >= 0.45
+    where = "between" if 0.25 <= best <= 0.65 else "above" if best > 0.65 else "below"
     return Finding(
         "λ, the weight of the neighbors",
         "Khandelwal et al. (2020), figure 5, find that λ 0.25 is best for text like the model's "
         "own, and 0.65 for a domain that the model was not trained on.",
-        f"λ {best:g} is best on the half on which it is chosen, which is nearer to the "
-        + ("second number." if domain else "first number."),
+        f"λ {best:g} is best on the half on which it is chosen, which lies {where} "
+        + ("these numbers." if where == "between" else "both numbers."),
         0.15 <= best <= 0.75,
         ("λ", "perplexity"),
         list(zip(lmbdas, values, strict=True)),
@@ -60,8 +60,8 @@ def study_temperature(studied: Studied) -> Finding:
     gain = 1.0 - found.perplexity / values[nearest]
     return Finding(
         "τ, the temperature, with k and λ chosen again for each value",
-        "Xu et al. (2023) find that the temperature is one of the three reasons why a kNN-LM "
-        "helps.",
+        "Xu et al. (2023) find that the temperature, which was 1 before, is one of the three "
+        "reasons why a kNN-LM helps.",
         f"Temperature {best:.3g} is best. At {temperatures[nearest]:.3g} perplexity is "
         f"{values[nearest]:.1f} in place of {found.perplexity:.1f}.",
         gain > SAME,

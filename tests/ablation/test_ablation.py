@@ -18,7 +18,9 @@ from knn_logits.ablation.places import key_places
 from knn_logits.ablation.running import ablate, first_tokens
 from knn_logits.ablation.sweeps import study_temperature
 from knn_logits.capture.location import find_key
+from knn_logits.datastore.reading import read_arrays
 from knn_logits.errors import ConfigError, CorpusError, ModelError
+from knn_logits.gating.fitting import fit_distance_gate
 from knn_logits.progress import no_progress
 
 CORPUS = [f"{text} {TEXTS[(number + turn + 1) % 8]}" for turn in range(2)
@@ -67,7 +69,43 @@ def test_the_temperatures_by_hand(studied):
         assert found.lmbda_at(number) == lmbda
     table = study_temperature(studied)
     assert [row[0] for row in table.rows] == list(found.grid.temperatures)
+    assert 1.0 in found.grid.temperatures
     assert [row[2] for row in table.rows] == held_out
+
+
+def test_the_rule_of_the_oracle_by_hand(studied):
+    base, queries, store = measure_base(studied), studied.queries(), studied.store()
+    rows = {row[0]: row[1] for row in helped.study_oracle(studied).rows}
+    keys = store.keys(np.arange(len(store))).astype(np.float16).astype(np.float64)
+    distances = ((queries.states.double().numpy()[:, None] - keys[None]) ** 2).sum(-1)
+    order = np.argsort(distances, axis=1, kind="stable")[:, : base.best.k]
+    near = np.take_along_axis(distances, order, 1)
+    weights = np.exp(-(near - near[:, :1]) / base.best.temperature)
+    votes = store.values.numpy()[order] == queries.targets.numpy()[:, None]
+    p_knn = (weights * votes).sum(1) / weights.sum(1)
+    # The rule is steep where distances are near 0, and a difference of rounding counts there.
+    nearest = read_arrays(studied.work / "tokens.safetensors")[0]["nearest"]
+    assert nearest == pytest.approx(near[:, 0], rel=1e-4, abs=1e-3)
+    second, p_lm = queries.second.numpy(), np.exp(queries.log_p_lm.double().numpy())
+    with np.errstate(divide="ignore"):
+        gate = fit_distance_gate(
+            nearest[~second], np.log(p_lm[~second]), np.log(p_knn[~second]), "l2"
+        )
+    lmbda = np.interp(nearest[second], gate.middles.numpy(), gate.lmbdas.numpy())
+    p = lmbda * p_knn[second] + (1 - lmbda) * p_lm[second]
+    by_hand = math.exp(-np.log(p).mean())
+    assert rows["λ by the nearest distance"] == pytest.approx(by_hand, rel=1e-4)
+    oracle = np.maximum(p_knn, p_lm)[second]
+    assert rows["oracle λ"] == pytest.approx(math.exp(-np.log(oracle).mean()), rel=1e-4)
+
+
+def test_shown_tokens_differ(studied):
+    passages = helped.study_tokens(studied).passages
+    for first in ("Most helped", "Most hurt"):
+        start = next(at for at, line in enumerate(passages) if line.startswith(first)) + 2
+        shown = [line for line in passages[start : start + 8] if line.startswith("- ")]
+        assert 1 < len(shown) <= 8
+        assert all("→" in line for line in shown)
 
 
 def test_queries_are_those_of_eval(studied):
@@ -121,11 +159,22 @@ def test_the_report(whole):
     base = result.findings["size"].rows[-1][-1]
     assert {row[0]: row[-1] for row in result.findings["metric"].rows}["l2"] == base
     assert {row[0]: row[-1] for row in result.findings["key"].rows}["FFN's input"] == base
+    assert (
+        next(row[-1] for row in cells if row[:2] == ["exact", "exact"])
+        == (result.findings["precision"].rows[0][-1])
+    )
     oracle = dict(map(tuple, result.findings["oracle"].rows))
     assert oracle["oracle λ"] < base
-    assert sum(row[1] for row in result.findings["frequency"].rows) == sum(
-        row[1] for row in result.findings["position"].rows
+    assert oracle["oracle λ"] < oracle["λ by the nearest distance"]
+    frequency, position, part = (
+        result.findings[name].rows for name in ("frequency", "position", "part")
     )
+    tokens = sum(row[1] for row in frequency)
+    assert sum(row[1] for row in position) == sum(row[1] for row in part) == tokens
+    gain = math.log(oracle["model alone"] / base)
+    for rows in (frequency, position, part):
+        mean = sum(row[1] * row[-1] for row in rows) / tokens
+        assert mean == pytest.approx(gain, rel=1e-4)
 
 
 class Stops:
@@ -170,8 +219,8 @@ def test_stopped_again_and_again(model, tokenizer, whole, tmp_path, monkeypatch)
     assert stops > 1
     places = len(key_places(model))
     assert len(done) == len(set(done))
-    # 4 sizes, the other places, 2 metrics, 3 precisions, 4 approximations, and what all share.
-    assert len(done) == 2 * places + 4 + (places - 1) + 2 + 3 + 4 + 1 + 1
+    # 4 sizes, the other places, 2 metrics, 3 precisions, 3 approximations, and what all share.
+    assert len(done) == 2 * places + 4 + (places - 1) + 2 + 3 + 3 + 1 + 1
     assert result.findings == whole[1].findings
     assert contents(folder) == contents(whole[0])
     again = ablate(*arguments, command="made", progress=Stops(20), **SETTINGS)
