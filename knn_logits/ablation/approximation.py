@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,8 +17,8 @@ from knn_logits.ablation.sweeps import is_better
 from knn_logits.index.base import Index, pairwise
 from knn_logits.neighbors import Neighbors
 
-# The most numbers of keys that are gathered at once.
-_NUMBERS = 16 << 20
+# The most numbers of keys that are gathered at once. With more they leave the processor's cache.
+_NUMBERS = 1 << 19
 _PROBES = 8
 
 
@@ -83,6 +84,9 @@ def _search(studied: Studied, finds: Callable[[], Index], keeps: Callable[[], In
 
 
 def _again(plain: Search, kept: Index, queries: Tensor) -> Search:
+    # Each vector is a neighbor of many queries, and a compressed one is decoded once.
+    decoded = kept.reconstruct(np.arange(kept.size))
+
     def refined(rows: Tensor) -> Neighbors:
         found = plain(rows)
         at_once = max(1, _NUMBERS // max(1, found.k * kept.dim))
@@ -90,8 +94,7 @@ def _again(plain: Search, kept: Index, queries: Tensor) -> Search:
         for some, ids in zip(
             queries[rows].split(at_once), found.ids.clamp(min=0).split(at_once), strict=True
         ):
-            vectors = kept.reconstruct(ids.reshape(-1).numpy()).reshape(*ids.shape, kept.dim)
-            parts.append(pairwise(some, vectors, "l2"))
+            parts.append(pairwise(some, decoded[ids], "l2"))
         far = torch.cat(parts).masked_fill(~found.mask, torch.inf)
         return Neighbors(found.ids, far, found.values)
 

@@ -6,7 +6,7 @@ after an interruption reads it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from knn_logits.ablation.other_keys import other_keys, read_keys
+from knn_logits.ablation.places import key_places
 from knn_logits.arrays import Array
 from knn_logits.building.builder import build_datastore
 from knn_logits.capture.forward import evaluating
@@ -85,28 +87,50 @@ class Studied:
     largest_k: int
     seed: int
     progress: Progress
-    _stores: dict[str, Datastore] = field(default_factory=dict)
+    _store: Datastore | None = None
+    _places: tuple[list[str], list[Path]] | None = None
     _queries: dict[str, Queries] = field(default_factory=dict)
 
-    def store(self, key: str = DEFAULT_KEY) -> Datastore:
-        """Opens the datastore whose keys are read at a place, in full precision."""
-        if key not in self._stores:
-            folder = self.work / f"store-{file_name(key)}"
+    def store(self) -> Datastore:
+        """Opens the datastore, whose keys are the FFN's input in full precision."""
+        if self._store is None:
+            folder = self.work / "store"
             if not (folder / "datastore.json").exists():
                 build_datastore(
                     self.model,
                     self.tokenizer,
                     self.corpus,
                     folder,
-                    key=key,
+                    key=DEFAULT_KEY,
                     window=WindowConfig(),
                     index=IndexConfig("exact", seed=self.seed),
                     calibrate=False,
                     keys_dtype="float32",
                     progress=self.progress,
                 )
-            self._stores[key] = Datastore(folder)
-        return self._stores[key]
+            self._store = Datastore(folder)
+        return self._store
+
+    def keys(self, key: str = DEFAULT_KEY) -> tuple[Iterable[Array], int]:
+        """Returns the keys of all entries at a place, in full precision.
+
+        Args:
+            key: The place, one of `key_places`.
+
+        Returns:
+            Batches of keys, float32 [rows, dim] each, in the entries' order; and the length of a
+            key.
+        """
+        store = self.store()
+        if key == DEFAULT_KEY:
+            return store.key_batches(_KEYS_AT_ONCE), store.manifest.dim
+        if self._places is None:
+            names = [one for one in key_places(self.model).values() if one != DEFAULT_KEY]
+            files = other_keys(self.model, store, names, self.work, self.progress)
+            self._places = names, files
+        names, files = self._places
+        number = names.index(key)
+        return read_keys(files, number), next(read_keys(files, number)).shape[1]
 
     def queries(self, key: str = DEFAULT_KEY) -> Queries:
         """Returns the queries of the text, with the states at a place."""
@@ -122,7 +146,7 @@ class Studied:
         return self._queries[key]
 
     def _read(self, key: str) -> dict[str, Array]:
-        own = self.store(key).manifest.windows
+        own = self.store().manifest.windows
         window = WindowConfig(own.window, own.stride)
         bench = open_bench(self.model, self.tokenizer, None, window=window)
         text, halves = halved(bench, {"text": self.texts})
@@ -168,10 +192,9 @@ class Studied:
             metric: The metric of the distances.
             rounded: Rounds the keys; None leaves them as they are.
         """
-        store = self.store(key)
-        batches = store.key_batches(_KEYS_AT_ONCE)
+        batches, dim = self.keys(key)
         some = batches if rounded is None else (rounded(one) for one in batches)
-        return ExactIndex.from_batches(some, len(store), store.manifest.dim, metric)
+        return ExactIndex.from_batches(some, len(self.store()), dim, metric)
 
 
 def half(keys: Array) -> Array:

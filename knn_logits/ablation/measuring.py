@@ -187,7 +187,7 @@ def exact_search(
 
 def searching(studied: Studied, index: Index, key: str = DEFAULT_KEY) -> Search:
     """Returns a search in an index over the keys of one place."""
-    queries, values = studied.queries(key), studied.store(key).values.long()
+    queries, values = studied.queries(key), studied.store().values.long()
     return lambda rows: search(index, values, queries.states[rows], studied.largest_k)
 
 

@@ -116,7 +116,26 @@ def key_states(model: nn.Module, location: KeyLocation, inputs: Mapping[str, Ten
     Raises:
         ModelError: when the module did not run, or its tensor has another shape.
     """
-    states, _ = _run(model, location, inputs, until_key=not hasattr(model, "hf_device_map"))
+    return states_at(model, [location], inputs)[0]
+
+
+def states_at(
+    model: nn.Module, locations: Sequence[KeyLocation], inputs: Mapping[str, Tensor]
+) -> list[Tensor]:
+    """Computes the keys of a batch at several places in one pass, as `key_states` does for one.
+
+    Args:
+        model: The model, in evaluation mode.
+        locations: The places, which may share a module.
+        inputs: The arguments of the model's forward pass: `input_ids` and so on, [rows, tokens].
+
+    Returns:
+        [rows, tokens, dim] for each place, in the model's precision.
+
+    Raises:
+        ModelError: when a module did not run, or its tensor has another shape.
+    """
+    states, _ = _run(model, locations, inputs, until_keys=not hasattr(model, "hf_device_map"))
     return states
 
 
@@ -132,45 +151,52 @@ def key_states_and_logits(
     Raises:
         ModelError: when the module did not run, or its tensor has another shape.
     """
-    states, output = _run(model, location, inputs, until_key=False)
-    return states, output.logits
+    states, output = _run(model, [location], inputs, until_keys=False)
+    return states[0], output.logits
 
 
 def _run(
-    model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor], *, until_key: bool
-) -> tuple[Tensor, Any]:
-    module = model.get_submodule(location.module)
+    model: nn.Module,
+    locations: Sequence[KeyLocation],
+    inputs: Mapping[str, Tensor],
+    *,
+    until_keys: bool,
+) -> tuple[list[Tensor], Any]:
     owner = threading.get_ident()
-    taken: list[Tensor] = []
+    taken: dict[KeyLocation, Tensor] = {}
 
-    def take(value: Any) -> None:
+    def take(location: KeyLocation, value: Any) -> None:
         # Another thread may be generating with the same model.
         if threading.get_ident() != owner:
             return
         # A module that several layers share runs several times. Its first run gives the key, as in
         # `hooks`.
-        if taken:
+        if location in taken:
             return
         if not isinstance(value, Tensor):
             raise ModelError(f"no tensor passes through {location}; name another key with --key")
-        taken.append(value)
-        if until_key:
+        taken[location] = value
+        if until_keys and len(taken) == len(set(locations)):
             raise _Reached
 
-    # PyTorch calls this without `kwargs` in another thread's pass, where that pass listed its hooks
-    # before this one was removed.
-    def on_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        if kwargs is not None:
-            take(first_tensor(args, kwargs))
+    def hooked(location: KeyLocation) -> Any:
+        # PyTorch calls this without `kwargs` in another thread's pass, where that pass listed its
+        # hooks before this one was removed.
+        def on_input(
+            _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+        ) -> None:
+            if kwargs is not None:
+                take(location, first_tensor(args, kwargs))
 
-    def on_output(_: nn.Module, __: Any, output: Any) -> None:
-        take(output[0] if isinstance(output, (tuple, list)) else output)
+        def on_output(_: nn.Module, __: Any, output: Any) -> None:
+            take(location, output[0] if isinstance(output, (tuple, list)) else output)
 
-    handle = (
-        module.register_forward_pre_hook(on_input, with_kwargs=True)
-        if location.side == "input"
-        else module.register_forward_hook(on_output)
-    )
+        module = model.get_submodule(location.module)
+        if location.side == "input":
+            return module.register_forward_pre_hook(on_input, with_kwargs=True)
+        return module.register_forward_hook(on_output)
+
+    handles = [hooked(location) for location in locations]
     output = None
     accepted = inspect.signature(model.forward).parameters
     extra: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
@@ -182,11 +208,13 @@ def _run(
         pass
     finally:
         _thread.passes -= 1
-        handle.remove()
-    if not taken:
-        raise ModelError(f"{location} did not run in a forward pass; name another key with --key")
+        for handle in handles:
+            handle.remove()
+    missing = next((one for one in locations if one not in taken), None)
+    if missing is not None:
+        raise ModelError(f"{missing} did not run in a forward pass; name another key with --key")
     rows_tokens = inputs.get("decoder_input_ids", inputs["input_ids"]).shape
-    return as_rows(taken[0], rows_tokens, location), output
+    return [as_rows(taken[one], rows_tokens, one) for one in locations], output
 
 
 def as_rows(states: Tensor, rows_tokens: torch.Size, location: KeyLocation) -> Tensor:

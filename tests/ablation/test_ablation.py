@@ -10,7 +10,7 @@ from commands import write_corpus
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits.ablation import bench, helped, measuring, studies
+from knn_logits.ablation import bench, helped, measuring, other_keys, studies
 from knn_logits.ablation.bench import Studied, search
 from knn_logits.ablation.finding import Finding
 from knn_logits.ablation.measuring import measure_base
@@ -27,6 +27,14 @@ CORPUS = [f"{text} {TEXTS[(number + turn + 1) % 8]}" for turn in range(2)
           for number, text in enumerate(TEXTS)]  # fmt: skip
 OTHER = [f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." for n in range(12)]
 SETTINGS = {"entries": 500, "tokens": 400, "k": 32}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_files():
+    """Several files of keys, also for little text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(other_keys, "_ENTRIES", 100)
+        yield
 
 
 @pytest.fixture
@@ -205,13 +213,14 @@ def test_stopped_again_and_again(model, tokenizer, whole, tmp_path, monkeypatch)
 
     noted(measuring, "_likelihoods", lambda studied, phase, *_: phase)
     noted(bench, "build_datastore", lambda *_, key, **__: f"build {key}")
+    noted(other_keys, "_keys", lambda *arguments: f"keys from {arguments[-1][0].first_entry}")
     noted(Studied, "_read", lambda studied, key: f"text {key}")
     noted(helped, "log_p_knn", lambda *_: "tokens")
     stops = 0
     while True:
         arguments = (model, tokenizer, CORPUS, OTHER, folder)
         try:
-            result = ablate(*arguments, command="made", progress=Stops(50), **SETTINGS)
+            result = ablate(*arguments, command="made", progress=Stops(30), **SETTINGS)
             break
         except KeyboardInterrupt:
             stops += 1
@@ -219,8 +228,11 @@ def test_stopped_again_and_again(model, tokenizer, whole, tmp_path, monkeypatch)
     assert stops > 1
     places = len(key_places(model))
     assert len(done) == len(set(done))
-    # 4 sizes, the other places, 2 metrics, 3 precisions, 3 approximations, and what all share.
-    assert len(done) == 2 * places + 4 + (places - 1) + 2 + 3 + 3 + 1 + 1
+    passes = [one for one in done if one.startswith("keys from")]
+    assert len(passes) > 1
+    # The text and the datastore, 4 sizes, the other places, 2 metrics, 3 precisions,
+    # 3 approximations, and what all share.
+    assert len(done) - len(passes) == places + 1 + 4 + (places - 1) + 2 + 3 + 3 + 1 + 1
     assert result.findings == whole[1].findings
     assert contents(folder) == contents(whole[0])
     again = ablate(*arguments, command="made", progress=Stops(20), **SETTINGS)
@@ -243,6 +255,21 @@ def test_what_is_refused(model, marian, tokenizer, whole, tmp_path):
     with pytest.raises(ModelError, match="causal"):
         ablate(marian, tokenizer, CORPUS, OTHER, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_keys_of_other_places_are_those_of_a_build(studied, tmp_path):
+    for name, key in key_places(studied.model).items():
+        batches, dim = studied.keys(key)
+        found = np.concatenate(list(batches))
+        built = knn_logits.build_datastore(
+            studied.model, studied.tokenizer, studied.corpus, tmp_path / f"built {name}", key=key,
+            keys_dtype="float32", calibrate=False,
+            index=knn_logits.IndexConfig("exact"),
+        )  # fmt: skip
+        assert found.shape == (len(built), dim)
+        expected = built.keys(np.arange(len(built)))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert len(list(studied.work.glob("keys-*"))) > 1
 
 
 def test_places_are_of_the_model(model):
