@@ -130,7 +130,7 @@ def figure(plot: Plot) -> Any:
                 for place in range(len(plot.x))
             ]
             bars = axes.bar(places, values, width, label=name)
-            axes.bar_label(bars, [_cell(float(one)) for one in values], fontsize=8)
+            axes.bar_label(bars, ["" if one is None else _cell(one) for one in values], fontsize=8)
         axes.set_xticks(range(len(plot.x)), [str(one) for one in plot.x], rotation=20, ha="right")
         # Above the bars there is room for their numbers, and for a legend.
         axes.margins(y=0.3 if len(plot.series) > 1 else 0.1)
