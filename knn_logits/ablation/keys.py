@@ -34,13 +34,14 @@ def study_place(studied: Studied) -> Finding:
             continue
         found[name] = measure(studied, f"key: {name}", exact_search(studied, key), key=key)
     best = min(found, key=lambda one: found[one].perplexity)
-    base = found["FFN's input"].perplexity
+    base, attention = found["FFN's input"].perplexity, found.get("attention's output")
     holds = base <= found[best].perplexity * (1.0 + SAME)
     return Finding(
         "Where the key is read",
         "Khandelwal et al. (2020), table 5, find the input of the last layer's feed-forward "
-        "network best.",
-        f"The {best} is best with {found[best].perplexity:.1f}; the FFN's input gives {base:.1f}.",
+        "network best. Xu et al. (2023) find the attention's output a good key as well.",
+        f"The {best} is best with {found[best].perplexity:.1f}. The FFN's input gives {base:.1f}"
+        + (f", and the attention's output {attention.perplexity:.1f}." if attention else "."),
         holds,
         ("key", *_HEADER),
         _rows(found),

@@ -9,6 +9,7 @@ from typing import Any
 
 from knn_logits._version import __version__
 from knn_logits.ablation.finding import Finding, Plot
+from knn_logits.ablation.sweeps import SAME
 from knn_logits.datastore.files import write_bytes
 from knn_logits.evaluation.figures import new_figure, writing
 from knn_logits.printable import one_line
@@ -64,7 +65,8 @@ def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: 
     lines += [
         "",
         "Settings that a study does not vary are chosen again for each of its rows, by the "
-        "likelihood of one half of the text. Every perplexity is of the other half.",
+        "likelihood of one half of the text. Every perplexity is of the other half. A difference of "
+        f"less than {SAME:.1%} counts as none.",
         "",
         *table(
             ("study", "holds here"),
