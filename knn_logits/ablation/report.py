@@ -65,8 +65,8 @@ def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: 
     lines += [
         "",
         "Settings that a study does not vary are chosen again for each of its rows, by the "
-        "likelihood of one half of the text. Every perplexity is of the other half. A difference of "
-        f"less than {SAME:.1%} counts as none.",
+        "likelihood of one half of the text. Every perplexity is of the other half. A difference "
+        f"of less than {SAME:.1%} counts as none.",
         "",
         *table(
             ("study", "holds here"),
