@@ -143,12 +143,15 @@ def study_position(studied: Studied) -> Finding:
         if (place == number).any()
     ]
     gains = [row[-1] for row in rows]
-    best = rows[int(np.argmax(gains))][0]
+    best, least = rows[int(np.argmax(gains))][0], rows[int(np.argmin(gains))][0]
     return Finding(
         "Which tokens gain, by their place in the document",
         "None of the papers that this report follows says how the gain depends on the place.",
-        f"Tokens at the places {best} gain most, {max(gains):.2f} nats. Those at {rows[0][0]} gain "
-        f"{gains[0]:.2f}.",
+        f"Tokens at the places {best} gain most, {max(gains):.2f} nats, and those at {least} "
+        f"gain least, {min(gains):.2f}."
+        if len(rows) > 1
+        else f"All tokens that are held out are at the places {best}. They gain {gains[0]:.2f} "
+        "nats.",
         None,
         ("place", "tokens", "model", "mixture", "gain in nats"),
         rows,
