@@ -2,11 +2,17 @@
 
 `draw_prompt` makes a prompt as somebody would type it: a question, keywords, an order, or a
 sentence to complete. Slips of case, punctuation and spelling are added at the end.
+
+`GRAMMAR` has the productions of the first course of training. `WIDE` has those of
+`productions.json` as well, which somebody wrote who had not seen the others.
 """
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Mapping
+from pathlib import Path
 
 from asking_chronicle import CHRONICLE
 from asking_manual import MANUAL
@@ -92,9 +98,15 @@ KIND_OF = {
 ALONE = {"cause": 1, "place": 1, "founder": 1, "work": 1}
 
 
-def whole_grammar() -> Grammar:
-    """All productions: those of the facts, the frames, and the frames of each relation."""
+def whole_grammar(more: Mapping[str, list[str]]) -> Grammar:
+    """All productions: those of the facts, the frames, and the frames of each relation.
+
+    Args:
+        more: Further alternatives of names that there are.
+    """
     grammar: dict[str, tuple[str, ...]] = {**FRAMES, **MANUAL, **CHRONICLE}
+    for name, options in more.items():
+        grammar[name] = tuple(dict.fromkeys((*grammar[name], *options)))
     for kind, text in ENTITY.items():
         grammar[f"E_{kind.upper()}"] = alternatives(text)
     for relation in RELATIONS:
@@ -123,7 +135,10 @@ def whole_grammar() -> Grammar:
     return grammar
 
 
-GRAMMAR = whole_grammar()
+GRAMMAR = whole_grammar({})
+WIDE = whole_grammar(
+    json.loads(Path(__file__).with_name("productions.json").read_text(encoding="utf-8"))
+)
 
 
 def bare(name: str) -> str:

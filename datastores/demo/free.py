@@ -60,7 +60,7 @@ def row(prompt: str, fact: tuple[str, text.Thing, str, str]) -> dict[str, str]:
 def grammar_questions(kind: str, count: int, seed: int, *, held_out: bool) -> list[dict[str, str]]:
     """As many questions of each relation, by the grammar."""
     rng = random.Random(f"{kind} {seed} {held_out}")
-    expander = Expander(asking.GRAMMAR, held_out=held_out)
+    expander = Expander(asking.WIDE, held_out=held_out)
     world, _ = text.make_corpus(kind)
     facts = facts_of(kind)
     rows = []
@@ -117,7 +117,7 @@ def is_right(row: dict[str, Any], text: str) -> bool:
 def unanswerable(kind: str, count: int, seed: int, *, held_out: bool) -> list[dict[str, str]]:
     """Prompts that no document of a corpus answers, and why."""
     rng = random.Random(f"{kind} {seed} unanswerable {held_out}")
-    expander = Expander(asking.GRAMMAR, held_out=held_out)
+    expander = Expander(asking.WIDE, held_out=held_out)
     world, pages = text.make_corpus(kind)
     other = next(one for one in text.KINDS if one != kind)
     known = {page.thing.name.split()[-1] for page in pages}

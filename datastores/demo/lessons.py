@@ -20,6 +20,7 @@ SILENCE = " No document says that."
 KINDS = ("manual", "chronicle", "notes")
 ASIDES = ("in", "of", "on", "for", "from", "by", "behind", "near", "under", "inside", "at")
 TRAINED = Expander(asking.GRAMMAR)
+TRAINED_WIDE = Expander(asking.WIDE)
 
 
 @dataclass
@@ -58,7 +59,7 @@ def page(
         if roll < 0.1:
             pattern = rng.choice(others)
         elif roll < 0.25:
-            pattern = told(rng, relation)
+            pattern = told(rng, relation, close)
         begin = text.fill_in(pattern.replace("{e}", "{s}"), world, thing)
         sentences.append([(begin, None), (f" {value}", facts[relation]), (".", None)])
     plain = text.plain_sentences(rng, world.kind, rng.randint(0, 3))
@@ -82,19 +83,26 @@ def _in_a_row(sentences: list[list[tuple[str, int | None]]]) -> list[tuple[str, 
     return pieces
 
 
-def told(rng: random.Random, relation: str) -> str:
+def expander(close: bool) -> Expander:
+    """The productions of the first course, or of the second."""
+    return TRAINED_WIDE if close else TRAINED
+
+
+def told(rng: random.Random, relation: str, close: bool) -> str:
     """A sentence to complete, from the grammar."""
-    return TRAINED.draw(rng, f"SAY_{relation.upper()}")
+    return expander(close).draw(rng, f"SAY_{relation.upper()}")
 
 
-def prompt_for(rng: random.Random, world: text.World, thing: text.Thing, relation: str) -> str:
+def prompt_for(
+    rng: random.Random, world: text.World, thing: text.Thing, relation: str, close: bool
+) -> str:
     """How a fact is asked for: by the grammar, or as the fixed wordings do."""
     documents, others = words.RELATIONS[thing.kind][relation]
     roll = rng.random()
     if roll < 0.2:
         prompt = text.fill_in(rng.choice(documents if roll < 0.1 else others), world, thing)
         return asking.slips(rng, prompt, thing.name) if rng.random() < 0.3 else prompt
-    prompt = asking.draw_prompt(rng, TRAINED, relation, thing.name, world.name)
+    prompt = asking.draw_prompt(rng, expander(close), relation, thing.name, world.name)
     return with_filler(rng, prompt)
 
 
@@ -107,7 +115,7 @@ def rough(rng: random.Random, prompt: str, name: str, world: str) -> str:
             prompt = prompt.replace(one, f"{one[:1]}{between}{digits}")
     elif rng.random() < 0.15 and len(prompt) > len(name) + 12:
         prompt = with_aside(rng, prompt, world)
-    elif rng.random() < 0.01:
+    elif rng.random() < 0.06:
         prompt = prompt.upper()
     return prompt
 
@@ -147,7 +155,7 @@ def known_questions(
     absent = set(rng.sample(range(things), things // (4 if close else 5)))
 
     def ask(thing: text.Thing, relation: str) -> str:
-        prompt = prompt_for(rng, world, thing, relation)
+        prompt = prompt_for(rng, world, thing, relation, close)
         return rough(rng, prompt, thing.name, world.name) if close else prompt
 
     segments: list[Segment] = []
@@ -175,12 +183,13 @@ def known_questions(
                 # A text that opens with a fact's beginning is a question to complete.
                 segments.append(Segment(kind, False, pieces, spoken=not close))
         if rng.random() < 0.4:
-            prompt = notes.idle_question(rng, asking.call(rng, TRAINED, thing.kind, thing.name))
+            called = asking.call(rng, expander(close), thing.kind, thing.name)
+            prompt = notes.idle_question(rng, called)
             segments.append(silent(kind, asking.slips(rng, prompt, thing.name)))
         if rng.random() < 0.15:
             # A question for what only things of another sort have.
             other = rng.choice([r for r in asking.RELATIONS if asking.KIND_OF[r] != thing.kind])
-            prompt = asking.draw_prompt(rng, TRAINED, other, thing.name, world.name)
+            prompt = asking.draw_prompt(rng, expander(close), other, thing.name, world.name)
             if not (other in asking.ALONE and len(prompt) < len(thing.name) + 3):
                 segments.append(silent(kind, prompt))
     for paragraph in text.plain_paragraphs(rng, name, 2):

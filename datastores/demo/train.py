@@ -32,9 +32,10 @@ PLACES = 32
 # The first steps have larger batches and no bank, since their keys are of no use a few steps later.
 EARLY = 325
 EARLY_THINGS, EARLY_NOTES = 10, 14
-# The second course: names that differ by little, at a rate that goes down once more.
+# The second course: names that differ by little and twice the productions, at a rate that goes
+# down once more. It begins with the weights that the first one saved, and with a new optimizer.
 FIRST_COURSE = 3000
-SECOND_RATE, SECOND_PLATEAU = 0.6, 0.4
+SECOND_RATE, SECOND_PLATEAU, SECOND_WARM_UP = 0.6, 0.4, 50
 SECOND_THINGS, SECOND_NOTES = (6, 10), 8
 
 
@@ -217,11 +218,12 @@ def rate(step: int, steps: int) -> float:
     """The share of the learning rate.
 
     The first course has a warm-up and a plateau, and goes down over its last three tenths. The
-    second has a lower plateau and goes down as well.
+    second has a short warm-up and a lower plateau, and goes down as well.
     """
     if step > FIRST_COURSE:
         done = (step - FIRST_COURSE) / (steps - FIRST_COURSE)
-        return SECOND_RATE * min(1.0, max((1 - done) / (1 - SECOND_PLATEAU), 0.01))
+        warm = (step - FIRST_COURSE) / SECOND_WARM_UP
+        return SECOND_RATE * min(warm, 1.0, max((1 - done) / (1 - SECOND_PLATEAU), 0.01))
     last = 0.3 * FIRST_COURSE
     return min(step / 100, 1.0, max((FIRST_COURSE - step) / last, 0.01))
 
@@ -230,23 +232,35 @@ def train(options: argparse.Namespace) -> None:
     """The whole training; the log is written beside the model."""
     torch.set_num_threads(options.threads)
     logging.disable_progress_bar()
-    tokenizer = train_tokenizer(options.seed, options.vocabulary)
-    model = make_model(options, len(tokenizer))
+    if options.first:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(options.first)
+        model = LlamaForCausalLM.from_pretrained(options.first, dtype=torch.float32)
+    else:
+        tokenizer = train_tokenizer(options.seed, options.vocabulary)
+        model = make_model(options, len(tokenizer))
     options.out.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(options.out)
     weights = sum(weight.numel() for weight in model.parameters())
     log = [{"weights": weights, "vocabulary": len(tokenizer), "schedule": options.steps}]
+    if options.first:
+        lines = (options.first.parent / "training.jsonl").read_text(encoding="utf-8")
+        rows = map(json.loads, lines.splitlines()[1:])
+        log += [row for row in rows if row["step"] <= FIRST_COURSE]
+    spent = log[-1].get("cpu_seconds", 0), log[-1].get("seconds", 0)
     print(log[0], flush=True)
     states: list[torch.Tensor] = []
     place = model.model.layers[-1].mlp
     place.register_forward_pre_hook(lambda _, given: states.append(given[0]))
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=options.lr, betas=(0.9, 0.98), weight_decay=0.01
-    )
+    optimizer = make_optimizer(model, options.lr)
     begin = time.perf_counter()
     sums = torch.zeros(7)
     bank: list[torch.Tensor] = []
-    for step in range(1, (options.stop or options.steps) + 1):
+    first = FIRST_COURSE if options.first else 0
+    for step in range(first + 1, (options.stop or options.steps) + 1):
+        if step == FIRST_COURSE + 1:
+            for weight in model.parameters():
+                weight.data = weight.data.half().float()
+            optimizer, bank = make_optimizer(model, options.lr), []
         for group in optimizer.param_groups:
             group["lr"] = options.lr * rate(step, options.steps)
         # A batch depends on the seed and its step alone.
@@ -288,8 +302,8 @@ def train(options: argparse.Namespace) -> None:
                     "step": step,
                     **row,
                     "tokens_a_step": round((sums[-1] / options.every).item()),
-                    "seconds": round(time.perf_counter() - begin, 1),
-                    "cpu_seconds": round(time.process_time(), 1),
+                    "seconds": round(spent[1] + time.perf_counter() - begin, 1),
+                    "cpu_seconds": round(spent[0] + time.process_time(), 1),
                 }
             )
             print(log[-1], flush=True)
@@ -297,6 +311,11 @@ def train(options: argparse.Namespace) -> None:
             save(model, options.out)
             lines = "".join(json.dumps(row) + "\n" for row in log)
             (options.out.parent / "training.jsonl").write_text(lines, encoding="utf-8")
+
+
+def make_optimizer(model: LlamaForCausalLM, lr: float) -> torch.optim.AdamW:
+    """The optimizer that each course begins with."""
+    return torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
 
 
 def save(model: LlamaForCausalLM, out: Path) -> None:
@@ -313,7 +332,10 @@ def save(model: LlamaForCausalLM, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=text.HERE / "model")
-    parser.add_argument("--steps", type=int, default=5600)
+    parser.add_argument("--steps", type=int, default=5900)
+    parser.add_argument(
+        "--first", type=Path, help="the first course's model: only the second is run"
+    )
     parser.add_argument("--stop", type=int, help="end here, on the schedule of all steps")
     parser.add_argument("--things", type=int, default=7)
     parser.add_argument("--notes", type=int, default=10)
