@@ -66,7 +66,7 @@ def grammar_questions(kind: str, count: int, seed: int, *, held_out: bool) -> li
     rows = []
     for relation in relations_of(kind):
         of = [fact for fact in facts if fact[2] == relation]
-        for fact in rng.choices(of, k=count // len(relations_of(kind))):
+        for fact in rng.choices(of, k=max(1, count // len(relations_of(kind)))):
             prompt = asking.draw_prompt(rng, expander, relation, fact[1].name, world.name)
             rows.append(row(prompt, fact))
     return rows
@@ -120,7 +120,8 @@ def unanswerable(kind: str, count: int, seed: int, *, held_out: bool) -> list[di
     expander = Expander(asking.WIDE, held_out=held_out)
     world, pages = text.make_corpus(kind)
     other = next(one for one in text.KINDS if one != kind)
-    known = {page.thing.name.split()[-1] for page in pages}
+    # A name may stand in a document that is not about it, as a part does that an error needs.
+    known = set(" ".join(page.text.replace(".", "") for page in pages).split())
     namer = text.Namer(rng, kept=True)
     rows = []
     for place in range(count):

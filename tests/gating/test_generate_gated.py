@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import TEXTS, make_gpt2
 from gate_cases import naive_vote, random_meta_k
+from mixture_reference import PROMPTS, used
 
 from knn_logits import ConfidenceSkip, ConfigError, DistanceGate, KNNLogitsProcessor, explain
 from knn_logits.capture.forward import key_states_and_logits
@@ -18,16 +19,6 @@ K, TEMPERATURE = 64, 2.0
 # Distances of the nearest neighbors here lie between 0 and 80.
 LIMIT = 0.045
 CURVE = ([1.0, 10.0, 25.0, 60.0], [0.95, 0.5, 0.8, 0.05])
-PROMPTS = [
-    "The harbour crane",
-    "Queen Maira founded the town",
-    "Each morning the keeper reads",
-    "E42",
-    "The pump needs oil of grade seven. The crane",
-    "In 1312",
-    "a",
-    "__________",
-]
 
 
 class Unsure:
@@ -114,20 +105,6 @@ def reference(model, memory, gate, sequence, mask=None):
         lmbdas.append(lmbda)
         log_p.append(np.log(lmbda * p_knn + (1 - lmbda) * np.exp(log_p_lm[place, target])))
     return np.array(lmbdas), np.array(log_p)
-
-
-def used(output, number, start, beams):
-    """log-probabilities that generate() worked with for a sequence's new tokens."""
-    out = []
-    for step, scores in enumerate(output.scores):
-        if start + step >= output.sequences.shape[1]:
-            break
-        row = int(output.beam_indices[number, step]) if beams else number
-        if row < 0:
-            break
-        token = int(output.sequences[number, start + step])
-        out.append(float(torch.log_softmax(scores[row].double(), -1)[token]))
-    return np.array(out)
 
 
 def check(model, memory, output, gated, tokenizer, start, mask=None, beams=False):
