@@ -106,7 +106,8 @@ def whole_grammar(more: Mapping[str, list[str]]) -> Grammar:
     """
     grammar: dict[str, tuple[str, ...]] = {**FRAMES, **MANUAL, **CHRONICLE}
     for name, options in more.items():
-        grammar[name] = tuple(dict.fromkeys((*grammar[name], *options)))
+        known = grammar[name]
+        grammar[name] = (*known, *(one for one in options if one not in known))
     for kind, text in ENTITY.items():
         grammar[f"E_{kind.upper()}"] = alternatives(text)
     for relation in RELATIONS:

@@ -36,9 +36,29 @@ def test_a_grammar_by_hand(scripts):
     assert drawn in ("a 1", "a 2", "b")
 
 
-def test_every_relation_has_many_wordings(scripts):
+def test_the_second_course_has_more_productions(scripts):
     asking = scripts["asking"]
-    expander = scripts["grammar"].Expander(asking.GRAMMAR)
+    more = json.loads((DEMO / "productions.json").read_text(encoding="utf-8"))
+    assert set(asking.GRAMMAR) == set(asking.WIDE)
+    for name, options in asking.WIDE.items():
+        first = asking.GRAMMAR[name]
+        assert options[: len(first)] == first
+        added = options[len(first) :]
+        assert set(added) <= set(more.get(name, ()))
+        # What is asked about stands once in a wording, and not in a noun for a fact.
+        assert all(one.count("{e}") == (not name.startswith("NOUN_")) for one in added)
+    kinds = {name.split("_")[0] for name in more}
+    assert kinds == {"NOUN", "WH", "IND", "SAY", "CMD"}
+    count = [sum(map(len, grammar.values())) for grammar in (asking.GRAMMAR, asking.WIDE)]
+    assert count[1] > 1.9 * count[0]
+    kept = scripts["grammar"].Expander(asking.WIDE).kept
+    assert 0.05 < sum(map(len, kept.values())) / count[1] < 0.15
+
+
+@pytest.mark.parametrize("grammar", ["GRAMMAR", "WIDE"])
+def test_every_relation_has_many_wordings(scripts, grammar):
+    asking = scripts["asking"]
+    expander = scripts["grammar"].Expander(getattr(asking, grammar))
     names = {
         "error": ("E529", "529"),
         "part": ("K-5750", "5750"),
