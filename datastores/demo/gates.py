@@ -30,7 +30,7 @@ from knn_logits import (
     save_gate,
 )
 
-TEXTS = 150
+TEXTS = 450
 QUESTIONS = 1800
 
 

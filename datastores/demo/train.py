@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import time
 from pathlib import Path
 
@@ -239,7 +240,11 @@ def train(options: argparse.Namespace) -> None:
         tokenizer = train_tokenizer(options.seed, options.vocabulary)
         model = make_model(options, len(tokenizer))
     options.out.mkdir(parents=True, exist_ok=True)
-    tokenizer.save_pretrained(options.out)
+    if options.first:
+        for file in options.first.glob("tokenizer*"):
+            shutil.copy(file, options.out)
+    else:
+        tokenizer.save_pretrained(options.out)
     weights = sum(weight.numel() for weight in model.parameters())
     log = [{"weights": weights, "vocabulary": len(tokenizer), "schedule": options.steps}]
     if options.first:
