@@ -204,7 +204,7 @@ def spread_keys(
 
 def _places(ray: Any, on_gpu: bool) -> tuple[int, dict[str, float], int]:
     """The number of workers, what each needs, and its CPU threads: one a GPU, or one a machine."""
-    all_machines = machines(ray)
+    all_machines = [one["Resources"] for one in machines(ray)]
     least = int(min((one["CPU"] for one in all_machines), default=1))
     if on_gpu:
         gpus = int(sum(one.get("GPU", 0) for one in all_machines))

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from knn_logits.errors import KNNLogitsError, UnreachableError
+from knn_logits.errors import UnreachableError
+from knn_logits.machines.connection import fetched
 
 logger = logging.getLogger(__name__)
 
@@ -133,20 +134,13 @@ class Workers:
         return [(number, result)]
 
     def _value(self, ref: Any, actor: Any) -> Any:
-        errors = self._ray.exceptions
         try:
-            return self._ray.get(ref, timeout=_FETCH)
-        except errors.RayTaskError as error:
-            cause = getattr(error, "cause", None)
-            if isinstance(cause, KNNLogitsError):
-                raise cause from None
-            raise
-        except errors.RayError as error:
+            return fetched(self._ray, ref, _FETCH)
+        except (TimeoutError, UnreachableError) as error:
             self._failed += 1
             if self._failed > _TRIES * self._count:
-                reason = " ".join(str(error).split())[:300]
                 raise UnreachableError(
-                    f"workers end again and again ({reason}): look at `ray status` and at the "
+                    f"workers end again and again ({error}): look at `ray status` and at the "
                     "machines' memory, then run the same command again, and it goes on here"
                 ) from error
             self._end(actor)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import knn_logits
-from knn_logits import KNNConfig, WindowConfig
+from knn_logits import KNNConfig, Retriever, WindowConfig
 from knn_logits.errors import UnreachableError
 from knn_logits.machines.searching import RayIndexes
 from knn_logits.opening import Indexes
@@ -44,8 +44,8 @@ def spread(cluster):
     """Opens indexes on the cluster, whose actors end with the test."""
     opened = []
 
-    def make(**settings):
-        opened.append(RayIndexes("auto", shards=4, **settings))
+    def make(shards=4, **settings):
+        opened.append(RayIndexes("auto", shards=shards, **settings))
         return opened[-1]
 
     yield make
@@ -174,7 +174,7 @@ def test_generation_goes_on_when_an_actor_is_killed(spread, mine, tokenizer, alo
     def searches(queries, k):
         killed.append(None)
         if len(killed) == 3:
-            ray.kill(index.actors[1], no_restart=False)
+            ray.kill(index.actors[1][0], no_restart=False)
         return search(queries, k)
 
     index.search = searches
@@ -186,15 +186,59 @@ def test_generation_goes_on_when_an_actor_is_killed(spread, mine, tokenizer, alo
 def test_an_actor_that_stays_away_ends_generation_with_an_error(spread, mine, tokenizer, alone):
     indexes = spread()
     index = indexes.open(alone, KNNConfig())
-    ray.kill(index.actors[2], no_restart=True)
+    ray.kill(index.actors[2][0], no_restart=True)
     with pytest.raises(UnreachableError, match="shard 2 of 4"):
         written(mine, tokenizer, alone, "crane winch", indexes=indexes)
     indexes.close()
     partial = spread(partial=True)
     index = partial.open(alone, KNNConfig())
-    ray.kill(index.actors[2], no_restart=True)
+    ray.kill(index.actors[2][0], no_restart=True)
     assert written(mine, tokenizer, alone, "crane winch", indexes=partial)
     assert partial.partial_answers > 0
+
+
+def test_a_twin_takes_the_work_of_a_lost_replica(spread, mine, tokenizer, alone, caplog):
+    prompt = "crane winch harbour"
+    expected = written(mine, tokenizer, alone, prompt)
+    # An answer from the lost one would have to be waited for until it has started again.
+    indexes = spread(shards=2, replicas=2)
+    index = indexes.open(alone, knn_logits.Memory(mine, alone, nprobe=None).config)
+    for replicas in index.actors:
+        assert len({place(actor) for actor in replicas}) == 2
+    searches = []
+    search = index.search
+
+    def counted(queries, k):
+        searches.append(None)
+        if len(searches) == 3:
+            # It never starts again, so that only its twin can answer.
+            ray.kill(index.actors[1][0], no_restart=True)
+        return search(queries, k)
+
+    index.search = counted
+    assert written(mine, tokenizer, alone, prompt, indexes=indexes) == expected
+    assert len(searches) >= 3
+    assert "replica 0 of shard 1 is lost: another one takes its work" in caplog.text
+    assert indexes.partial_answers == 0
+
+
+def place(actor):
+    """The node of an actor."""
+    node = actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+    return ray.get(node)
+
+
+def test_one_set_of_actors_serves_all_forms_of_an_index(spread, alone):
+    indexes = spread()
+    queries = torch.from_numpy(alone.keys(np.arange(40))).float() + 0.01
+    forms = [{}, {"exclude": ("3",)}, {"exclude": ("20", "5")}, {"nprobe": 1}, {"nprobe": 16}]
+    used = set()
+    for form in forms:
+        index = indexes.open(alone, KNNConfig(**form))
+        used.add(tuple(actor._actor_id.hex() for [actor] in index.actors))
+        expected = Retriever(alone, KNNConfig(**form)).index.search(queries, 16)[0]
+        np.testing.assert_array_equal(index.search(queries, 16)[0], np.sort(expected))
+    assert len(used) == 1
 
 
 def test_the_command_line(cluster, run, model_folder, alone, tmp_path):
