@@ -141,6 +141,7 @@ class RayIndexes(Indexes):
         self._wait_for(opening, index)
         if form == ((), None) and not len(store.removed_entries):
             check_probe(store, index)
+        index.nprobe = form[1] or store.manifest.index.nprobe
         index.actors = actors
         self._opened.append(index)
         return index

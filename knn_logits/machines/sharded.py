@@ -39,6 +39,7 @@ class ShardedIndex:
 
     Attributes:
         partial_answers: Number of searches that lacked a shard.
+        nprobe: Inverted lists visited for each query, which the shards were opened with.
         actors: What answers for each shard: its replicas.
     """
 
@@ -56,6 +57,7 @@ class ShardedIndex:
         self.dim = dim
         self.size = spans[-1][1]
         self.partial_answers = 0
+        self.nprobe: int | None = None
         self.actors: list[list[Any]] = []
         self._ask, self._spans = ask, spans
         self._partial, self._patience = partial, patience

@@ -238,6 +238,7 @@ def test_one_set_of_actors_serves_all_forms_of_an_index(spread, alone):
         used.add(tuple(actor._actor_id.hex() for [actor] in index.actors))
         expected = Retriever(alone, KNNConfig(**form)).index.search(queries, 16)[0]
         np.testing.assert_array_equal(index.search(queries, 16)[0], np.sort(expected))
+        assert index.nprobe == form.get("nprobe", 4)
     assert len(used) == 1
 
 
@@ -262,4 +263,35 @@ def test_the_command_line(cluster, run, model_folder, alone, tmp_path):
         same = value if value is None else pytest.approx(value, rel=1e-6)
         assert spread["perplexity"][name] == same
     assert plain["perplexity"]["interpolated"] is not None
+    assert spread["settings"] == plain["settings"]
     assert spread["partial_answers"] == 0
+    call = ("explain", model_folder, tmp_path / "a", "The winch lifts the crane.", "--json")
+    plain, spread = run(*call).json, run(*call, "--ray", "auto", "--shards", 2).json
+    assert spread.pop("partial_answers") == 0
+    assert [one["token"] for one in spread["tokens"]] == [one["token"] for one in plain["tokens"]]
+    for ours, theirs in zip(spread["tokens"], plain["tokens"], strict=True):
+        assert ours["p"] == pytest.approx(theirs["p"], rel=1e-5)
+
+
+def test_a_server_over_shards(cluster, run, model_folder, model, tokenizer, alone, monkeypatch):
+    httpx = pytest.importorskip("httpx")
+    pytest.importorskip("fastapi")
+    import knn_logits_serve.server
+    from serve.conftest import serving
+
+    texts = []
+
+    def ask(served, settings, **given):
+        asked = {"model": "tiny+docs", "prompt": "crane winch", "max_tokens": 8, "temperature": 0}
+        with serving(served) as running, httpx.Client(base_url=running.url, timeout=300) as client:
+            for more in ({}, {"knn": {"without": ["3"]}}):
+                answer = client.post("/v1/completions", json=asked | more)
+                assert answer.status_code == 200, answer.text
+                texts.append(answer.json()["choices"][0]["text"])
+
+    monkeypatch.setattr(knn_logits_serve.server, "serve", ask)
+    for more in ((), ("--ray", "auto", "--shards", 2, "--replicas", 2)):
+        call = ("serve", model_folder, f"docs={alone.folder}", "--lmbda", 0.6, "--k", 16)
+        answer = run(*call, *more)
+        assert answer.code == 0, answer.err
+    assert texts[:2] == texts[2:]
