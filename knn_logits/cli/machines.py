@@ -1,7 +1,8 @@
-"""The options --ray, --shards, --replicas and --partial of commands that search."""
+"""What commands on several machines share: the options of a cluster, and ranks of torchrun."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -51,6 +52,22 @@ def searching(indexes: RayIndexes | None, stores: Sequence[Datastore]) -> Iterat
         yield
     finally:
         indexes.close()
+
+
+def torchrun_rank() -> int | None:
+    """The number of this process among those that torchrun has started; None without it."""
+    from knn_logits.building.ranks import started_by_torchrun
+
+    return int(os.environ["RANK"]) if started_by_torchrun() else None
+
+
+def device_of_rank(device: str) -> str:
+    """The device of this process, where torchrun starts one process for each GPU."""
+    import torch
+
+    if device not in ("auto", "cuda") or not torch.cuda.is_available():
+        return device
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
 
 
 def partial_answers(indexes: RayIndexes | None) -> dict[str, int]:

@@ -28,8 +28,9 @@ class Workers:
 
     Args:
         ray: The ray module, connected.
-        start: Starts an actor. It has two methods: `ready()`, which raises if the actor is of no
-            use, and `work(piece)`.
+        start: Starts an actor. It has two methods: `work(piece)`, and `ready()`, which raises if
+            the actor is of no use, and returns whether its results are equal to the last bit to
+            those of this machine.
         count: Number of actors.
         patience: Seconds to wait for a first actor while there is none.
     """
@@ -43,6 +44,7 @@ class Workers:
         self._busy: dict[Any, tuple[int, Any]] = {}
         self._idle: list[Any] = []
         self._failed = 0
+        self._told = False
 
     def __enter__(self) -> Workers:
         for _ in range(self._count):
@@ -68,6 +70,13 @@ class Workers:
         wanted = given = 0
         ended = False
         while True:
+            # Results make room for further pieces, so they are handed out before any is given.
+            while wanted in done:
+                yield done.pop(wanted)
+                del held[wanted]
+                wanted += 1
+            if ended and wanted == given:
+                return
             while self._idle and (waiting or not ended):
                 if waiting:
                     number = waiting.pop(0)
@@ -82,12 +91,6 @@ class Workers:
                     held[number] = piece
                 actor = self._idle.pop()
                 self._busy[actor.work.remote(held[number])] = (number, actor)
-            while wanted in done:
-                yield done.pop(wanted)
-                del held[wanted]
-                wanted += 1
-            if ended and wanted == given:
-                return
             for number, result in self._next():
                 if result is not None:
                     done[number] = result
@@ -120,7 +123,14 @@ class Workers:
         [ref] = found
         if ref in self._starting:
             actor = self._starting.pop(ref)
-            if self._value(ref, actor) is not _LOST:
+            equal = self._value(ref, actor)
+            if equal is not _LOST:
+                if not equal and not self._told:
+                    self._told = True
+                    logger.warning(
+                        "a worker has another kind of processor and rounds in another way, so the "
+                        "files differ in the last bits from those of one machine"
+                    )
                 self._idle.append(actor)
                 self._failed = 0
             return []

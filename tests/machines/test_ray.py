@@ -5,6 +5,7 @@ seconds to start; nodes that a test kills are replaced before the next one.
 """
 
 import hashlib
+import shutil
 
 import numpy as np
 import pytest
@@ -138,6 +139,29 @@ def test_the_driver_is_interrupted_and_goes_on(cluster, model, tokenizer, texts,
     again = build(model, tokenizer, texts, tmp_path / "t", **shards)
     assert digests(store.folder) == digests(again.folder)
     assert np.array_equal(store.keys(np.arange(len(store))), alone.keys(np.arange(len(alone))))
+
+
+def test_a_node_is_killed_while_an_index_is_filled(cluster, alone, tmp_path, monkeypatch):
+    from knn_logits import opening
+    from knn_logits.index import plain
+
+    monkeypatch.setattr(opening, "KEYS_AT_ONCE", 64)
+    appended, append = [], plain.append
+
+    def kills(index, arrays):
+        appended.append(len(arrays["ids"]))
+        if len(appended) == 3:
+            cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
+        append(index, arrays)
+
+    monkeypatch.setattr(plain, "append", kills)
+    folders = tmp_path / "a", tmp_path / "b"
+    for folder, more in zip(folders, ({"ray": "auto"}, {}), strict=True):
+        shutil.copytree(alone.folder, folder)
+        knn_logits.build_index(folder, "IVF16,PQ8x4", **more)
+    assert len(appended) > 10
+    assert sum(appended) == len(alone)
+    assert digests(folders[0]) == digests(folders[1])
 
 
 def test_four_shards_find_what_one_index_finds(spread, alone):
@@ -276,15 +300,16 @@ def test_the_command_line(cluster, run, model_folder, alone, tmp_path):
 def test_a_server_over_shards(cluster, run, model_folder, model, tokenizer, alone, monkeypatch):
     httpx = pytest.importorskip("httpx")
     pytest.importorskip("fastapi")
-    import knn_logits_serve.server
     from serve.conftest import serving
+
+    import knn_logits_serve.server
 
     texts = []
 
     def ask(served, settings, **given):
         asked = {"model": "tiny+docs", "prompt": "crane winch", "max_tokens": 8, "temperature": 0}
         with serving(served) as running, httpx.Client(base_url=running.url, timeout=300) as client:
-            for more in ({}, {"knn": {"without": ["3"]}}):
+            for more in ({}, {"knn": {"exclude": ["3"]}}):
                 answer = client.post("/v1/completions", json=asked | more)
                 assert answer.status_code == 200, answer.text
                 texts.append(answer.json()["choices"][0]["text"])
