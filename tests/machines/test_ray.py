@@ -30,14 +30,23 @@ def nodes():
     """The cluster, and its nodes apart from the head."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={**NODE, "include_dashboard": False},
-    )
+    cluster = Cluster(initialize_head=False)
+    with_node(cluster, include_dashboard=False)
     ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+def with_node(cluster, **more):
+    """Adds a node. Ray gives it 30 seconds to start, which is too little on a busy machine."""
+    for left in reversed(range(6)):
+        try:
+            cluster.add_node(**NODE, **more)
+            return
+        except Exception as error:
+            if not left or "timed out during startup" not in str(error):
+                raise
 
 
 @pytest.fixture
@@ -58,7 +67,7 @@ def spread(cluster):
 def cluster(nodes):
     """The cluster with all its nodes alive."""
     while len(nodes.worker_nodes) < NODES - 1:
-        nodes.add_node(**NODE)
+        with_node(nodes)
     nodes.wait_for_nodes()
     return nodes
 
