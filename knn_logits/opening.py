@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,12 +22,17 @@ from knn_logits.index.demand import check_building
 from knn_logits.index.exact import ExactIndex
 from knn_logits.opening_on_gpu import KEYS_AT_ONCE, moved, open_compact
 
+if TYPE_CHECKING:
+    from knn_logits.index.faiss_backend import FaissIndex
+
 logger = logging.getLogger(__name__)
 
 _PROBE_FOUND = 0.75
 # The most objects kept for a datastore: its index, indexes without some documents, and pointers.
 _KEPT = 6
 _T = TypeVar("_T")
+# Adds all keys to a trained index: the index, its factory string, and the keys in order.
+Fill = Callable[["FaissIndex", str, Iterable[Array]], None]
 
 
 def usable_device(name: torch.device | str) -> torch.device:
@@ -124,7 +129,12 @@ def training_sample(store: Datastore, size: int, seed: int) -> Array:
 
 
 def index_from_keys(
-    store: Datastore, factory: str, config: IndexConfig, *, threads: int | None = None
+    store: Datastore,
+    factory: str,
+    config: IndexConfig,
+    *,
+    threads: int | None = None,
+    fill: Fill | None = None,
 ) -> Index:
     """Builds an index over a datastore's keys.
 
@@ -133,6 +143,7 @@ def index_from_keys(
         factory: "exact" or a FAISS factory string. "auto" must be resolved before.
         config: The training size and the seed.
         threads: OpenMP threads; None leaves the choice to FAISS.
+        fill: Adds all keys to the index once it is trained; None adds them here.
 
     Raises:
         ConfigError: when FAISS cannot make such an index for these keys.
@@ -149,7 +160,7 @@ def index_from_keys(
         ivf = inverted_file(make_empty(factory, store.manifest.dim, metric))
         size = choose_train_size(len(store), int(ivf.nlist) if ivf is not None else 256)
     sample = training_sample(store, size, config.seed)
-    return build_faiss(factory, store.manifest.dim, metric, sample, batches, threads)
+    return build_faiss(factory, store.manifest.dim, metric, sample, batches, threads, fill)
 
 
 def open_index(

@@ -18,6 +18,7 @@ from knn_logits.building.indexing import check_index, like_temperature, make_ind
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import planned
+from knn_logits.building.ranks import Ranks, leading, write_keys_together
 from knn_logits.building.steps import write_canary, write_keys, write_text
 from knn_logits.building.writing_settings import choose_writing
 from knn_logits.capture.forward import evaluating
@@ -37,12 +38,15 @@ from knn_logits.datastore.reading import map_array
 from knn_logits.datastore.records import IndexRecord, KeyRecord, PairsRecord, SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES
+from knn_logits.errors import ConfigError
 from knn_logits.machines.connection import connect
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.text.pairs import PairTokenizer
 
 # The forward pass is timed on the sources of so many pairs.
 _SOURCES = 4096
+# An index of so many entries is filled on a cluster, if there is one.
+_FILLED_BY_OTHERS = 1 << 20
 
 
 def build_datastore(
@@ -73,6 +77,7 @@ def build_datastore(
     skipped: Sequence[tuple[str, str]] = (),
     on_estimate: Callable[[Estimate], None] | None = None,
     ray: str | None = None,
+    torchrun: bool = False,
     progress: Progress = no_progress,
 ) -> Datastore:
     """Builds a datastore from a corpus: one entry for each token that another token precedes.
@@ -124,8 +129,12 @@ def build_datastore(
         on_estimate: Called with an estimate of the build once all text is read. An exception from
             it ends the build, and a later call continues there. Measuring the speed for the
             estimate takes some seconds.
-        ray: Address of a Ray cluster whose machines compute the keys: "auto", host:port, or
-            "local". The files are the same as without it.
+        ray: Address of a Ray cluster whose machines compute the keys, and fill a large index:
+            "auto", host:port, or "local". The files are the same as without it.
+        torchrun: Whether torchrun has started this process, and all of its processes call this
+            function with the same arguments. Each of them then writes its own shards of keys into
+            the folder, which all of them see. The first one reads the documents and does the
+            rest. The files are the same as those of one process.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -142,6 +151,11 @@ def build_datastore(
         UnreachableError: when there is no cluster at the address, or no machine of it is left.
     """
     documents = several(documents, "documents")
+    if torchrun and ray is not None:
+        raise ConfigError(
+            "a build is spread either by Ray or by torchrun: leave --ray out, or start the command "
+            "without torchrun"
+        )
     build = planned(
         model,
         tokenizer,
@@ -168,7 +182,15 @@ def build_datastore(
     # The path is made absolute, since the current folder may change while the job runs.
     target = Path(folder).resolve()
     plan = build.as_text(model, tokenizer)
-    with begin(target, "build", plan, overwrite=overwrite) as job, evaluating(model):
+    ranks = Ranks.joined() if torchrun else None
+    if ranks is not None and ranks.rank:
+        ranks.follow(model, keys)
+        return Datastore(folder)
+    with (
+        leading(ranks),
+        begin(target, "build", plan, overwrite=overwrite) as job,
+        evaluating(model),
+    ):
         canary = write_canary(job, model, tokenizer, keys)
         check_index(index, canary[CANARY_KEYS].shape[1], index.metric or "l2")
         text = write_text(job, tokenizer, documents, model, concatenate, progress, pairs=pairs)
@@ -198,7 +220,19 @@ def build_datastore(
             from knn_logits.building.spread import spread_keys
 
             compute = spread_keys(ray, canary[CANARY_TOKENS], canary[CANARY_KEYS])
-        if store_keys:
+        if store_keys and ranks is not None:
+            write_keys_together(
+                ranks,
+                job,
+                model,
+                keys,
+                text,
+                contexts,
+                canary,
+                shard_bytes=shard_bytes,
+                progress=progress,
+            )
+        elif store_keys:
             write_keys(
                 job,
                 model,
@@ -255,7 +289,9 @@ def build_datastore(
                 progress=progress,
             )
             return Datastore(folder)
-        built, record = make_index(store, index, threads=threads, progress=progress)
+        # The workers take seconds to start, which is longer than a small index takes to fill.
+        filled = ray if contexts.entries >= _FILLED_BY_OTHERS else None
+        built, record = make_index(store, index, threads=threads, ray=filled, progress=progress)
         settings_record, writing = manifest.settings, None
         store.manifest = manifest
         nearness = while_running(

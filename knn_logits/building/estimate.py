@@ -208,6 +208,7 @@ def estimated(
     measured = windows
     if keys.pairs is not None:
         measured = _with_sources(windows, keys, sources or [])
+    program = process_bytes()
     seconds, slowed = key_seconds(
         model,
         keys.location,
@@ -241,7 +242,8 @@ def estimated(
         token=seconds / slowed / max(1, total),
         head=head_factor(model, dim),
         weights=weights_bytes(model),
-        program=process_bytes(),
+        program=program,
+        batch=max(0, process_bytes() - program),
     )
     return told(extent, speed, config, k=k, calibrate=calibrate, threads=threads, compare=compare)
 

@@ -147,6 +147,7 @@ def _measured(
         dim = canary_keys(model, keys.location, fixed).shape[1]
     sample = np.random.default_rng(0).integers(0, vocabulary, size * _WINDOWS, dtype=np.int32)
     windows = list(plan([0], [len(sample)], size, stride))
+    program = process_bytes()
     spent, slowed = key_seconds(
         model,
         keys.location,
@@ -163,7 +164,8 @@ def _measured(
         token=each / slowed,
         head=head_factor(model, dim),
         weights=weights_bytes(model),
-        program=process_bytes(),
+        program=program,
+        batch=max(0, process_bytes() - program),
     )
     return dim, len(fixed), speed
 

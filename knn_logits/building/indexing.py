@@ -29,7 +29,8 @@ from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.demand import check_building, fewest_keys
-from knn_logits.opening import check_leaves_out, index_from_keys, training_sample
+from knn_logits.machines.connection import connect
+from knn_logits.opening import Fill, check_leaves_out, index_from_keys, training_sample
 from knn_logits.progress import Progress, no_progress, while_running
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ def build_index(
     index: IndexConfig | str | None = None,
     *,
     threads: int | None = None,
+    ray: str | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
     """Replaces the index of a datastore by one of another kind or metric.
@@ -54,6 +56,8 @@ def build_index(
         index: What kind of index to build, or its factory string; "auto" chooses by the number of
             entries.
         threads: OpenMP threads; None leaves the choice to FAISS.
+        ray: Address of a Ray cluster whose machines fill the index: "auto", host:port, or "local".
+            The files are the same as without it.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -63,9 +67,13 @@ def build_index(
         ConfigError: when FAISS cannot make such an index for these keys.
         DatastoreError: when the datastore has no keys.
         BusyError: when another process is writing the datastore.
+        UnreachableError: when there is no cluster at the address, or no machine of it is left.
     """
     index = index_config(index)
     check_threads(threads)
+    if ray is not None:
+        # A cluster that is not there is said before any work is done.
+        connect(ray)
     if not isinstance(store, Datastore):
         store = without_index(Path(store))
     if not store.has_keys:
@@ -83,7 +91,7 @@ def build_index(
         metric: Metric = index.metric or old.metric
         # The index is built under the manifest's metric, so the manifest in memory changes first.
         store.manifest = old.model_copy(update={"metric": metric})
-        built, record = make_index(store, index, threads=threads, progress=progress)
+        built, record = make_index(store, index, threads=threads, ray=ray, progress=progress)
         settings, writing = old.settings, old.writing
         nearness = nearness_of(store, built, index.seed)
         gone: list[layout.Kind] = ["index", "native"]
@@ -211,13 +219,14 @@ def make_index(
     config: IndexConfig,
     *,
     threads: int | None = None,
+    ray: str | None = None,
     progress: Progress = no_progress,
 ) -> tuple[Index, IndexRecord]:
     """Builds an index and measures its recall.
 
     It chooses the smallest nprobe that finds 90% of the true 64 nearest entries of sampled keys, or
     the target recall. The entry of a sampled key itself does not count. For a budget or a target
-    recall it first compares kinds of index.
+    recall it first compares kinds of index. `ray` is the address of a cluster that fills it.
 
     Returns:
         The index, ready to search, and its record for the manifest.
@@ -229,11 +238,11 @@ def make_index(
         factory = config.factory
         if factory == "auto":
             factory = choose_factory(len(store), store.manifest.dim)
-        return _made(store, config, factory, None, threads, progress)
+        return _made(store, config, factory, None, threads, progress, ray)
     tried = None
     while True:
         factory, tried = chosen_factory(store, config, progress, tried)
-        built, record = _made(store, config, factory, tried, threads, progress)
+        built, record = _made(store, config, factory, tried, threads, progress, ray)
         found = 1.0 if record.recall is None else record.recall.value
         if found >= (config.target_recall or 0.0):
             return built, record
@@ -254,16 +263,24 @@ def _made(
     tried: tuple[TriedRecord, ...] | None,
     threads: int | None,
     progress: Progress,
+    ray: str | None,
 ) -> tuple[Index, IndexRecord]:
     """Builds an index of one kind, chooses nprobe and measures the recall."""
     entries, dim = len(store), store.manifest.dim
     check_leaves_out(store, factory)
     metric = store.manifest.metric
+    fill: Fill | None = None
+    if ray is not None and factory != "exact":
+        from knn_logits.building.spread_index import spread_filling
+
+        fill = spread_filling(ray, store.manifest.dtype)
     built = while_running(
         progress,
         f"index {factory}",
         lambda: index_seconds(config, entries, dim, metric, threads),
-        lambda: index_from_keys(store, factory, config, threads=own_threads(factory, threads)),
+        lambda: index_from_keys(
+            store, factory, config, threads=own_threads(factory, threads), fill=fill
+        ),
     )
     away = store.merged_away
     if len(away):

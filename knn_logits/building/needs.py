@@ -78,6 +78,7 @@ class Speed:
         head: The factor by which the head makes a forward pass longer.
         weights: Memory of the model's weights.
         program: Memory of the program, the weights included.
+        batch: Memory that the forward pass of a build's batch takes beside that.
     """
 
     keys: float | None
@@ -86,6 +87,7 @@ class Speed:
     head: float
     weights: int
     program: int
+    batch: int = 0
 
 
 def usual_kinds(entries: int, dim: int) -> list[str]:
@@ -145,7 +147,7 @@ def need(
     one, several = [1e3 * seconds for seconds in timed] if timed else (None, None)
     on_gpu = gpu_bytes(extent, factory)
     memory = speed.program + opening_bytes(extent, factory)
-    building = speed.program + building_bytes(extent, factory, config.train_size)
+    building = speed.program + speed.batch + building_bytes(extent, factory, config.train_size)
     return Need(
         index=factory,
         chosen=chosen,

@@ -19,6 +19,7 @@ from knn_logits.cli.common import (
     say,
     tell,
 )
+from knn_logits.cli.machines import device_of_rank, torchrun_rank
 from knn_logits.cli.reading import Fields, Told, documents_of
 from knn_logits.cli.tried import say_tried, tried_as_json
 from knn_logits.cli.units import bytes_of, in_bytes, in_time
@@ -29,6 +30,7 @@ from knn_logits.config import (
     WindowConfig,
     check_metric,
 )
+from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
 
 if TYPE_CHECKING:
@@ -153,12 +155,21 @@ def build(
         raise typer.BadParameter("name the folder to write", param_hint="--out")
     from knn_logits.building.builder import build_datastore
     from knn_logits.building.estimate import estimate_build
+    from knn_logits.progress import no_progress
 
+    rank = torchrun_rank()
+    if rank is not None:
+        if dry_run:
+            raise ConfigError("--dry-run is for one process: start it without torchrun")
+        device = device_of_rank(device)
     started = time.monotonic()
     fields = Fields(text_field, id_field, title_field, source_field, target_field, encoding, strict)
     told = Told()
     with Bars() as bars, interruptible("run the same command again, and it goes on here"):
-        documents = documents_of(corpus, fields, told, bars, pairs=reads_pairs(model))
+        # Only the first process reads the corpus and shows progress.
+        documents = (
+            iter(()) if rank else documents_of(corpus, fields, told, bars, pairs=reads_pairs(model))
+        )
         prepare(threads, seed)
         loaded, tokenizer = load_model(model, device, dtype)
         loading = time.monotonic() - started
@@ -178,26 +189,35 @@ def build(
             "keys_dtype": keys_dtype,
             "batch_tokens": batch_tokens,
             "threads": threads,
-            "progress": bars,
+            "progress": no_progress if rank else bars,
         }
         if dry_run or out is None:
             estimate = estimate_build(loaded, tokenizer, documents, **made)
         else:
-            store = build_datastore(
-                loaded,
-                tokenizer,
-                documents,
-                out,
-                **made,
-                overwrite=overwrite,
-                license=license,
-                source=source,
-                skipped=told.skipped,
-                ray=ray,
-                on_estimate=lambda found: tell(_before(found), style=None),
-            )
+            try:
+                store = build_datastore(
+                    loaded,
+                    tokenizer,
+                    documents,
+                    out,
+                    **made,
+                    overwrite=overwrite,
+                    license=license,
+                    source=source,
+                    skipped=told.skipped,
+                    ray=ray,
+                    torchrun=rank is not None,
+                    on_estimate=lambda found: tell(_before(found), style=None),
+                )
+            except KNNLogitsError:
+                if not rank:
+                    raise
+                # The first process prints the error of any of them.
+                raise typer.Exit(1) from None
     if dry_run or out is None:
         _print_dry_run(estimate, loading, told, json=json)
+        return
+    if rank:
         return
     seconds = time.monotonic() - started
     manifest = store.manifest

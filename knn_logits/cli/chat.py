@@ -20,6 +20,7 @@ from knn_logits.cli.common import (
     set_seed,
     tell,
 )
+from knn_logits.cli.machines import partial_answers, searching, spread_indexes
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import one_line
 
@@ -283,6 +284,10 @@ def chat(
     infini_gram: options.InfiniGram = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
+    ray: options.Ray = None,
+    shards: options.Shards = None,
+    replicas: options.Replicas = None,
+    partial: options.Partial = False,
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample tokens instead of taking the likeliest.")
     ] = False,
@@ -295,6 +300,7 @@ def chat(
     shares = options.parse_weights(weights)
     expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
+    indexes = spread_indexes(ray, shards, replicas, partial)
     datastores = [open_datastore(store) for store in stores]
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
@@ -310,25 +316,28 @@ def chat(
     from knn_logits.printable import Encoded
 
     check_tokenizer(tokenizer, datastores[0])
-    memory = Memory(
-        loaded,
-        datastores,
-        k=k,
-        lmbda=weight,
-        temperature=temperature,
-        nprobe=nprobe,
-        retomaton=retomaton,
-        infini_gram=expert,
-        weights=shares,
-        native_index=native_index,
-        threads=threads,
-    )
-    stream: Any = Encoded(sys.stdout)
-    console = Console(file=stream, highlight=False)
-    talk = Chat(loaded, tokenizer, memory, console, max_new_tokens, seed, sample)
-    if sys.stdin.isatty():
-        console.print("Type a text to continue; /help lists the commands.", style="dim")
-    _converse(talk)
+    with searching(indexes, datastores):
+        memory = Memory(
+            loaded,
+            datastores,
+            k=k,
+            lmbda=weight,
+            temperature=temperature,
+            nprobe=nprobe,
+            retomaton=retomaton,
+            infini_gram=expert,
+            weights=shares,
+            native_index=native_index,
+            indexes=indexes,
+            threads=threads,
+        )
+        stream: Any = Encoded(sys.stdout)
+        console = Console(file=stream, highlight=False)
+        talk = Chat(loaded, tokenizer, memory, console, max_new_tokens, seed, sample)
+        if sys.stdin.isatty():
+            console.print("Type a text to continue; /help lists the commands.", style="dim")
+        _converse(talk)
+    partial_answers(indexes)
 
 
 def _converse(talk: Chat) -> None:

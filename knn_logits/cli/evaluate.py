@@ -22,7 +22,7 @@ from knn_logits.cli.common import (
     say,
     tell,
 )
-from knn_logits.cli.machines import partial_answers, spread_indexes
+from knn_logits.cli.machines import partial_answers, searching, spread_indexes
 from knn_logits.config import KNNConfig, WindowConfig
 from knn_logits.datastore import layout
 from knn_logits.datastore.hub_client import hub_name
@@ -119,6 +119,7 @@ def evaluate(
     native_index: options.NativeIndex = False,
     ray: options.Ray = None,
     shards: options.Shards = None,
+    replicas: options.Replicas = None,
     partial: options.Partial = False,
     window: options.Window = None,
     stride: options.Stride = None,
@@ -176,7 +177,7 @@ def evaluate(
     shares = options.parse_weights(weights)
     expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
-    indexes = spread_indexes(ray, shards, partial)
+    indexes = spread_indexes(ray, shards, replicas, partial)
     datastores = [open_datastore(store) for store in stores]
     pairs = reads_pairs(model)
     texts: dict[str, Any] = read_texts(
@@ -217,7 +218,7 @@ def evaluate(
         "indexes": indexes,
         "threads": threads,
     }
-    with Bars() as bars, interruptible("nothing was written"):
+    with Bars() as bars, interruptible("nothing was written"), searching(indexes, datastores):
         result = evaluate_texts(
             loaded,
             tokenizer,

@@ -17,6 +17,7 @@ from knn_logits.cli.common import (
     print_json,
     text_or_file,
 )
+from knn_logits.cli.machines import partial_answers, searching, spread_indexes
 
 
 def explain(
@@ -52,6 +53,10 @@ def explain(
     without: options.Without = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
+    ray: options.Ray = None,
+    shards: options.Shards = None,
+    replicas: options.Replicas = None,
+    partial: options.Partial = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
@@ -67,12 +72,13 @@ def explain(
     shares = options.parse_weights(weights)
     expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
+    indexes = spread_indexes(ray, shards, replicas, partial)
     datastores = [open_datastore(store, keys=refine or retomaton) for store in stores]
     prepare(threads)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.explanation import explain as explain_text
 
-    with interruptible("nothing was written"):
+    with interruptible("nothing was written"), searching(indexes, datastores):
         trace = explain_text(
             loaded,
             tokenizer,
@@ -93,12 +99,14 @@ def explain(
             exclude=without,
             weights=shares,
             native_index=native_index,
+            indexes=indexes,
             threads=threads,
         )
+    lacking = partial_answers(indexes)
     with keeping_trace(trace, save, html):
         if json:
             tokens = [token_dict(token) for token in trace[0].tokens]
             content = {"text": text, "first": trace[0].prompt, "near": trace[0].near}
-            print_json({**content, "tokens": tokens})
+            print_json({**content, **lacking, "tokens": tokens})
             return
         trace.show(sources)

@@ -19,7 +19,7 @@ from knn_logits.cli.common import (
     say,
     set_seed,
 )
-from knn_logits.cli.machines import partial_answers, spread_indexes
+from knn_logits.cli.machines import partial_answers, searching, spread_indexes
 from knn_logits.errors import ConfigError
 
 # The settings that the JSON output names.
@@ -106,6 +106,7 @@ def generate(
     native_index: options.NativeIndex = False,
     ray: options.Ray = None,
     shards: options.Shards = None,
+    replicas: options.Replicas = None,
     partial: options.Partial = False,
     num_beams: Annotated[
         int, typer.Option("--num-beams", min=1, help="Number of beams; 1 is greedy search.")
@@ -174,7 +175,7 @@ def generate(
     shares = options.parse_weights(weights)
     expert = options.parse_infini_gram(infini_gram)
     weight = options.weight_of(lmbda, gate)
-    indexes = spread_indexes(ray, shards, partial)
+    indexes = spread_indexes(ray, shards, replicas, partial)
     datastores = [open_datastore(store, keys=refine or bool(retomaton)) for store in stores]
     settings = generation_settings(datastores[0]) | settings
     prepare(threads, seed)
@@ -219,7 +220,7 @@ def generate(
         start = tokenizer.decode(output.sequences[0, :length], skip_special_tokens=True)
         return output, str(whole)[len(str(start)) :]
 
-    with interruptible("nothing was written"):
+    with interruptible("nothing was written"), searching(indexes, datastores):
         alone = write(loaded.generate)[1] if compare else None
         with KNNLogitsProcessor(
             loaded,

@@ -32,6 +32,7 @@ def index(
     target_recall: options.TargetRecall = None,
     threads: options.Threads = None,
     native_index: options.NativeIndex = False,
+    ray: options.Ray = None,
     suffixes: Annotated[
         bool,
         typer.Option(
@@ -45,11 +46,11 @@ def index(
 ) -> None:
     """Replace the index of a datastore by one of another kind or metric, or make a suffix index."""
     if suffixes:
-        others = (metric, nprobe, budget, target_recall)
+        others = (metric, nprobe, budget, target_recall, ray)
         if index != "auto" or native_index or any(one is not None for one in others):
             raise ConfigError(
                 "--suffixes makes only the index of the text: leave --index, --metric, --nprobe, "
-                "--budget, --target-recall and --native-index out"
+                "--budget, --target-recall, --native-index and --ray out"
             )
         _suffixes(store, json)
         return
@@ -70,7 +71,7 @@ def index(
     with Bars() as bars, interruptible("the datastore keeps its old index"):
         # Its old index may be missing or damaged.
         folder = Path(store) if hub_name(store) is None else open_datastore(store).folder
-        done = build_index(folder, config, threads=threads, progress=bars)
+        done = build_index(folder, config, threads=threads, ray=ray, progress=bars)
     seconds = time.monotonic() - started
     record = done.manifest.index
     if json:

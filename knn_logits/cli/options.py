@@ -228,6 +228,14 @@ Shards = Annotated[
         help="Number of parts of the index, with --ray; one for each machine.",
     ),
 ]
+Replicas = Annotated[
+    int | None,
+    typer.Option(
+        "--replicas",
+        min=1,
+        help="Number of machines that hold each part of the index, with --ray. [default: 1]",
+    ),
+]
 Partial = Annotated[
     bool,
     typer.Option(

@@ -14,6 +14,7 @@ import typer
 
 from knn_logits.cli import options
 from knn_logits.cli.common import interruptible, load_model, open_datastore, prepare, say, tell
+from knn_logits.cli.machines import searching, spread_indexes
 from knn_logits.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ def serve(
     temperature: options.Temperature = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
+    ray: options.Ray = None,
+    shards: options.Shards = None,
+    replicas: options.Replicas = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:
@@ -105,6 +109,8 @@ def serve(
     template = _read(chat_template)
     shares = options.parse_weights(weights)
     weight = options.weight_of(lmbda, gate)
+    # A client could not see that an answer is partial, so this command has no --partial.
+    indexes = spread_indexes(ray, shards, replicas)
     datastores = _opened(stores)
     prepare(None)
     loaded, tokenizer = load_model(model, device, dtype)
@@ -114,37 +120,39 @@ def serve(
 
     name = model_name or (Path(model).resolve().name if Path(model).is_dir() else model)
     given = {"k": k, "lmbda": weight, "temperature": temperature, "weights": shares}
-    served = Served(
-        name,
-        loaded,
-        tokenizer,
-        datastores,
-        chat_template=template,
-        chat_tokens=chat_tokens,
-        new_tokens=max_new_tokens,
-        native_index=native_index,
-        **given,
-    )
-    if served.chat.plain and not served.reads_sources:
-        tell(PLAIN_LINE)
-    if api_key is None and host not in ("127.0.0.1", "localhost", "::1"):
-        tell("everybody who can reach this machine can ask: give --api-key to change that")
+    with searching(indexes, list(datastores.values())):
+        served = Served(
+            name,
+            loaded,
+            tokenizer,
+            datastores,
+            chat_template=template,
+            chat_tokens=chat_tokens,
+            new_tokens=max_new_tokens,
+            native_index=native_index,
+            indexes=indexes,
+            **given,
+        )
+        if served.chat.plain and not served.reads_sources:
+            tell(PLAIN_LINE)
+        if api_key is None and host not in ("127.0.0.1", "localhost", "::1"):
+            tell("everybody who can reach this machine can ask: give --api-key to change that")
 
-    def ready(address: str) -> None:
-        say(f"{', '.join(served.names)}: {address}/v1")
+        def ready(address: str) -> None:
+            say(f"{', '.join(served.names)}: {address}/v1")
 
-    settings = Settings(
-        host=host,
-        port=port,
-        key=api_key,
-        names=tuple(names or ()),
-        at_once=at_once,
-        together=together,
-        waiting=waiting,
-        seconds=seconds,
-    )
-    with interruptible("the server has ended"):
-        run(served, settings, on_ready=ready)
+        settings = Settings(
+            host=host,
+            port=port,
+            key=api_key,
+            names=tuple(names or ()),
+            at_once=at_once,
+            together=together,
+            waiting=waiting,
+            seconds=seconds,
+        )
+        with interruptible("the server has ended"):
+            run(served, settings, on_ready=ready)
 
 
 def _opened(given: list[str]) -> dict[str, Datastore]:

@@ -12,7 +12,7 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -335,6 +335,7 @@ def build_faiss(
     sample: Array,
     batches: Iterable[Array],
     threads: int | None = None,
+    fill: Callable[[FaissIndex, str, Iterable[Array]], None] | None = None,
 ) -> FaissIndex:
     """Trains a FAISS index and fills it.
 
@@ -345,6 +346,7 @@ def build_faiss(
         sample: float32 [rows, dim], the keys to train on.
         batches: All keys in order, float32 [rows, dim] each.
         threads: OpenMP threads; None leaves the choice to FAISS.
+        fill: Adds all keys to the trained index; None adds them here.
 
     Raises:
         ConfigError: when FAISS does not know the factory, or the sample is too small for it.
@@ -353,14 +355,17 @@ def build_faiss(
     with openmp_threads(threads):
         try:
             index.train(prepared(sample, metric))
-            for batch in batches:
-                index.add(prepared(batch, metric))
+            if fill is None:
+                for batch in batches:
+                    index.add(prepared(batch, metric))
         except RuntimeError as error:
             reason = faiss_reason(error)
             raise ConfigError(
                 f"the index {factory!r} cannot be trained on {len(sample)} keys ({reason}); "
                 "give --index with fewer lists, or auto, or exact"
             ) from error
+        if fill is not None:
+            fill(FaissIndex(index, metric), factory, batches)
     return FaissIndex(index, metric, threads=threads)
 
 

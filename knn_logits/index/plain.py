@@ -93,6 +93,34 @@ def to_arrays(index: FaissIndex) -> dict[str, Array]:
     return arrays
 
 
+def append(index: FaissIndex, arrays: Mapping[str, Array]) -> None:
+    """Adds to an inverted file what another one with the same training holds.
+
+    Args:
+        index: The index that grows.
+        arrays: `sizes`, `ids` and `codes` of the other one, whose ids count from 0. They are
+            numbered on from those that the index has.
+    """
+    faiss = faiss_module()
+    _, inner = _parts(index.raw)
+    first, count = int(inner.ntotal), len(arrays["ids"])
+    sizes, ids, codes = _checked_lists(inner, arrays, count, None)
+    ids = ids + first
+    begin = 0
+    for number, length in enumerate(sizes.tolist()):
+        if not length:
+            continue
+        end = begin + length
+        inner.invlists.add_entries(
+            number,
+            length,
+            faiss.swig_ptr(np.ascontiguousarray(ids[begin:end])),
+            faiss.swig_ptr(np.ascontiguousarray(codes[begin:end])),
+        )
+        begin = end
+    inner.ntotal = index.raw.ntotal = index.size = first + count
+
+
 def from_arrays(
     arrays: Mapping[str, Array],
     factory: str,

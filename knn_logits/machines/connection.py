@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from knn_logits.errors import MissingDependencyError, UnreachableError
+from knn_logits.errors import KNNLogitsError, MissingDependencyError, UnreachableError
 
 # This name starts a cluster of this machine alone, which ends with the program.
 LOCAL = "local"
@@ -56,7 +56,36 @@ def connect(address: str) -> Any:
     return ray
 
 
-def machines(ray: Any) -> list[dict[str, float]]:
-    """The resources of each machine of the cluster that is alive and has a CPU."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return [one for one in nodes if one.get("CPU", 0) >= 1]
+def machines(ray: Any) -> list[dict[str, Any]]:
+    """What Ray says of each machine of the cluster that is alive and has a CPU."""
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+
+
+def on_machine(machine: dict[str, Any]) -> Any:
+    """The strategy that starts an actor on a machine, or on another one once that is lost."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(machine["NodeID"], soft=True)
+
+
+def fetched(ray: Any, ref: Any, seconds: float) -> Any:
+    """Waits for the result of a call on another machine.
+
+    Raises:
+        TimeoutError: when it is not there after so many seconds. It may still come.
+        UnreachableError: when it will not come, since its process is lost.
+        KNNLogitsError: when the call raised one.
+    """
+    errors = ray.exceptions
+    try:
+        return ray.get(ref, timeout=seconds)
+    except errors.GetTimeoutError as error:
+        raise TimeoutError(f"no answer within {seconds:.0f} s") from error
+    except errors.RayTaskError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, KNNLogitsError):
+            raise cause from None
+        raise
+    except errors.RayError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UnreachableError(f"no answer ({type(error).__name__}: {reason})") from error

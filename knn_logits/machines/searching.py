@@ -8,246 +8,30 @@ or by its name on the Hub.
 
 from __future__ import annotations
 
+import itertools
 import logging
-import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from knn_logits.arrays import Array
-from knn_logits.config import KNNConfig, Metric
+from knn_logits.config import KNNConfig, Metric, whole_number
 from knn_logits.datastore.store import Datastore
-from knn_logits.errors import ConfigError, DatastoreError, KNNLogitsError, UnreachableError
+from knn_logits.errors import UnreachableError
 from knn_logits.index.base import Index
-from knn_logits.index.exact import ExactIndex
-from knn_logits.machines.connection import connect, machines
-from knn_logits.machines.merging import Found, merged, ranges
-from knn_logits.machines.parts import part_of_index
-from knn_logits.opening import Indexes, check_probe, hidden_entries, present_entries
+from knn_logits.machines.connection import connect, fetched, machines, on_machine
+from knn_logits.machines.merging import ranges
+from knn_logits.machines.replicas import Replicas
+from knn_logits.machines.shard import Form, ShardActor
+from knn_logits.machines.sharded import PATIENCE, Answer, ShardedIndex
+from knn_logits.opening import Indexes, check_probe
 
 logger = logging.getLogger(__name__)
 
-_KEYS_AT_ONCE = 65_536
-# A shard that was opened has so many seconds to answer; it may have to be opened again meanwhile.
-PATIENCE = 60.0
 # The first opening on a machine reads every byte of the datastore once, which may take an hour.
 _OPENING, _TOLD_EVERY = 6 * 3600.0, 60.0
-
-
-class Shard:
-    """A range of a datastore's entries, opened on one machine.
-
-    Args:
-        name: The datastore's folder, or its name on the Hub.
-        checksum: The checksum of its manifest.
-        first: The first entry.
-        last: The entry after the last one.
-        without: Ids of documents that are left out.
-        nprobe: Inverted lists visited for each query; None keeps the index's number.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        checksum: str,
-        first: int,
-        last: int,
-        without: tuple[str, ...],
-        nprobe: int | None,
-    ) -> None:
-        self.store = Datastore.from_pretrained(name)
-        if self.store.manifest.checksum != checksum:
-            raise DatastoreError(
-                f"{name} is another datastore on another machine of the cluster: give a folder "
-                "that all machines share, or copy it to all of them again"
-            )
-        self.first = first
-        self.index = _opened(self.store, first, last, nprobe)
-        hidden = hidden_entries(self.store, self.store.entries_of(without))
-        hidden = hidden[(hidden >= first) & (hidden < last)] - first
-        if len(hidden):
-            self.index.remove(hidden)
-
-    def search(self, queries: Array, k: int) -> Found:
-        """Finds the nearest entries of the shard; the ids are those of the whole datastore."""
-        distances, ids = self.index.search(torch.from_numpy(np.array(queries)), k)
-        found = ids.numpy()
-        return distances.numpy(), np.where(found < 0, found, found + self.first)
-
-    def reconstruct(self, ids: Array) -> Array:
-        """Returns the vectors of some entries of the shard, float32 [rows, dim]."""
-        found: Array = self.index.reconstruct(ids - self.first).numpy()
-        return found
-
-
-def _opened(store: Datastore, first: int, last: int, nprobe: int | None) -> Index:
-    """Opens the part of an index that holds a range of entries."""
-    record, dim = store.manifest.index, store.manifest.dim
-    metric: Metric = store.manifest.metric
-    if record.factory == "exact":
-        parts, left = [], last - first
-        for batch in store.key_batches(_KEYS_AT_ONCE, first):
-            parts.append(batch[:left])
-            left -= len(parts[-1])
-            if not left:
-                break
-        exact = ExactIndex.from_batches(parts, last - first, dim, metric)
-        away = store.merged_away
-        away = away[(away >= first) & (away < last)] - first
-        if len(away):
-            exact.remove(away)
-        return exact
-    from knn_logits.index import plain
-
-    there = present_entries(store)
-    if there is not None:
-        there = there[(there >= first) & (there < last)] - first
-    return plain.from_arrays(
-        part_of_index(store, first, last),
-        record.factory,
-        dim,
-        metric,
-        last - first,
-        there=there,
-        nprobe=nprobe or record.nprobe,
-    )
-
-
-class ShardedIndex:
-    """An index whose shards answer from elsewhere. It follows the protocol of `Index`.
-
-    Args:
-        ask: Asks one shard: its number, the name of a method and the arguments. It returns a
-            callable that waits so many seconds for the answer.
-        spans: The range of entries of each shard.
-        dim: Length of a key.
-        metric: How keys are compared.
-        partial: Whether shards that do not answer are left out of an answer.
-        patience: Seconds that a shard has to answer.
-
-    Attributes:
-        partial_answers: Number of searches that lacked a shard.
-        actors: What answers for each shard, which lives as long as the index.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[..., Callable[[float], Any]],
-        spans: list[tuple[int, int]],
-        dim: int,
-        metric: Metric,
-        *,
-        partial: bool = False,
-        patience: float = PATIENCE,
-    ) -> None:
-        self.metric: Metric = metric
-        self.dim = dim
-        self.size = spans[-1][1]
-        self.partial_answers = 0
-        self.actors: list[Any] = []
-        self._ask, self._spans = ask, spans
-        self._partial, self._patience = partial, patience
-        # For each shard that does not answer, what it was asked last.
-        self._away: dict[int, Callable[[float], Any]] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def away(self) -> list[int]:
-        """The numbers of the shards that did not answer when they were asked last."""
-        return sorted(self._away)
-
-    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Searches as `Index.search` says. Neighbors are sorted, with the nearest first.
-
-        Raises:
-            UnreachableError: when a shard does not answer, and partial answers were not asked for,
-                or when no shard answers.
-        """
-        array = np.ascontiguousarray(queries.detach().cpu().numpy(), np.float32)
-        k = min(k, self.size)
-        asked = [number for number in range(len(self._spans)) if self._is_back(number)]
-        answers = [(number, self._ask(number, "search", array, k)) for number in asked]
-        until = time.monotonic() + self._patience
-        parts = []
-        for number, answer in answers:
-            try:
-                parts.append(answer(max(0.0, until - time.monotonic())))
-            except UnreachableError:
-                if not self._partial:
-                    raise self.unreachable(number) from None
-                self._leave_out(number, answer)
-        if len(parts) < len(self._spans):
-            if not parts:
-                raise self.unreachable(self.away[0])
-            with self._lock:
-                self.partial_answers += 1
-        distances, ids = merged(parts, k, self.metric, len(array))
-        return torch.from_numpy(distances), torch.from_numpy(ids)
-
-    def _is_back(self, number: int) -> bool:
-        """Whether a shard is to be asked: it did answer what it was asked last."""
-        before = self._away.get(number)
-        if before is None:
-            return True
-        try:
-            before(0.0)
-        except UnreachableError:
-            return False
-        logger.warning("shard %d answers again", number)
-        self._away.pop(number, None)
-        return True
-
-    def _leave_out(self, number: int, answer: Callable[[float], Any]) -> None:
-        first, last = self._spans[number]
-        logger.warning(
-            "shard %d, the entries %d to %d, does not answer: answers are partial until it does",
-            number,
-            first,
-            last - 1,
-        )
-        self._away[number] = answer
-
-    def unreachable(self, number: int) -> UnreachableError:
-        """Makes the error for a shard that does not answer."""
-        first, last = self._spans[number]
-        return UnreachableError(
-            f"shard {number} of {len(self._spans)}, the entries {first:,} to {last - 1:,}, does "
-            "not answer: look at `ray status` and run the command again, or give --partial to go "
-            "on without it"
-        )
-
-    def reconstruct(self, ids: Array) -> Tensor:
-        """See `Index.reconstruct`.
-
-        Raises:
-            UnreachableError: when a shard does not answer.
-        """
-        ids = np.asarray(ids, np.int64)
-        out = np.empty((len(ids), self.dim), np.float32)
-        asked = []
-        for number, (first, last) in enumerate(self._spans):
-            inside = (ids >= first) & (ids < last)
-            if inside.any():
-                asked.append((number, inside, self._ask(number, "reconstruct", ids[inside])))
-        for number, inside, answer in asked:
-            try:
-                out[inside] = answer(self._patience)
-            except UnreachableError:
-                raise self.unreachable(number) from None
-        return torch.from_numpy(out)
-
-    def remove(self, ids: Array) -> None:
-        """Not possible: a shard leaves documents out from its opening on."""
-        raise ConfigError(
-            f"{len(ids)} entries cannot be removed from an index that is spread over machines: "
-            "open it again without their documents"
-        )
 
 
 class RayIndexes(Indexes):
@@ -256,12 +40,15 @@ class RayIndexes(Indexes):
     Args:
         address: The cluster's address: "auto", host:port, or "local".
         shards: Number of shards of each datastore; None takes one for each machine.
+        replicas: Number of actors that hold the same shard, each on another machine. Where one is
+            lost, another one answers.
         partial: Whether shards that do not answer are left out of an answer.
         patience: Seconds that a shard has to answer.
 
     Raises:
         MissingDependencyError: when Ray is not installed.
         UnreachableError: when there is no cluster at the address.
+        ConfigError: when the number of shards or replicas is not a whole number of at least 1.
     """
 
     def __init__(
@@ -269,21 +56,37 @@ class RayIndexes(Indexes):
         address: str,
         *,
         shards: int | None = None,
+        replicas: int = 1,
         partial: bool = False,
         patience: float = PATIENCE,
     ) -> None:
         super().__init__()
+        if shards is not None:
+            whole_number("shards", shards, 1)
+        whole_number("replicas", replicas, 1)
         self._ray = connect(address)
-        self._shards = shards or max(1, len(machines(self._ray)))
+        self._machines = sorted(machines(self._ray), key=lambda one: str(one["NodeID"]))
+        self._shards = shards or max(1, len(self._machines))
+        self._replicas = replicas
         self._partial, self._patience = partial, patience
+        # The actors of each shard's replicas. All forms of a datastore's index share them.
+        self._actors: WeakKeyDictionary[Datastore, list[list[Any]]] = WeakKeyDictionary()
+        self._started: list[Any] = []
         self._opened: list[ShardedIndex] = []
+        if replicas > max(1, len(self._machines)):
+            logger.warning(
+                "the cluster has fewer machines than a shard has replicas: %d of %d replicas are "
+                "lost with one machine",
+                -(-replicas // max(1, len(self._machines))),
+                replicas,
+            )
 
     def close(self) -> None:
         """Ends all shards, so that the machines have their memory back."""
-        for index in self._opened:
-            for actor in index.actors:
-                with suppress(Exception):
-                    self._ray.kill(actor)
+        for actor in self._started:
+            with suppress(Exception):
+                self._ray.kill(actor)
+        self._started.clear()
 
     @property
     def partial_answers(self) -> int:
@@ -299,42 +102,84 @@ class RayIndexes(Indexes):
         return self.once(
             store,
             ("sharded", config.exclude, config.nprobe),
-            lambda: self._open(store, config),
+            lambda: self._open(store, (config.exclude, config.nprobe)),
         )
 
-    def _open(self, store: Datastore, config: KNNConfig) -> ShardedIndex:
+    def _open(self, store: Datastore, form: Form) -> ShardedIndex:
         spans = ranges(len(store), self._shards)
-        own = replace(config, nprobe=None)
-        hub = store.revision is not None
-        name = f"{store.name}@{store.revision}" if hub else str(store.folder.resolve())
-        # An actor whose machine is lost starts again on another one, and is asked again.
-        kind = self._ray.remote(
-            num_cpus=1, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD"
-        )(_OpenShard)
-        actors = [
-            kind.remote(name, store.manifest.checksum, *span, own.exclude, config.nprobe)
-            for span in spans
-        ]
+        if store not in self._actors:
+            self._actors[store] = self._start(store, spans)
+        actors = self._actors[store]
 
-        def ask(number: int, method: str, *given: Any) -> Callable[[float], Any]:
-            ref = getattr(actors[number], method).remote(*given)
-            return lambda seconds: self._fetched(ref, seconds)
+        def ask(number: int, replica: int, method: str, *given: Any) -> Answer:
+            ref = getattr(actors[number][replica], method).remote(form, *given)
+            return lambda seconds: fetched(self._ray, ref, seconds)
+
+        def back(number: int, replica: int) -> Answer:
+            # This call waits until the actor has started again.
+            ready = actors[number][replica].ready.options(max_task_retries=-1)
+            ref = ready.remote(form)
+            return lambda seconds: fetched(self._ray, ref, seconds)
+
+        def ask_one(number: int, method: str, *given: Any) -> Answer:
+            return ask(number, 0, method, *given)
 
         metric: Metric = store.manifest.metric
         index = ShardedIndex(
-            ask,
+            Replicas(ask, back, self._replicas).ask if self._replicas > 1 else ask_one,
             spans,
             store.manifest.dim,
             metric,
             partial=self._partial,
             patience=self._patience,
         )
-        self._wait_for([actor.ready.remote() for actor in actors], index)
-        if config.nprobe is None and not config.exclude and not len(store.removed_entries):
+        opening = [
+            actor.ready.options(max_task_retries=-1).remote(form)
+            for replicas in actors
+            for actor in replicas
+        ]
+        self._wait_for(opening, index)
+        if form == ((), None) and not len(store.removed_entries):
             check_probe(store, index)
+        index.nprobe = form[1] or store.manifest.index.nprobe
         index.actors = actors
         self._opened.append(index)
         return index
+
+    def _start(self, store: Datastore, spans: Sequence[tuple[int, int]]) -> list[list[Any]]:
+        """Starts the actors of a datastore's shards: the replicas of each."""
+        name = str(store.folder.resolve())
+        if store.revision is not None:
+            name = f"{store.name}@{store.revision}"
+        # An actor whose machine is lost starts again on another one, and is asked again. Where
+        # there are replicas, another one is asked at once.
+        kind = self._ray.remote(
+            max_restarts=-1,
+            max_task_retries=-1 if self._replicas == 1 else 0,
+            scheduling_strategy="SPREAD",
+        )(ShardActor)
+        cpus = [int(one["Resources"]["CPU"]) for one in self._machines] or [1]
+        share = share_of_a_cpu([sum(cpus)], [len(spans)])
+        if self._replicas > 1:
+            # The replicas of a shard are on different machines.
+            places = [
+                [(number + replica) % len(cpus) for replica in range(self._replicas)]
+                for number in range(len(spans))
+            ]
+            counts = Counter(itertools.chain.from_iterable(places))
+            share = share_of_a_cpu(cpus, [counts[number] for number in range(len(cpus))])
+        actors: list[list[Any]] = []
+        for number, span in enumerate(spans):
+            actors.append([])
+            for replica in range(self._replicas):
+                where: dict[str, Any] = {"num_cpus": share}
+                if self._replicas > 1 and self._machines:
+                    machine = self._machines[places[number][replica]]
+                    where["scheduling_strategy"] = on_machine(machine)
+                actor = kind.options(**where).remote(name, store.manifest.checksum, *span)
+                actors[-1].append(actor)
+                self._started.append(actor)
+        return actors
 
     def _wait_for(self, ready: list[Any], index: ShardedIndex) -> None:
         """Waits until all shards are open, and tells about it where it takes long."""
@@ -351,48 +196,21 @@ class RayIndexes(Indexes):
                 )
         for number, ref in enumerate(ready):
             try:
-                self._fetched(ref, 0.0 if ref in left else self._patience)
-            except UnreachableError:
-                raise index.unreachable(number) from None
-
-    def _fetched(self, ref: Any, seconds: float) -> Any:
-        errors = self._ray.exceptions
-        try:
-            return self._ray.get(ref, timeout=seconds)
-        except errors.RayTaskError as error:
-            cause = getattr(error, "cause", None)
-            if isinstance(cause, KNNLogitsError):
-                raise cause from None
-            raise
-        except errors.RayError as error:
-            raise UnreachableError(f"no answer ({type(error).__name__})") from error
+                fetched(self._ray, ref, 0.0 if ref in left else self._patience)
+            except (TimeoutError, UnreachableError):
+                raise index.unreachable(number // self._replicas) from None
 
 
-class _OpenShard:
-    """The actor of a shard.
+def share_of_a_cpu(cpus: Sequence[int], actors: Sequence[int]) -> float:
+    """The part of a CPU that an actor asks for, so that all of them have room.
 
-    An actor whose constructor fails is dead, and its error is lost. So the shard is opened by the
-    first call, which passes the error on.
+    Args:
+        cpus: The CPUs of each place.
+        actors: The number of actors there.
+
+    Returns:
+        1, or a half, a third and so on where a place has fewer CPUs than actors.
     """
-
-    def __init__(self, *given: Any) -> None:
-        self._given = given
-        self._shard: Shard | None = None
-
-    def _open(self) -> Shard:
-        if self._shard is None:
-            self._shard = Shard(*self._given)
-        return self._shard
-
-    def ready(self) -> bool:
-        """Opens the shard."""
-        self._open()
-        return True
-
-    def search(self, queries: Array, k: int) -> Found:
-        """See `Shard.search`."""
-        return self._open().search(queries, k)
-
-    def reconstruct(self, ids: Array) -> Array:
-        """See `Shard.reconstruct`."""
-        return self._open().reconstruct(ids)
+    together = max(-(-wanted // max(1, there)) for there, wanted in zip(cpus, actors, strict=True))
+    # Ray counts in ten-thousandths of a CPU.
+    return int(10_000 / max(1, together)) / 10_000

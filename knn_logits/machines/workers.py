@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from knn_logits.errors import KNNLogitsError, UnreachableError
+from knn_logits.errors import UnreachableError
+from knn_logits.machines.connection import fetched
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +28,9 @@ class Workers:
 
     Args:
         ray: The ray module, connected.
-        start: Starts an actor. It has two methods: `ready()`, which raises if the actor is of no
-            use, and `work(piece)`.
+        start: Starts an actor. It has two methods: `work(piece)`, and `ready()`, which raises if
+            the actor is of no use, and returns whether its results are equal to the last bit to
+            those of this machine.
         count: Number of actors.
         patience: Seconds to wait for a first actor while there is none.
     """
@@ -42,6 +44,7 @@ class Workers:
         self._busy: dict[Any, tuple[int, Any]] = {}
         self._idle: list[Any] = []
         self._failed = 0
+        self._told = False
 
     def __enter__(self) -> Workers:
         for _ in range(self._count):
@@ -67,6 +70,13 @@ class Workers:
         wanted = given = 0
         ended = False
         while True:
+            # Results make room for further pieces, so they are handed out before any is given.
+            while wanted in done:
+                yield done.pop(wanted)
+                del held[wanted]
+                wanted += 1
+            if ended and wanted == given:
+                return
             while self._idle and (waiting or not ended):
                 if waiting:
                     number = waiting.pop(0)
@@ -81,12 +91,6 @@ class Workers:
                     held[number] = piece
                 actor = self._idle.pop()
                 self._busy[actor.work.remote(held[number])] = (number, actor)
-            while wanted in done:
-                yield done.pop(wanted)
-                del held[wanted]
-                wanted += 1
-            if ended and wanted == given:
-                return
             for number, result in self._next():
                 if result is not None:
                     done[number] = result
@@ -119,7 +123,14 @@ class Workers:
         [ref] = found
         if ref in self._starting:
             actor = self._starting.pop(ref)
-            if self._value(ref, actor) is not _LOST:
+            equal = self._value(ref, actor)
+            if equal is not _LOST:
+                if not equal and not self._told:
+                    self._told = True
+                    logger.warning(
+                        "a worker has another kind of processor and rounds in another way, so the "
+                        "files differ in the last bits from those of one machine"
+                    )
                 self._idle.append(actor)
                 self._failed = 0
             return []
@@ -133,20 +144,13 @@ class Workers:
         return [(number, result)]
 
     def _value(self, ref: Any, actor: Any) -> Any:
-        errors = self._ray.exceptions
         try:
-            return self._ray.get(ref, timeout=_FETCH)
-        except errors.RayTaskError as error:
-            cause = getattr(error, "cause", None)
-            if isinstance(cause, KNNLogitsError):
-                raise cause from None
-            raise
-        except errors.RayError as error:
+            return fetched(self._ray, ref, _FETCH)
+        except (TimeoutError, UnreachableError) as error:
             self._failed += 1
             if self._failed > _TRIES * self._count:
-                reason = " ".join(str(error).split())[:300]
                 raise UnreachableError(
-                    f"workers end again and again ({reason}): look at `ray status` and at the "
+                    f"workers end again and again ({error}): look at `ray status` and at the "
                     "machines' memory, then run the same command again, and it goes on here"
                 ) from error
             self._end(actor)

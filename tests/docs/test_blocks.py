@@ -41,6 +41,8 @@ def check_command(words, block):
     program, *rest = words
     if program == "knn-logits":
         check_knn_logits(rest, block)
+    elif program == "torchrun" and "knn_logits" in rest:
+        check_knn_logits(rest[rest.index("knn_logits") + 1 :], block)
     elif program == "make":
         wanted = [one for one in rest if "=" not in one]
         assert set(wanted) <= TARGETS, f"{block}: make has no {wanted}"

@@ -22,7 +22,8 @@ from knn_logits.errors import (
 )
 from knn_logits.machines.merging import merged, ranges
 from knn_logits.machines.parts import cut_lists
-from knn_logits.machines.searching import Shard, ShardedIndex
+from knn_logits.machines.shard import Shard
+from knn_logits.machines.sharded import ShardedIndex
 from knn_logits.opening import Indexes
 from knn_logits.windows import plan
 
