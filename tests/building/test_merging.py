@@ -259,7 +259,7 @@ def test_pointers_lead_to_entries_that_are_not_in_the_index(tmp_path):
     ids = [np.array([*away, most])]
     [bonus] = asked._bonuses(ids, [away[:1]], [])
     assert bonus.tolist() == pytest.approx([math.log(20), 0, 0, math.log(count)])
-    [bonus] = asked._bonuses(ids, [np.empty(0, np.int64)])
+    [bonus] = asked._bonuses(ids, [np.empty(0, np.int64)], [])
     assert bonus.tolist() == pytest.approx([0, 0, 0, math.log(count)])
     states = torch.from_numpy(store.keys(np.arange(20)).astype(np.float32))
     text = torch.tensor([DOCUMENTS[0][:21]])
