@@ -101,23 +101,10 @@ def append(index: FaissIndex, arrays: Mapping[str, Array]) -> None:
         arrays: `sizes`, `ids` and `codes` of the other one, whose ids count from 0. They are
             numbered on from those that the index has.
     """
-    faiss = faiss_module()
     _, inner = _parts(index.raw)
     first, count = int(inner.ntotal), len(arrays["ids"])
     sizes, ids, codes = _checked_lists(inner, arrays, count, None)
-    ids = ids + first
-    begin = 0
-    for number, length in enumerate(sizes.tolist()):
-        if not length:
-            continue
-        end = begin + length
-        inner.invlists.add_entries(
-            number,
-            length,
-            faiss.swig_ptr(np.ascontiguousarray(ids[begin:end])),
-            faiss.swig_ptr(np.ascontiguousarray(codes[begin:end])),
-        )
-        begin = end
+    _add_to_lists(inner, sizes, ids + first, codes)
     inner.ntotal = index.raw.ntotal = index.size = first + count
 
 
@@ -256,6 +243,13 @@ def _fill_inverted_file(
     sizes, ids, codes = _checked_lists(inner, arrays, size, there)
     if kept is not None:
         sizes, ids, codes = _selected(sizes, ids, codes, kept)
+    _add_to_lists(inner, sizes, ids, codes)
+    return len(ids)
+
+
+def _add_to_lists(inner: Any, sizes: Array, ids: Array, codes: Array) -> None:
+    """Appends keys and their codes, which come in the order of the lists, to each list."""
+    faiss = faiss_module()
     first = 0
     for number, length in enumerate(sizes.tolist()):
         if not length:
@@ -268,7 +262,6 @@ def _fill_inverted_file(
             faiss.swig_ptr(np.ascontiguousarray(codes[first:last])),
         )
         first = last
-    return len(ids)
 
 
 def _checked_lists(
