@@ -13,6 +13,9 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start many processes. Without compiled files each would compile this package again, and
+# each worker of pytest all tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What `make check` runs: files of each part of the package whose tests take milliseconds each.
 QUICK := building/test_given_documents.py capture/test_location.py convert/test_csr_pickle.py \

@@ -66,6 +66,7 @@ _HOME = {
     "ConfidenceSkip": "knn_logits.gating.skipping",
     "LearnedSkip": "knn_logits.gating.skipping",
     "MetaKGate": "knn_logits.gating.meta_k",
+    "RescorerGate": "knn_logits.gating.rescorer",
     "load_gate": "knn_logits.gating.stored",
     "save_gate": "knn_logits.gating.stored",
     "Trace": "knn_logits.trace.trace",
@@ -153,6 +154,7 @@ __all__ = [  # noqa: RUF022
     "ConfidenceSkip",
     "LearnedSkip",
     "MetaKGate",
+    "RescorerGate",
     "load_gate",
     "save_gate",
     "Trace",
@@ -234,6 +236,7 @@ if TYPE_CHECKING:
     from knn_logits.gating.gate import Gate
     from knn_logits.gating.learned import LearnedGate, gate_features
     from knn_logits.gating.meta_k import MetaKGate
+    from knn_logits.gating.rescorer import RescorerGate
     from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip
     from knn_logits.gating.stored import load_gate, save_gate
     from knn_logits.hub.pull import pull

@@ -133,6 +133,9 @@ class KNNConfig:
         pointer_distances: Where the vectors come from that pointers are compared by. "keys" takes
             the stored keys. "index" takes the vectors kept by the index: it needs no keys, and is
             as approximate as a search.
+        suffix_weight: How many times as much an entry counts in the vote for each token before it
+            that is also before the query, counted backwards up to 8 tokens; above 0. With 1 the
+            text does not matter, as in the papers. LOG.md has what more brings.
         exclude: Ids of documents that are left out, as if they had never been added.
         infini_gram: Share of the ∞-gram in the mixture, in [0, 1], wherever the end of the text
             stands in the corpus; "auto" takes shares by the length of that end, those that were
@@ -153,6 +156,7 @@ class KNNConfig:
     max_knns: int = 1024
     pointer_weight: float = 20.0
     pointer_distances: str = "keys"
+    suffix_weight: float = 1.0
     exclude: tuple[str, ...] = ()
     infini_gram: float | Literal["auto"] | None = None
 
@@ -171,9 +175,10 @@ class KNNConfig:
         _set(self, "temperature", _real_number("temperature", self.temperature))
         if self.temperature <= 0.0:
             raise ConfigError(f"temperature must be above 0, not {self.temperature!r}")
-        _set(self, "pointer_weight", _real_number("pointer_weight", self.pointer_weight))
-        if self.pointer_weight <= 0.0:
-            raise ConfigError(f"pointer_weight must be above 0, not {self.pointer_weight!r}")
+        for name in ("pointer_weight", "suffix_weight"):
+            _set(self, name, _real_number(name, getattr(self, name)))
+            if getattr(self, name) <= 0.0:
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}")
         if self.nprobe is not None:
             _set(self, "nprobe", whole_number("nprobe", self.nprobe, 1))
         _set(self, "exclude", _ids("exclude", self.exclude))
@@ -204,6 +209,7 @@ class SearchSettings(TypedDict, total=False):
         max_knns: The most pointers and members of their clusters that may vote.
         pointer_weight: How many times as much an entry counts if a pointer led to it.
         pointer_distances: "keys" or "index".
+        suffix_weight: How many times as much an entry counts for each shared token before it.
         exclude: Ids of documents that are left out.
         infini_gram: Share of the ∞-gram in the mixture, or "auto".
     """
@@ -215,6 +221,7 @@ class SearchSettings(TypedDict, total=False):
     max_knns: int | None
     pointer_weight: float | None
     pointer_distances: str | None
+    suffix_weight: float | None
     exclude: Sequence[str] | None
     infini_gram: float | Literal["auto"] | None
 

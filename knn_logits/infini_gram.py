@@ -336,7 +336,7 @@ def without_padding(ids: Tensor, config: Any) -> Tensor:
     """Replaces padding at the beginning of texts by -1.
 
     Args:
-        ids: int64 [rows, length], the texts. Negative numbers are not tokens.
+        ids: int64 [rows, length], the texts. Negative numbers are not tokens, and stay.
         config: The model's settings for `generate()`, which name the padding token; None for none.
 
     Returns:
@@ -351,4 +351,5 @@ def without_padding(ids: Tensor, config: Any) -> Tensor:
         if one is not None:
             opening = opening | (ids == one)
     opening = opening.int().cumprod(dim=-1).bool()
-    return ids.masked_fill(opening, -1) if bool(opening.any()) else ids
+    # Other negative numbers stay: RetoMaton tells texts of several sources apart by them.
+    return ids.masked_fill(opening & (ids >= 0), -1) if bool(opening.any()) else ids

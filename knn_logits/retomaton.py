@@ -29,6 +29,7 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import full_precision, normalised
 from knn_logits.neighbors import Neighbors, bonuses, padding_distance
+from knn_logits.occurrences import Prefixes
 from knn_logits.opening import hidden_entries
 from knn_logits.retrieval import Retriever
 
@@ -193,7 +194,8 @@ class RetomatonRetriever(Retriever):
             here = ids[:, :length]
             pointers = self._pointers_of(here, steps)
             rows = None if wanted is None else wanted[:, position].tolist()
-            neighbors, candidates = self._step(states[:, position], pointers, rows)
+            texts = Prefixes.of_steps(here, 1) if self.reads_text else None
+            neighbors, candidates = self._step(states[:, position], pointers, rows, texts)
             steps.append(_Step(here, candidates))
             found.append(neighbors)
         return _stacked(found, self.metric)
@@ -223,7 +225,11 @@ class RetomatonRetriever(Retriever):
         return [nothing] * len(ids)
 
     def _step(
-        self, queries: Tensor, pointers: list[Array], wanted: list[bool] | None
+        self,
+        queries: Tensor,
+        pointers: list[Array],
+        wanted: list[bool] | None,
+        texts: Prefixes | None,
     ) -> tuple[Neighbors, list[Candidates]]:
         """Makes one step of all rows, with one search for the rows that need it."""
         config = self.config
@@ -252,7 +258,10 @@ class RetomatonRetriever(Retriever):
                     new_ids = np.concatenate([new_ids, followed[row][others]])
                     new_distances = np.concatenate([new_distances, distances[row][others]])
                 ids[row], distances[row] = new_ids, new_distances
-        return self._gathered(ids, distances, searching, self._bonuses(ids, pointers, searching))
+        found, candidates = self._gathered(
+            ids, distances, searching, self._bonuses(ids, pointers, searching)
+        )
+        return self._with_suffixes(found, texts), candidates
 
     def _bonuses(
         self, ids: list[Array], pointers: list[Array], searching: list[int]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.agreement import shared_tokens
 from knn_logits.arrays import Array
 from knn_logits.config import KNNConfig, Metric
 from knn_logits.datastore.merged import log_counts
@@ -21,6 +24,11 @@ from knn_logits.opening import Indexes
 
 # The most numbers of keys that are gathered at once to refine, which are 256 MB of float32.
 _REFINE_NUMBERS = 64 << 20
+
+
+def suffix_bonus(store: Datastore, config: KNNConfig) -> float:
+    """The logarithm of `suffix_weight`; 0 for a learned memory, whose rows have no text."""
+    return 0.0 if store.manifest.learned is not None else math.log(config.suffix_weight)
 
 
 class Retriever:
@@ -61,6 +69,8 @@ class Retriever:
             self.index.nprobe = config.nprobe  # type: ignore[attr-defined]
         self._values = store.values
         self._array: Array = self._values.numpy()
+        # The logarithm of `suffix_weight`; 0 where the text does not matter.
+        self._by_suffix = suffix_bonus(store, config)
         # Where entries are merged, the vote of each entry counts for all that it stands for.
         self._counts = None if store.merged is None else torch.from_numpy(log_counts(store.merged))
 
@@ -72,7 +82,7 @@ class Retriever:
     @property
     def reads_text(self) -> bool:
         """Whether a search needs the text before each query, besides the query."""
-        return False
+        return self._by_suffix != 0.0
 
     def begin_text(self) -> None:
         """Begins a new text: this thread's next step continues no earlier text."""
@@ -137,7 +147,6 @@ class Retriever:
         Raises:
             MismatchError: when the queries have another length than the keys.
         """
-        del texts  # a plain search does not depend on the text
         self._check_length(queries)
         if not len(self.store):
             return Neighbors.nothing(len(queries), queries.device)
@@ -152,7 +161,18 @@ class Retriever:
         bonus = None
         if self._counts is not None:
             bonus = self._counts[ids.clamp(min=0).cpu()].to(ids.device)
-        return Neighbors(ids, distances, values, every_row=int(ids[:, 0].min()) >= 0, bonus=bonus)
+        every_row = int(ids[:, 0].min()) >= 0
+        return self._with_suffixes(Neighbors(ids, distances, values, every_row, bonus=bonus), texts)
+
+    def _with_suffixes(self, neighbors: Neighbors, texts: Prefixes | None) -> Neighbors:
+        """Lets entries count more that share the end of the text before their query."""
+        if not self._by_suffix or texts is None or not neighbors.k:
+            return neighbors
+        shared = shared_tokens(self._array, self.store.goes_on, neighbors.ids.cpu().numpy(), texts)
+        bonus = torch.from_numpy(shared).mul_(self._by_suffix).to(neighbors.distances.device)
+        if neighbors.bonus is not None:
+            bonus += neighbors.bonus
+        return replace(neighbors, bonus=bonus)
 
     def _check_length(self, queries: Tensor) -> None:
         dim = self.store.manifest.dim

@@ -6,6 +6,7 @@ text is scored or explained. Those for writing hold where text is written.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import Unpack
@@ -32,7 +33,9 @@ def scoring_settings(
         lmbda: Weight of the neighbors; None takes the datastore's gate, or else its number.
         temperature: Temperature of the softmax over the neighbors; None takes the datastore's
             setting.
-        search: How neighbors are found, as `KNNConfig` explains.
+        search: How neighbors are found, as `KNNConfig` explains. The datastore's weight of
+            suffixes holds unless k, λ and temperature are all given, which ask for the papers'
+            kNN-LM.
 
     Returns:
         The settings, and the gate that decides on λ in place of their number, if there is one.
@@ -44,6 +47,8 @@ def scoring_settings(
     number, gate = lmbda_or_gate(lmbda, store)
     settings = store.manifest.settings
     own = KNNConfig(settings.k, settings.lmbda, settings.temperature)
+    if None in (k, number, temperature):
+        own = replace(own, suffix_weight=settings.suffix_weight)
     return own.with_given(k=k, lmbda=number, temperature=temperature, **search), gate
 
 
@@ -70,6 +75,9 @@ def writing_settings(
         record.temperature,
         retomaton=record.retomaton,
         min_knns=record.min_knns,
+        # A shared token keeps its worth in distance at another temperature.
+        suffix_weight=record.suffix_weight
+        ** (record.temperature / (temperature or record.temperature)),
         # Keys that are still on the Hub are many times as large as the index.
         pointer_distances="keys" if store.has_keys else "index",
     )

@@ -4,6 +4,7 @@ import copy
 import importlib
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -50,7 +51,15 @@ PAIRS = [
 
 @pytest.fixture(scope="session", autouse=True)
 def _few_threads():
+    """Keeps PyTorch on one thread.
+
+    The page and the server take a thread for each core, and that would stay for all later tests of
+    the process: threads that wait for one another on busy cores use several times the work.
+    """
     torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "set_num_threads", lambda number: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,6 +67,26 @@ def _unsynced():
     """Waits for no disk: nothing pulls the plug here, so files may stay in the system's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_rotations():
+    """Learns the rotation of an OPQ index in 8 steps, not 50: it takes most of many tests' time."""
+    import faiss
+
+    whole = faiss.index_factory
+
+    def short(*given):
+        index = whole(*given)
+        if isinstance(index, faiss.IndexPreTransform):
+            first = faiss.downcast_VectorTransform(index.chain.at(0))
+            if isinstance(first, faiss.OPQMatrix):
+                first.niter = 8
+        return index
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(faiss, "index_factory", short)
         yield
 
 
@@ -249,6 +278,9 @@ def short_training(monkeypatch):
         "trained",
         lambda *given, steps, **settings: whole(*given, steps=steps // 10, **settings),
     )
+    from knn_logits.tuning import gates
+
+    monkeypatch.setattr(gates, "fit_rescorer", partial(gates.fit_rescorer, steps=40))
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ def test_a_build_with_its_calibration_is_the_same(model, tokenizer, other_defaul
     [
         (None, None, "learned"),
         ("meta-k", None, "learned"),
+        ("rescorer", None, "learned"),
         ("learned", 0.3, "learned"),
     ],
 )

@@ -335,7 +335,7 @@ def test_padding_is_no_token():
 
     ids = torch.tensor([[7, 7, 5, 7], [0, 9, 7, 3], [-4, 7, 1, 0], [1, 2, 3, 4]])
     found = without_padding(ids, Settings())
-    assert found.tolist() == [[-1, -1, 5, 7], [-1, -1, -1, 3], [-1, -1, 1, 0], [1, 2, 3, 4]]
+    assert found.tolist() == [[-1, -1, 5, 7], [-1, -1, -1, 3], [-4, -1, 1, 0], [1, 2, 3, 4]]
 
 
 def test_drafts_change_nothing(model, tokenizer, texts):

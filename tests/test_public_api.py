@@ -19,7 +19,7 @@ PUBLIC = [
     "KNNLogitsProcessor",
     "LearnedGate", "LearnedSkip", "LimitError", "Limits", "Memory", "MetaKGate", "MismatchError",
     "MissingDependencyError", "ModelError", "Need", "NeighborTrace", "Neighbors", "Pieces", "Place",
-    "RayIndexes", "Retriever", "Rival",
+    "RayIndexes", "RescorerGate", "Retriever", "Rival",
     "SearchError", "SequenceTrace", "Source", "StorageError", "Sync", "TokenTrace", "Trace",
     "TraceError",
     "Translations", "Tuning", "UnreachableError", "Vote", "WindowConfig", "add_documents",

@@ -115,9 +115,12 @@ class Live:
 
         Returns:
             The packed steps and the documents; None if they are too large to send, or if the
-            ∞-gram votes as well.
+            ∞-gram votes as well, or shared tokens count.
         """
         if self.neighbors > MOST_NEIGHBORS or self.memory.infini_gram is not None:
+            return None
+        # The browser knows distances, and not the text before an entry.
+        if self.memory.config.suffix_weight != 1.0:
             return None
         entries = _joined([one.entries for one in self.steps], np.int64)
         values = _joined([one.values for one in self.steps], np.int64)

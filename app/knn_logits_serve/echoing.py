@@ -52,6 +52,7 @@ def echo_of(
         k=config.k,
         lmbda=config.lmbda,
         temperature=config.temperature,
+        suffix_weight=config.suffix_weight,
     )[0]
     if [one.token_id for one in trace.tokens] != ids[1:]:
         raise Refusal(

@@ -330,6 +330,8 @@ def save(model: LlamaForCausalLM, out: Path) -> None:
     half.generation_config.max_length = None
     # Greedy text of a model this small turns in circles; no sentence of it comes twice.
     half.generation_config.no_repeat_ngram_size = 8
+    # After a prompt that ends as a sentence does, the likeliest answer would be none at all.
+    half.generation_config.min_new_tokens = 1
     half.save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
 

@@ -267,7 +267,7 @@ def layers():
         ("parts", "distribution · capture · datastore · index"),
         (
             "vocabulary",
-            "neighbors · occurrences · windows · limits · arrays · config · "
+            "neighbors · occurrences · agreement · windows · limits · arrays · config · "
             "progress · errors · printable",
         ),
     ]

@@ -20,7 +20,7 @@ from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import planned
 from knn_logits.building.ranks import Ranks, leading, write_keys_together
 from knn_logits.building.steps import write_canary, write_keys, write_text
-from knn_logits.building.writing_settings import choose_writing
+from knn_logits.building.writing_settings import choose_writing, with_suffixes
 from knn_logits.capture.forward import evaluating
 from knn_logits.capture.location import DEFAULT_KEY, KeyLocation
 from knn_logits.compatibility import (
@@ -317,6 +317,7 @@ def build_datastore(
                 seed=index.seed,
                 progress=progress,
             )
+            writing = with_suffixes(writing, settings_record)
         write_index(job, store, built, record, canary)
         job.commit(
             manifest,

@@ -7,13 +7,16 @@ that follow, and new text has no such document. So neighbors from the same docum
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
+from knn_logits.agreement import shared_tokens
 from knn_logits.arrays import Array
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import KeyLocation
@@ -23,6 +26,7 @@ from knn_logits.datastore.records import SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.index.base import Index
 from knn_logits.neighbors import Neighbors, padding_distance
+from knn_logits.occurrences import Prefixes
 from knn_logits.progress import Progress, no_progress
 from knn_logits.retrieval import Retriever
 from knn_logits.scoring.likelihood import (
@@ -51,12 +55,14 @@ _SMALLEST_K = 64
 # A smaller k searches faster. It is taken where it costs no more perplexity than this share.
 _K_TOLERANCE = 0.002
 _QUERIES_AT_ONCE = 128
+# With 1 the text before an entry does not matter. From 2 to 8 perplexity differs little (LOG.md).
+_SUFFIX_WEIGHTS = (1.0, 4.0)
 
 Ints = npt.NDArray[np.int64]
 
 
 class Choice:
-    """Chooses k, λ and temperature by the likelihood of the tokens that are added.
+    """Chooses k, λ, temperature and the weight of suffixes by the likelihood of tokens.
 
     Args:
         store: The datastore.
@@ -83,18 +89,25 @@ class Choice:
         self.largest = k or DEFAULT_K
         self._k, self._lmbda, self._temperature = k, lmbda, temperature
         self._around, self._metric = own.temperature, store.manifest.metric
-        self._entries = len(store)
-        self._found: GridLikelihood | None = None
+        self._store = store
+        self._found: dict[float, GridLikelihood] = {}
 
-    def add(self, neighbors: Neighbors, targets: torch.Tensor, log_p_lm: torch.Tensor) -> None:
+    def add(
+        self,
+        neighbors: Neighbors,
+        targets: torch.Tensor,
+        log_p_lm: torch.Tensor,
+        texts: Prefixes,
+    ) -> None:
         """Adds tokens with their neighbors. The first ones decide which temperatures are tried.
 
         Args:
             neighbors: The neighbors of `rows` queries, on the CPU.
             targets: int64 [rows], the tokens.
             log_p_lm: float32 [rows], their log-probabilities under the model.
+            texts: The text before each of them.
         """
-        if self._found is None:
+        if not self._found:
             k, temperature = self._k, self._temperature
             scale = spread(neighbors, self._metric)
             grid = Grid(
@@ -102,19 +115,26 @@ class Choice:
                 (temperature,) if temperature else temperatures_around(scale, self._around),
                 LMBDAS[2:] if self._lmbda is None else (self._lmbda,),
             )
-            self._found = GridLikelihood(grid, self._metric)
-        self._found.add(neighbors, targets, log_p_lm)
+            self._found = {weight: GridLikelihood(grid, self._metric) for weight in _SUFFIX_WEIGHTS}
+        store = self._store
+        shared = torch.from_numpy(
+            shared_tokens(store.values.numpy(), store.goes_on, neighbors.ids.numpy(), texts)
+        )
+        for weight, found in self._found.items():
+            bonus = None if weight == 1.0 else shared * math.log(weight)
+            found.add(replace(neighbors, bonus=bonus), targets, log_p_lm)
 
     def best(self) -> SettingsRecord:
         """Returns the best settings, marked as calibrated, after at least one call of `add`."""
-        assert self._found is not None
-        best = self._found.best(_K_TOLERANCE)
+        choices = {weight: found.best(_K_TOLERANCE) for weight, found in self._found.items()}
+        weight, best = min(choices.items(), key=lambda one: one[1].perplexity)
         chosen = float(f"{best.temperature:.4g}")
         return SettingsRecord(
             # A k above the number of entries costs nothing, and the datastore may grow.
-            k=best.k if best.k < self._entries else self.kept.k,
+            k=best.k if best.k < len(self._store) else self.kept.k,
             lmbda=best.lmbda,
             temperature=chosen if self._temperature is None else self._temperature,
+            suffix_weight=weight,
             calibrated=True,
         )
 
@@ -174,7 +194,9 @@ def calibrate(
                     parts,
                     padding_distance(retriever.metric),
                 )
-                choice.add(neighbors, scored.targets[rows], scored.log_p_lm[rows])
+                choice.add(
+                    neighbors, scored.targets[rows], scored.log_p_lm[rows], scored.prefixes[rows]
+                )
                 done += neighbors.rows
                 progress("calibration", done, tokens)
     settings = choice.best()

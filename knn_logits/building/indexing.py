@@ -15,7 +15,7 @@ from knn_logits.building.choosing import check_enough, chosen_factory, with_reca
 from knn_logits.building.costs import index_seconds
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import measured
-from knn_logits.building.writing_settings import choose_writing
+from knn_logits.building.writing_settings import choose_writing, with_suffixes
 from knn_logits.compatibility import CANARY_KEYS
 from knn_logits.config import IndexConfig, Metric, check_threads, index_config
 from knn_logits.datastore import layout, verification
@@ -101,11 +101,12 @@ def build_index(
             gone.append("gate")  # it was fitted to distances under the old metric
             if writing is not None:
                 writing = choose_writing(store, nearness, k=writing.k, lmbda=writing.lmbda)
+                writing = with_suffixes(writing, settings)
         elif old.file("gate") is not None:
             settings = settings.model_copy(update={"stale": True})
         if writing is None and old.pairs is None and settings.calibrated:
             # The datastore was built before there were settings for writing.
-            writing = choose_writing(store, nearness)
+            writing = with_suffixes(choose_writing(store, nearness), settings)
         write_index(job, store, built, record, store.checks)
         job.commit(
             store.manifest,

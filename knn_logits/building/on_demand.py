@@ -9,7 +9,7 @@ from torch import nn
 from knn_logits.building.calibration import Choice, part_of_entries
 from knn_logits.building.nearness import Nearness
 from knn_logits.building.suffixes import write_suffixes
-from knn_logits.building.writing_settings import choose_writing
+from knn_logits.building.writing_settings import choose_writing, with_suffixes
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.keys import KeySource
 from knn_logits.capture.location import KeyLocation
@@ -140,7 +140,7 @@ def calibrated_on_demand(
             for first in range(0, len(scored.targets), _QUERIES_AT_ONCE):
                 some = scored[first : first + _QUERIES_AT_ONCE]
                 neighbors = retriever.search(some.states, some.prefixes).to("cpu")
-                choice.add(neighbors, some.targets, some.log_p_lm)
+                choice.add(neighbors, some.targets, some.log_p_lm, some.prefixes)
                 nearness = neighbors.padded(max(NEAREST, neighbors.k), retriever.metric).distances
                 nearness = -nearness if retriever.metric == "l2" else nearness
                 distances.append(nearness.topk(NEAREST, dim=-1).values)
@@ -156,8 +156,10 @@ def calibrated_on_demand(
         temperature=temperature,
         seed=seed,
     )
-    # Pointers lead to entries whose keys nobody has computed.
-    return settings, None if writing is None else writing.model_copy(update={"retomaton": False})
+    if writing is not None:
+        # Pointers lead to entries whose keys nobody has computed.
+        writing = writing.model_copy(update={"retomaton": False})
+    return settings, with_suffixes(writing, settings)
 
 
 def _held_out(store: Datastore, seed: int) -> tuple[list[Piece], np.ndarray]:

@@ -341,7 +341,11 @@ def _chosen(manifest: Manifest) -> str:
     own, writing = manifest.settings, manifest.writing
     how = "chosen by likelihood" if own.calibrated else "not calibrated"
     line = f"settings for scoring ({how}): k {own.k}, λ {own.lmbda:g}, τ {own.temperature:g}"
+    if own.suffix_weight != 1.0:
+        line += f", suffix weight {own.suffix_weight:g}"
     if writing is not None:
         line += f"; for writing: k {writing.k}, λ {writing.lmbda:g}, τ {writing.temperature:g}"
+        if writing.suffix_weight != 1.0:
+            line += f", suffix weight {writing.suffix_weight:g}"
         line += ", following passages" if writing.retomaton else ""
     return line

@@ -93,6 +93,7 @@ def info(
         (
             "settings",
             f"k {settings.k}, lmbda {settings.lmbda:g}, temperature {settings.temperature:g}"
+            + _weight(settings)
             + _state(settings),
         ),
         ("for writing", _writing(manifest.writing)),
@@ -193,10 +194,15 @@ def _suffixes(manifest: Manifest) -> str | None:
     return f"of {manifest.tokens:,} tokens, for --infini-gram{fitted}"
 
 
+def _weight(settings: SettingsRecord | WritingRecord) -> str:
+    weight = settings.suffix_weight
+    return "" if weight == 1.0 else f", suffix weight {weight:g}"
+
+
 def _writing(writing: WritingRecord | None) -> str:
     if writing is None:
         return "the same settings"
     line = f"k {writing.k}, lmbda {writing.lmbda:g}, temperature {writing.temperature:g}"
-    line += ", following passages" if writing.retomaton else ""
+    line += _weight(writing) + (", following passages" if writing.retomaton else "")
     ngram = writing.no_repeat_ngram_size
     return f"{line}, no {ngram} tokens in a row twice" if ngram else line

@@ -117,6 +117,14 @@ PointerWeight = Annotated[
         help="How many times as much an entry counts if a pointer led to it; the paper's is 1.",
     ),
 ]
+SuffixWeight = Annotated[
+    float | None,
+    typer.Option(
+        "--suffix-weight",
+        help="How many times as much an entry counts for each token before it that is also before "
+        "the query, up to 8; the papers' is 1.",
+    ),
+]
 PointerDistances = Annotated[
     str | None,
     typer.Option(

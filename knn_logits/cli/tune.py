@@ -42,8 +42,8 @@ def tune(
         str | None,
         typer.Option(
             "--gate",
-            help="Also fit a gate: distance, learned, meta-k, or constant with --skip. The word "
-            "none removes a stored gate.",
+            help="Also fit a gate: distance, learned, meta-k, rescorer, or constant with --skip. "
+            "The word none removes a stored gate.",
         ),
     ] = None,
     skip: Annotated[
@@ -81,6 +81,7 @@ def tune(
     ] = None,
     nprobe: options.Nprobe = None,
     refine: options.Refine = False,
+    suffix_weight: options.SuffixWeight = None,
     native_index: options.NativeIndex = False,
     window: options.Window = None,
     stride: options.Stride = None,
@@ -98,7 +99,7 @@ def tune(
     The texts should resemble those that the model will meet, and not be part of the datastore. The
     settings are chosen on half of the documents. The perplexity is measured on the other half.
     """
-    from knn_logits.tuning.gates import Wanted
+    from knn_logits.tuning.wanted import Wanted
 
     # Wrong arguments are refused before the model is loaded.
     KNNConfig().with_given(k=k, nprobe=nprobe)
@@ -133,6 +134,7 @@ def tune(
     given: dict[str, Any] = {
         "nprobe": nprobe,
         "refine": refine,
+        "suffix_weight": suffix_weight,
         "native_index": native_index,
         "window": windows,
         "concatenate": concatenate,
@@ -214,10 +216,11 @@ def _say(result: Tuning, store: str, skips: bool) -> None:
         found = result.gate
         low, high = found.interval or (None, None)
         between = f", 95% interval {low - 1:+.1%} to {high - 1:+.1%}" if low and high else ""
+        sample = f", on {found.tokens:,} of these tokens" if found.tokens < held.tokens else ""
         skipped = f"; {found.skipped:.1%} of the searches left out" if skips else ""
         say(
             f"gate ({found.kind}): {found.perplexity:.2f}, {found.ratio - 1:+.1%} of the best "
-            f"number's {found.constant:.2f}{between}{skipped}"
+            f"number's {found.constant:.2f}{between}{sample}{skipped}"
         )
     for name in result.at_the_edge:
         say(f"the best {name} is the last value tried; a value beyond it may be better")

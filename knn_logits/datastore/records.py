@@ -144,10 +144,19 @@ class IndexRecord(Record):
         return content
 
 
+def _without_plain_suffixes(content: dict[str, Any]) -> dict[str, Any]:
+    """Leaves `suffix_weight` out where it changes nothing, as in earlier manifests."""
+    if content["suffix_weight"] == 1.0:
+        del content["suffix_weight"]
+    return content
+
+
 class SettingsRecord(Record):
     """Settings that hold where a user gives none.
 
     Attributes:
+        suffix_weight: How many times as much an entry counts for each token before it that is also
+            before the query; 1 where the text does not matter.
         calibrated: Whether the settings were fitted to text.
         stale: Whether the datastore has changed since then.
         tuned: Whether they were fitted to text given for it, and not to a sample of the datastore.
@@ -156,6 +165,7 @@ class SettingsRecord(Record):
     k: int = Field(ge=1)
     lmbda: float = Field(ge=0, le=1)
     temperature: float = Field(gt=0)
+    suffix_weight: float = Field(default=1.0, gt=0)
     calibrated: bool = False
     stale: bool = False
     tuned: bool = False
@@ -163,9 +173,10 @@ class SettingsRecord(Record):
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = handler(self)
-        if not self.tuned:  # earlier manifests do not have this field
+        # Earlier manifests do not have these fields.
+        if not self.tuned:
             del content["tuned"]
-        return content
+        return _without_plain_suffixes(content)
 
 
 class WritingRecord(Record):
@@ -175,14 +186,20 @@ class WritingRecord(Record):
         retomaton: Whether to follow pointers, and search only when too few are left.
         min_knns: A search is made when fewer pointers than this are left.
         no_repeat_ngram_size: `generate()` should not write so many tokens in a row twice.
+        suffix_weight: See `SettingsRecord`.
     """
 
     k: int = Field(ge=1)
     lmbda: float = Field(ge=0, le=1)
     temperature: float = Field(gt=0)
+    suffix_weight: float = Field(default=1.0, gt=0)
     retomaton: bool = False
     min_knns: int = Field(default=1, ge=1)
     no_repeat_ngram_size: int | None = Field(default=None, ge=1)
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_plain_suffixes(handler(self))
 
 
 class NearRecord(Record):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from knn_logits.agreement import LONGEST
 from knn_logits.neighbors import Neighbors
 from knn_logits.retrieval import Retriever
 from knn_logits.scoring.text_pass import TokenScores
@@ -31,11 +32,17 @@ def followed(
     lengths = torch.tensor(scored.lengths)
     starts = torch.cumsum(lengths, 0) - lengths
     longest = int(lengths.max())
-    # Each window becomes a text of its own: it starts with a number that no token has.
-    ids = torch.full((len(lengths), longest + 1), -1, dtype=torch.int64)
+    # Each window becomes a text of its own: it starts with a number that no token has, and with the
+    # tokens before its first target that entries are compared with.
+    before = LONGEST + 1
+    ids = torch.full((len(lengths), before + longest), -1, dtype=torch.int64)
     ids[:, 0] = -1 - torch.arange(len(lengths))
+    prefixes = scored.prefixes
     for row, (start, length) in enumerate(zip(starts.tolist(), scored.lengths, strict=True)):
-        ids[row, 1 : length + 1] = scored.targets[start : start + length]
+        end = int(prefixes.end[start])
+        known = prefixes.tokens[max(int(prefixes.first[start]), end - LONGEST) : end]
+        ids[row, before - len(known) : before] = torch.from_numpy(known)
+        ids[row, before : before + length] = scored.targets[start : start + length]
     first = 0
     ends = sorted({*scored.lengths, *range(_STEPS_AT_ONCE, longest, _STEPS_AT_ONCE)})
     for end in ends:
@@ -45,5 +52,5 @@ def followed(
         there = places.to(scored.states.device)
         states = scored.states[there].reshape(len(steps), len(rows), -1).transpose(0, 1)
         some = None if wanted is None else wanted[places].reshape(len(steps), len(rows)).T
-        yield scored[places], retriever.search_steps(states, ids[rows, :end], some)
+        yield scored[places], retriever.search_steps(states, ids[rows, : before + end - 1], some)
         first = end

@@ -300,6 +300,8 @@ def describe(bench: Bench) -> dict[str, Any]:
         if config.retomaton:
             for name in ("min_knns", "max_knns", "pointer_weight", "pointer_distances"):
                 settings[name] = getattr(config, name)
+        if config.suffix_weight != 1.0:
+            settings["suffix_weight"] = config.suffix_weight
         if config.infini_gram is not None:
             settings["infini_gram"] = config.infini_gram
         shares = getattr(memory.retriever, "weights", None)

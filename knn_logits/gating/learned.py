@@ -32,7 +32,7 @@ FEATURES = (
     "entropy of p_LM",
 )
 FEW = 16
-_LEAST_LOG_P = -20.0
+LEAST_LOG_P = -20.0
 
 
 def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
         there = neighbors.ids.gather(-1, columns) >= 0
         number = there.sum(-1).clamp(min=1)
         first = values[:, :1]
-        log_p = log_p_lm.gather(-1, first)[:, 0].clamp(min=_LEAST_LOG_P)
+        log_p = log_p_lm.gather(-1, first)[:, 0].clamp(min=LEAST_LOG_P)
         found = torch.stack(
             [
                 near[:, 0],

@@ -5,7 +5,7 @@ This module knows arrays and how to train on them. The gates know what the numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,7 @@ class Network:
     def __init__(
         self, owner: str, inputs: int, arrays: Mapping[str, Any], *, outputs: int | None = None
     ) -> None:
-        self._weights = {name: _numbers(owner, name, arrays[name]) for name in ARRAYS}
-        units = len(self._weights["hidden_bias"])
+        units = length(owner, arrays, "hidden_bias")
         expected = {
             "mean": (inputs,),
             "scale": (inputs,),
@@ -52,12 +51,12 @@ class Network:
             "out": _out_shape(units, outputs),
             "out_bias": (outputs or 1,),
         }
-        for name, shape in expected.items():
-            have = tuple(self._weights[name].shape)
-            if have != shape:
-                raise ConfigError(f"{name} of a {owner} must have the shape {shape}, not {have}")
-        if not bool((self._weights["scale"] > 0.0).all()):
-            raise ConfigError(f"scale of a {owner} must be above 0")
+        self._weights = checked_arrays(owner, arrays, expected, {"scale"})
+
+    @property
+    def scaling(self) -> tuple[Tensor, Tensor]:
+        """The mean and the scale of the features, float32 [features] each."""
+        return self._weights["mean"], self._weights["scale"]
 
     def __call__(self, features: Tensor) -> Tensor:
         """Computes the network's number or numbers for each row.
@@ -136,6 +135,44 @@ def trained(
             schedule.step()
     found = {name: one.detach() for name, one in zip(ARRAYS[2:], weights, strict=True)}
     return {"mean": mean, "scale": scale, **found}
+
+
+def checked_arrays(
+    owner: str,
+    arrays: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    positive: Collection[str],
+) -> dict[str, Tensor]:
+    """Checks the arrays of a gate, and returns them as tensors.
+
+    Args:
+        owner: Name of the gate, for errors.
+        arrays: The arrays by name.
+        shapes: The shape that each array must have. Other arrays are left out.
+        positive: Names of the arrays whose numbers must be above 0.
+
+    Raises:
+        ConfigError: when an array has another shape, or holds a number that a gate may not have.
+        KeyError: when an array is missing.
+    """
+    found = {name: _numbers(owner, name, arrays[name]) for name in shapes}
+    for name, shape in shapes.items():
+        have = tuple(found[name].shape)
+        if have != shape:
+            raise ConfigError(f"{name} of a {owner} must have the shape {shape}, not {have}")
+        if name in positive and not bool((found[name] > 0.0).all()):
+            raise ConfigError(f"{name} of a {owner} must be above 0")
+    return found
+
+
+def length(owner: str, arrays: Mapping[str, Any], name: str) -> int:
+    """Returns how many numbers an array of a gate has.
+
+    Raises:
+        ConfigError: when it holds a number that a gate may not have.
+        KeyError: when the array is missing.
+    """
+    return _numbers(owner, name, arrays[name]).numel()
 
 
 def _out_shape(units: int, outputs: int | None) -> tuple[int, ...]:

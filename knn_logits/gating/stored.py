@@ -22,17 +22,21 @@ from knn_logits.gating.distance import DistanceGate
 from knn_logits.gating.gate import Gate, split_lmbda
 from knn_logits.gating.learned import LearnedGate
 from knn_logits.gating.meta_k import MetaKGate
+from knn_logits.gating.rescorer import RescorerGate
 from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip
 
 _VERSION = "1"
 _SKIP = "skip."
 # The gates that always search.
-WeightGate: TypeAlias = DistanceGate | LearnedGate | MetaKGate
+WeightGate: TypeAlias = DistanceGate | LearnedGate | MetaKGate | RescorerGate
 StoredGate: TypeAlias = WeightGate | ConfidenceSkip | LearnedSkip
-_KINDS: dict[str | None, type[DistanceGate] | type[LearnedGate] | type[MetaKGate]] = {
+_KINDS: dict[
+    str | None, type[DistanceGate] | type[LearnedGate] | type[MetaKGate] | type[RescorerGate]
+] = {
     DistanceGate.kind: DistanceGate,
     LearnedGate.kind: LearnedGate,
     MetaKGate.kind: MetaKGate,
+    RescorerGate.kind: RescorerGate,
 }
 _SKIPS: dict[str, type[ConfidenceSkip] | type[LearnedSkip]] = {
     ConfidenceSkip.skip: ConfidenceSkip,
@@ -55,7 +59,7 @@ def gate_arrays(gate: StoredGate) -> tuple[dict[str, Array], dict[str, str]]:
         metadata["skip"] = gate.skip
         arrays = {_SKIP + name: value for name, value in gate.skip_arrays().items()}
         weight = gate.inner
-    if isinstance(weight, (DistanceGate, LearnedGate, MetaKGate)):
+    if isinstance(weight, (DistanceGate, LearnedGate, MetaKGate, RescorerGate)):
         return arrays | weight.to_arrays(), metadata | {
             "gate": weight.kind,
             "metric": weight.metric,

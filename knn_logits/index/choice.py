@@ -44,8 +44,8 @@ def choose_factory(entries: int, dim: int, memory: int | None = None) -> str:
 
 
 def choose_lists(entries: int) -> int:
-    """Returns the number of inverted lists: the power of two nearest to 2 * sqrt(entries)."""
-    lists = 1 << max(0, round(math.log2(2.0 * math.sqrt(max(1, entries)))))
+    """Returns the number of inverted lists: the power of two from 2 * sqrt(entries) on."""
+    lists = 1 << max(0, math.ceil(math.log2(2.0 * math.sqrt(max(1, entries)))))
     return min(max(lists, _LEAST_LISTS), _MOST_LISTS)
 
 

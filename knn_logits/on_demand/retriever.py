@@ -28,7 +28,7 @@ from knn_logits.on_demand.finding import PassageFinder
 from knn_logits.on_demand.keys import PassageKeys
 from knn_logits.on_demand.passages import Passages
 from knn_logits.opening import Indexes, hidden_entries
-from knn_logits.retrieval import Retriever
+from knn_logits.retrieval import Retriever, suffix_bonus
 
 # The most bytes of joined indexes that are kept. Each text of a batch has one.
 _JOINED_BYTES = 256 << 20
@@ -89,6 +89,7 @@ class OnDemandRetriever(Retriever):
             self._hidden[hidden] = True
         self._values = store.values
         self._array: Array = self._values.numpy()
+        self._by_suffix = suffix_bonus(store, config)
         once = self.indexes.once
         cut = record.passage, record.context
         passages = once(store, ("passages", *cut), lambda: Passages(store.contexts, *cut))
@@ -145,12 +146,13 @@ class OnDemandRetriever(Retriever):
             return Neighbors.nothing(len(queries), device)
         order = torch.cat([some for some, _ in parts]).argsort().to(device)
         padded = [found.padded(width, self.metric) for _, found in parts]
-        return Neighbors(
+        found = Neighbors(
             torch.cat([one.ids for one in padded])[order],
             torch.cat([one.distances for one in padded])[order],
             torch.cat([one.values for one in padded])[order],
             every_row=all(one.every_row for one in padded),
         )
+        return self._with_suffixes(found, texts)
 
     def _among(self, passages: tuple[int, ...], queries: Tensor) -> Neighbors:
         """Searches some passages for queries, float32 [rows, dim]."""

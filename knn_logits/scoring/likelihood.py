@@ -229,12 +229,13 @@ def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Gri
     table = torch.zeros(shape, dtype=torch.float32)
     if not neighbors.k:
         return table
-    below, votes, counts = _sorted_votes(neighbors, metric, targets)
+    below, votes, bonus = _sorted_votes(neighbors, metric, targets)
+    if bonus is not None:
+        return _with_bonus(below, votes, bonus, grid)
     segments = len(grid.ks)
     # The segment of the grid's ks that each column is in. Columns beyond the last do not count.
     columns = min(neighbors.k, grid.ks[-1])
     below, votes = below[:, :columns], votes[:, :columns]
-    counts = None if counts is None else counts[:, :columns]
     segment = torch.bucketize(torch.arange(columns), torch.tensor(grid.ks), right=True)
     row, column = votes.nonzero(as_tuple=True)
     flat, target = row * columns + column, row * segments + segment[column]
@@ -248,15 +249,39 @@ def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Gri
             weights.square_()
         else:
             torch.mul(below, -1.0 / temperature, out=weights).exp_()
-        counted = weights if counts is None else weights * counts
         total = torch.stack(
-            [counted[:, a:b].sum(dim=1) for a, b in zip([0, *ends], ends, strict=False)], dim=1
+            [weights[:, a:b].sum(dim=1) for a, b in zip([0, *ends], ends, strict=False)], dim=1
         )
         voted = torch.zeros(neighbors.rows * segments, dtype=torch.float32)
-        voted.index_add_(0, target, counted.view(-1)[flat])
+        voted.index_add_(0, target, weights.view(-1)[flat])
         total = total.cumsum(dim=1).clamp_(min=torch.finfo(torch.float32).tiny)
         table[:, :, number] = voted.view(-1, segments).cumsum(dim=1) / total
     return table
+
+
+def _with_bonus(below: Tensor, votes: Tensor, bonus: Tensor, grid: Grid) -> Tensor:
+    """Computes `p_knn_table` from logits. Many shared tokens are a factor beyond float32.
+
+    Args:
+        below: float32 [rows, k], as from `_sorted_votes`; so are the next two.
+        votes: bool [rows, k].
+        bonus: float32 [rows, k].
+        grid: The settings.
+    """
+    ends = [min(k, below.shape[1]) for k in grid.ks]
+    spans = list(zip([0, *ends], ends, strict=False))
+    below, votes, bonus = (one[:, : ends[-1]] for one in (below, votes, bonus))
+    table = torch.zeros(len(below), len(ends), len(grid.temperatures))
+    for number, temperature in enumerate(grid.temperatures):
+        logits = torch.add(bonus, below, alpha=-1.0 / temperature)
+        parts = logits, logits.masked_fill(~votes, -math.inf)
+        total, voted = (
+            torch.stack([one[:, a:b].logsumexp(dim=1) for a, b in spans], dim=1).logcumsumexp(dim=1)
+            for one in parts
+        )
+        table[:, :, number] = (voted - total).exp_()
+    # A row without neighbors has no weight at all.
+    return table.nan_to_num_(nan=0.0)
 
 
 def _sorted_votes(
@@ -272,8 +297,8 @@ def _sorted_votes(
         below: float32 [rows, k], how much farther than the nearest each neighbor is, in ascending
             order; +inf for padding.
         votes: bool [rows, k], whether the neighbor votes for the row's target.
-        counts: float32 [rows, k], how many times as much the neighbor counts; None where all count
-            the same.
+        bonus: float32 [rows, k], what is added to the neighbor's logit; None where all count the
+            same.
     """
     distances = neighbors.distances if metric == "l2" else -neighbors.distances
     numbers = np.array(distances.numpy(), dtype=np.float32, copy=True)
@@ -283,8 +308,8 @@ def _sorted_votes(
     if neighbors.bonus is not None:
         order = numbers.argsort(axis=1, kind="stable")
         numbers, votes = (np.take_along_axis(one, order, axis=1) for one in (numbers, votes))
-        counts = neighbors.bonus.gather(-1, torch.from_numpy(order)).exp()
-        return torch.from_numpy(numbers - _finite_nearest(numbers)), torch.from_numpy(votes), counts
+        bonus = neighbors.bonus.gather(-1, torch.from_numpy(order)).float()
+        return torch.from_numpy(numbers - _finite_nearest(numbers)), torch.from_numpy(votes), bonus
     bits = numbers.view(np.int32)
     bits &= ~1
     bits |= votes

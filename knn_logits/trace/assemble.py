@@ -15,6 +15,7 @@ from knn_logits.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.neighbors import Neighbors, are_near
 from knn_logits.text.pieces import TextAfter, parts_of, token_texts
 from knn_logits.text.tokens import special_ids
+from knn_logits.trace.naming import names_alike
 from knn_logits.trace.places import where
 from knn_logits.trace.recording import Recording, Step
 from knn_logits.trace.shares import (
@@ -36,6 +37,8 @@ from knn_logits.trace.trace import (
 )
 
 MAX_NEIGHBORS = 5
+# A token, the step and the row that it was chosen in, and its log p_LM, if that is known.
+_Chosen = tuple[int, Step, int, float | None]
 # With a larger share than this the memory wrote a word, and not the model.
 _MOST = 0.5
 
@@ -108,8 +111,27 @@ def trace_recording(
         )
         row = int((recording.prompt == sequences[number, :first]).all(dim=-1).nonzero()[0, 0])
         # Nothing precedes a row's first token, and padding does not belong to its prompt.
-        traced.append(replace(one, familiarity=familiarity(row, first - start - 2)))
+        familiar = familiarity(row, first - start - 2)
+        if familiar is not None and familiar.near is False:
+            familiar = replace(familiar, named=_is_named(one, chosen, tokenizer, locate))
+        traced.append(replace(one, familiarity=familiar))
     return Trace(traced)
+
+
+def _is_named(
+    sequence: SequenceTrace, chosen: Sequence[_Chosen], tokenizer: Any, locate: Locate
+) -> bool:
+    """Whether the memory's first word is from a near passage that names what the prompt names."""
+    for token, (written, step, row, _) in zip(sequence.tokens, chosen, strict=True):
+        if token.influence >= _MOST and not token.special:
+            if not token.near:
+                return False
+            weights = step.weights[row].masked_fill(
+                step.neighbors.values[row] != written, -math.inf
+            )
+            entry = int(step.neighbors.ids[row, int(weights.argmax())])
+            return names_alike(tokenizer, sequence.prompt, *locate(entry))
+    return False
 
 
 def with_trust(trace: Trace) -> Trace:
@@ -133,7 +155,7 @@ def _end(ids: list[int], first: int, pad: int | None, ends: list[int]) -> int:
 def _sequence(
     ids: list[int],
     first: int,
-    chosen: list[tuple[int, Step, int, float | None]],
+    chosen: list[_Chosen],
     tokenizer: Any,
     locate: Locate,
     name_of: NameOf,

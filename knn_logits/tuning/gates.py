@@ -1,13 +1,14 @@
 """Fits gates on one part of a text and judges them on another, from one pass of `tune`.
 
 The k and the temperature of the gate are known only when all tokens have been seen. So a few
-features of each token are kept, and its p_kNN under each k and temperature.
+features of each token are kept, and its p_kNN under each k and temperature. A rescorer needs the
+neighbors themselves, which are kept of a sample of the tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from knn_logits.arrays import Bools, Floats, Ints
 from knn_logits.config import Metric
-from knn_logits.errors import ConfigError
 from knn_logits.evaluation.resampling import resampled
 from knn_logits.gating.distance import DistanceGate
 from knn_logits.gating.fitting import (
@@ -29,64 +29,21 @@ from knn_logits.gating.fitting import (
 )
 from knn_logits.gating.learned import LearnedGate, gate_features
 from knn_logits.gating.meta_k import MetaKGate, meta_k_features
+from knn_logits.gating.rescorer import LARGEST_K, RescorerGate
+from knn_logits.gating.rescorer_fitting import (
+    Neighborhoods,
+    NeighborhoodSample,
+    fit_rescorer,
+    rescored,
+)
 from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip, skip_features
 from knn_logits.gating.stored import StoredGate, WeightGate
 from knn_logits.neighbors import Neighbors
-from knn_logits.scoring.likelihood import Choice
+from knn_logits.progress import Progress, no_progress
+from knn_logits.scoring.likelihood import Choice, powers_up_to
 from knn_logits.scoring.text_pass import TokenScores
 from knn_logits.tuning.confidence import Verdict, compared_by_token
-
-GateKind = Literal["constant", "distance", "learned", "meta-k"]
-# This word asks for no gate, and for the removal of a stored one.
-NO_GATE = "none"
-SkipKind = Literal["learned", "confidence"]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The gate that a user asks for.
-
-    Attributes:
-        kind: The kind of gate, which says what λ depends on.
-        skip: Share of tokens without a search; None for a gate that always searches.
-        skip_by: How the tokens without a search are chosen.
-    """
-
-    kind: GateKind
-    skip: float | None
-    skip_by: SkipKind
-
-    @classmethod
-    def of(cls, kind: str | None, skip: float | None, skip_by: str) -> Wanted | None:
-        """Returns the gate that arguments ask for; None if they ask for no gate.
-
-        Raises:
-            ConfigError: when the arguments do not fit together.
-        """
-        if kind in (None, NO_GATE) and skip is None:
-            return None
-        if kind in (None, NO_GATE):
-            raise ConfigError(
-                "--skip needs a gate: give --gate learned, meta-k, distance or constant"
-            )
-        for known in get_args(GateKind):
-            if kind == known:
-                break
-        else:
-            names = ", ".join((*get_args(GateKind), NO_GATE))
-            raise ConfigError(f"the gate must be one of {names}, not {kind!r}")
-        if skip_by not in get_args(SkipKind):
-            raise ConfigError(
-                f"a gate skips by one of {', '.join(get_args(SkipKind))}, not {skip_by!r}"
-            )
-        if skip is None and kind == "constant":
-            raise ConfigError(
-                "a constant gate is the number λ, which is tuned anyway: leave --gate out, or add "
-                "--skip"
-            )
-        if skip is not None and (isinstance(skip, bool) or not 0.0 <= skip < 1.0):
-            raise ConfigError(f"skip must be a share of at least 0 and below 1, not {skip!r}")
-        return cls(known, skip, skip_by)  # type: ignore[arg-type]
+from knn_logits.tuning.wanted import GateKind, Wanted
 
 
 class Gathered:
@@ -94,10 +51,13 @@ class Gathered:
 
     Args:
         wanted: The gate that is asked for.
+        seed: Seed of the sample of tokens whose neighbors are kept, for a gate that needs them.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, seed: int = 0) -> None:
         self.wanted = wanted
+        self._seed = seed
+        self._sample: NeighborhoodSample | None = None
         self.ks: tuple[int, ...] = ()
         self._kept: dict[str, list[Any]] = {
             name: [] for name in ("features", "skip", "found", "lm", "knn", "documents")
@@ -121,10 +81,15 @@ class Gathered:
             ks: The values of k in the grid.
         """
         self.ks = ks
+        if self.wanted.kind == "rescorer" and self._sample is None:
+            self._sample = NeighborhoodSample(min(ks[-1], LARGEST_K), metric, self._seed)
         for rows, log_p in scored.distributions.parts():
             near = neighbors[rows].to(log_p.device)
             if self.wanted.kind == "meta-k":
                 features = meta_k_features(near, metric, log_p, ks)
+            elif self._sample is not None:
+                features = meta_k_features(near, metric, log_p, powers_up_to(self._sample.k))
+                self._sample.add(near, scored.targets[rows], log_p)
             else:
                 features = gate_features(near, metric, log_p)
             self._kept["features"].append(features.cpu().numpy())
@@ -138,16 +103,19 @@ class Gathered:
         """Adds p_kNN of the same tokens, float32 [rows, ks, temperatures]."""
         self._kept["knn"].append(p_knn.numpy())
 
-    def at(self, place: tuple[int, int, int]) -> _Tokens:
-        """Returns the tokens under one k and temperature of the grid."""
-        kept = self._kept
+    def at(self, best: Choice) -> _Tokens:
+        """Returns the tokens under one k and temperature of the grid.
+
+        For a rescorer these are the tokens of the sample.
+        """
+        kept, place = self._kept, best.place
         found = np.concatenate(kept["found"])
         features = np.concatenate(kept["features"])
         with np.errstate(divide="ignore"):
             by_k = np.log(
                 np.concatenate([one[:, :, place[1]] for one in kept["knn"]]).astype(float)
             )
-        return _Tokens(
+        tokens = _Tokens(
             features=features,
             nearest=np.where(found, features[:, 0], np.inf),
             skip=np.concatenate(kept["skip"]) if kept["skip"] else None,
@@ -155,7 +123,12 @@ class Gathered:
             knn=by_k[:, place[0]],
             by_k=by_k,
             documents=np.concatenate(kept["documents"]),
+            temperature=best.temperature,
         )
+        if self._sample is None:
+            return tokens
+        rows, neighborhoods = self._sample.taken()
+        return replace(tokens[rows], neighborhoods=neighborhoods)
 
 
 @dataclass(frozen=True)
@@ -167,21 +140,30 @@ class _Tokens:
     knn: Floats
     by_k: Floats
     documents: Ints
+    temperature: float
+    neighborhoods: Neighborhoods | None = None
 
-    def __getitem__(self, rows: Bools) -> _Tokens:
-        skip = None if self.skip is None else self.skip[rows]
+    def __getitem__(self, rows: Bools | Ints) -> _Tokens:
+        near = self.neighborhoods
         return _Tokens(
             self.features[rows],
             self.nearest[rows],
-            skip,
+            None if self.skip is None else self.skip[rows],
             self.lm[rows],
             self.knn[rows],
             self.by_k[rows],
             self.documents[rows],
+            self.temperature,
+            None if near is None else near[rows],
         )
 
-    def mixed(self, lmbda: float | WeightGate) -> Floats:
+    def mixed(self, lmbda: float | WeightGate, progress: Progress = no_progress) -> Floats:
         """Computes log p of each token under a number λ, or under a gate that always searches."""
+        if isinstance(lmbda, RescorerGate):
+            assert self.neighborhoods is not None
+            return rescored(
+                lmbda, self.neighborhoods, self.features, self.lm, self.temperature, progress
+            )
         if isinstance(lmbda, MetaKGate):
             shares = lmbda.at(torch.from_numpy(self.features)).double().numpy()
             sides = np.column_stack([self.lm, self.by_k])
@@ -226,6 +208,7 @@ class GateTuning:
         verdict: The comparison of the gate with the best number. Skipping searches costs
             likelihood, so a gate that skips is compared with the model alone.
         against: The name of what it is compared with.
+        tokens: How many tokens these results are of: the whole part, or a sample of it.
     """
 
     gate: StoredGate
@@ -238,6 +221,7 @@ class GateTuning:
     skipped: float
     verdict: Verdict
     against: str
+    tokens: int
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields but the gate itself, for JSON."""
@@ -249,12 +233,20 @@ class GateTuning:
             "ratio": self.ratio,
             "interval": list(self.interval) if self.interval is not None else None,
             "skipped": self.skipped,
+            "tokens": self.tokens,
             "verdict": self.verdict.to_dict(),
         }
 
 
 def fit(
-    one: Gathered, other: Gathered, metric: Metric, best: Choice, *, samples: int, seed: int
+    one: Gathered,
+    other: Gathered,
+    metric: Metric,
+    best: Choice,
+    *,
+    samples: int,
+    seed: int,
+    progress: Progress = no_progress,
 ) -> GateTuning:
     """Fits a gate on one part and judges it on the other.
 
@@ -265,24 +257,29 @@ def fit(
         best: k, temperature and λ that were chosen on the first part.
         samples: Number of resamples of the bootstrap.
         seed: Seed of the bootstrap, and of the gate's first weights.
+        progress: A callback that is told the steps of a long training.
 
     Raises:
         ConfigError: when no token has a neighbor.
     """
-    fitted_on, held_out = one.at(best.place), other.at(best.place)
-    inner = _weight(one.wanted.kind, fitted_on, metric, seed, one.ks)
+    fitted_on, held_out = one.at(best), other.at(best)
+
+    def weight(tokens: _Tokens) -> float | WeightGate:
+        return _weight(one.wanted.kind, tokens, metric, best, seed, one.ks, progress)
+
+    inner = weight(fitted_on)
     gate: float | StoredGate = inner
     if one.wanted.skip is not None:
         skipping = _skipping(one.wanted, fitted_on, inner, seed)
         # λ is fitted to the tokens that the gate searches for.
         left = fitted_on[fitted_on.searched(skipping)]
         if np.isfinite(left.nearest).any():
-            inner = _weight(one.wanted.kind, left, metric, seed, one.ks)
+            inner = weight(left)
         gate = type(skipping).from_arrays(inner, skipping.skip_arrays())
     assert not isinstance(gate, float)
     constant = held_out.mixed(best.lmbda)
     searched = held_out.searched(gate)
-    gated = np.where(searched, held_out.mixed(inner), held_out.lm)
+    gated = np.where(searched, held_out.mixed(inner, progress), held_out.lm)
     skips = one.wanted.skip is not None
     gains = gated - (held_out.lm if skips else constant)
     return GateTuning(
@@ -296,17 +293,36 @@ def fit(
         skipped=float(1.0 - searched.mean()),
         verdict=compared_by_token(gains, held_out.documents, samples=samples, seed=seed),
         against="the model alone" if skips else "the best number",
+        tokens=len(gated),
     )
 
 
 def _weight(
-    kind: GateKind, tokens: _Tokens, metric: Metric, seed: int, ks: tuple[int, ...]
+    kind: GateKind,
+    tokens: _Tokens,
+    metric: Metric,
+    best: Choice,
+    seed: int,
+    ks: tuple[int, ...],
+    progress: Progress,
 ) -> float | WeightGate:
     if kind == "constant":
         there = np.isfinite(tokens.nearest)
         return best_lmbda(tokens.lm[there], tokens.knn[there])
     if kind == "distance":
         return fit_distance_gate(tokens.nearest, tokens.lm, tokens.knn, metric)
+    if kind == "rescorer":
+        assert tokens.neighborhoods is not None
+        return fit_rescorer(
+            tokens.neighborhoods,
+            tokens.features,
+            tokens.lm,
+            metric,
+            temperature=best.temperature,
+            lmbda=best.lmbda,
+            seed=seed,
+            progress=progress,
+        )
     features = tokens.features.copy()
     # The distance is not finite for a token without neighbors, which is then left out.
     features[:, 0] = tokens.nearest

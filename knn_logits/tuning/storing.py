@@ -60,6 +60,7 @@ def write_settings(
     gate: StoredGate | None = None,
     *,
     keep_gate: bool = False,
+    suffix_weight: float = 1.0,
 ) -> None:
     """Stores settings in a datastore, marked as tuned, and a gate with them.
 
@@ -71,12 +72,20 @@ def write_settings(
         gate: The gate that holds where no `lmbda` is given. None removes a stored gate, so that
             the number holds.
         keep_gate: Whether to keep a stored gate if `gate` is None.
+        suffix_weight: See `KNNConfig`.
 
     Raises:
         BusyError: when another process is writing the datastore.
         StorageError: when the disk is full.
     """
-    record = SettingsRecord(k=k, lmbda=lmbda, temperature=temperature, calibrated=True, tuned=True)
+    record = SettingsRecord(
+        k=k,
+        lmbda=lmbda,
+        temperature=temperature,
+        suffix_weight=suffix_weight,
+        calibrated=True,
+        tuned=True,
+    )
     folder = store.folder.resolve()
     if gate is None:
         with locked(folder):

@@ -117,6 +117,7 @@ def choose_by_bleu(
         own: dict[str, Any] = {}
         if choice is not None:
             own = {"k": choice.k, "lmbda": choice.lmbda, "temperature": choice.temperature}
+            own["suffix_weight"] = memory.config.suffix_weight
         texts = translate(
             model,
             tokenizer,

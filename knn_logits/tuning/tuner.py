@@ -45,11 +45,12 @@ from knn_logits.scoring.likelihood import (
 )
 from knn_logits.scoring.text_pass import TokenScores
 from knn_logits.tuning.confidence import HeldOut
-from knn_logits.tuning.gates import GateKind, Gathered, SkipKind, Wanted, fit
+from knn_logits.tuning.gates import Gathered, fit
 from knn_logits.tuning.parts import Halves, halved
 from knn_logits.tuning.result import Part, Tuning
 from knn_logits.tuning.storing import refusal, write_settings
 from knn_logits.tuning.translating import choose_by_bleu
+from knn_logits.tuning.wanted import GateKind, SkipKind, Wanted
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +89,11 @@ def tune(
         texts: Documents that resemble those the model will meet, and are not in the datastore.
             They are read once.
         gate: A kind of gate to fit at the chosen k and temperature: "distance" or "learned".
-            "meta-k" chooses among all k that are tried. "constant" is the best number, for a gate
-            that skips. "none" removes a stored gate. Fitting keeps about 400 bytes for each token.
+            "meta-k" and "rescorer" read the neighbors of the largest k that is tried. "constant" is
+            the best number, for a gate that skips. "none" removes a stored gate. Fitting keeps
+            about 400 bytes for each token. A rescorer keeps 10 bytes for each neighbor as well,
+            10 kB a token at k 1,024, and at most 256 MB for each half of the text. A longer text is
+            sampled, and the gate is then fitted and judged on the sample.
         skip: Share of the tokens that the gate does not search for, at least 0 and below 1.
         skip_by: How these tokens are chosen: by a "learned" network, or by the model's
             "confidence".
@@ -133,6 +137,8 @@ def tune(
     own = stores[0].manifest.settings
     # The datastore's own gate is not used here.
     asked: Any = {"k": max(DEFAULT_K, own.k), "lmbda": own.lmbda}
+    if not isinstance(datastore, Memory):
+        asked["suffix_weight"] = own.suffix_weight
     asked |= {name: value for name, value in settings.items() if value is not None}
     bench = open_bench(model, tokenizer, datastore, **asked)
     assert bench.memory is not None
@@ -143,18 +149,17 @@ def tune(
         rows = list(chain.from_iterable(lots.values()))
         lots = named(rows)
     started = time.monotonic()
-    gathered = (Gathered(wanted), Gathered(wanted)) if wanted is not None else None
+    gathered = (Gathered(wanted, seed), Gathered(wanted, seed)) if wanted is not None else None
     check = None if allow_overlap else OverlapCheck(stores, bench.memory.config.exclude)
     one, other, halves = _pass(bench, own, lots, progress, gathered, check)
     metric = bench.memory.retriever.metric
-    # A gate reads features of so many nearest neighbors, and needs as many as it was fitted on. A
-    # gate that chooses among the ks needs the largest.
-    least = 1 if wanted is None else one.grid.ks[-1] if wanted.kind == "meta-k" else FEW
+    # A gate reads features of so many nearest neighbors, and needs as many as it was fitted on.
+    least = 1 if wanted is None else one.grid.ks[-1] if wanted.reads_all else FEW
     best = one.best(least_k=min(least, one.grid.ks[-1]))
     fitted = None
     if gathered is not None:
         progress("gate", 0, None)
-        fitted = fit(*gathered, metric, best, samples=samples, seed=seed)
+        fitted = fit(*gathered, metric, best, samples=samples, seed=seed, progress=progress)
     decoded = None
     if bleu is not None:
         away = set(halves.held_out())
@@ -201,18 +206,32 @@ def tune(
         logger.warning("%s, so the choice is worse on other text", result.overlap)
     if write:
         refused = None if force else refusal(result, before)
+        suffixes = bench.memory.config.suffix_weight
+        if not force and suffixes != own.suffix_weight:
+            refused = (
+                f"the stored settings have the suffix weight {own.suffix_weight:g} and were not "
+                "measured with it: compare both with `knn-logits eval`, and write with --force"
+            )
         result = replace(result, written=refused is None, refused=refused)
         if refused is None:
-            _write(stores[0], result, keep_gate=gate is None)
+            _write(stores[0], result, suffixes, keep_gate=gate is None)
         else:
             logger.warning("the settings are not written: %s", refused)
     return result
 
 
-def _write(store: Datastore, result: Tuning, *, keep_gate: bool) -> None:
+def _write(store: Datastore, result: Tuning, suffix_weight: float, *, keep_gate: bool) -> None:
     found = result.gate.gate if result.gate is not None else None
     keep_gate = keep_gate and store.manifest.file("gate") is not None
-    write_settings(store, result.k, result.lmbda, result.temperature, found, keep_gate=keep_gate)
+    write_settings(
+        store,
+        result.k,
+        result.lmbda,
+        result.temperature,
+        found,
+        keep_gate=keep_gate,
+        suffix_weight=suffix_weight,
+    )
     if keep_gate:
         logger.warning(
             "%s keeps its gate, which was fitted to the old settings and holds where no lmbda is "
@@ -232,7 +251,7 @@ def _pass(
     text, halves = halved(bench, texts, check)
     assert bench.memory is not None
     parts: tuple[GridLikelihood, HeldOut] | None = None
-    first = 1 if gathered is None or gathered[0].wanted.kind == "meta-k" else FEW
+    first = 1 if gathered is None or gathered[0].wanted.reads_all else FEW
     done = 0
     progress("tuning", 0, None)
     with evaluating(bench.model):

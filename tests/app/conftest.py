@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ PATIENCE = 180
 
 HOSTILE_SOURCE = "<img src=x onerror=window.pwned=1> A sign."
 
-pytest.importorskip("gradio", reason="the page needs gradio: pip install 'knn-logits[app]'")
+# Whoever runs other tests only need not import gradio, which takes seconds.
+if find_spec("gradio") is None:
+    pytest.skip("the page needs gradio: pip install 'knn-logits[app]'", allow_module_level=True)
 
 
 @pytest.fixture(scope="package")

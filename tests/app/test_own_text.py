@@ -11,7 +11,6 @@ import pytest
 from knn_logits import Deadline, LimitError
 from knn_logits.datastore.records import WritingRecord
 from knn_logits_app import figures
-from knn_logits_app.layout import shown_settings
 from knn_logits_app.measuring import Measured, measure
 from knn_logits_app.own_text import Progress, build_own, build_steps, documents_of
 from knn_logits_app.requests import Lookup, RequestError, writing_of
@@ -47,6 +46,8 @@ def eventually(condition):
 
 
 def test_it_is_written_with_like_the_first_datastore(session, visitors):
+    from knn_logits_app.layout import shown_settings
+
     first = next(iter(session.first.stores.values()))
     sharp = WritingRecord(k=64, lmbda=0.7, temperature=0.5, retomaton=True, no_repeat_ngram_size=8)
     like = copy(first)

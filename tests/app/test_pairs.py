@@ -11,7 +11,7 @@ from app.conftest import HOSTILE_SOURCE, PATIENCE, expect, serving
 from app.test_raw_requests import call, generating, outcome, refused
 from app.test_session import last
 from knn_logits import Deadline, LimitError, Limits, explain, translate
-from knn_logits_app import layout, views
+from knn_logits_app import views
 from knn_logits_app.measuring import measure
 from knn_logits_app.own_text import build_steps, documents_of
 from knn_logits_app.requests import Lookup, RequestError, writing_of
@@ -104,6 +104,8 @@ def test_a_source_is_asked_for_where_there_is_one_only(pair_session, session, li
 
 
 def test_examples_are_sources_and_texts_begin_with_pairs(pair_memory):
+    from knn_logits_app import layout
+
     assert {one.prompt for one in pair_memory.examples} <= {source for source, _ in PAIRS}
     assert layout.first_sources(pair_memory, 3).split("\n") == SOURCES.split("\n")[:3]
     assert layout.beginning(pair_memory, 3).split("\n") == TARGETS.split("\n")[:3]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gate_cases import random_meta_k
+from gate_cases import random_meta_k, random_rescorer
 
 from knn_logits import (
     Candidate,
@@ -54,10 +54,11 @@ def by_the_library(library, prompt, **settings):
         return knn.trace(output, library.tokenizer)[0]
 
 
-@pytest.mark.parametrize("gated", [None, "own", "meta-k", "skips"])
+@pytest.mark.parametrize("gated", [None, "own", "meta-k", "rescorer", "skips"])
 def test_the_answer_and_its_shares_are_the_librarys(session, library, monkeypatch, gated):
-    if gated in ("meta-k", "skips"):
-        gate = random_meta_k(library.stores["manual"].manifest.metric)
+    if gated in ("meta-k", "rescorer", "skips"):
+        random_gate = random_rescorer if gated == "rescorer" else random_meta_k
+        gate = random_gate(library.stores["manual"].manifest.metric)
         gate = ConfidenceSkip(gate, 0.5) if gated == "skips" else gate
         monkeypatch.setitem(library.gates, "manual", gate)
     found = run(session, lookup=Lookup(("manual",), gate=gated is not None))["knn"]
@@ -338,7 +339,7 @@ def test_examples_are_prose():
 
 def test_a_long_text_is_explained_in_windows(session, library):
     sentence = "The remedy for E272 is to test the main fuse. "
-    found = session.explain(library, sentence * 40, MANUAL)
+    found = session.explain(library, sentence * 24, MANUAL)
     assert found.tokens > library.context
     with pytest.raises(LimitError, match="800 are allowed"):
         session.explain(library, sentence * 400, MANUAL)

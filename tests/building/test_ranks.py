@@ -3,12 +3,11 @@
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from forked import Fork, command
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,35 +89,44 @@ def digests(folder):
     }
 
 
-# What each process runs. Small shards make many rounds, and rank 1 may end in the third of them.
-SCRIPT = """
-import os
-from knn_logits.building import builder, ranks
-from knn_logits.capture import keys
-from knn_logits.cli import main
+def of_a_rank(work, rank_1_ends):
+    """What each process runs. Small shards make many rounds; rank 1 may end in the third one."""
+    module._ROUND_BYTES = 1
+    write, written = module.write_array, []
 
-keys._BUFFER_BYTES = 1
-ranks._ROUND_BYTES = 1
-builder.build_datastore.__kwdefaults__["shard_bytes"] = 6000
-write, written = ranks.write_array, []
+    def ends(path, array):
+        written.append(path)
+        if len(written) == 3 and os.environ["RANK"] == "1" and rank_1_ends:
+            os._exit(9)
+        write(path, array)
 
-def ends(path, array):
-    written.append(path)
-    if len(written) == 3 and os.environ["RANK"] == "1" and "RANK_1_ENDS" in os.environ:
-        os._exit(9)
-    write(path, array)
+    module.write_array = ends
+    work()
 
-ranks.write_array = ends
-main()
-"""
+
+def by_torchrun(ranks, entrypoint, *arguments):
+    """What `torchrun --standalone` does once it has read its options; its ranks are forks."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        run_id="ranks",
+        max_restarts=0,
+        monitor_interval=0.1,
+        start_method="fork",
+    )
+    elastic_launch(config, entrypoint)(*arguments)
 
 
 @pytest.mark.slow
 def test_two_ranks_write_what_one_process_writes(run, model_folder, tmp_path, monkeypatch):
-    corpus, script = tmp_path / "corpus.jsonl", tmp_path / "build.py"
+    corpus = tmp_path / "corpus.jsonl"
     rows = [{"id": str(one), "text": f"Part {one}. {TEXT * (one + 1)}"} for one in range(12)]
     corpus.write_text("\n".join(map(json.dumps, rows)))
-    script.write_text(SCRIPT)
     call = [model_folder, corpus, "--window", 64, "--stride", 32, "--batch-tokens", 256]
     call += ["--no-calibrate", "--json", "--out"]
     monkeypatch.setattr(keys, "_BUFFER_BYTES", 1)
@@ -126,26 +134,20 @@ def test_two_ranks_write_what_one_process_writes(run, model_folder, tmp_path, mo
     alone = run("build", *call, tmp_path / "alone").json
     assert len(list((tmp_path / "alone").glob("keys-*.npy"))) > 10
 
-    def build(**environment):
-        before = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        return subprocess.run(
-            [*before, "--nproc-per-node", "2", script, "build", *map(str, call), tmp_path / "s"],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)}
-            | environment,
-            check=False,
-        )
+    def build(*, rank_1_ends=False):
+        work = command("build", *call, tmp_path / "s")
+        with Fork(lambda: by_torchrun(2, of_a_rank, work, rank_1_ends)) as launcher:
+            out, err = launcher.ended()
+        return launcher.returncode, out, err
 
     # Rank 1 ends, and torchrun ends rank 0. Two rounds of two shards each are not lost.
-    assert build(RANK_1_ENDS="1").returncode != 0
+    assert build(rank_1_ends=True)[0] != 0
     kept = json.loads((tmp_path / "s" / "building.json").read_text())["files"]
     assert sum(one["name"].startswith("keys-") for one in kept) == 4
-    both = build()
-    assert both.returncode == 0, both.stderr
-    assert "continuing the unfinished build" in both.stderr
+    code, out, err = build()
+    assert code == 0, err
+    assert "continuing the unfinished build" in err
     assert digests(tmp_path / "s") == digests(tmp_path / "alone")
     # Only the first rank speaks.
-    [line] = both.stdout.splitlines()
+    [line] = out.splitlines()
     assert json.loads(line)["entries"] == alone["entries"]

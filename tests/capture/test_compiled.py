@@ -45,12 +45,13 @@ def _no_code_of_other_tests():
     torch._dynamo.reset()
 
 
-# Compiling takes seconds for each layer, and the ways compile the same, so one of them is tried on
-# one layer. The long run tries each: with the check of the keys, or without it.
+# Compiling takes seconds for each layer and more for what is around them, so a layer alone is
+# compiled. `test_static_cache_compiled` compiles a whole model, as `generate()` does. The long run
+# tries each way: with the check of the keys, or without it.
 @pytest.mark.parametrize(
     ("compile_it", "check", "layers"),
     [
-        pytest.param(compile_call, False, 1, id="compile_call-1"),
+        pytest.param(compile_layers, False, 1, id="compile_layers-1"),
         *(
             pytest.param(way, number % 2 == 1, 2, id=way.__name__, marks=LONG)
             for number, way in enumerate(WAYS)

@@ -4,8 +4,8 @@ import signal
 import subprocess
 import sys
 
-import pytest
 from conftest import TEXTS
+from forked import Fork, command
 
 
 def test_the_installed_command_prints_one_line(tmp_path):
@@ -31,20 +31,10 @@ def test_what_reads_files_only_starts_without_torch(store):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.fixture
-def _heard():
-    """Lets a child hear Ctrl-C; a shell's background job ignores it, and so do its children."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_heard")
 def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path):
     (tmp_path / "long.txt").write_text("\n".join(TEXTS * 250))
-    command = [sys.executable, "-m", "knn_logits", "build", model_folder]
-    command += [str(tmp_path / "long.txt"), "--out", str(tmp_path / "store")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as build:
+    words = ("build", model_folder, tmp_path / "long.txt", "--out", tmp_path / "store")
+    with Fork(command(*words)) as build:
         heard = []
         for line in build.stderr:
             heard.append(line)

@@ -1,12 +1,13 @@
 """Readers see the old datastore or the new one while a job is under way, never an error."""
 
+import contextlib
 import itertools
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
+import torch
+from forked import Fork
 from handmade import make_store
 
 from knn_logits import DamagedError, Datastore, IndexConfig, build_index
@@ -18,19 +19,12 @@ RANDOM = np.random.default_rng(4)
 DOCUMENTS = [RANDOM.integers(0, 100, 21).tolist() for _ in range(10)]
 KEYS = RANDOM.standard_normal((200, 8)).astype(np.float16)
 
-# Readers are forks of one process, which loads PyTorch once for all of them.
-READERS = """
-import os, select, signal, sys, traceback
-from pathlib import Path
-import numpy as np
-import torch
-from knn_logits import Datastore
-from knn_logits.opening import open_index
-torch.set_num_threads(1)
 
-def read(folder, enough):
+def read(folder, enough, stop):
+    """Opens a datastore until it is told to stop; makes a file when it has seen enough."""
+    torch.set_num_threads(1)
     seen, openings = set(), 0
-    while not select.select([sys.stdin], [], [], 0)[0]:
+    while not stop.exists():
         store = Datastore(folder, full=openings % 2 == 0)
         openings += 1
         index = open_index(store)
@@ -40,67 +34,35 @@ def read(folder, enough):
         assert store.passage(len(store) - 1).document.id
         seen.add((store.manifest.index.factory, store.manifest.documents))
         if openings > 3 and len(seen) > 1:
-            Path(enough).touch()
-    print(openings, len(seen), flush=True)
-
-readers = []
-for enough in sys.argv[2:]:
-    readers.append(os.fork())
-    if not readers[-1]:
-        status = 1
-        try:
-            read(sys.argv[1], enough)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        os._exit(status)
-print("ready", flush=True)
-while readers:
-    ended, status = os.wait()
-    readers.remove(ended)
-    if status:
-        for one in readers:
-            os.kill(one, signal.SIGKILL)
-        sys.exit(1)
-"""
-
-
-def start_readers(folder, enough):
-    """Processes that open a datastore all the time, and make a file when they have seen enough."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", READERS, str(folder), *map(str, enough)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "ready\n"
-    return process
+            enough.touch()
+    print(openings, len(seen))
 
 
 @pytest.mark.slow
 def test_other_processes_open_it_again_and_again_while_jobs_change_it(tmp_path):
     folder = make_store(tmp_path / "s", DOCUMENTS, KEYS, shard_bytes=500).folder
-    enough = [tmp_path / "one", tmp_path / "other"]
-    readers = start_readers(folder, enough)
-    for turn in itertools.count():
-        if turn >= 12 and all(one.exists() for one in enough):
-            break
-        assert readers.poll() is None
-        build_index(Datastore(folder), IndexConfig(("IVF2,Flat", "exact", "Flat")[turn % 3]))
-        if turn % 4 == 3 and turn < 12:
-            compact(remove_documents(folder, [str(turn // 4)]), shard_bytes=500)
-        make_again = turn == 6
-        if make_again:
-            make_store(folder, DOCUMENTS, KEYS, shard_bytes=500)
-    out, errors = readers.communicate("stop\n", timeout=180)
-    assert readers.returncode == 0, errors[-2000:]
-    lines = out.splitlines()
-    assert len(lines) == len(enough)
-    for line in lines:
-        openings, states = (int(one) for one in line.split())
-        assert openings > 3
-        assert states > 1
+    enough, stop = [tmp_path / "one", tmp_path / "other"], tmp_path / "stop"
+    with contextlib.ExitStack() as stack:
+        readers = [
+            stack.enter_context(Fork(lambda one=one: read(folder, one, stop))) for one in enough
+        ]
+        for turn in itertools.count():
+            if turn >= 12 and all(one.exists() for one in enough):
+                break
+            assert all(reader.runs() for reader in readers), readers[0].stderr.read()
+            build_index(Datastore(folder), IndexConfig(("IVF2,Flat", "exact", "Flat")[turn % 3]))
+            if turn % 4 == 3 and turn < 12:
+                compact(remove_documents(folder, [str(turn // 4)]), shard_bytes=500)
+            make_again = turn == 6
+            if make_again:
+                make_store(folder, DOCUMENTS, KEYS, shard_bytes=500)
+        stop.touch()
+        for reader in readers:
+            out, errors = reader.ended()
+            assert reader.returncode == 0, errors[-2000:]
+            openings, states = map(int, out.split())
+            assert openings > 3
+            assert states > 1
 
 
 @pytest.mark.parametrize("moment", ["check", "_open"])

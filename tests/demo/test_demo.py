@@ -2,13 +2,14 @@
 
 import json
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from filelock import FileLock
+from forked import Fork
 
 import knn_logits
 
@@ -60,9 +61,14 @@ def test_no_pattern_of_a_question_is_a_pattern_of_a_document(scripts):
             assert words.STRANGE[relation] not in (*documents, *questions)
 
 
+@pytest.mark.parametrize(
+    "number", [20, pytest.param(40, marks=(pytest.mark.slow, pytest.mark.soak))]
+)
 @pytest.mark.parametrize("kind", ["manual", "chronicle"])
-def test_the_model_answers_with_the_datastore_and_not_without(scripts, loaded, stores, kind):
-    rows = scripts["demo"].questions_of(kind, "tuning")[:40]
+def test_the_model_answers_with_the_datastore_and_not_without(
+    scripts, loaded, stores, kind, number
+):
+    rows = scripts["demo"].questions_of(kind, "tuning")[:number]
     store = stores[1][kind]
     without = scripts["evaluate"].count(*loaded, store, rows, None)
     assert without["seen"] < 0.05
@@ -75,11 +81,14 @@ def test_the_model_answers_with_the_datastore_and_not_without(scripts, loaded, s
     assert with_store["sources"] >= 0.9
 
 
+@pytest.mark.parametrize(
+    "number", [30, pytest.param(60, marks=(pytest.mark.slow, pytest.mark.soak))]
+)
 @pytest.mark.parametrize("kind", ["manual", "chronicle"])
-def test_what_no_document_answers_is_told_apart(scripts, loaded, stores, kind):
+def test_what_no_document_answers_is_told_apart(scripts, loaded, stores, kind, number):
     free, evaluate = scripts["free"], scripts["evaluate"]
-    known = free.grammar_questions(kind, 60, free.SEEDS["tuning"], held_out=False)
-    unknown = free.unanswerable(kind, 60, free.SEEDS["tuning"], held_out=False)
+    known = free.grammar_questions(kind, number, free.SEEDS["tuning"], held_out=False)
+    unknown = free.unanswerable(kind, number, free.SEEDS["tuning"], held_out=False)
     with knn_logits.KNNLogitsProcessor(loaded[0], stores[1][kind]) as knn:
         said = [
             [answer for answer, _ in evaluate.answers(*loaded, [r["prompt"] for r in rows], knn, 0)]
@@ -201,11 +210,13 @@ def test_the_model_is_small():
 
 
 def test_the_script_shows_answers_and_sources(stores):
-    command = [sys.executable, str(DEMO / "demo.py"), "--questions", "2"]
-    done = subprocess.run(
-        [*command, "--stores", str(stores[0])], capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
+    def script():
+        sys.argv = ["demo.py", "--questions", "2", "--stores", str(stores[0])]
+        runpy.run_path(str(DEMO / "demo.py"), run_name="__main__")
+
+    with Fork(script) as done:
+        out, errors = done.ended()
+    assert done.returncode == 0, errors
     for part in (
         "without kNN",
         "with kNN",
@@ -213,7 +224,7 @@ def test_the_script_shows_answers_and_sources(stores):
         "% by the neighbors",
         "knn-logits build gpt2 my-folder/ --out store/",
     ):
-        assert part in done.stdout
+        assert part in out
     assert isinstance(stores[1]["manual"], knn_logits.Datastore)
 
 
@@ -226,3 +237,31 @@ def test_a_change_of_the_corpus_builds_anew(scripts, loaded, stores, tmp_path, m
     with Console(quiet=True) as console:
         store = scripts["demo"].open_store("manual", *loaded, stores[0], console)
     assert store.manifest.documents == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompt", "near"),
+    [
+        ("manual", "Our K-8302 looks worn, when should we swap it?", True),
+        ("manual", "Our K-0000 looks worn, when should we swap it?", False),
+        ("chronicle", "Regarding a town called Velbridge: what is the historical founder?", True),
+        ("chronicle", "Regarding a town called Atlantis: what is the historical founder?", False),
+    ],
+)
+def test_a_question_in_other_words_is_near_without_a_gate(loaded, stores, kind, prompt, near):
+    model, tokenizer = loaded
+    with knn_logits.KNNLogitsProcessor(model, stores[1][kind], lmbda=0.7) as knn:
+        output = knn.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=4)
+        found = knn.trace(output, tokenizer)[0]
+    assert found.familiarity.hits < 0.6 * found.familiarity.places
+    assert found.near is near
+
+
+@pytest.mark.parametrize("draft", [True, False])
+def test_an_answer_is_never_empty(loaded, stores, draft):
+    model, tokenizer = loaded
+    inputs = tokenizer("I need the birthplace of Count Veldric.", return_tensors="pt")
+    with knn_logits.KNNLogitsProcessor(model, stores[1]["chronicle"]) as knn:
+        output = knn.generate(**inputs, draft=draft, do_sample=False, max_new_tokens=20)
+    written = tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert written.strip()

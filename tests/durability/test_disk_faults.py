@@ -131,7 +131,7 @@ def test_a_job_goes_on_after_a_fault_at_any_call(
         disturbed(kind, operation, at, error, reference, folder, monkeypatch)
 
 
-@pytest.mark.parametrize("at_most", [3, pytest.param(13, marks=SOAK)])
+@pytest.mark.parametrize("at_most", [2, pytest.param(13, marks=SOAK)])
 @pytest.mark.parametrize("kind", JOBS.KINDS)
 @pytest.mark.parametrize("operation", ["_write", "_sync", "_rename"])
 def test_a_disk_that_stays_full(kind, operation, at_most, reference, tmp_path, monkeypatch):

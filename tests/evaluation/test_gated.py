@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
-from gate_cases import random_meta_k
+from gate_cases import random_meta_k, random_rescorer
 
 from knn_logits import (
     ConfidenceSkip,
@@ -49,10 +49,13 @@ class Every:
 GATES = {
     "distance": CURVE,
     "meta-k": random_meta_k(ks=(1, 2, 4, 8, 16, 24)),
+    # Which of two equally near neighbors comes first is nobody's promise: no eye for ranks.
+    "rescorer": random_rescorer(k=16, blind=(2, 3), near_blind=(2,)),
     "own": Unsure(),
     "skips": ConfidenceSkip(CURVE, 0.045),
     "skips, constant": ConfidenceSkip(0.3, 0.045),
     "skips, meta-k": ConfidenceSkip(random_meta_k(), 0.045),
+    "skips, rescorer": ConfidenceSkip(random_rescorer(blind=(2, 3), near_blind=(2,)), 0.045),
     "skips by its own rule": Every(Unsure()),
 }
 
@@ -85,7 +88,7 @@ def test_every_token_has_the_probability_that_explain_gives(
     assert ("pointers" in ways) == retomaton
 
 
-@pytest.mark.parametrize("name", ["distance", "meta-k", "skips"])
+@pytest.mark.parametrize("name", ["distance", "meta-k", "rescorer", "skips"])
 @pytest.mark.parametrize("retomaton", [False, True])
 def test_every_token_has_the_probability_that_generation_gives(
     model, tokenizer, store, name, retomaton
@@ -145,7 +148,7 @@ def test_skipping_everything_is_the_model_and_skipping_nothing_is_the_gate(model
 
 
 @pytest.mark.parametrize("weights", [None, [0.7, 0.3]])
-@pytest.mark.parametrize("name", ["skips", "skips, meta-k"])
+@pytest.mark.parametrize("name", ["skips", "skips, meta-k", "skips, rescorer"])
 def test_several_datastores(model, tokenizer, store, weights, name):
     settings = {"lmbda": GATES[name], "weights": weights, "k": 16}
     found, searches = scored(model, tokenizer, [store, store], TEXT, **settings)

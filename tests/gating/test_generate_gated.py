@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
-from gate_cases import naive_vote, random_meta_k
+from gate_cases import naive_rescored, naive_vote, random_meta_k, random_rescorer
 from mixture_reference import PROMPTS, used
 
 from knn_logits import ConfidenceSkip, ConfigError, DistanceGate, KNNLogitsProcessor, explain
@@ -33,6 +33,7 @@ class Unsure:
 # is nobody's promise: so no small sets, and no eye for the nearest one's value.
 UNCLEAR = 1e-3
 META_K = random_meta_k(ks=(4, 8, 16, 32), seed=23, blind=(2, 3))
+RESCORER = random_rescorer(k=48, seed=5, blind=(2, 3, *range(6, 20)), near_blind=(2,))
 
 
 def level(distances):
@@ -64,10 +65,21 @@ def by_meta_k(distances, values, log_p_lm):
     return lmbda, np.array(weights)
 
 
+def by_rescorer(distances, values, log_p_lm):
+    """λ is NaN where rounding decides who is the last that is read."""
+    if distances[RESCORER.k] - distances[RESCORER.k - 1] < UNCLEAR:
+        return np.nan, level(distances)
+    ids = [0] * len(distances)
+    row = (ids, distances.tolist(), values.tolist(), "l2", log_p_lm.tolist())
+    lmbda, weights = naive_rescored(RESCORER, *row, TEMPERATURE)
+    return lmbda, np.array(weights)
+
+
 GATES = {
     "distance": (DistanceGate("l2", *CURVE), by_distance),
     "own": (Unsure(), by_unsure),
     "meta-k": (META_K, by_meta_k),
+    "rescorer": (RESCORER, by_rescorer),
     "skips": (ConfidenceSkip(DistanceGate("l2", *CURVE), LIMIT), by_skipping),
 }
 

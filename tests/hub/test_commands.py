@@ -1,35 +1,15 @@
 """`pull`, `push` and a name in the place of a folder, in processes that know this Hub alone."""
 
-import json
 import subprocess
 import sys
 
 import numpy as np
-import pytest
 from worker import AT_ONCE, NAME, content, environment
 
 pytest_plugins = ["hub_fixtures"]
 
 
-@pytest.fixture
-def call(hub, tmp_path):
-    """The installed command, as a user of this Hub runs it."""
-
-    def run(*args, **extra):
-        done = subprocess.run(
-            [sys.executable, "-m", "knn_logits", *map(str, args)],
-            capture_output=True,
-            text=True,
-            env=environment(hub, tmp_path / "home", **extra),
-            check=False,
-        )
-        assert "Traceback" not in done.stderr
-        return done
-
-    return run
-
-
-def test_push_pull_and_generate(hub, call, owner, worker, run, indexed, model_folder):
+def test_push_pull_and_generate(hub, owner, worker, run, indexed, model_folder):
     dry = run("push", indexed.folder, NAME, "--dry-run", "--json").json
     assert hub.requests == []
     pushed = owner.command("push", indexed.folder, NAME, "--json").json
@@ -48,9 +28,9 @@ def test_push_pull_and_generate(hub, call, owner, worker, run, indexed, model_fo
     # Nothing is asked of the Hub: what is in the cache is enough.
     name = f"{NAME}@{pulled['revision']}"
     words = [name if word == "STORE" else word for word in words]
-    done = call(*words, HF_HOME=worker.home, HF_HUB_OFFLINE="1")
-    assert done.returncode == 0, done.stderr
-    theirs = json.loads(done.stdout.splitlines()[-1])
+    hub.requests.clear()
+    theirs = worker.command(*words).json
+    assert hub.requests == []
     for one in (mine, theirs):
         for token in one["tokens"]:
             rival = token["by_memory"] or {"document": {"store": NAME}}
@@ -61,12 +41,11 @@ def test_push_pull_and_generate(hub, call, owner, worker, run, indexed, model_fo
     assert run("info", pulled["folder"], "--json").json["revision"] == pulled["revision"]
 
 
-def test_mistakes_are_one_line(hub, call, worker, run, indexed, tmp_path):
+def test_mistakes_are_one_line(hub, worker, run, indexed, tmp_path):
     hub.repo(NAME).commit(content(indexed.folder))
-    done = call("pull", "org/none")
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert "neither a folder" in done.stderr
+    done = worker.command("pull", "org/none")
+    assert (done.code, len(done.err.splitlines())) == (1, 1)
+    assert "neither a folder" in done.err
     done = worker.command("compact", NAME)
     assert (done.code, len(done.err.splitlines())) == (1, 1)
     assert "--out FOLDER" in done.err

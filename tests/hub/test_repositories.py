@@ -1,15 +1,13 @@
 """What is published beside a datastore: a recipe for transformers' `generate`, and a Space."""
 
 import copy
-import json
-import subprocess
-import sys
+import importlib
 
 import pytest
 import torch
+from forked import Fork, alone_in
 from hub_fixtures import emptied
-from loopback import PRIVATE_TOKEN
-from worker import NAME, environment
+from worker import NAME
 
 from knn_logits import ConfigError, KNNLogitsProcessor
 from knn_logits.hub.repositories import custom_generate, space
@@ -37,21 +35,14 @@ for recipe in recipes:
 
 
 @pytest.fixture(scope="module")
-def published_once(one_hub, indexed, model_folder, tmp_path_factory):
+def published_once(one_hub, owner, indexed, model_folder, tmp_path_factory):
     """What the command says, the folder of what it sent, and the Hub's repositories after it."""
     hub, tmp_path = emptied(one_hub), tmp_path_factory.mktemp("pushed")
     words = ["push", str(indexed.folder), NAME, "--custom-generate", WRITES, "--space", PAGE]
     words += ["--model", model_folder, "--keep", str(tmp_path / "kept"), "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "knn_logits", *words],
-        capture_output=True,
-        text=True,
-        env=environment(hub, tmp_path / "home", HF_TOKEN=PRIVATE_TOKEN),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    return said, tmp_path / "kept", copy.deepcopy(hub.repos)
+    done = owner.command(*words)
+    assert done.code == 0, done.err
+    return done.json, tmp_path / "kept", copy.deepcopy(hub.repos)
 
 
 @pytest.fixture
@@ -112,22 +103,21 @@ def test_a_space_is_whole_and_reads_its_variables(hub, pushed, store, model_fold
         line.split(";")[0].split("[")[0].split(">")[0] for line in required.split()
     }
     assert "pytest" not in required
-    script = (
-        "import app, knn_logits, knn_logits_app\n"
-        "print(knn_logits.__file__); print(knn_logits_app.__file__)\n"
-        "shown = app.Library.open(app.MODEL, app.DATASTORES)\n"
-        "print(shown.name, *shown.stores)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env=environment(hub, folder / "home", MODEL=model_folder, DATASTORES=str(store.folder)),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    package, page, shown = done.stdout.splitlines()
+
+    def starts():
+        alone_in(folder)
+        app = importlib.import_module("app")
+        import knn_logits
+        import knn_logits_app
+
+        print(knn_logits.__file__, knn_logits_app.__file__, sep="\n")
+        shown = app.Library.open(app.MODEL, app.DATASTORES)
+        print(shown.name, *shown.stores)
+
+    with Fork(starts, MODEL=model_folder, DATASTORES=str(store.folder)) as done:
+        out, errors = done.ended()
+    assert done.returncode == 0, errors
+    package, page, shown = out.splitlines()
     assert package == str(folder / "knn_logits" / "__init__.py")
     assert page == str(folder / "knn_logits_app" / "__init__.py")
     assert shown == f"tiny {store.name}"

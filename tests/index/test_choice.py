@@ -48,6 +48,8 @@ def test_lists_grow_with_the_root_of_the_entries():
     assert all(one & (one - 1) == 0 for one in found)
     assert choose_lists(0) == choose_lists(1) == 64
     assert choose_lists(1_000_000) == 2048
+    # A list of two million entries would be five times as long in 2048 lists.
+    assert choose_lists(2_000_000) == 4096
     assert choose_lists(1 << 60) == 1 << 16
 
 

@@ -138,13 +138,13 @@ def test_calibration_leaves_a_pairs_own_entries_out(
 ):
     assert big_store.manifest.settings.calibrated
     seen = []
-    add = calibration.GridLikelihood.add
+    add = calibration.Choice.add
 
-    def watched(self, neighbors, targets, log_p_lm):
+    def watched(self, neighbors, targets, log_p_lm, texts):
         seen.append((neighbors, targets, log_p_lm))
-        add(self, neighbors, targets, log_p_lm)
+        add(self, neighbors, targets, log_p_lm, texts)
 
-    monkeypatch.setattr(calibration.GridLikelihood, "add", watched)
+    monkeypatch.setattr(calibration.Choice, "add", watched)
     places = []
     entry_of = calibration.entry_of_places
     monkeypatch.setattr(

@@ -1,13 +1,11 @@
 """`knn-logits serve`: what it starts, and what it refuses in one line."""
 
 import importlib.util
-import os
 import signal
 import socket
-import subprocess
-import sys
 
 import pytest
+from forked import Fork, command
 
 
 @pytest.fixture
@@ -78,14 +76,11 @@ def test_a_port_that_is_taken_is_one_line(run, model_folder, store):
 def test_the_process_ends_when_it_is_told_to(model_folder, store, number):
     import httpx
 
-    process = subprocess.Popen(
-        [sys.executable, "-m", "knn_logits", "serve", model_folder, store.folder, "--port", "0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ,
-    )  # fmt: skip
-    address = process.stdout.readline().split(": ", 1)[1].strip()
-    assert len(httpx.get(f"{address}/models").json()["data"]) == 2
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    with Fork(command("serve", model_folder, store.folder, "--port", "0")) as process:
+        address = process.stdout.readline().split(": ", 1)[1].strip()
+        assert len(httpx.get(f"{address}/models").json()["data"]) == 2
+        process.send_signal(number)
+        _, err = process.ended()
     assert process.returncode in (0, 130, -number)
     assert "Traceback" not in err
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from conftest import TEXTS
-from gate_cases import random_meta_k
+from gate_cases import random_meta_k, random_rescorer
 
 import knn_logits
 from knn_logits import (
@@ -90,6 +90,7 @@ CURVE = DistanceGate("l2", [1.0, 10.0, 25.0, 60.0], [0.95, 0.5, 0.8, 0.05])
     [
         pytest.param(CURVE, id="distance"),
         pytest.param(random_meta_k(), id="meta-k"),
+        pytest.param(random_rescorer(), id="rescorer"),
         pytest.param(ConfidenceSkip(0.6, 0.045), id="skips"),
         pytest.param(ConfidenceSkip(random_meta_k(), 0.045), id="skips, meta-k"),
     ],

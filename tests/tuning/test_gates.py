@@ -2,10 +2,11 @@
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
-from conftest import TEXTS
+from conftest import TEXTS, pair_documents
 
 import knn_logits
 from knn_logits import (
@@ -19,11 +20,13 @@ from knn_logits import (
     LearnedGate,
     LearnedSkip,
     MetaKGate,
+    RescorerGate,
     save_gate,
 )
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import begin
 from knn_logits.datastore.manifest import read_manifest
+from knn_logits.gating.rescorer_fitting import NeighborhoodSample
 from knn_logits.gating.stored import stored_gate
 from knn_logits.tuning import tuner
 from knn_logits.tuning.gates import _interval
@@ -46,8 +49,10 @@ KINDS = [
     ("distance", None, "learned", DistanceGate),
     ("learned", None, "learned", LearnedGate),
     ("meta-k", None, "learned", MetaKGate),
+    ("rescorer", None, "learned", RescorerGate),
     ("learned", 0.4, "learned", LearnedSkip),
     ("meta-k", 0.4, "confidence", ConfidenceSkip),
+    ("rescorer", 0.4, "confidence", ConfidenceSkip),
     ("constant", 0.4, "confidence", ConfidenceSkip),
 ]
 
@@ -76,6 +81,52 @@ def test_held_out_figures_are_those_of_evaluate(model, tokenizer, store, gate, s
     assert (found.skipped > 0) == (skip is not None)
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert content["gate"]["perplexity"] == found.perplexity
+
+
+@pytest.mark.parametrize(
+    "how", ["two datastores", "passages are followed", "few entries", "merged"]
+)
+def test_a_rescorer_of_other_neighbors(model, tokenizer, store, copy, how):
+    """Bonuses, several datastores and rows of fewer neighbors than k are as in evaluation."""
+    given = [store, copy] if how == "two datastores" else store
+    if how == "merged":
+        given = knn_logits.merge_entries(copy, 0.9)
+    if how == "few entries":
+        given = knn_logits.build_datastore(model, tokenizer, TEXTS[:1], copy.folder.parent / "few")
+    more = {"retomaton": True, "pointer_weight": 20.0} if how == "passages are followed" else {}
+    result = knn_logits.tune(model, tokenizer, given, DOCUMENTS[:2], k=16, gate="rescorer", **more)
+    held_out = [DOCUMENTS[number] for number in result.held_out_documents]
+    more |= {"k": result.k, "temperature": result.temperature, "lmbda": result.gate.gate}
+    found = knn_logits.evaluate(model, tokenizer, given, held_out, **more)
+    assert result.gate.perplexity == pytest.approx(found.total.perplexity.interpolated, rel=1e-4)
+
+
+def test_a_rescorer_for_pairs(marian, pair_tokenizer, pair_store):
+    result = knn_logits.tune(
+        marian, pair_tokenizer, pair_store, pair_documents(), k=16, gate="rescorer"
+    )
+    held_out = [pair_documents()[number] for number in result.held_out_documents]
+    more = {"k": result.k, "temperature": result.temperature, "lmbda": result.gate.gate}
+    found = knn_logits.evaluate(marian, pair_tokenizer, pair_store, held_out, **more)
+    assert result.gate.perplexity == pytest.approx(found.total.perplexity.interpolated, rel=1e-4)
+
+
+def test_a_rescorer_of_a_long_text_is_fitted_and_judged_on_a_sample(
+    model, tokenizer, store, monkeypatch
+):
+    def tuned():
+        return knn_logits.tune(model, tokenizer, store, DOCUMENTS[:4], k=16, gate="rescorer")
+
+    whole = tuned()
+    assert whole.gate.tokens == whole.held_out.tokens
+    # Room for forty tokens of sixteen neighbors.
+    init = partial(NeighborhoodSample.__init__, most_bytes=40 * 160)
+    monkeypatch.setattr(NeighborhoodSample, "__init__", lambda *given: init(*given))
+    one, again = tuned(), tuned()
+    assert one.gate.tokens == 40 < one.held_out.tokens == whole.held_out.tokens
+    assert one.held_out == whole.held_out
+    assert one.gate.perplexity == again.gate.perplexity
+    assert one.gate.constant != pytest.approx(whole.gate.constant, rel=1e-6)
 
 
 def test_a_gate_does_not_change_what_else_is_chosen(model, tokenizer, store):
@@ -253,6 +304,16 @@ def test_a_gate_from_a_file(run, model_folder, copy, tmp_path):
     assert (found.code, "knn-logits: " in found.err) == (1, True)
 
 
+def check_use(run, model_folder, folder, text, kind):
+    """The commands that score, explain and write text use the gate that a datastore keeps."""
+    found = run("eval", model_folder, folder, text, "--json")
+    assert found.json["settings"]["lmbda"] == kind
+    found = run("explain", model_folder, folder, TEXTS[3], "--json")
+    assert all("influence" in token for token in found.json["tokens"])
+    found = run("generate", model_folder, folder, "--prompt", "In", "--json")
+    assert found.json["gate"] == kind
+
+
 def test_the_command(run, model_folder, copy, tmp_path):
     text = tmp_path / "t.jsonl"
     text.write_text("".join(json.dumps({"text": one}) + "\n" for one in DOCUMENTS))
@@ -276,15 +337,21 @@ def test_the_command(run, model_folder, copy, tmp_path):
     assert chosen["k"] == 32
     assert run("info", copy.folder, "--json").json["gate"] == "meta-k"
     assert run("verify", copy.folder, "--full").code == 0
-    found = run("eval", model_folder, copy.folder, text, "--json")
-    assert found.json["settings"]["lmbda"] == "meta-k"
-    found = run("explain", model_folder, copy.folder, TEXTS[3], "--json")
-    assert all("influence" in token for token in found.json["tokens"])
-    found = run("generate", model_folder, copy.folder, "--prompt", "In", "--json")
-    assert found.json["gate"] == "meta-k"
+    check_use(run, model_folder, copy.folder, text, "meta-k")
     assert run(*command, "--skip", 0.3).code == 1
     plain = run(*command, "--write", "--force")
     assert (plain.code, "--gate none" in plain.err) == (0, True), plain.err
     assert run("info", copy.folder, "--json").json["gate"] == "meta-k"
     assert "--gate none" not in run(*command, "--gate", "none", "--write", "--force").err
     assert run("info", copy.folder, "--json").json["gate"] is None
+
+
+def test_the_command_with_a_rescorer(run, model_folder, copy, tmp_path):
+    text = tmp_path / "t.jsonl"
+    text.write_text("".join(json.dumps({"text": one}) + "\n" for one in DOCUMENTS[:4]))
+    command = ("tune", model_folder, copy.folder, text, "--k", 16, "--gate", "rescorer")
+    chosen = run(*command, "--write", "--force", "--json").json
+    assert (chosen["k"], chosen["gate"]["kind"]) == (16, "rescorer")
+    assert run("verify", copy.folder, "--full").code == 0
+    assert run("info", copy.folder, "--json").json["gate"] == "rescorer"
+    check_use(run, model_folder, copy.folder, text, "rescorer")

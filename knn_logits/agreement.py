@@ -1,0 +1,51 @@
+"""Counts how many tokens before an entry are the same as before the query.
+
+The state says what the model expects. It does not say which words stand before: of the 64 nearest
+entries of a held-out text, a fifth differ in the very last token, and six in ten in the token
+before it. An entry that shares more tokens with the end of the text is right far more often
+(LOG.md), so `suffix_weight` lets it count more.
+
+This module has only arrays. It does not know of models or files.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.occurrences import Prefixes
+
+# More shared tokens than these count the same.
+LONGEST = 8
+
+
+def shared_tokens(values: Array, goes_on: Array, ids: Array, texts: Prefixes) -> Array:
+    """Counts the tokens before each entry that are also the last tokens of its row's text.
+
+    A document's first token is no entry's value, so it is not compared.
+
+    Args:
+        values: Integers [entries], the token of each entry.
+        goes_on: bool [entries], whether the next entry follows in the same document.
+        ids: int64 [rows, k], the entries; -1 for padding.
+        texts: The text before each of `rows` queries.
+
+    Returns:
+        float32 [rows, k], from 0 to 8.
+    """
+    found = np.zeros(ids.size, np.float32)
+    rows, k = ids.shape
+    places = texts.end[:, None] - np.arange(1, LONGEST + 1)
+    # No token is negative, so what is before the beginning of a text agrees with nothing.
+    tokens = np.append(texts.tokens, -1)
+    ends = tokens[np.where(places >= texts.first[:, None], places, -1)]
+    entries = ids.ravel()
+    alive = np.flatnonzero(entries > 0)
+    for steps in range(LONGEST):
+        before = entries[alive] - (steps + 1)
+        same = (values[before] == ends[alive // k, steps]) & goes_on[before] & (before >= 0)
+        alive = alive[same]
+        if not len(alive):
+            break
+        found[alive] += 1.0
+    return found.reshape(rows, k)
