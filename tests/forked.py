@@ -8,8 +8,11 @@ here: tests of those need a new interpreter.
 import os
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
+
+import torch
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("knn_logits", "knn_logits_app", "knn_logits_serve", "app")
@@ -42,6 +45,7 @@ class Fork:
             # Nobody waits longer for a child that hangs.
             signal.alarm(300)
             os.environ.update(environment)
+            _one_thread_makes_the_pool()
             for number, end in enumerate(ends, 1):
                 os.dup2(end, number)
             sys.stdout, sys.stderr = (
@@ -94,6 +98,17 @@ class Fork:
             self.send_signal(signal.SIGKILL)
             self.wait()
         self.close()
+
+
+def _one_thread_makes_the_pool():
+    """Lets PyTorch replace the thread pool that a fork cannot inherit.
+
+    The first thread that starts in a fork does so. Of two that start at once, as when a model is
+    loaded, one may find no pool, and fails with "Invalid thread pool!".
+    """
+    thread = threading.Thread(target=torch.get_num_threads)
+    thread.start()
+    thread.join()
 
 
 def alone_in(folder):
