@@ -18,34 +18,45 @@ from knn_logits.occurrences import Prefixes
 # More shared tokens than these count the same.
 LONGEST = 8
 
+_BACK = np.arange(-LONGEST, 0)
+# The number of ones at the end of each byte.
+_AT_THE_END = np.array([len(f"0{one:b}".rpartition("0")[2]) for one in range(256)], np.float32)
 
-def shared_tokens(values: Array, goes_on: Array, ids: Array, texts: Prefixes) -> Array:
-    """Counts the tokens before each entry that are also the last tokens of its row's text.
+
+class SharedTokens:
+    """Counts the tokens before each entry that are also the last tokens of a text.
 
     A document's first token is no entry's value, so it is not compared.
 
     Args:
         values: Integers [entries], the token of each entry.
         goes_on: bool [entries], whether the next entry follows in the same document.
-        ids: int64 [rows, k], the entries; -1 for padding.
-        texts: The text before each of `rows` queries.
-
-    Returns:
-        float32 [rows, k], from 0 to 8.
     """
-    found = np.zeros(ids.size, np.float32)
-    rows, k = ids.shape
-    places = texts.end[:, None] - np.arange(1, LONGEST + 1)
-    # No token is negative, so what is before the beginning of a text agrees with nothing.
-    tokens = np.append(texts.tokens, -1)
-    ends = tokens[np.where(places >= texts.first[:, None], places, -1)]
-    entries = ids.ravel()
-    alive = np.flatnonzero(entries > 0)
-    for steps in range(LONGEST):
-        before = entries[alive] - (steps + 1)
-        same = (values[before] == ends[alive // k, steps]) & goes_on[before] & (before >= 0)
-        alive = alive[same]
-        if not len(alive):
-            break
-        found[alive] += 1.0
-    return found.reshape(rows, k)
+
+    def __init__(self, values: Array, goes_on: Array) -> None:
+        padded = np.concatenate([np.zeros(LONGEST, values.dtype), values])
+        # The tokens before each entry are one row, which is read at once.
+        self._before = np.lib.stride_tricks.sliding_window_view(padded, LONGEST)
+        places = np.arange(len(values))
+        begins = np.append(True, ~goes_on[:-1])[: len(values)]
+        first = np.maximum.accumulate(np.where(begins, places, 0))
+        self._most = np.minimum(places - first, LONGEST).astype(np.uint8)
+
+    def count(self, ids: Array, texts: Prefixes) -> Array:
+        """Counts the shared tokens of the entries of each row and the text of the row.
+
+        Args:
+            ids: int64 [rows, k], the entries; -1 for padding.
+            texts: The text before each of `rows` queries.
+
+        Returns:
+            float32 [rows, k], from 0 to 8.
+        """
+        places = texts.end[:, None] + _BACK
+        # No token is negative, so what is before the beginning of a text agrees with nothing.
+        tokens = np.append(texts.tokens, -1)
+        ends = tokens[np.where(places >= texts.first[:, None], places, -1)]
+        # Padding has the first entry, which nothing comes before.
+        ids = np.maximum(ids, 0)
+        same = np.packbits(self._before[ids] == ends[:, None], axis=-1)[..., 0]
+        return np.minimum(_AT_THE_END[same], self._most[ids])

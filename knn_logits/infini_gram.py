@@ -346,6 +346,9 @@ def without_padding(ids: Tensor, config: Any) -> Tensor:
     """
     end = getattr(config, "eos_token_id", None)
     pads = [getattr(config, "pad_token_id", None), *(end if isinstance(end, list) else [end])]
+    # Most texts begin with a token, which is seen faster than where padding ends.
+    if not any(one < 0 or one in pads for one in ids[:, 0].tolist()):
+        return ids
     opening = ids < 0
     for one in pads:
         if one is not None:

@@ -51,9 +51,9 @@ class Prefixes:
             `rows * positions` texts. All rows of the first position come first.
         """
         rows, length = ids.shape
-        first = np.tile(np.arange(rows, dtype=np.int64) * length, positions)
-        last = np.repeat(np.arange(length - positions + 1, length + 1, dtype=np.int64), rows)
-        return cls(ids.reshape(-1).cpu().numpy(), first, first + last)
+        last = np.arange(length - positions + 1, length + 1)[:, None]
+        first = np.zeros_like(last) + np.arange(rows) * length
+        return cls(ids.reshape(-1).cpu().numpy(), first.ravel(), (first + last).ravel())
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.agreement import shared_tokens
+from knn_logits.agreement import SharedTokens
 from knn_logits.arrays import Array
 from knn_logits.config import KNNConfig, Metric
 from knn_logits.datastore.merged import log_counts
@@ -168,11 +169,16 @@ class Retriever:
         """Lets entries count more that share the end of the text before their query."""
         if not self._by_suffix or texts is None or not neighbors.k:
             return neighbors
-        shared = shared_tokens(self._array, self.store.goes_on, neighbors.ids.cpu().numpy(), texts)
+        shared = self._shared.count(neighbors.ids.cpu().numpy(), texts)
         bonus = torch.from_numpy(shared).mul_(self._by_suffix).to(neighbors.distances.device)
         if neighbors.bonus is not None:
             bonus += neighbors.bonus
         return replace(neighbors, bonus=bonus)
+
+    @cached_property
+    def _shared(self) -> SharedTokens:
+        values, goes_on = self.store.values.numpy(), self.store.goes_on
+        return self.indexes.once(self.store, "shared tokens", lambda: SharedTokens(values, goes_on))
 
     def _check_length(self, queries: Tensor) -> None:
         dim = self.store.manifest.dim

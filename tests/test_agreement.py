@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import knn_logits
 from knn_logits import ConfigError, KNNLogitsProcessor, Memory, explain
-from knn_logits.agreement import LONGEST, shared_tokens
+from knn_logits.agreement import LONGEST, SharedTokens
 from knn_logits.building.calibration import calibrate
 from knn_logits.building.writing_settings import with_suffixes
 from knn_logits.capture.forward import key_states_and_logits
@@ -72,7 +72,7 @@ def test_shared_tokens_are_those_of_a_plain_count(documents, texts, data):
     tokens = np.array([token for text in texts for token in text], np.int64)
     ends = np.cumsum([len(text) for text in texts])
     prefixes = Prefixes(tokens, ends - [len(text) for text in texts], ends)
-    found = shared_tokens(values, goes_on, ids, prefixes)
+    found = SharedTokens(values, goes_on).count(ids, prefixes)
     expected = [
         [0 if entry < 0 else by_hand(documents, entry, text) for entry in row]
         for row, text in zip(ids.tolist(), texts, strict=True)
@@ -248,7 +248,7 @@ def test_a_window_that_follows_pointers_knows_the_text_before_it(
     assert seen
     for texts, found in seen:
         values, goes_on = alike.values.numpy(), alike.goes_on
-        expected = math.log(WEIGHT) * shared_tokens(values, goes_on, found.ids.numpy(), texts)
+        expected = math.log(WEIGHT) * SharedTokens(values, goes_on).count(found.ids.numpy(), texts)
         there = found.mask.numpy()
         assert found.bonus.numpy()[there] == pytest.approx(expected[there], abs=1e-5)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from knn_logits.agreement import shared_tokens
+from knn_logits.agreement import SharedTokens
 from knn_logits.arrays import Array
 from knn_logits.capture.forward import evaluating, input_device
 from knn_logits.capture.location import KeyLocation
@@ -90,6 +90,7 @@ class Choice:
         self._k, self._lmbda, self._temperature = k, lmbda, temperature
         self._around, self._metric = own.temperature, store.manifest.metric
         self._store = store
+        self._shared = SharedTokens(store.values.numpy(), store.goes_on)
         self._found: dict[float, GridLikelihood] = {}
 
     def add(
@@ -116,10 +117,7 @@ class Choice:
                 LMBDAS[2:] if self._lmbda is None else (self._lmbda,),
             )
             self._found = {weight: GridLikelihood(grid, self._metric) for weight in _SUFFIX_WEIGHTS}
-        store = self._store
-        shared = torch.from_numpy(
-            shared_tokens(store.values.numpy(), store.goes_on, neighbors.ids.numpy(), texts)
-        )
+        shared = torch.from_numpy(self._shared.count(neighbors.ids.numpy(), texts))
         for weight, found in self._found.items():
             bonus = None if weight == 1.0 else shared * math.log(weight)
             found.add(replace(neighbors, bonus=bonus), targets, log_p_lm)
