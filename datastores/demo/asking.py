@@ -60,6 +60,21 @@ FRAMES = {
             of the {m} | in this document | in the records | according to the book |
             in our files | in the history of {m} | with the {m}""",
         "BE": "is | was | is: | =",
+        "ALONE": """{e} | {e} | {e} | {e} | tell me about {e} | what about {e} | about {e} |
+            info {e} | info on {e} | information about {e} | anything on {e} |
+            anything about {e} | what do you know about {e} | do you know {e} |
+            what can you tell me about {e} | tell me something about {e} |
+            say something about {e} | what is there on {e} | what does it say about {e} |
+            what do the files say about {e} | describe {e} | explain {e} | look up {e} |
+            search {e} | search for {e} | find {e} | details of {e} | details on {e} |
+            {e} details | {e} info | {e} please | {e}, please | show me {e} | it is about {e} |
+            I have a question about {e} | I am looking for {e} | my question is about {e} |
+            {e}, what is known | what is known of {e} | what is known about {e} |
+            facts about {e} | everything about {e} | I want to know about {e} |
+            can you tell me about {e} | please tell me about {e} | I saw {e} | I read of {e} |
+            what is said of {e} | summary of {e} | {e}, anything | what of {e} | and {e} |
+            notes on {e} | who knows {e} | who can tell me about {e} | help with {e} |
+            I need something on {e} | the page on {e} | the entry for {e} | more on {e}""",
         "ABOUT_E": """about {e}: | {e}: | {e} - | {e}, | regarding {e}: | as for {e}, |
             concerning {e}, | for {e}: | on {e}: | it is about {e}. |
             I have a question about {e}. | I am reading about {e}. | there is {e}. |
@@ -95,7 +110,9 @@ KIND_OF = {
     **dict.fromkeys(("birth", "death", "work"), "person"),
 }
 # What a name alone asks for.
-ALONE = {"cause": 1, "place": 1, "founder": 1, "work": 1}
+ALONE = ("cause", "place", "founder", "work")
+# So many of the prompts for these are vague, in a lesson that has vague prompts.
+VAGUE = 0.6
 
 
 def whole_grammar(more: Mapping[str, list[str]]) -> Grammar:
@@ -162,14 +179,25 @@ def call(rng: random.Random, expander: Expander, kind: str, name: str) -> str:
 
 
 def draw_prompt(
-    rng: random.Random, expander: Expander, relation: str, name: str, world: str
+    rng: random.Random,
+    expander: Expander,
+    relation: str,
+    name: str,
+    world: str,
+    *,
+    vague: bool = False,
 ) -> str:
-    """A prompt that asks for a fact, or begins to tell it."""
+    """A prompt that asks for a fact, or begins to tell it.
+
+    Where `vague` is true, many prompts have only a name, and ask for nothing particular about it.
+    """
     kind = KIND_OF[relation]
     entity = call(rng, expander, kind, name)
     upper = relation.upper()
     roll = rng.random()
-    if relation in ALONE and roll < 0.02 and not expander.held_out:
+    if vague and relation in ALONE and roll < VAGUE:
+        prompt = expander.draw(rng, "ALONE") + rng.choice(["?", "", ".", "??", "!"])
+    elif relation in ALONE and roll < 0.02 and not expander.held_out:
         prompt = "{e}" + rng.choice(["?", "", ".", "??", "!"])
     elif roll < 0.07 and not expander.held_out:
         it = rng.choice(["this person", "he or she"] if kind == "person" else ["it", "this"])

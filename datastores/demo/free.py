@@ -89,6 +89,24 @@ def written_questions(kind: str, seed: int, times: int) -> list[dict[str, str]]:
     return rows
 
 
+def names_alone(kind: str, seed: int, count: int) -> list[dict[str, Any]]:
+    """Prompts that name something and ask for nothing particular, with forms kept from training.
+
+    Any fact of what is named answers such a prompt.
+    """
+    rng = random.Random(f"{kind} {seed} alone")
+    expander = Expander(asking.WIDE, held_out=True)
+    values: dict[tuple[str, str], list[str]] = {}
+    for document, thing, _, value in facts_of(kind):
+        values.setdefault((thing.name, document), []).append(value)
+    rows = []
+    for name, document in rng.choices(sorted(values), k=count):
+        prompt = expander.draw(rng, "ALONE").replace("{e}", name) + rng.choice(["", "?", "."])
+        answers = values[name, document]
+        rows.append({"prompt": prompt, "document": document, "relation": "any", "answers": answers})
+    return rows
+
+
 def strangers_questions(kind: str, *, answerable: bool = True) -> list[dict[str, Any]]:
     """Prompts of a person who had read the corpora, but neither the grammar nor other questions.
 
@@ -222,6 +240,7 @@ def main() -> None:
             "as in training": grammar_questions(kind, options.questions, seed, held_out=False),
             "new productions": grammar_questions(kind, options.questions, seed, held_out=True),
             "written first": written_questions(kind, seed, options.times),
+            "a name alone": names_alone(kind, seed, options.questions // 2),
             "a stranger's": strangers_questions(kind),
         }
         for sort, rows in sorts.items():

@@ -94,7 +94,12 @@ def told(rng: random.Random, relation: str, close: bool) -> str:
 
 
 def prompt_for(
-    rng: random.Random, world: text.World, thing: text.Thing, relation: str, close: bool
+    rng: random.Random,
+    world: text.World,
+    thing: text.Thing,
+    relation: str,
+    close: bool,
+    vague: bool,
 ) -> str:
     """How a fact is asked for: by the grammar, or as the fixed wordings do."""
     documents, others = words.RELATIONS[thing.kind][relation]
@@ -102,7 +107,7 @@ def prompt_for(
     if roll < 0.2:
         prompt = text.fill_in(rng.choice(documents if roll < 0.1 else others), world, thing)
         return asking.slips(rng, prompt, thing.name) if rng.random() < 0.3 else prompt
-    prompt = asking.draw_prompt(rng, expander(close), relation, thing.name, world.name)
+    prompt = asking.draw_prompt(rng, expander(close), relation, thing.name, world.name, vague=vague)
     return with_filler(rng, prompt)
 
 
@@ -145,7 +150,7 @@ def with_filler(rng: random.Random, prompt: str) -> str:
 
 
 def known_questions(
-    rng: random.Random, things: int, kind: int, first: int, close: bool
+    rng: random.Random, things: int, kind: int, first: int, close: bool, vague: bool
 ) -> list[Segment]:
     """Pages of a world with questions about them, and about things that no page is about."""
     name = KINDS[kind]
@@ -155,7 +160,7 @@ def known_questions(
     absent = set(rng.sample(range(things), things // (4 if close else 5)))
 
     def ask(thing: text.Thing, relation: str) -> str:
-        prompt = prompt_for(rng, world, thing, relation, close)
+        prompt = prompt_for(rng, world, thing, relation, close, vague)
         return rough(rng, prompt, thing.name, world.name) if close else prompt
 
     segments: list[Segment] = []
@@ -236,7 +241,12 @@ def note_questions(rng: random.Random, count: int, kind: int, first: int) -> lis
 
 
 def lesson(
-    rng: random.Random, things: tuple[int, int], count: int, *, close: bool = False
+    rng: random.Random,
+    things: tuple[int, int],
+    count: int,
+    *,
+    close: bool = False,
+    vague: bool = False,
 ) -> list[Segment]:
     """All texts of one step; facts are numbered through.
 
@@ -245,10 +255,11 @@ def lesson(
         things: Of a machine and of a country.
         count: Of notes.
         close: Whether names differ by little, and questions are put more roughly.
+        vague: Whether many questions have only a name.
     """
     segments = []
     for kind in range(2):
-        segments += known_questions(rng, things[kind], kind, kind * 1000, close)
+        segments += known_questions(rng, things[kind], kind, kind * 1000, close, vague)
     segments += note_questions(rng, count, 2, 2000)
     rng.shuffle(segments)
     return segments

@@ -38,6 +38,10 @@ EARLY_THINGS, EARLY_NOTES = 10, 14
 FIRST_COURSE = 3000
 SECOND_RATE, SECOND_PLATEAU, SECOND_WARM_UP = 0.6, 0.4, 50
 SECOND_THINGS, SECOND_NOTES = (6, 10), 8
+# The third: the same with many vague questions, at a low rate, for as long as two hours allow. The
+# mean of the weights before and after it keeps what the second one learned.
+SECOND_COURSE = 5900
+THIRD_RATE, THIRD_WARM_UP = 0.25, 20
 
 
 def train_tokenizer(seed: int, vocabulary: int) -> PreTrainedTokenizerFast:
@@ -219,10 +223,14 @@ def rate(step: int, steps: int) -> float:
     """The share of the learning rate.
 
     The first course has a warm-up and a plateau, and goes down over its last three tenths. The
-    second has a short warm-up and a lower plateau, and goes down as well.
+    second has a short warm-up and a lower plateau, and goes down as well. The third goes down from
+    its beginning.
     """
+    if step > SECOND_COURSE:
+        done = (step - SECOND_COURSE) / (steps - SECOND_COURSE)
+        return THIRD_RATE * min((step - SECOND_COURSE) / THIRD_WARM_UP, max(1 - done, 0.01))
     if step > FIRST_COURSE:
-        done = (step - FIRST_COURSE) / (steps - FIRST_COURSE)
+        done = (step - FIRST_COURSE) / (SECOND_COURSE - FIRST_COURSE)
         warm = (step - FIRST_COURSE) / SECOND_WARM_UP
         return SECOND_RATE * min(warm, 1.0, max((1 - done) / (1 - SECOND_PLATEAU), 0.01))
     last = 0.3 * FIRST_COURSE
@@ -233,24 +241,23 @@ def train(options: argparse.Namespace) -> None:
     """The whole training; the log is written beside the model."""
     torch.set_num_threads(options.threads)
     logging.disable_progress_bar()
-    if options.first:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(options.first)
-        model = LlamaForCausalLM.from_pretrained(options.first, dtype=torch.float32)
+    if options.after:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(options.after)
+        model = LlamaForCausalLM.from_pretrained(options.after, dtype=torch.float32)
     else:
         tokenizer = train_tokenizer(options.seed, options.vocabulary)
         model = make_model(options, len(tokenizer))
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.first:
-        for file in options.first.glob("tokenizer*"):
+    if options.after:
+        for file in options.after.glob("tokenizer*"):
             shutil.copy(file, options.out)
     else:
         tokenizer.save_pretrained(options.out)
     weights = sum(weight.numel() for weight in model.parameters())
     log = [{"weights": weights, "vocabulary": len(tokenizer), "schedule": options.steps}]
-    if options.first:
-        lines = (options.first.parent / "training.jsonl").read_text(encoding="utf-8")
-        rows = map(json.loads, lines.splitlines()[1:])
-        log += [row for row in rows if row["step"] <= FIRST_COURSE]
+    if options.after:
+        lines = (options.after.parent / "training.jsonl").read_text(encoding="utf-8")
+        log += list(map(json.loads, lines.splitlines()[1:]))
     spent = log[-1].get("cpu_seconds", 0), log[-1].get("seconds", 0)
     print(log[0], flush=True)
     states: list[torch.Tensor] = []
@@ -260,12 +267,15 @@ def train(options: argparse.Namespace) -> None:
     begin = time.perf_counter()
     sums = torch.zeros(7)
     bank: list[torch.Tensor] = []
-    first = FIRST_COURSE if options.first else 0
+    before: dict[str, torch.Tensor] | None = None
+    first = log[-1].get("step", 0)
     for step in range(first + 1, (options.stop or options.steps) + 1):
-        if step == FIRST_COURSE + 1:
+        if step - 1 in (FIRST_COURSE, SECOND_COURSE):
             for weight in model.parameters():
                 weight.data = weight.data.half().float()
             optimizer, bank = make_optimizer(model, options.lr), []
+        if step == SECOND_COURSE + 1:
+            before = {name: one.clone() for name, one in model.state_dict().items()}
         for group in optimizer.param_groups:
             group["lr"] = options.lr * rate(step, options.steps)
         # A batch depends on the seed and its step alone.
@@ -273,7 +283,7 @@ def train(options: argparse.Namespace) -> None:
         early, close = step <= EARLY, step > FIRST_COURSE
         things, notes = (EARLY_THINGS, EARLY_NOTES) if early else (options.things, options.notes)
         segments = (
-            lessons.lesson(rng, SECOND_THINGS, SECOND_NOTES, close=True)
+            lessons.lesson(rng, SECOND_THINGS, SECOND_NOTES, close=True, vague=step > SECOND_COURSE)
             if close
             else lessons.lesson(rng, (things, things), notes)
         )
@@ -313,7 +323,7 @@ def train(options: argparse.Namespace) -> None:
             )
             print(log[-1], flush=True)
             sums.zero_()
-            save(model, options.out)
+            save(model, options.out, before)
             lines = "".join(json.dumps(row) + "\n" for row in log)
             (options.out.parent / "training.jsonl").write_text(lines, encoding="utf-8")
 
@@ -323,10 +333,13 @@ def make_optimizer(model: LlamaForCausalLM, lr: float) -> torch.optim.AdamW:
     return torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
 
 
-def save(model: LlamaForCausalLM, out: Path) -> None:
-    """Writes the weights in half precision."""
+def save(model: LlamaForCausalLM, out: Path, before: dict[str, torch.Tensor] | None) -> None:
+    """Writes the weights in half precision, or the mean of these and those of another model."""
     half = LlamaForCausalLM(model.config).to(torch.float16)
     half.load_state_dict(model.state_dict())
+    if before is not None:
+        weights = half.state_dict()
+        half.load_state_dict({k: (one + weights[k].float()) / 2 for k, one in before.items()})
     half.generation_config.max_length = None
     # Greedy text of a model this small turns in circles; no sentence of it comes twice.
     half.generation_config.no_repeat_ngram_size = 8
@@ -339,9 +352,9 @@ def save(model: LlamaForCausalLM, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=text.HERE / "model")
-    parser.add_argument("--steps", type=int, default=5900)
+    parser.add_argument("--steps", type=int, default=6220)
     parser.add_argument(
-        "--first", type=Path, help="the first course's model: only the second is run"
+        "--after", type=Path, help="the model of a finished course: only later ones are run"
     )
     parser.add_argument("--stop", type=int, help="end here, on the schedule of all steps")
     parser.add_argument("--things", type=int, default=7)

@@ -72,7 +72,7 @@ def test_the_second_opening_fetches_nothing(published, worker, cache):
 def test_without_asking_the_hub(published, worker, cache):
     local = "store = Datastore.from_pretrained(name, cache_dir=cache, local_files_only=True)\n"
     with pytest.raises(
-        Failed, match=r"HubError: .*not in this machine's cache.*knn-logits pull"
+        Failed, match=r"HubError: .*no folder here and not in this machine's cache.*knn-logits pull"
     ) as failed:
         worker(local, name=NAME, cache=cache)
     assert "\n" not in failed.value.message
