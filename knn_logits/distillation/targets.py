@@ -1,8 +1,9 @@
 """What a datastore says of the tokens of a corpus, for a memory that learns from it.
 
 An entry's own document would answer with the very words that follow. So neighbors from the document
-that is read are left out, as where settings are calibrated. They are weighed as the datastore's
-settings for scoring say, by distance and by the tokens that they share with the text.
+that is read are left out, as where settings are calibrated, and so are those from documents that
+are held out. The others are weighed as the datastore's settings for scoring say, by distance and by
+the tokens that they share with the text.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def shares_by(
     teacher: Datastore,
     corpus: Datastore,
     entries: Ints,
+    held: Array,
     numbers: Ints,
     progress: Progress,
 ) -> Shares:
@@ -62,7 +64,9 @@ def shares_by(
     Args:
         teacher: The datastore.
         corpus: A datastore of the corpus, with its keys. It may be the same.
-        entries: int64 [entries], the corpus's entries.
+        entries: int64 [entries], the corpus's entries to learn from.
+        held: bool [entries of the corpus], those that are held out. The datastore says nothing of
+            the parts of the text that they stand in, or the rows would learn what chooses them.
         numbers: int64 [vocabulary], the number of each token among the memory's; -1 for none.
         progress: Told how many entries are done.
     """
@@ -76,6 +80,7 @@ def shares_by(
     retriever = Retriever(teacher, config)
     parts = part_of_entries(teacher)
     own = _own_parts(teacher, corpus, parts)
+    away = np.isin(parts, own[held & (own >= 0)]).astype(np.int32)
     number_of = torch.from_numpy(numbers)
     targets = number_of[corpus.values[torch.from_numpy(entries)].long()]
     count = min(_LIKELIEST, int(numbers.max()) + 1)
@@ -93,6 +98,7 @@ def shares_by(
             parts,
             far,
         )
+        found = without_own_part(found, torch.ones(len(ids), dtype=torch.int32), away, far)
         votes = _votes(retriever.log_weights(found).exp(), number_of[found.values], len(number_of))
         likeliest = votes.topk(count, dim=-1)
         total = likeliest.values.sum(dim=-1, keepdim=True)
