@@ -105,11 +105,13 @@ class Live:
         arrays = [one.cpu().numpy() for one in parts]
         for row, token in enumerate(tokens):
             there = arrays[2][row] >= 0
-            distances, values, entries, logs, *more = (one[row][there] for one in arrays)
+            distances, values, entries, logs, alike, more = (one[row][there] for one in arrays)
             self.neighbors += len(values)
             others = dict(zip(*(one[row].tolist() for one in reversed(likeliest)), strict=True))
             others[token] = float(log_p_lm[row, token])
-            self.steps.append(Step(distances, values, entries, logs, *more, list(others.items())))
+            self.steps.append(
+                Step(distances, values, entries, logs, alike, more, list(others.items()))
+            )
 
     @property
     def metric(self) -> str:
