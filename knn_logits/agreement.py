@@ -10,6 +10,8 @@ This module has only arrays. It does not know of models or files.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from knn_logits.arrays import Array
@@ -17,6 +19,8 @@ from knn_logits.occurrences import Prefixes
 
 # More shared tokens than these count the same.
 LONGEST = 8
+# A larger bonus of a shared token changes nothing: it outweighs all distances (LOG.md).
+_LARGEST_BONUS = math.log(1e8)
 
 _BACK = np.arange(-LONGEST, 0)
 # The number of ones at the end of each byte.
@@ -60,3 +64,21 @@ class SharedTokens:
         ids = np.maximum(ids, 0)
         same = np.packbits(self._before[ids] == ends[:, None], axis=-1)[..., 0]
         return np.minimum(_AT_THE_END[same], self._most[ids])
+
+
+def at_temperature(weight: float, temperature: float, other: float) -> float:
+    """Returns the suffix weight at another temperature that is worth the same distance.
+
+    A token before an entry that is also before the query is worth a difference in distance. The
+    same difference counts for more at a sharper temperature, and so must the token.
+
+    Args:
+        weight: The weight at `temperature`, above 0.
+        temperature: Above 0.
+        other: The other temperature, above 0.
+
+    Returns:
+        A number from 1e-8 to 1e8.
+    """
+    bonus = math.log(weight) * (temperature / other)
+    return math.exp(max(-_LARGEST_BONUS, min(bonus, _LARGEST_BONUS)))

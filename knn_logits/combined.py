@@ -18,7 +18,7 @@ from knn_logits.config import KNNConfig, Metric
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights, shared_weights
 from knn_logits.errors import ConfigError, MismatchError
-from knn_logits.neighbors import Neighbors, bonuses
+from knn_logits.neighbors import Neighbors, joined
 from knn_logits.occurrences import Prefixes
 from knn_logits.on_demand.retriever import OnDemandRetriever
 from knn_logits.opening import Indexes
@@ -248,7 +248,8 @@ class CombinedRetriever(Retriever):
                 for one, share in zip(found, self._shares, strict=True)
             ),
             searched=_any_searched(found),
-            bonus=bonuses(found, dim=-1),
+            bonus=joined(found, "bonus", -1),
+            shared=joined(found, "shared", -1),
         )
         # All pointers vote, so that the widest row of a batch changes no other row.
         if self.weights is not None or self.follows_text:
@@ -265,6 +266,7 @@ class CombinedRetriever(Retriever):
             distances=nearest,
             values=merged.values.gather(-1, order),
             bonus=None if merged.bonus is None else merged.bonus.gather(-1, order),
+            shared=None if merged.shared is None else merged.shared.gather(-1, order),
         )
 
     def log_weights(self, neighbors: Neighbors) -> Tensor:
@@ -273,19 +275,9 @@ class CombinedRetriever(Retriever):
             return super().log_weights(neighbors)
         if not neighbors.k:
             return neighbors.distances
-        k = neighbors.k // len(self.retrievers)
-        bonus = neighbors.bonus
         parts = [
-            log_weights(
-                Neighbors(ids, distances, values, bonus=own), self.metric, self.config.temperature
-            )
-            for ids, distances, values, own in zip(
-                neighbors.ids.split(k, dim=-1),
-                neighbors.distances.split(k, dim=-1),
-                neighbors.values.split(k, dim=-1),
-                [None] * len(self.retrievers) if bonus is None else bonus.split(k, dim=-1),
-                strict=True,
-            )
+            log_weights(part, self.metric, self.config.temperature)
+            for part in neighbors.columns(len(self.retrievers))
         ]
         return shared_weights(parts, self.weights)
 

@@ -198,6 +198,11 @@ class KNNConfig:
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
 
+def suffix_words(weight: float) -> str:
+    """What a line of settings adds to k, λ and temperature: nothing for a suffix weight of 1."""
+    return "" if weight == 1.0 else f", suffix weight {weight:.4g}"
+
+
 class SearchSettings(TypedDict, total=False):
     """Keyword arguments that say how neighbors are found. `KNNConfig` explains each of them.
 

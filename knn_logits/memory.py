@@ -87,7 +87,7 @@ class Memory:
         temperature: Temperature of the softmax over the neighbors, above 0; None takes the
             datastore's setting.
         settings: `refine`, `nprobe`, `retomaton`, `min_knns`, `max_knns`, `pointer_weight`,
-            `pointer_distances`,
+            `pointer_distances`, `suffix_weight`,
             `exclude` and `infini_gram`, which say how neighbors are found. `KNNConfig` explains
             them.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -35,6 +36,8 @@ class Neighbors:
         searched: bool [rows], whether the index was searched for a row; None means for every row.
         bonus: float32 [rows, k], what is added to the logit of each entry, -d/τ or s/τ, before the
             softmax over the neighbors. None adds nothing.
+        shared: float32 [rows, k], how many tokens before each entry are also before the query, for
+            which the bonus has the logarithm of the suffix weight each; None where none counts.
         occurrences: The places where the end of each row's text occurs word for word; None if they
             were not looked for.
         matched: int64 [rows, k], for an entry that is such an occurrence the number of tokens
@@ -49,6 +52,7 @@ class Neighbors:
     every_row: bool = False
     searched: Tensor | None = None
     bonus: Tensor | None = None
+    shared: Tensor | None = None
     occurrences: Occurrences | None = None
     matched: Tensor | None = None
 
@@ -77,6 +81,7 @@ class Neighbors:
             values=self.values[rows],
             searched=searched,
             bonus=None if self.bonus is None else self.bonus[rows],
+            shared=None if self.shared is None else self.shared[rows],
             occurrences=None if self.occurrences is None else self.occurrences[rows],
             matched=None if self.matched is None else self.matched[rows],
         )
@@ -93,6 +98,7 @@ class Neighbors:
             distances=pad(self.distances, (0, missing), value=padding_distance(metric)),
             values=pad(self.values, (0, missing), value=0),
             bonus=None if self.bonus is None else pad(self.bonus, (0, missing)),
+            shared=None if self.shared is None else pad(self.shared, (0, missing)),
         )
 
     def among(self, rows: Tensor, metric: Metric) -> Neighbors:
@@ -114,12 +120,15 @@ class Neighbors:
             every_row=self.every_row and self.rows == len(rows),
             searched=rows.cpu().clone(),
             bonus=None if self.bonus is None else self.distances.new_zeros((len(rows), self.k)),
+            shared=None if self.shared is None else self.distances.new_zeros((len(rows), self.k)),
         )
         more.ids[there] = self.ids
         more.distances[there] = self.distances
         more.values[there] = self.values
         if self.bonus is not None and more.bonus is not None:
             more.bonus[there] = self.bonus
+        if self.shared is not None and more.shared is not None:
+            more.shared[there] = self.shared
         if self.searched is not None and more.searched is not None:
             more.searched[rows.cpu()] = self.searched
         return more
@@ -134,9 +143,33 @@ class Neighbors:
             distances=self.distances.to(device),
             values=self.values.to(device),
             bonus=None if self.bonus is None else self.bonus.to(device),
+            shared=None if self.shared is None else self.shared.to(device),
             occurrences=None if self.occurrences is None else self.occurrences.to(device),
             matched=None if self.matched is None else self.matched.to(device),
         )
+
+    def columns(self, parts: int) -> list[Neighbors]:
+        """The neighbors of several datastores that stand side by side in equally many columns."""
+        width = self.k // parts
+        fields = {"ids": self.ids, "distances": self.distances, "values": self.values}
+        fields |= {} if self.bonus is None else {"bonus": self.bonus}
+        split = {name: one.split(width, dim=-1) for name, one in fields.items()}
+        return [
+            Neighbors(**{name: some[place] for name, some in split.items()})
+            for place in range(parts)
+        ]
+
+    def reweighed(self, weight: float, other: float) -> Neighbors:
+        """The same neighbors under another suffix weight.
+
+        Args:
+            weight: The suffix weight of the search, which is not 1.
+            other: The suffix weight that the bonus shall have.
+        """
+        if self.bonus is None or self.shared is None or weight == other:
+            return self
+        bonus = self.bonus + self.shared * (math.log(other) - math.log(weight))
+        return replace(self, bonus=bonus)
 
     @classmethod
     def nothing(cls, rows: int, device: torch.device | str = "cpu") -> Neighbors:
@@ -148,20 +181,26 @@ class Neighbors:
         )
 
 
-def bonuses(parts: Sequence[Neighbors], dim: int) -> Tensor | None:
-    """Joins the bonuses of several neighbors, as their other fields are joined.
+def joined(parts: Sequence[Neighbors], name: Literal["bonus", "shared"], dim: int) -> Tensor | None:
+    """Joins a field of several neighbors that some of them may lack.
 
     Args:
         parts: The neighbors.
+        name: The field.
         dim: 0 joins rows, and -1 joins columns.
 
     Returns:
-        The joined bonuses; None if none of the neighbors has a bonus.
+        The joined field; None if it is None in all of the neighbors.
     """
-    if all(one.bonus is None for one in parts):
+    own: list[Tensor | None] = [getattr(one, name) for one in parts]
+    if all(one is None for one in own):
         return None
     return torch.cat(
-        [torch.zeros_like(one.distances) if one.bonus is None else one.bonus for one in parts], dim
+        [
+            torch.zeros_like(part.distances) if one is None else one
+            for part, one in zip(parts, own, strict=True)
+        ],
+        dim,
     )
 
 

@@ -28,7 +28,7 @@ from knn_logits.datastore.learned import needs_text
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import full_precision, normalised
-from knn_logits.neighbors import Neighbors, bonuses, padding_distance
+from knn_logits.neighbors import Neighbors, joined, padding_distance
 from knn_logits.occurrences import Prefixes
 from knn_logits.opening import hidden_entries
 from knn_logits.retrieval import Retriever
@@ -370,5 +370,6 @@ def _stacked(steps: list[Neighbors], metric: Any) -> Neighbors:
         torch.cat([one.values for one in padded]),
         every_row=all(one.every_row for one in steps),
         searched=torch.cat([one.searched for one in steps if one.searched is not None]),
-        bonus=bonuses(padded, dim=0),
+        bonus=joined(padded, "bonus", 0),
+        shared=joined(padded, "shared", 0),
     )

@@ -75,6 +75,9 @@ class Retriever:
         # Where entries are merged, the vote of each entry counts for all that it stands for.
         self._counts = None if store.merged is None else torch.from_numpy(log_counts(store.merged))
 
+    # The share of each of several datastores in the vote; None where all neighbors vote together.
+    weights: list[float] | None = None
+
     @property
     def follows_text(self) -> bool:
         """Whether the neighbors depend on earlier tokens, and not on the state alone."""
@@ -169,11 +172,12 @@ class Retriever:
         """Lets entries count more that share the end of the text before their query."""
         if not self._by_suffix or texts is None or not neighbors.k:
             return neighbors
-        shared = self._shared.count(neighbors.ids.cpu().numpy(), texts)
-        bonus = torch.from_numpy(shared).mul_(self._by_suffix).to(neighbors.distances.device)
+        counts = self._shared.count(neighbors.ids.cpu().numpy(), texts)
+        shared = torch.from_numpy(counts).to(neighbors.distances.device)
+        bonus = shared * self._by_suffix
         if neighbors.bonus is not None:
             bonus += neighbors.bonus
-        return replace(neighbors, bonus=bonus)
+        return replace(neighbors, bonus=bonus, shared=shared)
 
     @cached_property
     def _shared(self) -> SharedTokens:

@@ -11,6 +11,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from knn_logits.agreement import at_temperature
 from knn_logits.config import KNNConfig, SearchSettings
 from knn_logits.datastore.store import Datastore
 from knn_logits.gating.gate import Gate
@@ -75,13 +76,16 @@ def writing_settings(
         record.temperature,
         retomaton=record.retomaton,
         min_knns=record.min_knns,
-        # A shared token keeps its worth in distance at another temperature.
-        suffix_weight=record.suffix_weight
-        ** (record.temperature / (temperature or record.temperature)),
+        suffix_weight=record.suffix_weight,
         # Keys that are still on the Hub are many times as large as the index.
         pointer_distances="keys" if store.has_keys else "index",
     )
-    return own.with_given(k=k, lmbda=lmbda, temperature=temperature, **search), None
+    config = own.with_given(k=k, lmbda=lmbda, temperature=temperature, **search)
+    if search.get("suffix_weight") is None and config.temperature != own.temperature:
+        # A shared token keeps its worth in distance.
+        weight = at_temperature(own.suffix_weight, own.temperature, config.temperature)
+        config = replace(config, suffix_weight=weight)
+    return config, None
 
 
 def generation_settings(store: Datastore) -> dict[str, Any]:

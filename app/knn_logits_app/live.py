@@ -1,12 +1,14 @@
 """Packs the neighbors of each step for the browser, which mixes them under other settings.
 
-The browser gets the distances, tokens and documents of the neighbors and the p_LM of their tokens.
+The browser gets the distances, tokens and documents of the neighbors and the p_LM of their tokens,
+and what counts beside the distances: tokens shared with the query, and other bonuses.
 `assets/live.js` computes from them the same mixture as `knn_logits.distribution`. This module does
 not know of pages.
 """
 
 from __future__ import annotations
 
+import math
 from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from knn_logits import Datastore, Memory, Vote
 
@@ -46,6 +49,8 @@ class Step:
         values: int64 [neighbors], the tokens that follow the neighbors.
         entries: int64 [neighbors], the numbers of the entries in the search.
         log_p_lm: float32 [neighbors], the model's log-probabilities of these tokens.
+        shared: float32 [neighbors], the tokens before each neighbor that are also before the query.
+        bonus: float32 [neighbors], what else is added to the neighbors' logits.
         others: Likely tokens that may have no neighbor, with their log p_LM.
     """
 
@@ -53,6 +58,8 @@ class Step:
     values: Array
     entries: Array
     log_p_lm: Array
+    shared: Array
+    bonus: Array
     others: list[tuple[int, float]]
 
 
@@ -84,25 +91,50 @@ class Live:
         order = nearest.argsort(dim=-1, stable=True)
         log_p_lm = vote.log_p_lm
         likeliest = log_p_lm.topk(min(_FAVOURITES, log_p_lm.shape[-1]), dim=-1)
+        nothing = torch.zeros_like(found.distances)
+        shared = nothing if found.shared is None else found.shared
+        bonus = nothing if found.bonus is None else found.bonus
         parts = (
             found.distances.gather(-1, order).float(),
             found.values.gather(-1, order),
             found.ids.gather(-1, order),
             log_p_lm.gather(-1, found.values.gather(-1, order).to(log_p_lm.device)),
+            shared.gather(-1, order),
+            (bonus - self._by_suffix * shared).gather(-1, order),
         )
         arrays = [one.cpu().numpy() for one in parts]
         for row, token in enumerate(tokens):
             there = arrays[2][row] >= 0
-            distances, values, entries, logs = (one[row][there] for one in arrays)
+            distances, values, entries, logs, alike, more = (one[row][there] for one in arrays)
             self.neighbors += len(values)
             others = dict(zip(*(one[row].tolist() for one in reversed(likeliest)), strict=True))
             others[token] = float(log_p_lm[row, token])
-            self.steps.append(Step(distances, values, entries, logs, list(others.items())))
+            self.steps.append(
+                Step(distances, values, entries, logs, alike, more, list(others.items()))
+            )
 
     @property
     def metric(self) -> str:
         """The metric of the distances."""
         return str(self.memory.retriever.metric)
+
+    @property
+    def _by_suffix(self) -> float:
+        """What each shared token adds to a neighbor's logit."""
+        return math.log(self.memory.config.suffix_weight)
+
+    def _own(self) -> list[float] | None:
+        """The datastore's λ, k and temperature, where other things change if none of them holds.
+
+        Whoever gives all three asks for the papers' kNN-LM (`knn_logits.settings`).
+        """
+        manifest = self.memory.stores[0].manifest
+        writing = manifest.writing
+        weighed = manifest.settings.suffix_weight != 1.0
+        if not (weighed if self.memory.scoring else writing):
+            return None
+        shown = writing or manifest.settings
+        return [shown.lmbda, shown.k, shown.temperature]
 
     def packed(
         self, text_of: Callable[[int], str], names: Mapping[str, str]
@@ -115,12 +147,9 @@ class Live:
 
         Returns:
             The packed steps and the documents; None if they are too large to send, or if the
-            ∞-gram votes as well, or shared tokens count.
+            ∞-gram votes as well.
         """
         if self.neighbors > MOST_NEIGHBORS or self.memory.infini_gram is not None:
-            return None
-        # The browser knows distances, and not the text before an entry.
-        if self.memory.config.suffix_weight != 1.0:
             return None
         entries = _joined([one.entries for one in self.steps], np.int64)
         values = _joined([one.values for one in self.steps], np.int64)
@@ -148,6 +177,13 @@ class Live:
             "distances": _text(_joined([one.distances for one in self.steps], np.float32)),
             "values": _text(np.searchsorted(tokens, values).astype(np.uint16)),
             "documents": _text(numbers.astype(np.uint16)),
+            "shared": _text_if_any(_joined([one.shared for one in self.steps], np.uint8)),
+            "bonus": _text_if_any(_joined([one.bonus for one in self.steps], np.float32)),
+            "by_shared": self._by_suffix,
+            # For writing, a shared token keeps its worth in distance at another temperature.
+            "keeps_worth": not self.memory.scoring
+            and self.memory.stores[0].manifest.writing is not None,
+            "own": self._own(),
             "log_p_lm": _text(_joined(log_p_lm, np.float32)),
             "others": [
                 [[place[token], float(f"{log_p:.7g}")] for token, log_p in one.others]
@@ -193,6 +229,10 @@ def _joined(parts: Sequence[Array], kind: Any) -> Array:
 def _text(array: Array) -> str:
     """Encodes an array as base64, with the byte order of browsers."""
     return b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode("ascii")
+
+
+def _text_if_any(array: Array) -> str | None:
+    return _text(array) if array.any() else None
 
 
 def texts(tokenizer: Any, silent: Collection[int], end: str) -> Callable[[int], str]:

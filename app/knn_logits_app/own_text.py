@@ -160,6 +160,7 @@ def build_steps(
                 k=like.settings.k,
                 lmbda=like.settings.lmbda,
                 temperature=like.settings.temperature,
+                suffix_weight=like.settings.suffix_weight,
                 batch_tokens=1024,
                 **(like.pairs.model_dump() if like.pairs else {}),
                 threads=session.threads,

@@ -69,6 +69,7 @@ def card(name: str, store: Datastore) -> str:
         "index": f"{manifest.index.factory}, {manifest.metric}"
         + (f", recall@{recall.at} {recall.value:.3f}" if recall else ""),
         "settings": f"λ {settings.lmbda:g}, k {settings.k:,}, τ {settings.temperature:g}"
+        + (f", suffix weight {weight:.4g}" if (weight := settings.suffix_weight) != 1.0 else "")
         + (", calibrated" if settings.calibrated else ""),
     }
     shown = "".join(

@@ -48,6 +48,8 @@ class Knn(BaseModel):
         lmbda: Weight of the neighbors, in [0, 1].
         k: Neighbors of each query.
         temperature: Temperature of the softmax over the neighbors, above 0.
+        suffix_weight: How many times as much an entry counts for each token before it that is also
+            before the query, above 0.
         exclude: Ids of documents that are ignored, as if they had never been added.
     """
 
@@ -58,6 +60,7 @@ class Knn(BaseModel):
     lmbda: Annotated[float, Field(ge=0, le=1)] | None = None
     k: Annotated[int, Field(ge=1, le=MOST_NEIGHBORS)] | None = None
     temperature: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    suffix_weight: Annotated[float, Field(gt=0, le=1e8)] | None = None
     exclude: Annotated[list[_Name], Field(max_length=_MOST_DOCUMENTS)] | None = None
 
 

@@ -228,7 +228,8 @@ class Served:
                     param="knn.stores",
                 )
             stores = tuple(dict.fromkeys(knn.stores))
-        given = knn.model_dump(include={"lmbda", "k", "temperature", "exclude"}, exclude_none=True)
+        names = {"lmbda", "k", "temperature", "suffix_weight", "exclude"}
+        given = knn.model_dump(include=names, exclude_none=True)
         return stores or tuple(self.stores), given
 
     def _sampling(self, body: CompletionBody | ChatBody) -> Sampling:

@@ -65,6 +65,7 @@ def build_datastore(
     k: int | None = None,
     lmbda: float | None = None,
     temperature: float | None = None,
+    suffix_weight: float | None = None,
     calibrate: bool = True,
     store_keys: bool = True,
     keys_dtype: str = "float16",
@@ -104,12 +105,14 @@ def build_datastore(
         source_lang: The language of the sources, for a tokenizer that knows languages.
         target_lang: The language of the targets.
         index: What kind of index to build.
-        k: Neighbors for each query. This value, `lmbda` and `temperature` are kept as the
-            datastore's settings, which hold where a user gives none.
+        k: Neighbors for each query. This value, `lmbda`, `temperature` and `suffix_weight` are kept
+            as the datastore's settings, which hold where a user gives none.
         lmbda: Weight of the neighbors, in [0, 1].
         temperature: Temperature of the softmax over the neighbors, above 0. Where None is not
             calibrated, it takes 10 for the metric "l2" and what corresponds to it for another.
-        calibrate: Choose those of the three settings that are not given. They are chosen twice:
+        suffix_weight: How many times as much an entry counts for each token before it that is also
+            before the query. None takes 1 where the other three are given, or nothing is chosen.
+        calibrate: Choose those of the settings that are not given. They are chosen twice:
             for scoring by the likelihood of a sample of the corpus, and for writing as
             `building/writing_settings.py` says.
         store_keys: Compute the keys now and store them. Otherwise the datastore holds the text and
@@ -169,6 +172,7 @@ def build_datastore(
         k=k,
         lmbda=lmbda,
         temperature=temperature,
+        suffix_weight=suffix_weight,
         keys_dtype=keys_dtype,
         batch_tokens=batch_tokens,
         threads=threads,
@@ -261,7 +265,10 @@ def build_datastore(
                 factory="exact" if store_keys else ON_DEMAND, requested=index.factory
             ),
             settings=SettingsRecord(
-                k=settings.k, lmbda=settings.lmbda, temperature=settings.temperature
+                k=settings.k,
+                lmbda=settings.lmbda,
+                temperature=settings.temperature,
+                suffix_weight=settings.suffix_weight,
             ),
             license=license,
             source=source,
@@ -285,6 +292,7 @@ def build_datastore(
                 k=k,
                 lmbda=lmbda,
                 temperature=temperature,
+                suffix_weight=suffix_weight,
                 seed=index.seed,
                 progress=progress,
             )
@@ -313,6 +321,7 @@ def build_datastore(
                 k=k,
                 lmbda=lmbda,
                 temperature=temperature,
+                suffix_weight=suffix_weight,
                 pairs=pairs,
                 seed=index.seed,
                 progress=progress,

@@ -69,26 +69,35 @@ class Choice:
         k: A value to keep. None chooses one; the same holds for `lmbda` and `temperature`.
         lmbda: Weight of the neighbors.
         temperature: Temperature of the softmax over the neighbors.
+        suffix_weight: Likewise; None where the three others are given stands for 1.
 
     Attributes:
         kept: The manifest's settings with the given values, which hold if nothing is chosen.
-        given: Whether all three values are given, so that there is nothing to choose.
+        given: Whether k, λ and temperature are given, so that there is nothing to choose.
         largest: The most neighbors of a query that a choice may have.
     """
 
     def __init__(
-        self, store: Datastore, *, k: int | None, lmbda: float | None, temperature: float | None
+        self,
+        store: Datastore,
+        *,
+        k: int | None,
+        lmbda: float | None,
+        temperature: float | None,
+        suffix_weight: float | None = None,
     ) -> None:
         own = store.manifest.settings
         self.kept = SettingsRecord(
             k=k or own.k,
             lmbda=own.lmbda if lmbda is None else lmbda,
             temperature=temperature or own.temperature,
+            suffix_weight=suffix_weight or own.suffix_weight,
         )
         self.given = None not in (k, lmbda, temperature)
         self.largest = k or DEFAULT_K
         self._k, self._lmbda, self._temperature = k, lmbda, temperature
         self._around, self._metric = own.temperature, store.manifest.metric
+        self._weights = (suffix_weight,) if suffix_weight else _SUFFIX_WEIGHTS
         self._store = store
         self._shared = SharedTokens(store.values.numpy(), store.goes_on)
         self._found: dict[float, GridLikelihood] = {}
@@ -116,7 +125,7 @@ class Choice:
                 (temperature,) if temperature else temperatures_around(scale, self._around),
                 LMBDAS[2:] if self._lmbda is None else (self._lmbda,),
             )
-            self._found = {weight: GridLikelihood(grid, self._metric) for weight in _SUFFIX_WEIGHTS}
+            self._found = {weight: GridLikelihood(grid, self._metric) for weight in self._weights}
         shared = torch.from_numpy(self._shared.count(neighbors.ids.numpy(), texts))
         for weight, found in self._found.items():
             bonus = None if weight == 1.0 else shared * math.log(weight)
@@ -146,6 +155,7 @@ def calibrate(
     k: int | None = None,
     lmbda: float | None = None,
     temperature: float | None = None,
+    suffix_weight: float | None = None,
     pairs: PairTokenizer | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
@@ -160,15 +170,16 @@ def calibrate(
         k: A value to keep. None chooses one; the same holds for `lmbda` and `temperature`.
         lmbda: Weight of the neighbors.
         temperature: Temperature of the softmax over the neighbors.
+        suffix_weight: A value to keep; None chooses one, but takes 1 where the others are given.
         pairs: Cuts the sources into tokens, for an encoder-decoder model.
         seed: Seed of the sample.
         progress: A callback that is told how many tokens are scored.
 
     Returns:
-        The settings, marked as calibrated. Where all three are given, or the datastore is too
+        The settings, marked as calibrated. Where the other three are given, or the datastore is too
         small to choose on, the manifest's settings with the given values, not marked.
     """
-    choice = Choice(store, k=k, lmbda=lmbda, temperature=temperature)
+    choice = Choice(store, k=k, lmbda=lmbda, temperature=temperature, suffix_weight=suffix_weight)
     if choice.given:
         return choice.kept
     pieces = sample_pieces(store, seed, pairs)
@@ -278,8 +289,9 @@ def without_own_part(
     """
     theirs = torch.from_numpy(np.take(parts, neighbors.ids.numpy(), mode="clip"))
     left_out = (theirs == own.unsqueeze(-1)) | ~neighbors.mask
-    return Neighbors(
-        neighbors.ids.masked_fill(left_out, -1),
-        neighbors.distances.masked_fill(left_out, far),
-        neighbors.values,
+    return replace(
+        neighbors,
+        ids=neighbors.ids.masked_fill(left_out, -1),
+        distances=neighbors.distances.masked_fill(left_out, far),
+        every_row=False,
     )

@@ -44,6 +44,7 @@ def finish_on_demand(
     k: int | None,
     lmbda: float | None,
     temperature: float | None,
+    suffix_weight: float | None = None,
     seed: int,
     progress: Progress,
 ) -> None:
@@ -58,6 +59,7 @@ def finish_on_demand(
         k: Neighbors of each query, if it was given.
         lmbda: Weight of the neighbors, if it was given.
         temperature: Temperature of the softmax over the neighbors, if it was given.
+        suffix_weight: What a token counts that is also before the query, if it was given.
         seed: Seed of the sample that settings are chosen on.
         progress: A callback that is told how far the work is.
     """
@@ -73,6 +75,7 @@ def finish_on_demand(
             k=k,
             lmbda=lmbda,
             temperature=temperature,
+            suffix_weight=suffix_weight,
             seed=seed,
             progress=progress,
         )
@@ -99,6 +102,7 @@ def calibrated_on_demand(
     k: int | None = None,
     lmbda: float | None = None,
     temperature: float | None = None,
+    suffix_weight: float | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> tuple[SettingsRecord, WritingRecord | None]:
@@ -114,6 +118,7 @@ def calibrated_on_demand(
         k: A value to keep. None chooses one; the same holds for `lmbda` and `temperature`.
         lmbda: Weight of the neighbors.
         temperature: Temperature of the softmax over the neighbors.
+        suffix_weight: A value to keep, as in `calibrate`.
         seed: Seed of the sample.
         progress: A callback that is told how many tokens are scored.
 
@@ -121,7 +126,7 @@ def calibrated_on_demand(
         The settings for scoring, and those for writing. Where the datastore is too small to choose
         on, the manifest's settings with the given values, and None.
     """
-    choice = Choice(store, k=k, lmbda=lmbda, temperature=temperature)
+    choice = Choice(store, k=k, lmbda=lmbda, temperature=temperature, suffix_weight=suffix_weight)
     if choice.given:
         return choice.kept, None
     pieces, left_out = _held_out(store, seed)

@@ -65,6 +65,7 @@ def planned(
     k: int | None,
     lmbda: float | None,
     temperature: float | None,
+    suffix_weight: float | None = None,
     keys_dtype: str,
     batch_tokens: int | None,
     threads: int | None,
@@ -103,7 +104,9 @@ def planned(
             "a causal model does not read sources: leave out --source-prefix, --source-lang and "
             "--target-lang"
         )
-    settings = KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
+    settings = KNNConfig().with_given(
+        k=k, lmbda=lmbda, temperature=temperature, suffix_weight=suffix_weight
+    )
     window_size, stride = resolve(window or WindowConfig(), context_length(model))
     keys = KeyPlan(
         location=location,

@@ -9,12 +9,11 @@ passage ends or another token was chosen. LOG.md has the measurements.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.agreement import at_temperature
 from knn_logits.building.nearness import Nearness
 from knn_logits.datastore.records import SettingsRecord, WritingRecord
 from knn_logits.datastore.store import Datastore
@@ -23,8 +22,6 @@ _K = 64
 _LMBDA = 0.7
 # For half of the queries, the nearest neighbor has at least this share of the vote.
 _STRONGEST = 0.9
-# A larger bonus of a shared token changes nothing: it outweighs all distances (LOG.md).
-_LARGEST_BONUS = math.log(1e8)
 # A written text may not repeat an n-gram. n is the smallest number for which n-grams hardly ever
 # repeat within so many tokens of the datastore.
 _REPEATED, _REPEATED_WITHIN, _PLACES = 0.02, 256, 64
@@ -73,16 +70,11 @@ def choose_writing(
 
 
 def with_suffixes(writing: WritingRecord | None, scoring: SettingsRecord) -> WritingRecord | None:
-    """Gives shared tokens the weight for writing that they have for scoring.
-
-    A token before an entry that is also before the query is worth a difference in distance. The
-    same difference counts for more at the sharper temperature of writing, and so must the token.
-    """
+    """Gives shared tokens the worth for writing that they have for scoring."""
     if writing is None:
         return None
-    bonus = math.log(scoring.suffix_weight) * scoring.temperature / writing.temperature
-    weight = math.exp(min(bonus, _LARGEST_BONUS))
-    return writing.model_copy(update={"suffix_weight": float(f"{max(1.0, weight):.4g}")})
+    weight = at_temperature(scoring.suffix_weight, scoring.temperature, writing.temperature)
+    return writing.model_copy(update={"suffix_weight": float(f"{weight:.4g}")})
 
 
 def _sharp_temperature(nearness: Tensor) -> float | None:

@@ -29,6 +29,7 @@ from knn_logits.config import (
     KNNConfig,
     WindowConfig,
     check_metric,
+    suffix_words,
 )
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
@@ -52,11 +53,12 @@ def build(
     k: options.K = None,
     lmbda: options.Lmbda = None,
     temperature: options.Temperature = None,
+    suffix_weight: options.SuffixWeight = None,
     calibrate: Annotated[
         bool,
         typer.Option(
             "--calibrate/--no-calibrate",
-            help="Choose k, lmbda and temperature on a sample of the corpus.",
+            help="Choose k, lmbda, temperature and suffix weight on a sample of the corpus.",
         ),
     ] = True,
     metric: options.Metric = None,
@@ -136,11 +138,11 @@ def build(
 
     Every token that another token precedes becomes an entry: the model's hidden state before it,
     and the token itself. With an encoder-decoder model these are the tokens of the targets.
-    --k, --lmbda and --temperature are kept as the datastore's settings. Those that are not given
-    are chosen by how well they predict a sample of the corpus.
+    --k, --lmbda, --temperature and --suffix-weight are kept as the datastore's settings. Those that
+    are not given are chosen by how well they predict a sample of the corpus.
     """
     # Wrong arguments are refused before the model is loaded.
-    KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
+    KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature, suffix_weight=suffix_weight)
     index_config = IndexConfig(
         index,
         check_metric(metric) if metric is not None else None,
@@ -184,6 +186,7 @@ def build(
             "k": k,
             "lmbda": lmbda,
             "temperature": temperature,
+            "suffix_weight": suffix_weight,
             "calibrate": calibrate,
             "store_keys": keys,
             "keys_dtype": keys_dtype,
@@ -238,6 +241,7 @@ def build(
                 "k": manifest.settings.k,
                 "lmbda": manifest.settings.lmbda,
                 "temperature": manifest.settings.temperature,
+                "suffix_weight": manifest.settings.suffix_weight,
                 "calibrated": manifest.settings.calibrated,
                 "writing": manifest.writing.model_dump() if manifest.writing else None,
                 "store": str(store.folder),
@@ -341,11 +345,9 @@ def _chosen(manifest: Manifest) -> str:
     own, writing = manifest.settings, manifest.writing
     how = "chosen by likelihood" if own.calibrated else "not calibrated"
     line = f"settings for scoring ({how}): k {own.k}, λ {own.lmbda:g}, τ {own.temperature:g}"
-    if own.suffix_weight != 1.0:
-        line += f", suffix weight {own.suffix_weight:g}"
+    line += suffix_words(own.suffix_weight)
     if writing is not None:
         line += f"; for writing: k {writing.k}, λ {writing.lmbda:g}, τ {writing.temperature:g}"
-        if writing.suffix_weight != 1.0:
-            line += f", suffix weight {writing.suffix_weight:g}"
+        line += suffix_words(writing.suffix_weight)
         line += ", following passages" if writing.retomaton else ""
     return line

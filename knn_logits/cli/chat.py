@@ -36,12 +36,18 @@ Type a text, and the model continues it. A line that begins with / is a command:
   /why WORD       show the sources of one of its words; /why 3 takes its third word
   /knn on|off     write with the memory, or with the model alone
   /without DOC    leave out the document with this id; /with DOC takes it back
-  /set NAME VALUE change k, lmbda, temperature or tokens (the most that are written)
+  /set NAME VALUE change k, lmbda, temperature, suffix_weight or tokens (the most that are written)
   /settings       show the present settings
   /save FILE      write the latest trace as JSON; /html FILE writes it as a page
   /new            forget the conversation
   /quit           leave, as Ctrl-D does; Ctrl-C only stops an answer"""
-_SETTABLE = {"k": int, "lmbda": float, "temperature": float, "tokens": int}
+_SETTABLE = {
+    "k": int,
+    "lmbda": float,
+    "temperature": float,
+    "suffix_weight": float,
+    "tokens": int,
+}
 
 
 @dataclass
@@ -214,6 +220,8 @@ class Chat:
         """Prints the present settings."""
         config = self.memory.asked(scoring=False, **self.given).config
         parts = [f"k {config.k}", f"lmbda {config.lmbda:g}", f"temperature {config.temperature:g}"]
+        if config.suffix_weight != 1.0:
+            parts.append(f"suffix_weight {config.suffix_weight:.4g}")
         parts += [f"tokens {self.tokens}", f"the memory is {'on' if self.with_knn else 'off'}"]
         if self.without:
             parts.append("without " + ", ".join(one_line(one) for one in self.without))
@@ -281,6 +289,7 @@ def chat(
     temperature: options.Temperature = None,
     nprobe: options.Nprobe = None,
     retomaton: options.RetomatonOrNot = None,
+    suffix_weight: options.SuffixWeight = None,
     infini_gram: options.InfiniGram = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
@@ -325,6 +334,7 @@ def chat(
             temperature=temperature,
             nprobe=nprobe,
             retomaton=retomaton,
+            suffix_weight=suffix_weight,
             infini_gram=expert,
             weights=shares,
             native_index=native_index,

@@ -23,7 +23,7 @@ from knn_logits.cli.machines import partial_answers, searching, spread_indexes
 from knn_logits.errors import ConfigError
 
 # The settings that the JSON output names.
-_SHOWN = ("k", "lmbda", "temperature", "retomaton", "infini_gram")
+_SHOWN = ("k", "lmbda", "temperature", "suffix_weight", "retomaton", "infini_gram")
 
 
 def decoding_settings(

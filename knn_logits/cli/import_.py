@@ -33,6 +33,7 @@ def import_store(
     k: options.K = None,
     lmbda: options.Lmbda = None,
     temperature: options.Temperature = None,
+    suffix_weight: options.SuffixWeight = None,
     window: Annotated[
         int | None,
         typer.Option("--window", help="Number of tokens that the model sees at once in scoring."),
@@ -57,7 +58,7 @@ def import_store(
 ) -> None:
     """Make a datastore from the files of an earlier kNN-LM system."""
     # Wrong arguments are refused before the model is loaded.
-    KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature)
+    KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature, suffix_weight=suffix_weight)
     windows = WindowConfig(window, stride)
     wanted = None if index is None else IndexConfig(index)
     from knn_logits.convert.importing import import_datastore
@@ -77,6 +78,7 @@ def import_store(
             k=k,
             lmbda=lmbda,
             temperature=temperature,
+            suffix_weight=suffix_weight,
             threads=threads,
             overwrite=overwrite,
             license=license,

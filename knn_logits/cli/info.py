@@ -8,6 +8,7 @@ import typer
 
 from knn_logits.cli import options
 from knn_logits.cli.common import open_datastore, print_json, say
+from knn_logits.config import suffix_words
 from knn_logits.printable import one_line
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def info(
         (
             "settings",
             f"k {settings.k}, lmbda {settings.lmbda:g}, temperature {settings.temperature:g}"
-            + _weight(settings)
+            + suffix_words(settings.suffix_weight)
             + _state(settings),
         ),
         ("for writing", _writing(manifest.writing)),
@@ -194,15 +195,11 @@ def _suffixes(manifest: Manifest) -> str | None:
     return f"of {manifest.tokens:,} tokens, for --infini-gram{fitted}"
 
 
-def _weight(settings: SettingsRecord | WritingRecord) -> str:
-    weight = settings.suffix_weight
-    return "" if weight == 1.0 else f", suffix weight {weight:g}"
-
-
 def _writing(writing: WritingRecord | None) -> str:
     if writing is None:
         return "the same settings"
     line = f"k {writing.k}, lmbda {writing.lmbda:g}, temperature {writing.temperature:g}"
-    line += _weight(writing) + (", following passages" if writing.retomaton else "")
+    line += suffix_words(writing.suffix_weight)
+    line += ", following passages" if writing.retomaton else ""
     ngram = writing.no_repeat_ngram_size
     return f"{line}, no {ngram} tokens in a row twice" if ngram else line

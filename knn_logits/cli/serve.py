@@ -94,6 +94,7 @@ def serve(
     lmbda: options.Lmbda = None,
     gate: options.Gate = None,
     temperature: options.Temperature = None,
+    suffix_weight: options.SuffixWeight = None,
     weights: options.Weights = None,
     native_index: options.NativeIndex = False,
     ray: options.Ray = None,
@@ -119,7 +120,13 @@ def serve(
     from knn_logits_serve.chat import PLAIN_LINE
 
     name = model_name or (Path(model).resolve().name if Path(model).is_dir() else model)
-    given = {"k": k, "lmbda": weight, "temperature": temperature, "weights": shares}
+    given = {
+        "k": k,
+        "lmbda": weight,
+        "temperature": temperature,
+        "suffix_weight": suffix_weight,
+        "weights": shares,
+    }
     with searching(indexes, list(datastores.values())):
         served = Served(
             name,

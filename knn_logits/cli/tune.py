@@ -18,7 +18,7 @@ from knn_logits.cli.common import (
     say,
 )
 from knn_logits.cli.evaluate import Paths, read_texts, stores_and_texts
-from knn_logits.config import KNNConfig, WindowConfig
+from knn_logits.config import KNNConfig, WindowConfig, suffix_words
 from knn_logits.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def tune(
     nprobe: options.Nprobe = None,
     refine: options.Refine = False,
     suffix_weight: options.SuffixWeight = None,
+    weights: options.Weights = None,
     native_index: options.NativeIndex = False,
     window: options.Window = None,
     stride: options.Stride = None,
@@ -102,7 +103,8 @@ def tune(
     from knn_logits.tuning.wanted import Wanted
 
     # Wrong arguments are refused before the model is loaded.
-    KNNConfig().with_given(k=k, nprobe=nprobe)
+    KNNConfig().with_given(k=k, nprobe=nprobe, suffix_weight=suffix_weight)
+    shares = options.parse_weights(weights)
     Wanted.of(gate, skip, skip_by)
     if infini_gram and (k, gate, skip, bleu, plots) != (None,) * 5:
         raise ConfigError(
@@ -135,6 +137,7 @@ def tune(
         "nprobe": nprobe,
         "refine": refine,
         "suffix_weight": suffix_weight,
+        "weights": shares,
         "native_index": native_index,
         "window": windows,
         "concatenate": concatenate,
@@ -198,8 +201,9 @@ def tune(
 def _say(result: Tuning, store: str, skips: bool) -> None:
     held = result.held_out
     say(
-        f"k {result.k}, lmbda {result.lmbda:g}, temperature {result.temperature:.4g}: the best of "
-        f"{result.grid.settings:,} settings on {result.chosen_on.tokens:,} tokens"
+        f"k {result.k}, lmbda {result.lmbda:g}, temperature {result.temperature:.4g}"
+        f"{suffix_words(result.suffix_weight)}: the best of {result.grid.settings:,} settings on "
+        f"{result.chosen_on.tokens:,} tokens"
     )
     say(
         f"perplexity on {held.tokens:,} other tokens: {held.perplexity:.2f}; with the datastore's "

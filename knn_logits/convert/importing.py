@@ -97,6 +97,7 @@ def import_datastore(
     k: int | None = None,
     lmbda: float | None = None,
     temperature: float | None = None,
+    suffix_weight: float | None = None,
     threads: int | None = None,
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
@@ -122,6 +123,8 @@ def import_datastore(
             datastore's settings, which hold where a user gives none.
         lmbda: Weight of the neighbors.
         temperature: Temperature of the softmax; None takes 1, as these systems do.
+        suffix_weight: How many times as much an entry counts for each token before it that is also
+            before the query; None takes 1, as these systems do.
         threads: OpenMP threads of the index; None leaves the choice to FAISS.
         shard_bytes: Size of one file of keys.
         overwrite: Replace an existing datastore.
@@ -140,7 +143,10 @@ def import_datastore(
         StorageError: when the disk is full.
     """
     settings = KNNConfig().with_given(
-        k=k, lmbda=lmbda, temperature=_TEMPERATURE if temperature is None else temperature
+        k=k,
+        lmbda=lmbda,
+        temperature=_TEMPERATURE if temperature is None else temperature,
+        suffix_weight=suffix_weight,
     )
     files = find_files(Path(source))
     if files.keys is None and files.index is None:
@@ -191,7 +197,10 @@ def import_datastore(
             windows=plan.windows,
             index=IndexRecord(factory="exact", requested="import"),
             settings=SettingsRecord(
-                k=settings.k, lmbda=settings.lmbda, temperature=settings.temperature
+                k=settings.k,
+                lmbda=settings.lmbda,
+                temperature=settings.temperature,
+                suffix_weight=settings.suffix_weight,
             ),
             license=license,
             source=source_text,

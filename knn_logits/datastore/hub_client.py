@@ -237,8 +237,8 @@ def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
         if is_offline():
             reason = "HF_HUB_OFFLINE forbids asking it"
         return HubError(
-            f"{name} is no folder here and not in this machine's cache, and the Hub was not reached "
-            f"({reason}): check the path, or run `knn-logits pull {name}` with a connection"
+            f"{name} is no folder here and not in this machine's cache, and the Hub was not "
+            f"reached ({reason}): check the path, or run `knn-logits pull {name}` with a connection"
         )
     if isinstance(error, errors.EntryNotFoundError):
         return HubError(

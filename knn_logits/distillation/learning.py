@@ -110,7 +110,7 @@ def learn(
     device = input_device(model)
     shares = None
     if teacher is not None:
-        shares = shares_by(teacher, corpus, entries, numbers, progress)
+        shares = shares_by(teacher, corpus, entries, away, numbers, progress)
     learner = Rows(found.to(device), allotted, epochs * -(-len(entries) // _BATCH))
     learner.begin(best_scale(learner, held, variance))
     best, read = _train(learner, corpus, entries, numbers, shares, held, epochs, random, progress)

@@ -1,7 +1,9 @@
 """What a datastore says of the tokens of a corpus, for a memory that learns from it.
 
 An entry's own document would answer with the very words that follow. So neighbors from the document
-that is read are left out, as where settings are calibrated.
+that is read are left out, as where settings are calibrated, and so are those from documents that
+are held out. The others are weighed as the datastore's settings for scoring say, by distance and by
+the tokens that they share with the text.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.agreement import LONGEST
 from knn_logits.arrays import Array, Ints
 from knn_logits.building.calibration import (
     OVER_ASK,
@@ -23,6 +26,7 @@ from knn_logits.building.known import contents_of
 from knn_logits.config import KNNConfig
 from knn_logits.datastore.store import Datastore
 from knn_logits.neighbors import padding_distance
+from knn_logits.occurrences import Prefixes
 from knn_logits.progress import Progress
 from knn_logits.retrieval import Retriever
 
@@ -51,6 +55,7 @@ def shares_by(
     teacher: Datastore,
     corpus: Datastore,
     entries: Ints,
+    held: Array,
     numbers: Ints,
     progress: Progress,
 ) -> Shares:
@@ -59,16 +64,23 @@ def shares_by(
     Args:
         teacher: The datastore.
         corpus: A datastore of the corpus, with its keys. It may be the same.
-        entries: int64 [entries], the corpus's entries.
+        entries: int64 [entries], the corpus's entries to learn from.
+        held: bool [entries of the corpus], those that are held out. The datastore says nothing of
+            the parts of the text that they stand in, or the rows would learn what chooses them.
         numbers: int64 [vocabulary], the number of each token among the memory's; -1 for none.
         progress: Told how many entries are done.
     """
     settings = teacher.manifest.settings
     k = min(settings.k, _K)
-    config = KNNConfig(min(len(teacher), OVER_ASK * k), temperature=settings.temperature)
+    config = KNNConfig(
+        min(len(teacher), OVER_ASK * k),
+        temperature=settings.temperature,
+        suffix_weight=settings.suffix_weight,
+    )
     retriever = Retriever(teacher, config)
     parts = part_of_entries(teacher)
     own = _own_parts(teacher, corpus, parts)
+    away = np.isin(parts, own[held & (own >= 0)]).astype(np.int32)
     number_of = torch.from_numpy(numbers)
     targets = number_of[corpus.values[torch.from_numpy(entries)].long()]
     count = min(_LIKELIEST, int(numbers.max()) + 1)
@@ -81,8 +93,12 @@ def shares_by(
         ids = entries[some]
         states = torch.from_numpy(corpus.keys(ids).astype(np.float32))
         found = without_own_part(
-            retriever.search(states).to("cpu"), torch.from_numpy(own[ids]), parts, far
+            retriever.search(states, _before(corpus, ids)).to("cpu"),
+            torch.from_numpy(own[ids]),
+            parts,
+            far,
         )
+        found = without_own_part(found, torch.ones(len(ids), dtype=torch.int32), away, far)
         votes = _votes(retriever.log_weights(found).exp(), number_of[found.values], len(number_of))
         likeliest = votes.topk(count, dim=-1)
         total = likeliest.values.sum(dim=-1, keepdim=True)
@@ -92,6 +108,17 @@ def shares_by(
         tokens[some, count], shares[some, count] = targets[some], 1.0 - said.sum(dim=-1)
     progress("distributions", len(entries), len(entries))
     return Shares(tokens, shares)
+
+
+def _before(corpus: Datastore, entries: Ints) -> Prefixes:
+    """Returns the last tokens before each entry of a corpus, as many as are compared."""
+    contexts = corpus.contexts
+    own = np.searchsorted(contexts.first_entry, entries, side="right") - 1
+    places = (entries + 1 + own)[:, None] + np.arange(-LONGEST, 0)
+    there = places >= contexts.first[own][:, None]
+    tokens = np.where(there, np.asarray(corpus.tokens[places.clip(min=0)], np.int64), -1)
+    first = np.arange(len(entries), dtype=np.int64) * LONGEST
+    return Prefixes(tokens.ravel(), first, first + LONGEST)
 
 
 def _votes(weights: Tensor, numbers: Tensor, most: int) -> Tensor:

@@ -304,7 +304,7 @@ def describe(bench: Bench) -> dict[str, Any]:
             settings["suffix_weight"] = config.suffix_weight
         if config.infini_gram is not None:
             settings["infini_gram"] = config.infini_gram
-        shares = getattr(memory.retriever, "weights", None)
+        shares = memory.retriever.weights
         if shares is not None:
             settings["weights"] = ", ".join(f"{share:g}" for share in shares)
     return settings | {

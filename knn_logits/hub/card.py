@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from knn_logits.config import suffix_words
 from knn_logits.datastore import layout
 from knn_logits.datastore.hub_client import TAG
 from knn_logits.datastore.manifest import Manifest
@@ -137,8 +138,8 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("index", f"{_code(manifest.index.factory)}{probes}{found}"),
         (
             "settings",
-            f"k {settings.k}, lmbda {settings.lmbda:g}, temperature {settings.temperature:g} "
-            f"({state})",
+            f"k {settings.k}, lmbda {settings.lmbda:g}, temperature {settings.temperature:g}"
+            f"{suffix_words(settings.suffix_weight)} ({state})",
         ),
     ]
 

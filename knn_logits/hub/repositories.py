@@ -128,8 +128,8 @@ model.generate(**inputs, custom_generate="{repo}", trust_remote_code=True)
 ```
 
 Use the model that built the datastore. Besides the arguments of `generate()` the recipe takes
-`lmbda`, `k`, `knn_temperature` and `datastore`. `knn-logits` has to be installed. To see which
-passage each word came from, use `KNNLogitsProcessor` of that package.
+`lmbda`, `k`, `knn_temperature`, `suffix_weight` and `datastore`. `knn-logits` has to be installed.
+To see which passage each word came from, use `KNNLogitsProcessor` of that package.
 """
     return Repository(
         repo,

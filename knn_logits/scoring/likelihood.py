@@ -15,7 +15,7 @@ datastore and no files.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,6 +129,8 @@ class GridLikelihood:
     Args:
         grid: The settings.
         metric: How keys are compared.
+        shares: The share of each of several datastores in the vote, which sum to 1, where their
+            neighbors stand side by side. None lets all neighbors vote together.
 
     Attributes:
         sums: float64 [ks, temperatures, lmbdas], log-likelihoods in nats.
@@ -136,9 +138,10 @@ class GridLikelihood:
         tokens: Number of tokens added.
     """
 
-    def __init__(self, grid: Grid, metric: Metric) -> None:
+    def __init__(self, grid: Grid, metric: Metric, shares: Sequence[float] | None = None) -> None:
         self.grid = grid
         self.metric: Metric = metric
+        self.shares = shares
         self.sums = torch.zeros(
             len(grid.ks), len(grid.temperatures), len(grid.lmbdas), dtype=torch.float64
         )
@@ -174,7 +177,7 @@ class GridLikelihood:
     ) -> None:
         self.tokens += len(targets)
         self.lm += float(log_p_lm.double().sum())
-        ratio = p_knn_table(neighbors, self.metric, targets, self.grid)
+        ratio = self._p_knn(neighbors, targets)
         if keep is not None:
             keep(ratio.clone())
         # A token without neighbors keeps the model's probability under every setting.
@@ -186,6 +189,17 @@ class GridLikelihood:
         for number, lmbda in enumerate(self.grid.lmbdas):
             torch.mul(ratio, lmbda, out=buffer).add_(1.0 - lmbda).log_()
             self.sums[:, :, number] += buffer.sum(dim=0)
+
+    def _p_knn(self, neighbors: Neighbors, targets: Tensor) -> Tensor:
+        if self.shares is None:
+            return p_knn_table(neighbors, self.metric, targets, self.grid)
+        parts = neighbors.columns(len(self.shares))
+        # The share of a datastore that finds nothing goes to the others.
+        there = torch.stack([part.mask.any(dim=-1) for part in parts])
+        shares = there * torch.tensor(self.shares).unsqueeze(-1)
+        shares /= shares.sum(dim=0).clamp(min=torch.finfo(torch.float32).tiny)
+        tables = [p_knn_table(part, self.metric, targets, self.grid) for part in parts]
+        return torch.einsum("sr,srkt->rkt", shares, torch.stack(tables))
 
     def perplexities(self) -> Tensor:
         """Computes the perplexity under each setting, float64 [ks, temperatures, lmbdas]."""

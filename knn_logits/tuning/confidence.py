@@ -8,7 +8,7 @@ knows sums of log-likelihood, but no model and no datastore.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -227,31 +227,43 @@ class Cells:
             self.add(place(document, block), tokens, sums)
 
     def verdict(
-        self, before: tuple[int, int, int], chosen: tuple[int, int, int], *, samples: int, seed: int
+        self,
+        before: tuple[int, int, int],
+        chosen: tuple[int, int, int],
+        *,
+        samples: int,
+        seed: int,
+        other: Cells | None = None,
     ) -> Verdict:
         """Compares one setting of the grid with another.
 
         Args:
             before: The indices in the grid of the setting to compare with.
             chosen: The indices of the chosen setting.
+            other: The same tokens under the grid that `before` is in; None takes this one.
             samples: Number of resamples of the bootstrap.
             seed: Seed of the bootstrap.
         """
+        other = other or self
         documents = {document for document, _ in self._cells}
         whole = len(documents) >= FEW_DOCUMENTS
-        if whole:
-            self._merge(lambda document, _: (document, 0))
-        cells = list(self._cells.values())
-        gains = np.array([float(sums[chosen] - sums[before]) for _, sums in cells])
-        tokens = np.array([tokens for tokens, _ in cells], dtype=np.int64)
+        for cells in (self, other) if whole else ():
+            cells._merge(lambda document, _: (document, 0))
+        gains = np.array(
+            [
+                float(sums[chosen] - other._cells[cell][1][before])
+                for cell, (_, sums) in self._cells.items()
+            ]
+        )
+        tokens = np.array([tokens for tokens, _ in self._cells.values()], dtype=np.int64)
         return compared(gains, tokens, whole, grouped=self._group > 1, samples=samples, seed=seed)
 
 
 class HeldOut(GridLikelihood):
     """The likelihood of a held-out text under each setting of a grid, in total and by parts."""
 
-    def __init__(self, grid: Grid, metric: Metric) -> None:
-        super().__init__(grid, metric)
+    def __init__(self, grid: Grid, metric: Metric, shares: Sequence[float] | None = None) -> None:
+        super().__init__(grid, metric, shares)
         self.cells = Cells()
 
     def add_by_cell(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from knn_logits.config import suffix_words
 from knn_logits.evaluation.figures import new_figure, writing
 from knn_logits.tuning.result import Tuning
 
@@ -56,7 +57,7 @@ def _heat_map(result: Tuning) -> Any:
     axes.set_xlabel("λ, weight of the neighbors")
     axes.set_ylabel("temperature")
     axes.set_title(
-        f"perplexity at k {result.k}; "
+        f"perplexity at k {result.k}{suffix_words(result.suffix_weight)}; "
         f"best: λ {result.lmbda:g}, temperature {result.temperature:.3g}"
     )
     figure.colorbar(image, extend="max")

@@ -42,6 +42,7 @@ class Tuning:
         k: The chosen number of neighbors of each query.
         lmbda: The chosen weight of the neighbors.
         temperature: The chosen temperature of the softmax over the neighbors.
+        suffix_weight: The suffix weight of all settings that were tried.
         chosen_on: The part that the settings were chosen on.
         held_out: The other part, whose numbers can be trusted.
         at_the_edge: Names of settings whose best value is the largest or smallest tried.
@@ -80,6 +81,7 @@ class Tuning:
     overlap: Overlap | None = None
     written: bool = False
     refused: str | None = None
+    suffix_weight: float = 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the choice and its perplexities, for JSON."""
@@ -87,6 +89,7 @@ class Tuning:
             "lmbda": self.lmbda,
             "temperature": self.temperature,
             "k": self.k,
+            "suffix_weight": self.suffix_weight,
             "perplexity": self.held_out.perplexity,
             "perplexity_lm": self.held_out.lm,
             "perplexity_before": self.held_out.before,

@@ -19,12 +19,13 @@ from knn_logits.gating.stored import StoredGate, gate_arrays
 from knn_logits.tuning.result import Tuning
 
 
-def refusal(result: Tuning, before: tuple[int, int, int]) -> str | None:
+def refusal(result: Tuning, before: tuple[int, int, int] | None) -> str | None:
     """Says why a result should not replace the stored settings; None if it may.
 
     Args:
         result: The result of `tune`.
-        before: The indices of the stored settings in its grid.
+        before: The indices of the stored settings in its grid; None if these have another suffix
+            weight, so that they are not in it.
     """
     overlap, verdict, gate = result.overlap, result.verdict, result.gate
     if overlap is not None and overlap.held:

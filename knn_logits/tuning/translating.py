@@ -13,6 +13,7 @@ import numpy as np
 from torch import nn
 
 from knn_logits.corpus.documents import Document
+from knn_logits.datastore.records import SettingsRecord
 from knn_logits.errors import CorpusError
 from knn_logits.evaluation.scores import bleu
 from knn_logits.evaluation.translation import reading_of, translate
@@ -81,6 +82,7 @@ def choose_by_bleu(
     model: nn.Module,
     tokenizer: Any,
     memory: Memory,
+    stored: SettingsRecord,
     part: GridLikelihood,
     pairs: Sequence[Document],
     held_out: Sequence[Document],
@@ -94,7 +96,8 @@ def choose_by_bleu(
     Args:
         model: An encoder-decoder model.
         tokenizer: Its tokenizer.
-        memory: The model's open memory.
+        memory: The model's open memory, which has the suffix weight that is tuned with.
+        stored: The datastore's settings, to compare with.
         part: The likelihood of the pairs under each setting.
         pairs: The pairs that settings are chosen on.
         held_out: The held-out pairs.
@@ -113,16 +116,16 @@ def choose_by_bleu(
 
     alone = reading_of(memory.stores[0])
 
-    def decoded(of: Sequence[Document], name: str, choice: Choice | None, with_knn: bool) -> float:
+    def decoded(of: Sequence[Document], name: str, choice: Choice | SettingsRecord | None) -> float:
         own: dict[str, Any] = {}
         if choice is not None:
             own = {"k": choice.k, "lmbda": choice.lmbda, "temperature": choice.temperature}
-            own["suffix_weight"] = memory.config.suffix_weight
+            own["suffix_weight"] = getattr(choice, "suffix_weight", memory.config.suffix_weight)
         texts = translate(
             model,
             tokenizer,
             [str(one.source) for one in of],
-            memory if with_knn else None,
+            memory if choice is not None else None,
             num_beams=num_beams,
             progress=progress,
             phase=name,
@@ -133,7 +136,7 @@ def choose_by_bleu(
 
     choices = likeliest(part, number)
     scores = [
-        decoded(pairs, f"setting {place + 1} of {len(choices)}", choice, True)
+        decoded(pairs, f"setting {place + 1} of {len(choices)}", choice)
         for place, choice in enumerate(choices)
     ]
     best = choices[int(np.argmax(scores))]
@@ -142,8 +145,8 @@ def choose_by_bleu(
         for one, score in zip(choices, scores, strict=True)
     )
     reported = {
-        "lm": decoded(held_out, "held out, model", None, False),
-        "before": decoded(held_out, "held out, before", None, True),
-        "chosen": decoded(held_out, "held out, chosen", best, True),
+        "lm": decoded(held_out, "held out, model", None),
+        "before": decoded(held_out, "held out, before", stored),
+        "chosen": decoded(held_out, "held out, chosen", best),
     }
     return best, BleuTuning(num_beams, trials, reported, len(pairs), len(held_out))

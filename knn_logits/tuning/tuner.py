@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from knn_logits.arrays import Bools
+from knn_logits.arrays import Bools, Ints
 from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores, open_stores
 from knn_logits.config import DEFAULT_K, MOST_SEED, whole_number
@@ -137,8 +137,10 @@ def tune(
     own = stores[0].manifest.settings
     # The datastore's own gate is not used here.
     asked: Any = {"k": max(DEFAULT_K, own.k), "lmbda": own.lmbda}
-    if not isinstance(datastore, Memory):
-        asked["suffix_weight"] = own.suffix_weight
+    # With these two and a temperature, the suffix weight would be the papers'.
+    asked["suffix_weight"] = own.suffix_weight
+    if isinstance(datastore, Memory):
+        asked["suffix_weight"] = datastore.asked(scoring=True).config.suffix_weight
     asked |= {name: value for name, value in settings.items() if value is not None}
     bench = open_bench(model, tokenizer, datastore, **asked)
     assert bench.memory is not None
@@ -148,10 +150,15 @@ def tune(
     if bleu is not None:
         rows = list(chain.from_iterable(lots.values()))
         lots = named(rows)
+    if bench.memory.retriever.weights is not None and wanted is not None and wanted.reads_all:
+        raise ConfigError(
+            f"a gate of the kind {wanted.kind} weighs all neighbors together, whatever share their "
+            "datastore has: leave the weights out, or fit another gate"
+        )
     started = time.monotonic()
     gathered = (Gathered(wanted, seed), Gathered(wanted, seed)) if wanted is not None else None
     check = None if allow_overlap else OverlapCheck(stores, bench.memory.config.exclude)
-    one, other, halves = _pass(bench, own, lots, progress, gathered, check)
+    one, other, stored, halves = _pass(bench, own, lots, progress, gathered, check)
     metric = bench.memory.retriever.metric
     # A gate reads features of so many nearest neighbors, and needs as many as it was fitted on.
     least = 1 if wanted is None else one.grid.ks[-1] if wanted.reads_all else FEW
@@ -167,6 +174,7 @@ def tune(
             model,
             tokenizer,
             bench.memory,
+            own,
             one,
             [row for number, row in enumerate(rows) if number not in away],
             [rows[number] for number in sorted(away)],
@@ -175,13 +183,13 @@ def tune(
             progress=progress,
         )
     seconds = time.monotonic() - started
-    before = _place(one.grid, own)
+    before = _place(stored[0].grid, own)
     chosen_on, held_out = (
-        Part(number, part.tokens, *_perplexities(part, before, best.place))
-        for part, number in zip((one, other), halves.counts(), strict=True)
+        Part(number, part.tokens, *_perplexities(part, best.place, same, before))
+        for part, same, number in zip((one, other), stored, halves.counts(), strict=True)
     )
     described = describe(bench)
-    for name in ("k", "lmbda", "temperature"):
+    for name in ("k", "lmbda", "temperature", "suffix_weight"):
         described.pop(name, None)
     result = Tuning(
         k=best.k,
@@ -199,28 +207,25 @@ def tune(
         gate=fitted,
         held_out_documents=halves.held_out(),
         bleu=decoded,
-        verdict=other.cells.verdict(before, best.place, samples=samples, seed=seed),
+        verdict=other.cells.verdict(
+            before, best.place, samples=samples, seed=seed, other=stored[1].cells
+        ),
         overlap=None if check is None else check.result(),
+        suffix_weight=bench.memory.config.suffix_weight,
     )
     if result.overlap is not None and result.overlap.notable:
         logger.warning("%s, so the choice is worse on other text", result.overlap)
     if write:
-        refused = None if force else refusal(result, before)
-        suffixes = bench.memory.config.suffix_weight
-        if not force and suffixes != own.suffix_weight:
-            refused = (
-                f"the stored settings have the suffix weight {own.suffix_weight:g} and were not "
-                "measured with it: compare both with `knn-logits eval`, and write with --force"
-            )
+        refused = None if force else refusal(result, before if stored[0] is one else None)
         result = replace(result, written=refused is None, refused=refused)
         if refused is None:
-            _write(stores[0], result, suffixes, keep_gate=gate is None)
+            _write(stores[0], result, keep_gate=gate is None)
         else:
             logger.warning("the settings are not written: %s", refused)
     return result
 
 
-def _write(store: Datastore, result: Tuning, suffix_weight: float, *, keep_gate: bool) -> None:
+def _write(store: Datastore, result: Tuning, *, keep_gate: bool) -> None:
     found = result.gate.gate if result.gate is not None else None
     keep_gate = keep_gate and store.manifest.file("gate") is not None
     write_settings(
@@ -230,7 +235,7 @@ def _write(store: Datastore, result: Tuning, suffix_weight: float, *, keep_gate:
         result.temperature,
         found,
         keep_gate=keep_gate,
-        suffix_weight=suffix_weight,
+        suffix_weight=result.suffix_weight,
     )
     if keep_gate:
         logger.warning(
@@ -247,25 +252,47 @@ def _pass(
     progress: Progress,
     gathered: tuple[Gathered, Gathered] | None = None,
     check: OverlapCheck | None = None,
-) -> tuple[GridLikelihood, HeldOut, Halves]:
+) -> tuple[GridLikelihood, HeldOut, tuple[GridLikelihood, HeldOut], Halves]:
+    """Scores the texts under all settings, and under the datastore's own.
+
+    Returns:
+        The half that settings are chosen on, the other half, both under the datastore's own
+        settings (the same objects, unless these have another suffix weight), and which documents
+        the halves have.
+    """
     text, halves = halved(bench, texts, check)
-    assert bench.memory is not None
+    memory = bench.memory
+    assert memory is not None
+    weight, metric, shares = (
+        memory.config.suffix_weight,
+        memory.retriever.metric,
+        memory.retriever.weights,
+    )
+    found_with = weight
+    if weight == 1.0 and own.suffix_weight != 1.0:
+        # A search under the weight 1 counts no shared tokens.
+        found_with = own.suffix_weight
+        bench = replace(bench, memory=memory.asked(scoring=True, suffix_weight=found_with))
     parts: tuple[GridLikelihood, HeldOut] | None = None
     first = 1 if gathered is None or gathered[0].wanted.reads_all else FEW
     done = 0
     progress("tuning", 0, None)
     with evaluating(bench.model):
-        for scored, neighbors in searched(bench, text.pieces()):
-            assert neighbors is not None
+        for scored, found in searched(bench, text.pieces()):
+            assert found is not None
+            neighbors = found.reweighed(found_with, weight)
             if parts is None:
-                metric = bench.memory.retriever.metric
-                largest = bench.memory.config.k
+                largest = memory.config.k
                 grid = Grid(
                     tuple(sorted({*powers_up_to(largest, first), min(largest, own.k)})),
                     temperatures_around(spread(neighbors, metric), own.temperature),
                     tuple(sorted({*LMBDAS, own.lmbda})),
                 )
-                parts = GridLikelihood(grid, metric), HeldOut(grid, metric)
+                parts = GridLikelihood(grid, metric, shares), HeldOut(grid, metric, shares)
+                stored = parts
+                if weight != own.suffix_weight:
+                    grid = Grid((min(largest, own.k),), (own.temperature,), (own.lmbda,))
+                    stored = GridLikelihood(grid, metric, shares), HeldOut(grid, metric, shares)
             second = halves.second(scored.places)
             for number, rows in enumerate((~second, second)):
                 if not rows.any():
@@ -275,12 +302,12 @@ def _pass(
                 keep = None
                 if gathered is not None:
                     keep = gathered[number].keep
-                    gathered[number].add(some, near, metric, documents_at, grid.ks)
-                if number == 0:
-                    parts[0].add(near, some.targets, some.log_p_lm, keep)
-                else:
-                    inside = some.places - np.array(text.starts)[documents_at]
-                    parts[1].add_by_cell(documents_at, inside, near, some, keep)
+                    gathered[number].add(some, near, metric, documents_at, parts[0].grid.ks)
+                inside = some.places - np.array(text.starts)[documents_at]
+                _add(parts, number, documents_at, inside, near, some, keep)
+                if stored is not parts:
+                    _, near = _rows(scored, found.reweighed(found_with, own.suffix_weight), rows)
+                    _add(stored, number, documents_at, inside, near, some)
             done += len(second)
             progress("tuning", done, text.tokens)
     if parts is None or not all(part.tokens for part in parts):
@@ -288,7 +315,23 @@ def _pass(
             "the texts are too short to choose on one part and report on another: give more text, "
             "best in dozens of documents"
         )
-    return parts[0], parts[1], halves
+    return *parts, stored, halves
+
+
+def _add(
+    parts: tuple[GridLikelihood, HeldOut],
+    number: int,
+    documents: Ints,
+    inside: Ints,
+    near: Neighbors,
+    some: TokenScores,
+    keep: Callable[[torch.Tensor], None] | None = None,
+) -> None:
+    """Adds tokens to one of two halves, the second of which is kept by cells."""
+    if number == 0:
+        parts[0].add(near, some.targets, some.log_p_lm, keep)
+    else:
+        parts[1].add_by_cell(documents, inside, near, some, keep)
 
 
 def _rows(scored: TokenScores, neighbors: Neighbors, rows: Bools) -> tuple[TokenScores, Neighbors]:
@@ -309,11 +352,13 @@ def _place(grid: Grid, own: SettingsRecord) -> tuple[int, int, int]:
 
 
 def _perplexities(
-    part: GridLikelihood, before: tuple[int, int, int], best: tuple[int, int, int]
+    part: GridLikelihood,
+    best: tuple[int, int, int],
+    stored: GridLikelihood,
+    before: tuple[int, int, int],
 ) -> tuple[float, float, float]:
-    found = part.perplexities()
     lm = float(np.exp(-part.lm / part.tokens))
-    return lm, float(found[before]), float(found[best])
+    return lm, float(stored.perplexities()[before]), float(part.perplexities()[best])
 
 
 def _edges(best: Choice, grid: Grid) -> tuple[str, ...]:

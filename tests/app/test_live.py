@@ -5,9 +5,14 @@ import math
 
 import pytest
 import torch
+from conftest import TEXTS
 
-from knn_logits import Memory, Neighbors, Vote
+from app.conftest import expect, serving
+from app.test_ways import slide
+from knn_logits import Memory, Neighbors, Vote, build_datastore, explain, merge_entries
+from knn_logits.capture.forward import key_states_and_logits
 from knn_logits.distribution import drop_impossible, influences, log_p_knn_of, log_weights, mix
+from knn_logits_app.library import Library
 from knn_logits_app.live import MOST_NEIGHBORS, Live
 
 VOCABULARY, ROWS, K = 40, 12, 24
@@ -171,6 +176,104 @@ def test_documents_are_numbered_and_named(steps, store):
     assert content["counts"][3] == 10
     assert content["counts"][4] == 0
     assert len(json.dumps(content)) < ROWS * K * 40
+
+
+@pytest.fixture(scope="module")
+def weighed(model, tokenizer, tmp_path_factory):
+    """A datastore whose entries count more for shared tokens, and which writes as it scores."""
+    folder = tmp_path_factory.mktemp("weighed") / "s"
+    documents = [f"{one} {two}" for one in TEXTS[:4] for two in TEXTS[:4]]
+    found = build_datastore(model, tokenizer, documents, folder, index="exact", suffix_weight=3.0)
+    return merge_entries(found, 0.8)
+
+
+ASKED = {"k": 24, "lmbda": 0.3}
+
+
+def under(page, content, tokens, **settings):
+    """What the browser shows of the tokens under other settings."""
+    found = page.evaluate(MIXED, [content, tokens, ASKED | settings])
+    return [one["p"] for one in found]
+
+
+@pytest.mark.parametrize("pointers", [False, True])
+def test_shared_tokens_count_in_the_browser_when_a_text_is_explained(
+    page, model, tokenizer, weighed, pointers
+):
+    more = {"retomaton": True, "min_knns": 8, "pointer_weight": 5.0} if pointers else {}
+    memory = Memory(model, weighed, scoring=True, **ASKED, **more)
+    own = memory.config.temperature
+    assert memory.config.suffix_weight == 3.0
+    live = Live(memory, greedy=False)
+    trace = explain(model, tokenizer, memory, TEXTS[1], on_vote=live.add)
+    content, _ = live.packed(str, {memory.names[0]: "shown"})
+    assert content["shared"] is not None
+    tokens = [one.token_id for one in trace[0].tokens]
+    for settings in ({"temperature": own}, {"temperature": 2 * own}, {"lmbda": 0.9}):
+        other = memory.asked(scoring=True, suffix_weight=3.0, **settings)
+        expected = explain(model, tokenizer, other, TEXTS[1])[0].tokens
+        found = under(page, content, tokens, **({"temperature": own} | settings))
+        assert found == pytest.approx([one.p for one in expected], rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize("sharper", [1.0, 0.3, 0.02, 4.0])
+def test_shared_tokens_keep_their_worth_in_the_browser_when_a_text_is_written(
+    page, model, tokenizer, weighed, sharper
+):
+    memory = Memory(model, weighed, retomaton=False, **ASKED)
+    own = memory.config.temperature
+    assert memory.config.suffix_weight > 1.0
+    live = Live(memory)
+    ids = tokenizer(TEXTS[1], return_tensors="pt")["input_ids"]
+    states, logits = key_states_and_logits(
+        model, memory.location, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    )
+    log_p_lm = torch.log_softmax(logits[0, :-1], -1)
+    tokens = ids[0, 1:].tolist()
+
+    def vote(memory):
+        return memory.vote(memory.neighbors(states[:, :-1], ids[:, :-1]), log_p_lm)
+
+    live.add(vote(memory), tokens)
+    content, _ = live.packed(str, {memory.names[0]: "shown"})
+    other = vote(memory.asked(scoring=False, temperature=sharper * own))
+    expected = other.log_p.gather(-1, torch.tensor(tokens)[:, None])[:, 0].exp()
+    found = under(page, content, tokens, temperature=sharper * own)
+    assert found == pytest.approx(expected.tolist(), rel=2e-3, abs=1e-6)
+
+
+def test_the_browser_knows_where_three_changes_ask_for_the_papers(model, store, weighed):
+    def own(memory):
+        return Live(memory).packed(str, {memory.names[0]: "shown"})[0]["own"]
+
+    writing = weighed.manifest.writing
+    shown = [writing.lmbda, writing.k, writing.temperature]
+    assert own(Memory(model, weighed)) == own(Memory(model, weighed, scoring=True)) == shown
+    # Nothing but the three settings changes in a datastore without these.
+    assert own(Memory(model, store)) is None
+
+
+def test_a_page_says_what_it_shows_and_what_it_cannot(visit, model, tokenizer, weighed):
+    library = Library.of("tiny", model, tokenizer, [weighed], [TEXTS[1][:30]])
+    with serving(library) as (url, _):
+        one = visit(url=url)
+        page = one.page
+        one.write(TEXTS[1][:30])
+        note = page.locator("#answers .kl-stale")
+        slide(page, 0.2)
+        expect(note).to_contain_text("Colours and bars show λ 0.2")
+        temperature = page.locator("#temperature input")
+        temperature.fill("0.5")
+        expect(note).to_contain_text("τ 0.5")
+        slide(page, 5, "number input for k, neighbors")
+        expect(note).to_contain_text("λ, k and τ are all changed now, which asks for the kNN-LM")
+        note.get_by_role("button", name="Write again").click()
+        expect(note).to_have_count(0)
+        slide(page, 0.6)
+        expect(note).to_contain_text("Colours and bars show λ 0.6, k 5, τ 0.5")
+        page.get_by_role("button", name="own settings").click()
+        expect(note).to_contain_text("the datastore’s own way to find neighbors is chosen now")
+        assert one.problems == []
 
 
 def test_too_many_neighbors_are_not_sent(model, store):

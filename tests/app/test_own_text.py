@@ -46,12 +46,16 @@ def eventually(condition):
 
 
 def test_it_is_written_with_like_the_first_datastore(session, visitors):
+    from knn_logits_app import tab_about
     from knn_logits_app.layout import shown_settings
 
     first = next(iter(session.first.stores.values()))
-    sharp = WritingRecord(k=64, lmbda=0.7, temperature=0.5, retomaton=True, no_repeat_ngram_size=8)
+    sharp = WritingRecord(
+        k=64, lmbda=0.7, temperature=0.5, suffix_weight=50.0, retomaton=True, no_repeat_ngram_size=8
+    )
     like = copy(first)
-    like.manifest = first.manifest.model_copy(update={"writing": sharp})
+    weighed = first.manifest.settings.model_copy(update={"suffix_weight": 4.0})
+    like.manifest = first.manifest.model_copy(update={"settings": weighed, "writing": sharp})
     library = replace(session.first, stores={"manual": like})
     documents, _ = documents_of(session, [], TEXT)
     room = visitors.new_folder("one")
@@ -59,6 +63,10 @@ def test_it_is_written_with_like_the_first_datastore(session, visitors):
     *_, store = build_own(steps, library, visitors, "one")
     assert shown_settings(store) == sharp
     assert store.manifest.settings.temperature == first.manifest.settings.temperature
+    assert store.manifest.settings.suffix_weight == 4.0
+    about = tab_about.card("manual", like)
+    assert "suffix weight 4" in about
+    assert "suffix weight" not in tab_about.card("manual", first)
 
 
 def test_a_text_is_built_with_progress_and_used_at_once(session, visitors):

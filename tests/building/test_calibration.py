@@ -118,6 +118,35 @@ def test_what_is_given_is_kept(model, tokenizer, corpus, tmp_path):
     assert (found.lmbda, found.k, found.temperature, found.calibrated) == (0.1, 7, 3.0, False)
 
 
+def test_a_suffix_weight_that_is_given_is_kept(model, tokenizer, corpus, tmp_path):
+    def settings(name, **given):
+        return build(model, tokenizer, corpus, tmp_path / name, **given).manifest.settings
+
+    found = settings("a", suffix_weight=3.0)
+    assert (found.suffix_weight, found.calibrated) == (3.0, True)
+    three = {"lmbda": 0.1, "k": 7, "temperature": 3.0}
+    assert settings("b", **three).suffix_weight == 1.0
+    found = settings("c", **three, suffix_weight=3.0)
+    assert (found.k, found.suffix_weight, found.calibrated) == (7, 3.0, False)
+    assert settings("d", calibrate=False, suffix_weight=0.5).suffix_weight == 0.5
+    found = settings("e", suffix_weight=3.0, store_keys=False)
+    assert (found.suffix_weight, found.calibrated) == (3.0, True)
+    for wrong in (0.0, "much"):
+        with pytest.raises(knn_logits.ConfigError, match="suffix_weight"):
+            settings("f", suffix_weight=wrong)
+
+
+def test_a_weight_is_chosen_beside_the_settings_that_are_given(
+    monkeypatch, model, tokenizer, corpus, tmp_path
+):
+    monkeypatch.setattr(calibration, "_SUFFIX_WEIGHTS", (7.0,))
+    assert build(model, tokenizer, corpus, tmp_path / "a").manifest.settings.suffix_weight == 7.0
+    given = build(model, tokenizer, corpus, tmp_path / "b", suffix_weight=2.0)
+    assert given.manifest.settings.suffix_weight == 2.0
+    # For writing, a shared token is worth the same distance at a sharper temperature.
+    assert given.manifest.writing.suffix_weight > 2.0
+
+
 def test_too_little_text_keeps_the_defaults(model, tokenizer, tmp_path):
     store = build(model, tokenizer, TEXTS[:3], tmp_path / "s", lmbda=0.5)
     found = store.manifest.settings

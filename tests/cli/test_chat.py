@@ -87,7 +87,7 @@ def test_traces_are_kept(talk, tmp_path):
         ("/why", "no answer with the memory yet"),
         ("/save", "needs other words after it"),
         ("/set k", "needs other words after it"),
-        ("/set colour red", "/set takes k, lmbda, temperature, tokens, not 'colour'"),
+        ("/set colour red", "/set takes k, lmbda, temperature, suffix_weight, tokens, not"),
         ("/set k many", "takes a number"),
         ("/set lmbda 3", "between 0 and 1"),
         ("/set tokens 0", "at least 1"),

@@ -73,6 +73,15 @@ def test_the_same_neighbors_and_values(model, tokenizer, old, index, tmp_path):
     assert neighbor.document == f"dstore_gpt2_{len(old)}_32_vals.npy"
 
 
+def test_a_suffix_weight_is_kept(model, tokenizer, old, index, tmp_path):
+    folder = knn_transformers(tmp_path / "old", old, index=index)
+    plain = imported(model, tokenizer, folder, tmp_path / "a").store
+    assert plain.manifest.settings.suffix_weight == 1.0
+    given = imported(model, tokenizer, folder, tmp_path / "b", suffix_weight=4.0).store
+    assert given.manifest.settings.suffix_weight == 4.0
+    assert knn_logits.Memory(model, given).config.suffix_weight == 4.0
+
+
 def test_without_keys(model, tokenizer, old, index, tmp_path):
     folder = knn_transformers(tmp_path / "old", old, keys=False, index=index)
     done = imported(model, tokenizer, folder, tmp_path / "new")

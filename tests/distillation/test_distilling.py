@@ -9,9 +9,11 @@ import torch
 from conftest import TEXTS
 
 import knn_logits
+from knn_logits.building.calibration import part_of_entries
 from knn_logits.datastore.reading import read_arrays
 from knn_logits.datastore.verification import damage
 from knn_logits.distillation.distilling import distill
+from knn_logits.distillation.targets import shares_by
 from knn_logits.errors import ConfigError, CorpusError, DamagedError, DatastoreError
 
 WINDOW = knn_logits.WindowConfig(64, 32)
@@ -202,3 +204,58 @@ def test_the_command_line(run, model, tokenizer, tmp_path):
     assert found["rows"] > 0
     assert found["targets"] == "tokens"
     assert found["perplexity"]["interpolated"] < found["perplexity"]["lm"]
+
+
+def test_the_teacher_weighs_as_it_does_where_text_is_scored(model, tokenizer, tmp_path):
+    """Its shares are those of `evaluate` with the same weight, for text that it does not hold."""
+    store = knn_logits.build_datastore(
+        model, tokenizer, CORPUS[:10], tmp_path / "store", window=WINDOW, index="exact",
+        k=16, lmbda=0.5, temperature=3.0, suffix_weight=5.0,
+    )  # fmt: skip
+    corpus = knn_logits.build_datastore(
+        model, tokenizer, CORPUS[10:], tmp_path / "corpus", window=WINDOW, index="exact"
+    )
+    tokens = int(store.manifest.model.vocabulary)
+    numbers, entries = np.arange(tokens), np.arange(len(corpus))
+    nothing = np.zeros(len(corpus), bool)
+    shares = shares_by(store, corpus, entries, nothing, numbers, lambda *_: None)
+    memory = knn_logits.Memory(model, store, scoring=True, k=64)
+    assert memory.config.suffix_weight == 5.0
+    contexts = corpus.contexts
+    for entry in range(0, len(corpus), 7):
+        place = contexts.token_of(entry)
+        first = int(contexts.first[contexts.first <= place].max())
+        text = torch.from_numpy(np.asarray(corpus.tokens[first:place], np.int64))[None]
+        state = torch.from_numpy(corpus.keys(np.array([entry])).astype(np.float32))
+        vote = torch.zeros(tokens)
+        found = memory.retriever.search_steps(state[None], text)
+        vote.index_add_(0, found.values[0], memory.retriever.log_weights(found)[0].exp())
+        said = torch.zeros(tokens)
+        own = torch.from_numpy(shares.tokens[entry]).long()
+        said.index_add_(0, own, torch.from_numpy(shares.shares[entry]))
+        likeliest = vote.topk(len(own) - 1)
+        expected = torch.zeros(tokens)
+        expected[likeliest.indices] = 0.5 * likeliest.values / likeliest.values.sum()
+        expected[int(corpus.values[entry])] += 0.5
+        assert said.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_the_teacher_says_nothing_of_text_that_is_held_out(model, tokenizer, tmp_path):
+    store = knn_logits.build_datastore(
+        model, tokenizer, CORPUS[:6], tmp_path / "store", window=WINDOW, index="exact",
+        k=256, lmbda=0.5, temperature=3.0, suffix_weight=5.0,
+    )  # fmt: skip
+    held = part_of_entries(store) == 2
+    entries = np.flatnonzero(~held)
+    numbers = np.arange(int(store.manifest.model.vocabulary))
+    found = shares_by(store, store, entries, held, numbers, lambda *_: None)
+    without = knn_logits.build_datastore(
+        model, tokenizer, [one for n, one in enumerate(CORPUS[:6]) if n != 1],
+        tmp_path / "without", window=WINDOW, index="exact",
+        k=256, lmbda=0.5, temperature=3.0, suffix_weight=5.0,
+    )  # fmt: skip
+    nothing = np.zeros(len(without), bool)
+    expected = shares_by(
+        without, without, np.arange(len(without)), nothing, numbers, lambda *_: None
+    )
+    assert found.shares == pytest.approx(expected.shares, abs=1e-4)

@@ -78,14 +78,17 @@ def test_the_page_says_what_there_is():
             "recall": RecallRecord(at=64, value=0.95, queries=9),
         }
     )
-    text = page(manifest(index=index, source="A `book`\nof | pages"), "org/name", None)
+    settings = manifest().settings.model_copy(update={"suffix_weight": 4.0})
+    text = page(
+        manifest(index=index, settings=settings, source="A `book`\nof | pages"), "org/name", None
+    )
     for part in (
         "`org/model`, revision `" + "a" * 40,
         "A \\`book\\` of \\| pages",
         "123,456 of 7 documents",
         "no keys",
         "`IVF64,SQ8`, nprobe 4, recall@64 0.950",
-        "k 8, lmbda 0.25, temperature 10 (not calibrated)",
+        "k 8, lmbda 0.25, temperature 10, suffix weight 4 (not calibrated)",
         'Datastore.from_pretrained("org/name")',
     ):
         assert part in text

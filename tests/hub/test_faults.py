@@ -134,7 +134,8 @@ def test_a_hub_that_is_down_or_out_of_reach(published, worker, cache, tmp_path):
     fails(worker, r"HubError: .*(503|not reached)", name=NAME, cache=cache)
     unreachable = Worker(environment(published, tmp_path, HF_ENDPOINT="http://127.0.0.1:9"))
     try:
-        fails(unreachable, r"HubError: .*no folder here and not in this machine's cache", name=NAME, cache=cache)
+        said = r"HubError: .*no folder here and not in this machine's cache"
+        fails(unreachable, said, name=NAME, cache=cache)
     finally:
         unreachable.close()
 

@@ -9,6 +9,7 @@ from forked import Fork, alone_in
 from hub_fixtures import emptied
 from worker import NAME
 
+import knn_logits
 from knn_logits import ConfigError, KNNLogitsProcessor
 from knn_logits.hub.repositories import custom_generate, space
 
@@ -158,3 +159,19 @@ def test_a_dry_run_writes_what_would_be_sent(run, indexed, tmp_path):
     assert done.code == 0, done.err
     assert f"3 files would be sent to https://huggingface.co/{WRITES}" in done.out
     assert (tmp_path / "model" / "custom_generate" / "generate.py").is_file()
+
+
+def test_the_recipe_takes_the_settings_of_a_processor(model, tokenizer, store):
+    code = custom_generate("org/name", "org/data").files["custom_generate/generate.py"].decode()
+    names = {}
+    exec(code, names)
+    inputs = tokenizer("When error code E42", return_tensors="pt")
+    writing = {**inputs, "max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    given = {"k": 64, "suffix_weight": 1e4}
+    found = names["generate"](
+        model, datastore=str(store.folder), knn_temperature=100.0, **given, **writing
+    )
+    for settings, same in ((given, True), ({"k": 64}, False)):
+        with knn_logits.KNNLogitsProcessor(model, store, temperature=100.0, **settings) as knn:
+            expected = knn.generate(**writing)
+        assert torch.equal(found, expected) is same

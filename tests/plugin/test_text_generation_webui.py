@@ -5,6 +5,7 @@ import gc
 import html
 import json
 import re
+import shutil
 import weakref
 
 import pytest
@@ -26,7 +27,7 @@ def test_an_answer_is_the_librarys(extension, host, loaded, tokenizer, store, th
     assert answer(extension, host) == (alone, 0)
 
 
-def test_settings_hold_from_the_next_answer_on(extension, host, loaded, tokenizer, store):
+def test_settings_hold_from_the_next_answer_on(extension, host, loaded, tokenizer, store, tmp_path):
     extension.params["datastore"] = str(store.folder)
     answer(extension, host)
     extension.params.update(lmbda="0.9", k="3", temperature="0.5", retomaton="off")
@@ -34,6 +35,14 @@ def test_settings_hold_from_the_next_answer_on(extension, host, loaded, tokenize
     assert answer(extension, host)[0] == wanted
     status = extension._memory.status(loaded, tokenizer)
     assert "λ 0.9, k 3, τ 0.5, RetoMaton off" in status
+    settings = store.manifest.settings.model_copy(update={"suffix_weight": 4.0})
+    weighed = store.manifest.model_copy(update={"settings": settings})
+    folder = shutil.copytree(store.folder, tmp_path / "weighed")
+    weighed.write(folder)
+    extension.params.update(datastore=str(folder), k="")
+    answer(extension, host)
+    status = extension._memory.status(loaded, tokenizer)
+    assert "τ 0.5, suffix weight 4, RetoMaton off" in status
 
 
 @pytest.mark.parametrize(

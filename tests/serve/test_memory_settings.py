@@ -30,6 +30,9 @@ def test_settings_of_a_request_are_the_librarys(client, by_library):
     assert ask(client, {"lmbda": 0.2}).text == by_library(lmbda=0.2)[0]
     assert ask(client, {"exclude": ["1"]}).text == by_library(exclude=["1"])[0]
     assert ask(client, {"lmbda": 0.0}).text == by_library(lmbda=0.0)[0]
+    weighed = {"suffix_weight": 1e4, "temperature": 100.0}
+    assert ask(client, weighed).text == by_library(**weighed)[0]
+    assert ask(client, weighed).text != ask(client, {"temperature": 100.0}).text
 
 
 def test_a_request_changes_nothing_for_the_next_one(client, by_library):
@@ -79,6 +82,7 @@ def test_the_sources_are_the_traces(client, model, tokenizer, store):
         ({"lmbda": 1.5}, "knn.lmbda"),
         ({"k": 0}, "knn.k"),
         ({"temperature": 0}, "knn.temperature"),
+        ({"suffix_weight": 0}, "knn.suffix_weight"),
         ({"lambda": 0.5}, "knn.lambda"),
         ("yes", "knn"),
     ],

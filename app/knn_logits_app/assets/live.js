@@ -1,5 +1,5 @@
 // Computes the vote and the mixture under other settings, as knn_logits/distribution.py does:
-//   w_i = softmax of -d_i / temperature,  p_kNN(y) = sum of w_i with value y,
+//   w_i = softmax of -d_i / temperature + bonus_i,  p_kNN(y) = sum of w_i with value y,
 //   p(y) = lmbda p_kNN(y) + (1 - lmbda) p_LM(y).
 
 // A token counts as forbidden when its log-probability is lower than this, since exp of it is 0 in
@@ -18,6 +18,8 @@ const unpackLive = (packed) => {
   const values = numbers(Uint16Array, packed.values);
   const documents = numbers(Uint16Array, packed.documents);
   const logs = numbers(Float32Array, packed.log_p_lm);
+  const shared = packed.shared ? numbers(Uint8Array, packed.shared) : null;
+  const bonus = packed.bonus ? numbers(Float32Array, packed.bonus) : null;
   let start = 0;
   let log = 0;
   const steps = packed.counts.map((length, place) => {
@@ -29,6 +31,8 @@ const unpackLive = (packed) => {
       distances: distances.subarray(start, start + length),
       values: values.subarray(start, start + length),
       documents: documents.subarray(start, start + length),
+      shared: shared?.subarray(start, start + length),
+      bonus: bonus?.subarray(start, start + length),
       log_p_lm,
     };
     start += length;
@@ -44,10 +48,18 @@ const votesOf = (live, step, { k, temperature }) => {
   const used = k >= live.k ? step.values.length : Math.min(k, step.values.length);
   const sign = live.metric === "l2" ? -1 : 1;
   const weights = new Float64Array(used);
+  // The tokens before a neighbor that are also before the query count, as `settings.py` says.
+  const byShared = (live.by_shared ?? 0) * (live.keeps_worth ? live.temperature / temperature : 1);
+  let most = -Infinity;
+  for (let one = 0; one < used; one += 1) {
+    weights[one] = step.log_p_lm.get(step.values[one]) < FORBIDDEN ? -Infinity
+      : (sign * (step.distances[one] - step.distances[0])) / temperature
+        + byShared * (step.shared?.[one] ?? 0) + (step.bonus?.[one] ?? 0);
+    most = Math.max(most, weights[one]);
+  }
   let total = 0;
   for (let one = 0; one < used; one += 1) {
-    if (step.log_p_lm.get(step.values[one]) < FORBIDDEN) continue;
-    weights[one] = Math.exp((sign * (step.distances[one] - step.distances[0])) / temperature);
+    weights[one] = most > -Infinity ? Math.exp(weights[one] - most) : 0;
     total += weights[one];
   }
   const byToken = new Map();
