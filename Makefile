@@ -32,7 +32,7 @@ QUICK := building/test_given_documents.py capture/test_location.py convert/test_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check test soak wheel bench lint quick format docs demo app space clean
+.PHONY: help setup check test tests soak wheel bench lint style types quick format docs demo app space clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,7 +45,11 @@ setup: $(VENV)/.package ## Make the virtual environment with pinned packages and
 check: ## Before a commit: lint, and the quick tests beside it; under a minute
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint quick
 
-test: lint ## Set up, lint, check types and import layers, run the tests
+# Types take a core for half a minute, which the tests need not wait for.
+test: style ## Set up, lint, check types and import layers, run the tests
+	@$(MAKE) --no-print-directory --jobs 2 types tests
+
+tests: setup
 	$(PYTEST) --durations=20 $(PYTEST_ARGS)
 
 soak: setup ## Run the long tests of faults, attacks and threads, which `make test` runs a part of
@@ -60,11 +64,15 @@ bench: setup ## All ratios that matter in a few minutes: one table, and JSON in 
 quick: setup
 	$(BIN)/python -m pytest -q $(addprefix tests/,$(QUICK)) $(PYTEST_ARGS)
 
-lint: setup ## Check style, format, types and import layers
+lint: style types ## Check style, format, types and import layers
+
+style: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+types: setup
+	$(BIN)/mypy
 
 format: setup ## Format the code and apply safe fixes
 	$(BIN)/ruff format .

@@ -81,6 +81,7 @@ class Jobs:
         self._first = documents - documents // 3
         self._shard_bytes = shard_bytes
         self._index = IndexConfig(index)
+        self._of_first = None
 
     def build(self, folder, last=None, step=1):
         return build_datastore(
@@ -154,9 +155,20 @@ class Jobs:
             build_suffixes(folder)
             remove_documents(folder, ["0-0", "0-3"])
         elif kind != "build":
-            self.build(folder, self._first)
+            self._copy_of_first(folder)
         if kind == "add":
             build_suffixes(folder)
+
+    def _copy_of_first(self, folder):
+        """What most jobs begin with, which is built once."""
+        if self._of_first is None:
+            self.build(folder, self._first)
+            paths = [path for path in folder.iterdir() if path.name != layout.LOCK]
+            self._of_first = {path.name: path.read_bytes() for path in paths}
+            return
+        folder.mkdir()
+        for name, content in self._of_first.items():
+            (folder / name).write_bytes(content)
 
     def place(self, kind, folder):
         """Where the datastore is of which a job is given the folder."""

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attacks_inside
+import kills
 import pytest
 
 HERE = Path(__file__).parent
@@ -17,7 +19,7 @@ pytestmark = [
 
 
 # The short runs meet each job, each attack and each command once.
-SHORT = ("kills=11", "hostile=28", "extremes=11")
+SHORT = ("kills=11", "hostile=19", "extremes=11")
 LONG = [("kills", 100), ("damage", 2000), ("hostile", 560), ("extremes", 330), ("sync_rounds", 50)]
 
 
@@ -35,6 +37,8 @@ def ended_well(script, *arguments):
 def test_nothing_goes_wrong_in_the_short_runs():
     printed = ended_well("together", *SHORT)
     assert printed.count("failures: 0") == len(SHORT)
+    assert all(f"'jobs: {kind}'" in printed for kind in kills.KINDS)
+    assert all(f"'{attack.__name__}: " in printed for attack in attacks_inside.ALL)
 
 
 @pytest.mark.soak
