@@ -8,7 +8,7 @@ from forked import Fork
 
 
 def test_many_threads_may_start_at_once():
-    threads = 24
+    threads = 6
 
     def convert(together):
         together.wait()
@@ -21,7 +21,7 @@ def test_many_threads_may_start_at_once():
 
     def parent():
         # A large pool takes long to make, so that the threads meet; tests are kept on one thread.
-        torch._C.set_num_threads(64)
+        torch._C.set_num_threads(24)
         torch.ones(100_000).add(1)
         for _ in range(3):
             with Fork(work) as child:

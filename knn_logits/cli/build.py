@@ -279,7 +279,7 @@ def _print_dry_run(estimate: Estimate, loading: float, told: Told, *, json: bool
                 "tokens": estimate.tokens,
                 "entries": estimate.entries,
                 "bytes": estimate.bytes,
-                "seconds": round(seconds, 1),
+                "seconds": round(seconds, 3),
                 "memory": first.memory if first else None,
                 "building_memory": first.building_memory if first else None,
                 "milliseconds": first.milliseconds if first else None,
