@@ -359,8 +359,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         if not isinstance(sequences, Tensor) or sequences.dim() != 2:
             raise TraceError("this is not an output of generate(): give trace() such an output")
         if pad_token_id is None:
-            config = self._model_config
-            pad_token_id = getattr(config, "pad_token_id", None)
+            pad_token_id = getattr(self._model_config, "pad_token_id", None)
             if pad_token_id is None and self._ends:
                 pad_token_id = self._ends[0]
         with self._lock:
@@ -384,6 +383,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                     near_within=self.memory.near_within,
                     familiarity=partial(self._familiarity, recording),
                     rows=rows,
+                    stores=self.memory.stores,
                 )
                 return trace if self.memory.gate is None else with_trust(trace)
         raise TraceError(

@@ -265,6 +265,9 @@ def summary(answer: Answer) -> str:
         line += f" {'; '.join(said)}."
     if sequence.near is False:
         line += " The memory holds nothing like the text that was given."
+    if sequence.unknown:
+        names = " and ".join(f"“{name}”" for name in sequence.unknown)
+        line += f" {names} {'stands' if len(sequence.unknown) == 1 else 'stand'} in no document."
     return line
 
 

@@ -130,6 +130,7 @@ def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str
         "prompt": sequence.prompt,
         "familiarity": asdict(known) if known else None,
         "near": sequence.near,
+        "unknown": list(sequence.unknown),
         "tokens": tokens,
         "documents": [[one.store, one.document, one.title, one.uri] for one in table.rows],
     }

@@ -266,6 +266,7 @@ def generate(
             if knn.gate is not None:
                 content["gate"] = gate_name(knn.gate)
             content["near"] = trace[0].near
+            content["unknown"] = list(trace[0].unknown)
             content["tokens"] = [token_dict(token) for token in trace[0].tokens]
             print_json(content)
             return

@@ -1,20 +1,25 @@
-"""Tells whether a passage names what a prompt names.
+"""Tells whether a passage names what a prompt names, and which names no passage has.
 
 A question may ask in other words for what the documents say. The states within such a prompt find
 few hits then, although the answer comes from the right passage. Two witnesses tell that from a
 passage that has nothing to do with the prompt: the answer's first word is near, and the passage
 has a word of the prompt that few passages have, such as a name or a number (LOG.md).
+
+The reverse can be said for certain. A question about K-4224 finds a passage about another part,
+and the answer may read well. That "K-4224" stands in no document is then the better news.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from knn_logits.arrays import Array
 from knn_logits.datastore.store import Datastore
 from knn_logits.text.pieces import decoded
 from knn_logits.text.tokens import special_ids
@@ -25,6 +30,12 @@ _WORD = re.compile(r"\w(?:[\w'’./:-]*\w)?")
 _AROUND = 64
 # A word is common if more than this share of a sample of passages has it.
 _COMMON, _SAMPLE = 0.02, 512
+
+# A longer prompt is a text, of which nobody expects that a corpus has each name.
+_LONGEST_QUESTION = 40
+# A search for a word reads all tokens, in a millisecond a million.
+_MOST_TOKENS = 50_000_000
+_ENDS_SENTENCE = re.compile(r"(?:^|[.!?:\n])[^\w.!?:\n]*$")
 
 _common_words: WeakKeyDictionary[Datastore, frozenset[str]] = WeakKeyDictionary()
 
@@ -59,6 +70,65 @@ def common_words(tokenizer: Any, store: Datastore) -> frozenset[str]:
         least = _COMMON * len(first)
         _common_words[store] = frozenset(word for word, n in counts.items() if n > max(least, 1))
     return _common_words[store]
+
+
+def unknown_names(tokenizer: Any, prompt: str, stores: Iterable[Datastore]) -> tuple[str, ...]:
+    """Returns the names in a prompt that stand nowhere in some datastores, in their order.
+
+    A word counts as a name if it has a digit, or a capital that does not begin a sentence. Capitals
+    and small letters do not matter for the search. What a longer word contains was found, so that
+    too little is said rather than too much. Nothing is said about a prompt of more than 40 words,
+    or about a datastore of more than 50 million tokens.
+
+    Args:
+        tokenizer: The datastores' tokenizer.
+        prompt: The text that was given.
+        stores: The datastores.
+    """
+    stores = list(stores)
+    names = _names(prompt)
+    if any(len(store.tokens) > _MOST_TOKENS for store in stores):
+        return ()
+    return tuple(
+        name for name in names if not any(_stands_in(tokenizer, name, store) for store in stores)
+    )
+
+
+def _names(prompt: str) -> list[str]:
+    words = list(_WORD.finditer(prompt))
+    if len(words) > _LONGEST_QUESTION:
+        return []
+    names = []
+    for found in words:
+        name = re.split("['’]", found[0])[0]
+        capital = name[:1].isupper() and not prompt.isupper()
+        begins = _ENDS_SENTENCE.search(prompt[: found.start()]) is not None
+        if len(name) > 1 and (any(map(str.isdigit, name)) or (capital and not begins)):
+            names.append(name)
+    return list(dict.fromkeys(names))
+
+
+def _stands_in(tokenizer: Any, name: str, store: Datastore) -> bool:
+    ways = {way + case for case in _cases(name) for way in ("", " ")}
+    encoded = tokenizer(sorted(ways), add_special_tokens=False)["input_ids"]
+    tokens = np.asarray(store.tokens)
+    if any(_occurs(ids, tokens) for ids in {tuple(one) for one in encoded}):
+        return True
+    return bool(store.documents.search(name))
+
+
+def _cases(name: str) -> set[str]:
+    return {name, name.lower(), name.upper(), name.capitalize()}
+
+
+def _occurs(ids: tuple[int, ...], tokens: Array) -> bool:
+    """Whether some tokens follow one another somewhere."""
+    if not ids:
+        return True
+    places = np.flatnonzero(tokens[: max(0, len(tokens) - len(ids) + 1)] == ids[0])
+    for offset, one in enumerate(ids[1:], 1):
+        places = places[tokens[places + offset] == one]
+    return bool(len(places))
 
 
 def _words(text: str) -> set[str]:

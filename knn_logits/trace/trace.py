@@ -252,11 +252,13 @@ class SequenceTrace:
         tokens: The traced tokens after the prompt.
         familiarity: How well the memory knows the prompt. None if the datastore does not know what
             text like its own finds in it.
+        unknown: Names in the prompt that stand nowhere in the datastores (`trace.naming`).
     """
 
     prompt: str
     tokens: list[TokenTrace]
     familiarity: Familiarity | None = None
+    unknown: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -321,6 +323,7 @@ class Trace:
                     "prompt": one.prompt,
                     "text": one.text,
                     "familiarity": asdict(one.familiarity) if one.familiarity else None,
+                    "unknown": list(one.unknown),
                     "tokens": [token_dict(token) for token in one.tokens],
                 }
                 for one in self.sequences
@@ -378,7 +381,9 @@ def _sequence(content: dict[str, Any]) -> SequenceTrace:
         parts = {"neighbors": neighbors, "documents": documents, "candidates": candidates}
         tokens.append(TokenTrace(**{**token, **rivals, **parts}))
     known = content.get("familiarity")
-    return SequenceTrace(content["prompt"], tokens, Familiarity(**known) if known else None)
+    unknown = tuple(content.get("unknown", ()))
+    familiarity = Familiarity(**known) if known else None
+    return SequenceTrace(content["prompt"], tokens, familiarity, unknown)
 
 
 def _rival(content: dict[str, Any] | None) -> Rival | None:

@@ -308,7 +308,16 @@ def test_nothing_near_is_said(drawing):
     far = replace(one.trace[0], familiarity=Familiarity(0, 9, 0.6))
     page = drawing(views.frame({"knn": replace(one, trace=Trace([far]))}, {}))
     assert "Nothing near." in shown(page, ".kl-far")
-    assert drawing(views.frame({"knn": one}, {})).locator(".kl-far").count() == 0
+    assert drawing(views.frame({"knn": one}, {})).locator(".kl-far, .kl-unknown").count() == 0
+
+
+def test_names_that_stand_nowhere_are_said(drawing):
+    from dataclasses import replace
+
+    one = answer(token(" cover"))
+    asked = replace(one.trace[0], unknown=("E<b>1", "Paris"))
+    page = drawing(views.frame({"knn": replace(one, trace=Trace([asked]))}, {}))
+    assert "“E<b>1” and “Paris” stand in no document" in shown(page, ".kl-unknown")
 
 
 def test_the_whole_trace_is_made_of_the_packed_one(drawing, tmp_path):

@@ -179,7 +179,10 @@ def test_a_text_is_explained(open_page):
     one.fresh("#explained", ".kl-foot span")
     words = one.page.locator("#explained .kl-w[role=button]")
     assert words.count() > 30
-    one.page.locator("#explained .kl-w", has_text="straighten").click()
+    word = one.page.locator("#explained .kl-w", has_text="straighten")
+    # The most surprising word is open from the beginning, and a click would close it.
+    if word.get_attribute("aria-expanded") == "false":
+        word.click()
     assert "Error E941" in one.page.locator("#explained .kl-panel:visible").inner_text()
     assert one.problems == []
 

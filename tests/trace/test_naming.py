@@ -5,7 +5,7 @@ import pytest
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits.trace.naming import common_words, names_alike
+from knn_logits.trace.naming import common_words, names_alike, unknown_names
 
 # Each text in four documents, which all have some words, and each has a name of its own.
 MANY = [
@@ -52,3 +52,44 @@ def test_what_few_passages_have_is_a_name(tokenizer, many):
 )
 def test_a_passage_is_asked_for_the_prompts_rare_words(tokenizer, many, prompt, document, alike):
     assert names_alike(tokenizer, prompt, many, entry_of(many, document)) is alike
+
+
+@pytest.mark.parametrize(
+    ("prompt", "unknown"),
+    [
+        ("Who makes K-05?", ()),
+        ("who makes k-05?", ()),
+        ("Who makes K-99X?", ("K-99X",)),
+        ("Is K-99X's maker that of K-98X, or of K-99X?", ("K-99X", "K-98X")),
+        ("Did Zanzibar write a report?", ()),  # a title
+        ("Did Quxley write it? Nobody knows.", ("Quxley",)),
+        ("did quxley write it?", ()),
+        ("DID QUXLEY WRITE IT?", ()),
+        ("", ()),
+        ("Quxley " + "is far " * 30, ()),
+    ],
+)
+def test_names_that_stand_nowhere_are_found(tokenizer, many, prompt, unknown):
+    assert unknown_names(tokenizer, prompt, [many]) == unknown
+
+
+def test_one_of_several_datastores_is_enough(model, tokenizer, many, tmp_path):
+    other = knn_logits.build_datastore(
+        model, tokenizer, ["The firm of Quxley makes K-99X."], tmp_path / "s", index="exact"
+    )
+    prompt = "Does Quxley make K-99X or K-05?"
+    assert unknown_names(tokenizer, prompt, [other]) == ("K-05",)
+    assert unknown_names(tokenizer, prompt, [many, other]) == ()
+
+
+def test_a_trace_keeps_the_unknown_names_and_says_them(model, tokenizer, many, tmp_path, capsys):
+    inputs = tokenizer("Who makes K-99X?", return_tensors="pt")
+    with knn_logits.KNNLogitsProcessor(model, many) as knn:
+        output = knn.generate(**inputs, max_new_tokens=2)
+        trace = knn.trace(output, tokenizer)
+    assert trace[0].unknown == ("K-99X",)
+    trace.save(tmp_path / "t.json")
+    assert knn_logits.Trace.load(tmp_path / "t.json")[0].unknown == ("K-99X",)
+    trace.show()
+    assert "“K-99X” stands in no document" in capsys.readouterr().out
+    assert "“K-99X” stands in no document" in trace._repr_html_()

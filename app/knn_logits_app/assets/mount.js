@@ -118,6 +118,14 @@ const mount = (element, props, trigger, watch) => {
       chips.length ? h("p", {}, "You can ask it: ", chips) : null);
   };
 
+  // Says which names of the prompt no document has.
+  const unknownNames = () => {
+    const names = (view.known.side.trace?.unknown ?? []).map((one) => `“${one}”`);
+    if (!names.length) return null;
+    return h("div", { class: "kl-unknown", role: "status" },
+      h("p", {}, h("b", {}, names.join(" and ")), ` ${names.length > 1 ? "stand" : "stands"} in no document, so the answer may be about something else.`));
+  };
+
   // Redraws everything that depends on the settings, which is all but the text.
   const repaint = () => {
     const { known, same } = view;
@@ -269,7 +277,7 @@ const mount = (element, props, trigger, watch) => {
     else
       out.replaceChildren(
         h("p", { class: "kl-headline", role: "status" }, traced ? headline(data, view.known, view.same) : null),
-        h("div", { class: "kl-notes" }, traced ? notice() : null), grid, ...[nothingNear()].filter(Boolean), legend(data.kind),
+        h("div", { class: "kl-notes" }, traced ? notice() : null), grid, ...[nothingNear(), unknownNames()].filter(Boolean), legend(data.kind),
         h("div", { class: "kl-panels", id: panel }), ...[trigger && earlierOf(view, draw)].filter(Boolean));
     draw_panel();
     if (view.opened !== null) elementOf(view.opened)?.setAttribute("aria-expanded", "true");

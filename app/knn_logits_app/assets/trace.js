@@ -63,6 +63,7 @@ const wholeTrace = (packed) => {
       prompt: packed.prompt,
       text: packed.tokens.map((one) => one.token).join(""),
       familiarity: packed.familiarity,
+      unknown: packed.unknown,
       tokens,
     }],
   };
