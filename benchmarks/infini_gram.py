@@ -115,7 +115,8 @@ def measure(model, tokenizer, folder, documents, args):
         seconds = time.perf_counter() - started
         common = {"window": window, "check": False, "allow_overlap": True}
         tuned = knn_logits.tune(model, tokenizer, store, documents, **common)
-        chosen = {"k": tuned.k, "temperature": tuned.temperature, "lmbda": tuned.lmbda}
+        names = ("k", "temperature", "lmbda", "suffix_weight")
+        chosen = {name: getattr(tuned, name) for name in names}
         found = knn_logits.fit_infini_gram(
             model, tokenizer, store, documents, write=True, force=True, **chosen, **common
         )
