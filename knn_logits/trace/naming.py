@@ -32,7 +32,13 @@ _AROUND = 64
 _COMMON, _SAMPLE = 0.02, 512
 
 # A longer prompt is a text, of which nobody expects that a corpus has each name.
-_LONGEST_QUESTION = 40
+_LONGEST_QUESTION, _LONGEST_NAME = 40, 64
+# What may stand before a word.
+_BEFORE = (" ", "(", "\n")
+_JOINED = (
+    *('"{}', "'{}", "({}", "/{}", "-{}", ".{}", '"{}"', '"{}".', "'{}'", "({})", "({}).", "/{}/"),
+    *(" {}’s", " {}'s", " {}.", " {},", " {};", " {}:", " {}?", " {}!", " {}/", " {}-", " {}\n"),
+)
 # A search for a word reads all tokens, in a millisecond a million.
 _MOST_TOKENS = 50_000_000
 _ENDS_SENTENCE = re.compile(r"(?:^|[.!?:\n])[^\w.!?:\n]*$")
@@ -78,7 +84,8 @@ def unknown_names(tokenizer: Any, prompt: str, stores: Iterable[Datastore]) -> t
     A word counts as a name if it has a digit, or a capital that does not begin a sentence. Capitals
     and small letters do not matter for the search. What a longer word contains was found, so that
     too little is said rather than too much. Nothing is said about a prompt of more than 40 words,
-    or about a datastore of more than 50 million tokens.
+    about a name of more than 64 characters, or about a datastore that has no text or more than 50
+    million tokens.
 
     Args:
         tokenizer: The datastores' tokenizer.
@@ -87,7 +94,8 @@ def unknown_names(tokenizer: Any, prompt: str, stores: Iterable[Datastore]) -> t
     """
     stores = list(stores)
     names = _names(prompt)
-    if any(len(store.tokens) > _MOST_TOKENS for store in stores):
+    # A learned memory has no text to look at.
+    if any(one.manifest.learned or len(one.tokens) > _MOST_TOKENS for one in stores):
         return ()
     return tuple(
         name for name in names if not any(_stands_in(tokenizer, name, store) for store in stores)
@@ -103,16 +111,28 @@ def _names(prompt: str) -> list[str]:
         name = re.split("['’]", found[0])[0]
         capital = name[:1].isupper() and not prompt.isupper()
         begins = _ENDS_SENTENCE.search(prompt[: found.start()]) is not None
-        if len(name) > 1 and (any(map(str.isdigit, name)) or (capital and not begins)):
+        if 1 < len(name) <= _LONGEST_NAME and (
+            any(map(str.isdigit, name)) or (capital and not begins)
+        ):
             names.append(name)
     return list(dict.fromkeys(names))
 
 
 def _stands_in(tokenizer: Any, name: str, store: Datastore) -> bool:
-    ways = {way + case for case in _cases(name) for way in ("", " ")}
-    encoded = tokenizer(sorted(ways), add_special_tokens=False)["input_ids"]
+    ways = [before + case for case in _cases(name) for before in ("", *_BEFORE)]
+    encoded = tokenizer([*_BEFORE, *ways], add_special_tokens=False)["input_ids"]
+    before, found = encoded[: len(_BEFORE)], {tuple(one) for one in encoded[len(_BEFORE) :]}
+    # A tokenizer may have another first token for a word that no space precedes.
+    found |= {
+        ids[len(one) :] for ids in found for one in before if one and ids[: len(one)] == tuple(one)
+    }
+    # A tokenizer that joins words and signs may have joined them in the corpus as well.
+    joined = [one.format(name) for one in _JOINED]
+    for ids in tokenizer(joined, add_special_tokens=False)["input_ids"]:
+        if not any(_occurs(one, np.array(ids)) for one in found):
+            return True
     tokens = np.asarray(store.tokens)
-    if any(_occurs(ids, tokens) for ids in {tuple(one) for one in encoded}):
+    if any(_occurs(ids, tokens) for ids in found):
         return True
     return bool(store.documents.search(name))
 

@@ -1,8 +1,12 @@
 """A passage may name what a prompt names, however differently the prompt is worded."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from conftest import TEXTS
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 import knn_logits
 from knn_logits.trace.naming import common_words, names_alike, unknown_names
@@ -66,7 +70,8 @@ def test_a_passage_is_asked_for_the_prompts_rare_words(tokenizer, many, prompt, 
         ("did quxley write it?", ()),
         ("DID QUXLEY WRITE IT?", ()),
         ("", ()),
-        ("Quxley " + "is far " * 30, ()),
+        ("is Quxley " + "far " * 40, ()),
+        ("is X" + "9" * 64, ()),
     ],
 )
 def test_names_that_stand_nowhere_are_found(tokenizer, many, prompt, unknown):
@@ -80,6 +85,27 @@ def test_one_of_several_datastores_is_enough(model, tokenizer, many, tmp_path):
     prompt = "Does Quxley make K-99X or K-05?"
     assert unknown_names(tokenizer, prompt, [other]) == ("K-05",)
     assert unknown_names(tokenizer, prompt, [many, other]) == ()
+
+
+def test_nothing_is_said_where_words_and_signs_are_one_token():
+    texts = ['Is "Zorbax" that? It is "Zorbax".'] * 20
+    joining = Tokenizer(models.BPE())
+    joining.pre_tokenizer = pre_tokenizers.Metaspace()
+    joining.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=200, show_progress=False))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=joining)
+    assert tokenizer.tokenize(' "Zorbax".') == ['▁"Zorbax".']
+    store = SimpleNamespace(
+        manifest=SimpleNamespace(learned=None),
+        tokens=np.array(tokenizer(" ".join(texts))["input_ids"]),
+        documents=SimpleNamespace(search=lambda name: []),
+    )
+    assert unknown_names(tokenizer, "is Zorbax it, or Zar?", [store]) == ("Zar",)
+
+
+def test_a_memory_without_text_says_nothing_of_names(tokenizer, many):
+    learned = SimpleNamespace(manifest=SimpleNamespace(learned=object()), tokens=[])
+    assert unknown_names(tokenizer, "Who makes K-99X?", [learned]) == ()
+    assert unknown_names(tokenizer, "Who makes K-99X?", [many, learned]) == ()
 
 
 def test_a_trace_keeps_the_unknown_names_and_says_them(model, tokenizer, many, tmp_path, capsys):
