@@ -30,6 +30,7 @@ from grammar import Expander
 from rich.console import Console
 
 from knn_logits import Datastore, Gate, KNNLogitsProcessor, load_gate
+from knn_logits.trace.naming import unknown_names
 
 SEEDS = {"tuning": 20, "final": 21}
 # Batches of 75 whose sources are counted.
@@ -275,7 +276,12 @@ def main() -> None:
             )
             total = Counter(one["why"] for one in rows)
             shares = {why: round(left[why] / n, 4) for why, n in total.items()}
-            told = {"told apart": round(left.total() / len(rows), 4), "by": shares}
+            told: dict[str, Any] = {"told apart": round(left.total() / len(rows), 4), "by": shares}
+            named = [
+                is_silent(a) or bool(unknown_names(tokenizer, prompt, [store]))
+                for prompt, (a, _) in zip(prompts, answers, strict=True)
+            ]
+            told["or named as unknown"] = round(sum(named) / len(rows), 4)
             results.append({"corpus": kind, "sort": sort, "questions": len(rows), **told})
             print(json.dumps(results[-1]), flush=True)
             wrong = [(r, a) for r, a in zip(rows, answers, strict=True) if not is_silent(a[0])]

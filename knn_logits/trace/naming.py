@@ -33,6 +33,8 @@ _COMMON, _SAMPLE = 0.02, 512
 
 # A longer prompt is a text, of which nobody expects that a corpus has each name.
 _LONGEST_QUESTION, _LONGEST_NAME = 40, 64
+# Where a code has its hyphen, if it has one: K-4224.
+_CODE = re.compile(r"(?<=[^\W\d_])[ -]?(?=\d)")
 # What may stand before a word.
 _BEFORE = (" ", "(", "\n")
 _JOINED = (
@@ -82,10 +84,10 @@ def unknown_names(tokenizer: Any, prompt: str, stores: Iterable[Datastore]) -> t
     """Returns the names in a prompt that stand nowhere in some datastores, in their order.
 
     A word counts as a name if it has a digit, or a capital that does not begin a sentence. Capitals
-    and small letters do not matter for the search. What a longer word contains was found, so that
-    too little is said rather than too much. Nothing is said about a prompt of more than 40 words,
-    about a name of more than 64 characters, or about a datastore that has no text or more than 50
-    million tokens.
+    and hyphens of codes do not matter for the search. What a longer word contains was found, so
+    that too little is said rather than too much. Nothing is said about a prompt of more than 40
+    words, about a name of more than 64 characters, or about a datastore that has no text or more
+    than 50 million tokens.
 
     Args:
         tokenizer: The datastores' tokenizer.
@@ -119,7 +121,7 @@ def _names(prompt: str) -> list[str]:
 
 
 def _stands_in(tokenizer: Any, name: str, store: Datastore) -> bool:
-    ways = [before + case for case in _cases(name) for before in ("", *_BEFORE)]
+    ways = [before + one for one in _spellings(name) for before in ("", *_BEFORE)]
     encoded = tokenizer([*_BEFORE, *ways], add_special_tokens=False)["input_ids"]
     before, found = encoded[: len(_BEFORE)], {tuple(one) for one in encoded[len(_BEFORE) :]}
     # A tokenizer may have another first token for a word that no space precedes.
@@ -137,8 +139,10 @@ def _stands_in(tokenizer: Any, name: str, store: Datastore) -> bool:
     return bool(store.documents.search(name))
 
 
-def _cases(name: str) -> set[str]:
-    return {name, name.lower(), name.upper(), name.capitalize()}
+def _spellings(name: str) -> set[str]:
+    """How documents may write a name: in capitals, and a code with a hyphen or space or without."""
+    codes = {_CODE.sub(between, name) for between in ("", "-", " ")} | {name}
+    return {way for one in codes for way in (one, one.lower(), one.upper(), one.capitalize())}
 
 
 def _occurs(ids: tuple[int, ...], tokens: Array) -> bool:

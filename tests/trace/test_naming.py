@@ -63,6 +63,8 @@ def test_a_passage_is_asked_for_the_prompts_rare_words(tokenizer, many, prompt, 
     [
         ("Who makes K-05?", ()),
         ("who makes k-05?", ()),
+        ("who makes k05?", ()),
+        ("who makes k06x?", ("k06x",)),
         ("Who makes K-99X?", ("K-99X",)),
         ("Is K-99X's maker that of K-98X, or of K-99X?", ("K-99X", "K-98X")),
         ("Did Zanzibar write a report?", ()),  # a title
