@@ -37,6 +37,7 @@ _LONGEST_QUESTION, _LONGEST_NAME = 40, 64
 _CODE = re.compile(r"(?<=[^\W\d_])[ -]?(?=\d)")
 # What may stand before a word.
 _BEFORE = (" ", "(", "\n")
+# How signs may surround it in a text.
 _JOINED = (
     *('"{}', "'{}", "({}", "/{}", "-{}", ".{}", '"{}"', '"{}".', "'{}'", "({})", "({}).", "/{}/"),
     *(" {}’s", " {}'s", " {}.", " {},", " {};", " {}:", " {}?", " {}!", " {}/", " {}-", " {}\n"),
