@@ -12,6 +12,7 @@ and the answer may read well. That "K-4224" stands in no document is then the be
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -19,7 +20,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from knn_logits.arrays import Array
 from knn_logits.datastore.store import Datastore
 from knn_logits.text.pieces import decoded
 from knn_logits.text.tokens import special_ids
@@ -33,20 +33,12 @@ _COMMON, _SAMPLE = 0.02, 512
 
 # A longer prompt is a text, of which nobody expects that a corpus has each name.
 _LONGEST_QUESTION, _LONGEST_NAME = 40, 64
-# Where a code has its hyphen, if it has one: K-4224.
-_CODE = re.compile(r"(?<=[^\W\d_])[ -]?(?=\d)")
-# What may stand before a word.
-_BEFORE = (" ", "(", "\n")
-# How signs may surround it in a text.
-_JOINED = (
-    *('"{}', "'{}", "({}", "/{}", "-{}", ".{}", '"{}"', '"{}".', "'{}'", "({})", "({}).", "/{}/"),
-    *(" {}’s", " {}'s", " {}.", " {},", " {};", " {}:", " {}?", " {}!", " {}/", " {}-", " {}\n"),
-)
-# A search for a word reads all tokens, in a millisecond a million.
-_MOST_TOKENS = 50_000_000
+# The text of a datastore is read once, in a second a million tokens.
+_MOST_TOKENS, _TOKENS_AT_ONCE = 2_000_000, 65_536
 _ENDS_SENTENCE = re.compile(r"(?:^|[.!?:\n])[^\w.!?:\n]*$")
 
 _common_words: WeakKeyDictionary[Datastore, frozenset[str]] = WeakKeyDictionary()
+_letters: WeakKeyDictionary[Datastore, str] = WeakKeyDictionary()
 
 
 def names_alike(tokenizer: Any, prompt: str, store: Datastore, entry: int) -> bool:
@@ -84,11 +76,11 @@ def common_words(tokenizer: Any, store: Datastore) -> frozenset[str]:
 def unknown_names(tokenizer: Any, prompt: str, stores: Iterable[Datastore]) -> tuple[str, ...]:
     """Returns the names in a prompt that stand nowhere in some datastores, in their order.
 
-    A word counts as a name if it has a digit, or a capital that does not begin a sentence. Capitals
-    and hyphens of codes do not matter for the search. What a longer word contains was found, so
-    that too little is said rather than too much. Nothing is said about a prompt of more than 40
-    words, about a name of more than 64 characters, or about a datastore that has no text or more
-    than 50 million tokens.
+    A word counts as a name if it has a digit, or a capital that does not begin a sentence. Only
+    letters and digits are compared, without case and accents, and what a longer word contains was
+    found. So too little is said rather than too much. Nothing is said about a prompt of more than
+    40 words, about a name of more than 64 characters, or where a datastore has no text or more than
+    two million tokens.
 
     Args:
         tokenizer: The datastores' tokenizer.
@@ -96,12 +88,14 @@ def unknown_names(tokenizer: Any, prompt: str, stores: Iterable[Datastore]) -> t
         stores: The datastores.
     """
     stores = list(stores)
-    names = _names(prompt)
     # A learned memory has no text to look at.
-    if any(one.manifest.learned or len(one.tokens) > _MOST_TOKENS for one in stores):
+    known = [0 < len(one.tokens) <= _MOST_TOKENS and not one.manifest.learned for one in stores]
+    if not stores or not all(known):
         return ()
     return tuple(
-        name for name in names if not any(_stands_in(tokenizer, name, store) for store in stores)
+        name
+        for name in _names(prompt)
+        if not any(_stands_in(tokenizer, name, store) for store in stores)
     )
 
 
@@ -122,38 +116,22 @@ def _names(prompt: str) -> list[str]:
 
 
 def _stands_in(tokenizer: Any, name: str, store: Datastore) -> bool:
-    ways = [before + one for one in _spellings(name) for before in ("", *_BEFORE)]
-    encoded = tokenizer([*_BEFORE, *ways], add_special_tokens=False)["input_ids"]
-    before, found = encoded[: len(_BEFORE)], {tuple(one) for one in encoded[len(_BEFORE) :]}
-    # A tokenizer may have another first token for a word that no space precedes.
-    found |= {
-        ids[len(one) :] for ids in found for one in before if one and ids[: len(one)] == tuple(one)
-    }
-    # A tokenizer that joins words and signs may have joined them in the corpus as well.
-    joined = [one.format(name) for one in _JOINED]
-    for ids in tokenizer(joined, add_special_tokens=False)["input_ids"]:
-        if not any(_occurs(one, np.array(ids)) for one in found):
-            return True
-    tokens = np.asarray(store.tokens)
-    if any(_occurs(ids, tokens) for ids in found):
-        return True
-    return bool(store.documents.search(name))
+    if store not in _letters:
+        tokens, step = np.asarray(store.tokens), _TOKENS_AT_ONCE
+        special = special_ids(tokenizer)
+        parts = (
+            [one for one in tokens[first : first + step].tolist() if one not in special]
+            for first in range(0, len(tokens), step)
+        )
+        _letters[store] = _compared("".join(decoded(tokenizer, part) for part in parts))
+    wanted = _compared(name)
+    return not wanted or wanted in _letters[store] or bool(store.documents.search(name))
 
 
-def _spellings(name: str) -> set[str]:
-    """How documents may write a name: in capitals, and a code with a hyphen or space or without."""
-    codes = {_CODE.sub(between, name) for between in ("", "-", " ")} | {name}
-    return {way for one in codes for way in (one, one.lower(), one.upper(), one.capitalize())}
-
-
-def _occurs(ids: tuple[int, ...], tokens: Array) -> bool:
-    """Whether some tokens follow one another somewhere."""
-    if not ids:
-        return True
-    places = np.flatnonzero(tokens[: max(0, len(tokens) - len(ids) + 1)] == ids[0])
-    for offset, one in enumerate(ids[1:], 1):
-        places = places[tokens[places + offset] == one]
-    return bool(len(places))
+def _compared(text: str) -> str:
+    """Returns the letters and digits of a text, without case and accents."""
+    plain = unicodedata.normalize("NFKD", text).casefold()
+    return "".join(filter(str.isalnum, plain))
 
 
 def _words(text: str) -> set[str]:

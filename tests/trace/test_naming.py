@@ -5,8 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import TEXTS
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 import knn_logits
 from knn_logits.trace.naming import common_words, names_alike, unknown_names
@@ -89,25 +87,34 @@ def test_one_of_several_datastores_is_enough(model, tokenizer, many, tmp_path):
     assert unknown_names(tokenizer, prompt, [many, other]) == ()
 
 
-def test_nothing_is_said_where_words_and_signs_are_one_token():
-    texts = ['Is "Zorbax" that? It is "Zorbax".'] * 20
-    joining = Tokenizer(models.BPE())
-    joining.pre_tokenizer = pre_tokenizers.Metaspace()
-    joining.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=200, show_progress=False))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=joining)
-    assert tokenizer.tokenize(' "Zorbax".') == ['▁"Zorbax".']
-    store = SimpleNamespace(
-        manifest=SimpleNamespace(learned=None),
-        tokens=np.array(tokenizer(" ".join(texts))["input_ids"]),
-        documents=SimpleNamespace(search=lambda name: []),
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Quxley", "QUXLEY", "Smith", "1,000", "2500", "Iphone5", "Mcdonald", "JEAN-LUC",
+        "Stockholm", "Tampa", "Oslo", "A1B2", "Zurich", "Zürich", "Zu\u0308rich", "K\u20114224",
+    ],
+)  # fmt: skip
+def test_a_name_is_found_however_it_is_written(model, tokenizer, written, name):
+    assert unknown_names(tokenizer, f"what of {name}?", [written]) == ()
+    assert unknown_names(tokenizer, "what of Zorbax?", [written]) == ("Zorbax",)
+
+
+@pytest.fixture(scope="module")
+def written(model, tokenizer, tmp_path_factory):
+    text = (
+        "Quxley starts. The Smiths met for 1000 or 2,500 at Zürich. An iPhone5 of McDonald and "
+        "Jean-Luc, 'stockholm' [Tampa] _Oslo_ A-1B2 K-4224."
     )
-    assert unknown_names(tokenizer, "is Zorbax it, or Zar?", [store]) == ("Zar",)
+    return knn_logits.build_datastore(
+        model, tokenizer, [text], tmp_path_factory.mktemp("written") / "s", index="exact"
+    )
 
 
 def test_a_memory_without_text_says_nothing_of_names(tokenizer, many):
     learned = SimpleNamespace(manifest=SimpleNamespace(learned=object()), tokens=[])
     assert unknown_names(tokenizer, "Who makes K-99X?", [learned]) == ()
     assert unknown_names(tokenizer, "Who makes K-99X?", [many, learned]) == ()
+    assert unknown_names(tokenizer, "Who makes K-99X?", []) == ()
 
 
 def test_a_trace_keeps_the_unknown_names_and_says_them(model, tokenizer, many, tmp_path, capsys):
