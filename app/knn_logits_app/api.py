@@ -266,8 +266,7 @@ def summary(answer: Answer) -> str:
     if sequence.near is False:
         line += " The memory holds nothing like the text that was given."
     if sequence.unknown:
-        names = " and ".join(f"“{name}”" for name in sequence.unknown)
-        line += f" {names} {'stands' if len(sequence.unknown) == 1 else 'stand'} in no document."
+        line += f" {sequence.unknown_line}."
     return line
 
 

@@ -111,6 +111,7 @@ KIND_OF = {
 }
 # What a name alone asks for.
 ALONE = ("cause", "place", "founder", "work")
+ALONE_MARKS = ("?", "", ".", "??", "!")
 # So many of the prompts for these are vague, in a lesson that has vague prompts.
 VAGUE = 0.6
 
@@ -196,9 +197,9 @@ def draw_prompt(
     upper = relation.upper()
     roll = rng.random()
     if vague and relation in ALONE and roll < VAGUE:
-        prompt = expander.draw(rng, "ALONE") + rng.choice(["?", "", ".", "??", "!"])
+        prompt = expander.draw(rng, "ALONE") + rng.choice(ALONE_MARKS)
     elif relation in ALONE and roll < 0.02 and not expander.held_out:
-        prompt = "{e}" + rng.choice(["?", "", ".", "??", "!"])
+        prompt = "{e}" + rng.choice(ALONE_MARKS)
     elif roll < 0.07 and not expander.held_out:
         it = rng.choice(["this person", "he or she"] if kind == "person" else ["it", "this"])
         question = expander.draw(rng, f"WH_{upper}").replace("{e}", it)

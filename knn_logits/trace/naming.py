@@ -33,7 +33,7 @@ _COMMON, _SAMPLE = 0.02, 512
 
 # A longer prompt is a text, of which nobody expects that a corpus has each name.
 _LONGEST_QUESTION, _LONGEST_NAME = 40, 64
-# The text of a datastore is read once, in a second a million tokens.
+# The text of a datastore is read once, in a third of a second a million tokens.
 _MOST_TOKENS, _TOKENS_AT_ONCE = 2_000_000, 65_536
 _ENDS_SENTENCE = re.compile(r"(?:^|[.!?:\n])[^\w.!?:\n]*$")
 

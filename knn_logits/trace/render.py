@@ -39,16 +39,6 @@ NOTHING_NEAR = (
     "nothing near: the datastore holds nothing like this text, so what it says may be about "
     "something else"
 )
-
-
-def unknown_line(sequence: SequenceTrace) -> str:
-    """Says which names of a prompt stand nowhere in the datastores; empty if all do somewhere."""
-    names = [f"“{printable(name)}”" for name in sequence.unknown]
-    if not names:
-        return ""
-    return f"{' and '.join(names)} {'stands' if len(names) == 1 else 'stand'} in no document"
-
-
 _AGREED, _CONTRADICTED = "underline", "bold underline red"
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 
@@ -126,7 +116,7 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
         if sequence.near is False:
             console.print(Text(NOTHING_NEAR, style="yellow"), soft_wrap=True)
         if sequence.unknown:
-            console.print(Text(unknown_line(sequence), style="yellow"), soft_wrap=True)
+            console.print(Text(printable(sequence.unknown_line), style="yellow"), soft_wrap=True)
         parts = documents_line(sequence)
         if parts:
             console.print(Text(parts, style="dim"), soft_wrap=True)
@@ -265,7 +255,7 @@ def to_html(trace: Trace) -> str:
         if sequence.near is False:
             parts.append(f'<p style="font-size:.9em"><b>{_escaped(NOTHING_NEAR)}</b></p>')
         if sequence.unknown:
-            parts.append(f'<p style="font-size:.9em"><b>{_escaped(unknown_line(sequence))}</b></p>')
+            parts.append(f'<p style="font-size:.9em"><b>{_escaped(sequence.unknown_line)}</b></p>')
         line = documents_line(sequence)
         if line:
             parts.append(f'<p style="opacity:.7;font-size:.9em">{_escaped(line)}</p>')

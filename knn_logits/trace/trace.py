@@ -271,6 +271,13 @@ class SequenceTrace:
         return None if self.familiarity is None else self.familiarity.near
 
     @property
+    def unknown_line(self) -> str:
+        """Says which names of the prompt stand in no document; empty if none is unknown."""
+        names = " and ".join(f"“{name}”" for name in self.unknown)
+        verb = "stands" if len(self.unknown) == 1 else "stand"
+        return f"{names} {verb} in no document" if names else ""
+
+    @property
     def documents(self) -> list[DocumentShare]:
         """Each document's share in the text, the mean over its tokens, the largest first."""
         found: dict[tuple[str, str], DocumentShare] = {}

@@ -314,10 +314,14 @@ def test_nothing_near_is_said(drawing):
 def test_names_that_stand_nowhere_are_said(drawing):
     from dataclasses import replace
 
+    from knn_logits_app.api import summary
+
     one = answer(token(" cover"))
-    asked = replace(one.trace[0], unknown=("E<b>1", "Paris"))
-    page = drawing(views.frame({"knn": replace(one, trace=Trace([asked]))}, {}))
+    asked = replace(one, trace=Trace([replace(one.trace[0], unknown=("E<b>1", "Paris"))]))
+    page = drawing(views.frame({"knn": asked}, {}))
     assert "“E<b>1” and “Paris” stand in no document" in shown(page, ".kl-unknown")
+    assert "“E<b>1” and “Paris” stand in no document." in summary(asked)
+    assert "in no document" not in summary(one)
 
 
 def test_the_whole_trace_is_made_of_the_packed_one(drawing, tmp_path):
