@@ -124,6 +124,8 @@ def search(args):
     retriever = knn_logits.Memory(model, store, threads=1, k=K, retomaton=False).retriever
     spread = torch.linspace(0, len(store) - 1, args.rounds * 8).long()
     queries = torch.from_numpy(store.keys(spread.numpy())).float()
+    # The rows of a batch continue different texts, so their neighbors lie apart.
+    queries = queries[torch.randperm(len(queries), generator=torch.manual_seed(1))]
     # A key itself would find its own text; noise takes it to where a new text's state may be.
     queries += 0.1 * queries.std() * torch.randn(queries.shape, generator=torch.manual_seed(0))
     times = {}

@@ -14,13 +14,15 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.building.timing import fastest
+from knn_logits.building.timing import usual
 from knn_logits.config import Metric
 from knn_logits.index.exact import ExactIndex
 
 # The most bytes of codes, of centroids and of keys in the small index.
 _CODES, _CENTROIDS, _KEYS = 96 << 20, 64 << 20, 32 << 20
 _TRAINED = 2048
+# Batches that are timed.
+_REPEATS = 15
 # Queries lie where keys are, so they visit lists that are longer than the average one. On hidden
 # states a visited list is so much longer (LOG.md, 2026-11-22).
 CROWDED = 1.4
@@ -58,14 +60,13 @@ def query_seconds(
         The seconds of each batch; None for a kind of index that is not measured, such as one
         with a graph.
     """
-    batches = [_vectors(count, dim, seed=1) for count in rows]
     if factory == "exact":
         held = max(1, min(entries, _KEYS // (4 * dim)))
         index = ExactIndex(torch.from_numpy(_vectors(held, dim)), metric)
         near = min(k, held)
         exact = [
-            fastest(lambda asked=asked: index.search(torch.from_numpy(asked), near))  # type: ignore[misc]
-            for asked in batches
+            usual(lambda asked: index.search(torch.from_numpy(asked), near), _batches(count, dim))
+            for count in rows
         ]
         return [seconds * entries / held for seconds in exact]
     from knn_logits.index import plain
@@ -92,10 +93,10 @@ def query_seconds(
     centroids = inverted_file(index).quantizer
     spent = []
     for count in rows:
-        asked = _vectors(count, inside, seed=1)
-        whole = fastest(lambda asked=asked: found.search(torch.from_numpy(asked), k))  # type: ignore[misc]
+        batches = _batches(count, inside)
+        whole = usual(lambda asked: found.search(torch.from_numpy(asked), k), batches)
         with openmp_threads(1):
-            coarse = fastest(lambda asked=asked: centroids.search(asked, nprobe))  # type: ignore[misc]
+            coarse = usual(lambda asked: centroids.search(asked, nprobe), batches)
         scanning = max(0.0, whole - coarse) * length / held
         spent.append(coarse * int(real.nlist) / lists + scanning)
     return spent
@@ -122,6 +123,11 @@ def _filled(factory: str, dim: int, length: int) -> Any:
         inner.invlists.add_entries(number, length, faiss.swig_ptr(ids), faiss.swig_ptr(codes))
     inner.ntotal = int(inner.nlist) * length
     return inner
+
+
+def _batches(rows: int, dim: int) -> Array:
+    """Batches of queries, so many that their median is steady."""
+    return _vectors(_REPEATS * rows, dim, seed=1).reshape(_REPEATS, rows, dim)
 
 
 def _vectors(rows: int, dim: int, seed: int = 0) -> Array:
