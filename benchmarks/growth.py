@@ -106,11 +106,16 @@ def main():
     parser.add_argument("store")
     parser.add_argument("text", help="held-out text, as for a corpus")
     parser.add_argument("--entries", type=int, nargs="+", default=[200_000, 2_000_000, 10_000_000])
-    parser.add_argument("--index", nargs="+", default=["auto"])
+    parser.add_argument("--index", nargs="+", help="kinds of index (default: auto)")
+    parser.add_argument("--budgets", type=float, nargs="+", default=[], help="in millions of bytes")
+    parser.add_argument("--targets", type=float, nargs="+", default=[], help="shares of neighbors")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, help="threads of the builds")
     parser.add_argument("--folder", help="a folder for the files, which take 1.3 kB an entry")
     args = parser.parse_args()
+    asked = [{"budget": int(1e6 * one)} for one in args.budgets]
+    asked += [{"target_recall": one} for one in args.targets]
+    asked = [{"factory": one} for one in args.index or ([] if asked else ["auto"])] + asked
     model, tokenizer = load(args.model)
     store = knn_logits.Datastore(args.store)
     queries = states_of(model, tokenizer, store, args.text)
@@ -123,9 +128,9 @@ def main():
         try:
             write_files(store, entries, work, noise)
             made = None
-            for name in args.index:
+            for one in asked:
                 started = time.perf_counter()
-                config = knn_logits.IndexConfig(name)
+                config = knn_logits.IndexConfig(**one)
                 if made is None:
                     made = knn_logits.import_datastore(
                         model, tokenizer, work, work / "store", index=config, threads=args.threads
@@ -147,6 +152,7 @@ def main():
                 size = sum(one.bytes for one in made.manifest.files if one.name.startswith("index"))
                 row = {
                     "entries": entries,
+                    "asked": one,
                     "index": kept.factory,
                     "nprobe": kept.nprobe,
                     "recall_at_64": kept.recall.value if kept.recall else 1.0,

@@ -125,9 +125,9 @@ def _filled(factory: str, dim: int, length: int) -> Any:
     return inner
 
 
-def _batches(rows: int, dim: int) -> Array:
-    """Batches of queries, so many that their median is steady."""
-    return _vectors(_REPEATS * rows, dim, seed=1).reshape(_REPEATS, rows, dim)
+def _batches(rows: int, dim: int) -> list[Array]:
+    """Batches of queries, so many that the median of their times is steady."""
+    return list(_vectors(_REPEATS * rows, dim, seed=1).reshape(_REPEATS, rows, dim))
 
 
 def _vectors(rows: int, dim: int, seed: int = 0) -> Array:

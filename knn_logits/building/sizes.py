@@ -124,8 +124,9 @@ def resident_bytes(extent: Extent, factory: str) -> int:
 def opening_bytes(extent: Extent, factory: str) -> int:
     """Memory at the moment of opening, which is the most that searching ever takes.
 
-    The arrays of an index are read first and copied into FAISS's lists after that. An exact index
-    subtracts the mean from its keys, which makes a second copy as well.
+    The file of an index is mapped while FAISS's lists are filled from it. Its pages count until
+    then, though the system may take them back. An exact index subtracts the mean from its keys,
+    which makes a second copy.
     """
     values = 4 * extent.entries
     return 2 * (resident_bytes(extent, factory) - values) + values

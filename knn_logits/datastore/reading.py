@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+import weakref
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ _HEADER = re.compile(
     r"'shape': \(((?:[0-9]{1,20}, )*(?:[0-9]{1,20},?)?)\), \}[ \n]*"
 )
 _NUMBER = re.compile("[0-9]+")
+# The number formats of .safetensors files that indexes are stored in.
+_NUMBERS = {"U8": "u1", "I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4"}
 
 
 def regular_file(path: Path) -> os.stat_result:
@@ -98,29 +101,34 @@ class OpenArrays:
         self._errors = (SafetensorError, *ordinary)
         try:
             self._file: Any = safe_open(path, framework="numpy")
+            # It stays open, so that these are the same bytes if the file is replaced.
+            self._bytes = open_file(path)
         except self._errors as error:
             raise self._damaged(error) from error
+        weakref.finalize(self, self._bytes.close)
 
     def _damaged(self, error: BaseException) -> DamagedError:
         reason = " ".join(str(error).split())
         return DamagedError(f"{self._path} cannot be read: {reason}; build it again")
 
-    def read(self, without: Sequence[str] = ()) -> dict[str, Array]:
-        """Every array by name, apart from some."""
+    def read(self) -> dict[str, Array]:
+        """Every array by name."""
         try:
-            names = [name for name in self._file.keys() if name not in without]  # noqa: SIM118
-            return {name: self._file.get_tensor(name) for name in names}
+            return {name: self._file.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
         except self._errors as error:
             raise self._damaged(error) from error
 
-    def rows(self, names: Sequence[str], size: int) -> Iterator[dict[str, Array]]:
-        """Yields arrays of equal length in blocks of so many rows, so that little is in memory."""
+    def mapped(self) -> dict[str, Array]:
+        """Every array by name, mapped read-only, so that it takes no memory of the process.
+
+        safetensors copies what it reads. An index would be in memory twice while it is opened.
+        """
         try:
-            parts = {name: self._file.get_slice(name) for name in names}
-            length = min(int(part.get_shape()[0]) for part in parts.values())
-            for first in range(0, length, size):
-                last = min(first + size, length)
-                yield {name: part[first:last] for name, part in parts.items()}
+            whole = np.asarray(np.memmap(self._bytes, np.uint8, mode="r"))
+            first = 8 + int(whole[:8].view("<u8")[0])
+            header = json.loads(whole[8:first].tobytes())
+            header.pop("__metadata__", None)
+            return {name: _view(whole[first:], **one) for name, one in header.items()}
         except self._errors as error:
             raise self._damaged(error) from error
 
@@ -128,6 +136,13 @@ class OpenArrays:
     def metadata(self) -> dict[str, str]:
         """The texts that the writer stored beside the arrays."""
         return dict(self._file.metadata() or {})
+
+
+def _view(data: Array, *, dtype: str, shape: list[int], data_offsets: list[int]) -> Array:
+    """One array of a .safetensors file, whose header describes it in these words."""
+    first, last = data_offsets
+    found: Array = data[first:last].view(_NUMBERS[dtype]).reshape(shape)
+    return found
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:

@@ -367,8 +367,8 @@ class Datastore:
             start += len(shard)
 
     def index_arrays(self) -> dict[str, Array] | None:
-        """The index's plain arrays by name; None if there is no such file."""
-        return self._index.read() if self._index is not None else None
+        """The index's plain arrays by name, mapped read-only; None if there is no such file."""
+        return self._index.mapped() if self._index is not None else None
 
     def gate_arrays(self) -> tuple[dict[str, Array], dict[str, str]] | None:
         """The arrays and the metadata of the gate; None if there is no such file."""

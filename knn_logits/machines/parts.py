@@ -37,13 +37,16 @@ def part_of_index(store: Datastore, first: int, last: int) -> dict[str, Array]:
             f"the index {store.manifest.index.factory} of {store.folder} is not stored as plain "
             "arrays, so it cannot be spread over machines: make another with `knn-logits index`"
         )
-    file = OpenArrays(store.folder / record.name)
-    arrays = file.read(without=_ROWS)
+    arrays = OpenArrays(store.folder / record.name).mapped()
     if "sizes" in arrays:
-        return arrays | cut_lists(file.rows(_ROWS, _AT_ONCE), arrays, first, last)
-    [codes] = [one["codes"] for one in file.rows(("codes",), max(1, record.bytes))]
-    width = len(codes) // max(1, len(store))
-    return arrays | {"codes": codes[first * width : last * width]}
+        return arrays | cut_lists(_blocks(arrays), arrays, first, last)
+    width = len(arrays["codes"]) // max(1, len(store))
+    return arrays | {"codes": arrays["codes"][first * width : last * width]}
+
+
+def _blocks(arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    for first in range(0, min(len(arrays[name]) for name in _ROWS), _AT_ONCE):
+        yield {name: arrays[name][first : first + _AT_ONCE] for name in _ROWS}
 
 
 def cut_lists(

@@ -1,6 +1,8 @@
 import hashlib
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits.datastore import files
-from knn_logits.datastore.reading import array_facts, map_array, read_arrays, regular_file, sha256
+from knn_logits.datastore.reading import (
+    OpenArrays,
+    array_facts,
+    map_array,
+    read_arrays,
+    regular_file,
+    sha256,
+)
 from knn_logits.errors import DamagedError
 
 
@@ -126,6 +135,65 @@ def test_damaged_named_arrays(tmp_path, content):
         read_arrays(tmp_path / "x.safetensors")
     with pytest.raises(DamagedError):
         read_arrays(tmp_path / "none.safetensors")
+
+
+def test_mapped_arrays_are_those_that_are_read(tmp_path):
+    path = tmp_path / "a.safetensors"
+    written = {
+        "codes": np.arange(7, dtype=np.uint8),
+        "sizes": np.array([], np.int64),
+        "ids": np.arange(6, dtype=np.int64).reshape(2, 3),
+        "trained": np.array(0.5, np.float32),
+        "clusters": np.arange(3, dtype=np.int32),
+        "half": np.arange(4, dtype=np.float16),
+    }
+    files.write_arrays(path, written, {"factory": "none"})
+    opened = OpenArrays(path)
+    read, mapped = opened.read(), opened.mapped()
+    assert mapped.keys() == read.keys() == written.keys()
+    for name, array in written.items():
+        assert mapped[name].dtype == read[name].dtype == array.dtype
+        np.testing.assert_array_equal(mapped[name], array)
+        np.testing.assert_array_equal(read[name], array)
+        assert not mapped[name].flags.writeable
+        assert not mapped[name].flags.owndata
+
+
+def test_mapped_arrays_are_those_of_the_file_that_was_opened(tmp_path):
+    path = tmp_path / "a.safetensors"
+    files.write_arrays(path, {"ids": np.arange(3)}, {})
+    opened = OpenArrays(path)
+    files.write_arrays(tmp_path / "b.safetensors", {"ids": np.arange(9)}, {})
+    (tmp_path / "b.safetensors").replace(path)
+    assert opened.mapped()["ids"].tolist() == opened.read()["ids"].tolist() == [0, 1, 2]
+
+
+def test_a_file_that_was_cut_cannot_be_mapped(tmp_path):
+    path = tmp_path / "a.safetensors"
+    files.write_arrays(path, {"ids": np.arange(300)}, {})
+    opened = OpenArrays(path)
+    os.truncate(path, 900)
+    with pytest.raises(DamagedError, match="cannot be read") as caught:
+        opened.mapped()
+    one_line(caught)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not say")
+def test_mapped_arrays_leave_the_memory_with_their_last_use(tmp_path):
+    path = tmp_path / "a.safetensors"
+    files.write_arrays(path, {"codes": np.ones(1 << 22, np.uint8)}, {})
+    opened = OpenArrays(path)
+
+    def resident():
+        text = Path("/proc/self/smaps").read_text(encoding="utf-8")
+        parts = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", text)
+        return sum(int(re.search(r"Rss: +(\d+)", one)[1]) for one in parts if str(path) in one)
+
+    arrays = opened.mapped()
+    assert arrays["codes"].sum() == 1 << 22
+    assert resident() >= 4096
+    del arrays
+    assert resident() < 512
 
 
 def test_the_hash_of_a_file(tmp_path):
