@@ -23,8 +23,6 @@ LONGEST = 8
 _LARGEST_BONUS = math.log(1e8)
 
 _BACK = np.arange(-LONGEST, 0)
-# The number of ones at the end of each byte.
-_AT_THE_END = np.array([len(f"0{one:b}".rpartition("0")[2]) for one in range(256)], np.float32)
 
 
 class SharedTokens:
@@ -38,13 +36,14 @@ class SharedTokens:
     """
 
     def __init__(self, values: Array, goes_on: Array) -> None:
-        padded = np.concatenate([np.zeros(LONGEST, values.dtype), values])
-        # The tokens before each entry are one row, which is read at once.
-        self._before = np.lib.stride_tricks.sliding_window_view(padded, LONGEST)
-        places = np.arange(len(values))
-        begins = np.append(True, ~goes_on[:-1])[: len(values)]
-        first = np.maximum.accumulate(np.where(begins, places, 0))
-        self._most = np.minimum(places - first, LONGEST).astype(np.uint8)
+        # The token that is n places before an entry stands at the entry's number plus LONGEST - n.
+        self._tokens = np.concatenate([np.zeros(LONGEST, values.dtype), values])
+        inside = np.append(False, goes_on)[: len(values)]
+        reaches = inside.copy()
+        self._most = reaches.astype(np.uint8)
+        for _ in range(1, LONGEST):
+            reaches[1:] = reaches[:-1] & inside[1:]
+            self._most += reaches
 
     def count(self, ids: Array, texts: Prefixes) -> Array:
         """Counts the shared tokens of the entries of each row and the text of the row.
@@ -60,10 +59,22 @@ class SharedTokens:
         # No token is negative, so what is before the beginning of a text agrees with nothing.
         tokens = np.append(texts.tokens, -1)
         ends = tokens[np.where(places >= texts.first[:, None], places, -1)]
-        # Padding has the first entry, which nothing comes before.
-        ids = np.maximum(ids, 0)
-        same = np.packbits(self._before[ids] == ends[:, None], axis=-1)[..., 0]
-        return np.minimum(_AT_THE_END[same], self._most[ids])
+        found = np.zeros(ids.shape, np.float32)
+        # Few entries share the last token, and only these are looked at again.
+        beside = np.take(self._tokens, ids + (LONGEST - 1), mode="clip")
+        shared = np.flatnonzero(beside == ends[:, -1:])
+        entries, rows = ids.reshape(-1)[shared], shared // ids.shape[1]
+        # Padding has no tokens before it, as the first entry has none.
+        most = np.take(self._most, entries, mode="clip")
+        for back in range(1, LONGEST + 1):
+            same = most >= back
+            if back > 1:
+                same &= self._tokens[entries + (LONGEST - back)] == ends[rows, -back]
+            shared, entries, rows, most = shared[same], entries[same], rows[same], most[same]
+            if not len(shared):
+                break
+            found.reshape(-1)[shared] = back
+        return found
 
 
 def at_temperature(weight: float, temperature: float, other: float) -> float:
