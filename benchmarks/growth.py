@@ -111,6 +111,7 @@ def main():
     parser.add_argument("--targets", type=float, nargs="+", default=[], help="shares of neighbors")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, help="threads of the builds")
+    parser.add_argument("--name", default="growth", help="the name of the results' file")
     parser.add_argument("--folder", help="a folder for the files, which take 1.3 kB an entry")
     args = parser.parse_args()
     asked = [{"budget": int(1e6 * one)} for one in args.budgets]
@@ -164,7 +165,7 @@ def main():
                 rows.append(row)
         finally:
             shutil.rmtree(work)
-    record("growth", vars(args), {"key": module, "noise": round(float(noise), 4), "rows": rows})
+    record(args.name, vars(args), {"key": module, "noise": round(float(noise), 4), "rows": rows})
 
 
 if __name__ == "__main__":

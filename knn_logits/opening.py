@@ -153,7 +153,8 @@ def index_from_keys(
     if factory == "exact":
         return ExactIndex.from_batches(batches, len(store), store.manifest.dim, metric)
     from knn_logits.index.choice import choose_train_size
-    from knn_logits.index.faiss_backend import build_faiss, inverted_file, make_empty
+    from knn_logits.index.faiss_backend import build_faiss
+    from knn_logits.index.faiss_library import inverted_file, make_empty
 
     size = config.train_size
     if size is None:
@@ -225,7 +226,7 @@ def check_leaves_out(store: Datastore, factory: str) -> None:
     """
     if store.merged is None or factory == "exact":
         return
-    from knn_logits.index.faiss_backend import inverted_file, make_empty
+    from knn_logits.index.faiss_library import inverted_file, make_empty
     from knn_logits.index.plain import has_plain_form
 
     empty = make_empty(factory, store.manifest.dim, store.manifest.metric)

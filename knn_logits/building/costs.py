@@ -119,7 +119,7 @@ def index_seconds(
     factory = resolved(config, entries, dim)
     if factory == "exact":
         return entries * dim / 1e9
-    from knn_logits.index.faiss_backend import inverted_file, make_empty
+    from knn_logits.index.faiss_library import inverted_file, make_empty
 
     empty = make_empty(factory, dim, metric)
     ivf = inverted_file(empty)

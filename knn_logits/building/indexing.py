@@ -165,7 +165,7 @@ def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | Non
     elif fewest_keys(index.factory) > _MANY:
         # FAISS allocates all lists at once. The number of keys is checked again later.
         return
-    from knn_logits.index.faiss_backend import make_empty
+    from knn_logits.index.faiss_library import make_empty
 
     make_empty(index.factory, dim, metric)
 
@@ -302,7 +302,7 @@ def own_threads(factory: str, threads: int | None) -> int | None:
     """The OpenMP threads that FAISS gets in a new Python thread, which has its own setting."""
     if threads is not None or factory == "exact":
         return threads
-    from knn_logits.index.faiss_backend import faiss_module
+    from knn_logits.index.faiss_library import faiss_module
 
     return int(faiss_module().omp_get_max_threads())
 

@@ -21,6 +21,8 @@ from knn_logits.index.exact import ExactIndex
 # The most bytes of codes, of centroids and of keys in the small index.
 _CODES, _CENTROIDS, _KEYS = 96 << 20, 64 << 20, 32 << 20
 _TRAINED = 2048
+# A graph over more centroids hardly takes longer to search.
+_GRAPHED = 8192
 # Batches that are timed.
 _REPEATS = 15
 # Queries lie where keys are, so they visit lists that are longer than the average one. On hidden
@@ -70,12 +72,9 @@ def query_seconds(
         ]
         return [seconds * entries / held for seconds in exact]
     from knn_logits.index import plain
-    from knn_logits.index.faiss_backend import (
-        FaissIndex,
-        inverted_file,
-        make_empty,
-        openmp_threads,
-    )
+    from knn_logits.index.coarse import FEWEST_LISTS, ListGraph
+    from knn_logits.index.faiss_backend import FaissIndex
+    from knn_logits.index.faiss_library import inverted_file, make_empty, openmp_threads
 
     empty = make_empty(factory, dim, metric)
     real = inverted_file(empty)
@@ -85,26 +84,33 @@ def query_seconds(
     inside, width = int(real.d), int(real.code_size)
     length = max(1, round(CROWDED * entries / int(real.nlist)))
     held = max(1, min(length, _CODES // (width * nprobe)))
-    lists = max(nprobe, min(int(real.nlist), _CENTROIDS // (4 * inside), _CODES // (width * held)))
+    graphed = metric == "l2" and int(real.nlist) >= FEWEST_LISTS
+    most = min(int(real.nlist), FEWEST_LISTS - 1 if graphed else _CENTROIDS // (4 * inside))
+    lists = max(nprobe, min(most, _CODES // (width * held)))
     # A rotation before the lists costs next to nothing.
     kind = factory[factory.index("IVF") :].replace(f"IVF{int(real.nlist)}", f"IVF{lists}", 1)
     index = _filled(kind, inside, held)
     found = FaissIndex(index, "l2" if metric == "l2" else "ip", nprobe=nprobe, threads=1)
     centroids = inverted_file(index).quantizer
+    graph = ListGraph(_vectors(min(int(real.nlist), _GRAPHED), inside)) if graphed else None
     spent = []
     for count in rows:
         batches = _batches(count, inside)
         whole = usual(lambda asked: found.search(torch.from_numpy(asked), k), batches)
         with openmp_threads(1):
             coarse = usual(lambda asked: centroids.search(asked, nprobe), batches)
-        scanning = max(0.0, whole - coarse) * length / held
-        spent.append(coarse * int(real.nlist) / lists + scanning)
+            scanning = max(0.0, whole - coarse) * length / held
+            if graph is None:
+                coarse *= int(real.nlist) / lists
+            else:
+                coarse = usual(lambda asked: graph.search(asked, nprobe), batches)
+        spent.append(coarse + scanning)
     return spent
 
 
 def _filled(factory: str, dim: int, length: int) -> Any:
     """An inverted file whose lists all hold so many codes."""
-    from knn_logits.index.faiss_backend import faiss_module, make_empty
+    from knn_logits.index.faiss_library import faiss_module, make_empty
 
     faiss = faiss_module()
     inner = make_empty(factory, dim, "l2")

@@ -87,7 +87,7 @@ def index_bytes(config: IndexConfig, entries: int, dim: int, metric: Metric) -> 
     if factory == "exact":
         return 0
     from knn_logits.index import plain
-    from knn_logits.index.faiss_backend import make_empty
+    from knn_logits.index.faiss_library import make_empty
 
     empty = make_empty(factory, dim, metric)
     if not plain.has_plain_form(empty):
@@ -96,7 +96,7 @@ def index_bytes(config: IndexConfig, entries: int, dim: int, metric: Metric) -> 
 
 
 def _index_numbers(empty: Any, factory: str, entries: int, dim: int) -> int:
-    from knn_logits.index.faiss_backend import inverted_file
+    from knn_logits.index.faiss_library import inverted_file
 
     ivf = inverted_file(empty)
     if ivf is None:
@@ -115,7 +115,7 @@ def resident_bytes(extent: Extent, factory: str) -> int:
     values = 4 * extent.entries
     if factory == "exact":
         return 4 * extent.entries * (extent.dim + 1) + values
-    from knn_logits.index.faiss_backend import make_empty
+    from knn_logits.index.faiss_library import make_empty
 
     empty = make_empty(factory, extent.dim, extent.metric)
     return _index_numbers(empty, factory, extent.entries, extent.dim) + values
@@ -147,7 +147,7 @@ def building_bytes(extent: Extent, factory: str, train_size: int | None = None) 
 
 def trained(extent: Extent, factory: str, train_size: int | None = None) -> int:
     """Number of keys that an index learns from."""
-    from knn_logits.index.faiss_backend import inverted_file, make_empty
+    from knn_logits.index.faiss_library import inverted_file, make_empty
 
     ivf = inverted_file(make_empty(factory, extent.dim, extent.metric))
     lists = int(ivf.nlist) if ivf is not None else 256
@@ -158,7 +158,7 @@ def gpu_bytes(extent: Extent, factory: str) -> int | None:
     """Memory of an index on a GPU; None where FAISS has no form of it there."""
     if factory == "exact":
         return 4 * extent.entries * (extent.dim + 1)
-    from knn_logits.index.faiss_backend import faiss_module, inverted_file, make_empty
+    from knn_logits.index.faiss_library import faiss_module, inverted_file, make_empty
 
     faiss = faiss_module()
     empty = make_empty(factory, extent.dim, extent.metric)

@@ -19,7 +19,8 @@ from knn_logits.arrays import Array
 from knn_logits.config import Metric
 from knn_logits.errors import MismatchError
 from knn_logits.index import plain
-from knn_logits.index.faiss_backend import FaissIndex, inverted_file, openmp_threads
+from knn_logits.index.faiss_backend import FaissIndex
+from knn_logits.index.faiss_library import inverted_file, openmp_threads
 from knn_logits.machines.connection import connect, machines
 from knn_logits.machines.workers import Workers
 from knn_logits.opening import Fill

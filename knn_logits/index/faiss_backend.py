@@ -1,4 +1,4 @@
-"""`FaissIndex` searches approximately. Only this module imports faiss, and only when needed.
+"""`FaissIndex` searches approximately.
 
 FAISS's own file format is never read here. Many damaged files of that format load and answer
 wrongly, and such a file may name other files on the disk. `plain` converts an index to arrays and
@@ -7,12 +7,11 @@ back.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,20 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.config import Metric, check_threads
-from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
+from knn_logits.config import Metric
+from knn_logits.errors import ConfigError, SearchError
 from knn_logits.index.base import check_queries, normalised
+from knn_logits.index.coarse import ListGraph
+from knn_logits.index.faiss_library import (
+    faiss_for_torch,
+    faiss_module,
+    faiss_reason,
+    inverted_file,
+    is_refined,
+    make_empty,
+    openmp_threads,
+    transforms_of,
+)
 from knn_logits.neighbors import padding_distance
 
 logger = logging.getLogger(__name__)
@@ -34,98 +44,6 @@ _CANDIDATES_PER_K = 4
 _LARGEST_RANGE = 1 << 24
 # FAISS finds at most so many neighbors on a GPU.
 _MOST_ON_GPU = 2048
-# An index such as "IVF64,PQ16x4fs,RFlat" compares so many times k of its neighbors a second time.
-# FAISS's own default of 1 would find no other neighbors than the index without that part.
-_REFINED_PER_K = 2
-
-
-def faiss_module() -> Any:
-    """Imports the faiss module.
-
-    Raises:
-        MissingDependencyError: when faiss is not installed.
-    """
-    try:
-        import faiss  # type: ignore[import-untyped,unused-ignore]
-    except ImportError as error:
-        raise MissingDependencyError(
-            "FAISS is not installed: pip install faiss-cpu, or faiss-gpu on a machine with a GPU; "
-            "an index of the kind 'exact' needs neither"
-        ) from error
-    return faiss
-
-
-def faiss_reason(error: Exception) -> str:
-    """Returns an error of FAISS as one line, without the C++ function that raised it."""
-    text = " ".join(str(error).split())
-    return re.sub(r"^Error in .* at \S+:\d+: (?:Error: )?", "", text)
-
-
-def make_empty(factory: str, dim: int, metric: Metric) -> Any:
-    """Makes an untrained FAISS index.
-
-    Raises:
-        ConfigError: when FAISS cannot make such an index for this dimension.
-    """
-    faiss = faiss_module()
-    kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
-    try:
-        index = faiss.index_factory(dim, factory, kind)
-    except RuntimeError as error:
-        reason = faiss_reason(error)
-        raise ConfigError(
-            f"FAISS cannot make the index {factory!r} for keys of {dim} numbers ({reason}); "
-            "try 'auto', 'exact' or 'IVF1024,SQ8'"
-        ) from error
-    if _is_refined(index):
-        faiss.downcast_index(index).k_factor = _REFINED_PER_K
-    ivf = inverted_file(index)
-    if ivf is not None:
-        ivf.cp.seed = 1234
-        # This silences FAISS's warning on stderr that there are fewer keys than it recommends.
-        ivf.cp.min_points_per_centroid = 1
-        if hasattr(ivf, "pq"):
-            ivf.pq.cp.min_points_per_centroid = 1
-        if hasattr(ivf, "use_precomputed_table"):
-            # A table of all lists and codes would take several times the memory of the index, and
-            # make a search faster by a tenth at most (LOG.md).
-            ivf.use_precomputed_table = -1
-        if hasattr(ivf, "do_polysemous_training"):
-            # Polysemous training numbers the centroids so that codes can be compared by their bits.
-            # No search here needs that, and it takes nearly all the time of the training.
-            ivf.do_polysemous_training = False
-    return index
-
-
-def _is_refined(index: Any) -> bool:
-    """Whether the index compares its neighbors a second time, by better codes."""
-    faiss = faiss_module()
-    return isinstance(faiss.downcast_index(index), faiss.IndexRefine)
-
-
-def inverted_file(index: Any) -> Any:
-    """Returns the inverted file of an index; None if it has none."""
-    faiss = faiss_module()
-    inner = faiss.downcast_index(index)
-    while isinstance(inner, (faiss.IndexPreTransform, faiss.IndexRefine)):
-        inner = faiss.downcast_index(inner.base_index if _is_refined(inner) else inner.index)
-    return inner if isinstance(inner, faiss.IndexIVF) else None
-
-
-@contextlib.contextmanager
-def openmp_threads(number: int | None) -> Iterator[None]:
-    """Sets FAISS's number of threads for a while; None leaves it as it is."""
-    if number is None:
-        yield
-        return
-    faiss = faiss_module()
-    check_threads(number)
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(number)
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
 
 
 class FaissIndex:
@@ -161,7 +79,8 @@ class FaissIndex:
             getattr(self._faiss, name)
             for name in ("IndexIVFFlat", "IndexIVFScalarQuantizer", "IndexIVFPQ")
         )
-        self._can_range = type(self._ivf) in ranged and not _is_refined(index)
+        self._refined = not self._on_gpu and is_refined(index)
+        self._can_range = type(self._ivf) in ranged and not self._refined
         self._filled = max(1, int(np.count_nonzero(self.list_sizes()))) if self._ivf else 1
         # The ids of the vectors, if FAISS has numbered the remaining ones again.
         self._ids: Array | None = None
@@ -260,7 +179,7 @@ class FaissIndex:
         with openmp_threads(threads):
             if self._ranged(rows, k):
                 return self._search_range(array, k)
-            distances, ids = self._index.search(array, self._asked(k))
+            distances, ids = self._search_some(array, self._asked(k))
         if self._ids is not None:
             ids = np.where(ids < 0, -1, self._ids[ids])
         if self._hidden is not None:
@@ -268,6 +187,31 @@ class FaissIndex:
         if ids[:, -1].min() < 0:
             distances[ids < 0] = padding_distance(self.metric)
         return torch.from_numpy(distances), torch.from_numpy(ids)
+
+    @cached_property
+    def _graph(self) -> ListGraph | None:
+        """The graph over the lists' centroids, if there are many lists."""
+        return None if self._refined else ListGraph.of(self._ivf)
+
+    def _search_some(self, queries: Array, k: int) -> tuple[Array, Array]:
+        found = self._visited(queries)
+        if found is None:
+            distances, ids = self._index.search(queries, k)
+        else:
+            distances, ids = self._ivf.search_preassigned(found[0], k, *found[1:])
+        return distances, ids
+
+    def _visited(self, queries: Array) -> tuple[Array, Array, Array] | None:
+        """Finds the lists that queries visit; None where FAISS finds them itself.
+
+        It returns the queries as the inverted file gets them, the lists, and their distances.
+        """
+        if self._graph is None:
+            return None
+        for transform in transforms_of(self._index):
+            queries = transform.apply(queries)
+        distances, lists = self._graph.search(queries, self._ivf.nprobe)
+        return queries, lists, distances
 
     def _asked(self, k: int) -> int:
         return k if self._hidden is None else min(k + len(self._hidden), self.size)
@@ -284,8 +228,7 @@ class FaissIndex:
         if k > _MOST_ON_GPU and self._home is not None:
             distances, ids = self._home.search(queries.cpu(), k)
             return distances.to(queries.device), ids.to(queries.device)
-        import faiss.contrib.torch_utils  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
-
+        faiss_for_torch()
         distances, ids = self._index.search(queries, k)
         if self._ids is not None:
             known = torch.from_numpy(self._ids).to(ids.device)
@@ -306,7 +249,14 @@ class FaissIndex:
         k 1024 and nprobe 8.
         """
         everything = 3.0e38 if self.metric == "l2" else -3.0e38
-        limits, found, found_ids = self._index.range_search(queries, everything)
+        visited = self._visited(queries)
+        if visited is None:
+            limits, found, found_ids = self._index.range_search(queries, everything)
+        else:
+            inside, lists, far = visited
+            limits, found, found_ids = self._ivf.range_search_preassigned(
+                inside, everything, lists, far
+            )
         bounds = limits.tolist()
         counts = [last - first for first, last in itertools.pairwise(bounds)]
         width = min(k, max(counts))

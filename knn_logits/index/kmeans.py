@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from knn_logits.arrays import Array
-from knn_logits.index.faiss_backend import faiss_module, openmp_threads, prepared
+from knn_logits.index.faiss_backend import prepared
+from knn_logits.index.faiss_library import faiss_module, openmp_threads
 
 
 def train_centroids(

@@ -15,7 +15,8 @@ from knn_logits.arrays import Array
 from knn_logits.config import Metric
 from knn_logits.errors import DamagedError
 from knn_logits.index.demand import check_demand
-from knn_logits.index.faiss_backend import FaissIndex, faiss_module, faiss_reason, make_empty
+from knn_logits.index.faiss_backend import FaissIndex
+from knn_logits.index.faiss_library import faiss_module, faiss_reason, make_empty, transforms_of
 
 # The arrays that grow with the number of keys. An index learns the other arrays from the keys.
 _OF_KEYS = ("codes", "ids", "sizes")
@@ -24,14 +25,10 @@ _OF_KEYS = ("codes", "ids", "sizes")
 def _parts(index: Any) -> tuple[list[Any], Any]:
     """Returns the linear transforms before an index, and the index after them."""
     faiss = faiss_module()
-    inner, transforms = faiss.downcast_index(index), []
+    inner = faiss.downcast_index(index)
     while isinstance(inner, faiss.IndexPreTransform):
-        transforms += [
-            faiss.downcast_VectorTransform(inner.chain.at(number))
-            for number in range(inner.chain.size())
-        ]
         inner = faiss.downcast_index(inner.index)
-    return transforms, inner
+    return transforms_of(index), inner
 
 
 def has_plain_form(index: Any) -> bool:

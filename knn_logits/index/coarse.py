@@ -1,0 +1,70 @@
+"""Finds the inverted lists that queries visit by a graph over the lists' centroids.
+
+One query that is compared with thousands of centroids waits for memory longer than it takes to read
+its lists. A graph compares it with some hundred (LOG.md). It is made from the centroids when an
+index is searched first, and is not stored.
+
+Malkov and Yashunin (2018), "Efficient and Robust Approximate Nearest Neighbor Search Using
+Hierarchical Navigable Small World Graphs".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.index.faiss_library import faiss_module, openmp_threads
+
+# With fewer lists a comparison with each centroid is as fast.
+FEWEST_LISTS = 2048
+# Neighbors of a centroid in the graph, and centroids that are looked at to find them.
+_LINKS, _LOOKED_AT = 32, 80
+# The fewest centroids that a search looks at. It misses less than one list in a thousand.
+_SEARCHED = 32
+
+
+class ListGraph:
+    """A graph over the centroids of an inverted file, for squared Euclidean distance.
+
+    Args:
+        centroids: float32 [lists, dim].
+    """
+
+    def __init__(self, centroids: Array) -> None:
+        self._graph = faiss_module().IndexHNSWFlat(centroids.shape[1], _LINKS)
+        self._graph.hnsw.efConstruction = _LOOKED_AT
+        # More threads would make another graph each time.
+        with openmp_threads(1):
+            self._graph.add(centroids)
+
+    @classmethod
+    def of(cls, ivf: Any) -> ListGraph | None:
+        """Makes the graph for a trained FAISS inverted file, or None where it would not help.
+
+        It helps where there are many lists. Inner products have no such graph.
+        """
+        faiss = faiss_module()
+        if ivf is None or int(ivf.nlist) < FEWEST_LISTS or ivf.metric_type != faiss.METRIC_L2:
+            return None
+        centroids = faiss.downcast_index(ivf.quantizer)
+        if not isinstance(centroids, faiss.IndexFlat) or centroids.ntotal != ivf.nlist:
+            return None
+        return cls(centroids.reconstruct_n(0, int(ivf.nlist)))
+
+    def search(self, queries: Array, nprobe: int) -> tuple[Array, Array]:
+        """Finds the nearest lists.
+
+        Args:
+            queries: float32 [rows, dim], as the inverted file gets them.
+            nprobe: The number of lists.
+
+        Returns:
+            Squared distances, float32 [rows, nprobe], and lists, int64 [rows, nprobe], the nearest
+            first. A list of -1 is none: a query that is not finite has no lists.
+        """
+        looked_at = faiss_module().SearchParametersHNSW(efSearch=max(_SEARCHED, 2 * nprobe))
+        distances, lists = self._graph.search(queries, nprobe, params=looked_at)
+        lists[~np.isfinite(distances)] = -1
+        return distances, lists

@@ -1,0 +1,125 @@
+"""How the package uses FAISS: its import, its errors, empty indexes, threads.
+
+Only this module imports faiss, and only when needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from knn_logits.config import Metric, check_threads
+from knn_logits.errors import ConfigError, MissingDependencyError
+
+# An index such as "IVF64,PQ16x4fs,RFlat" compares so many times k of its neighbors a second time.
+# FAISS's own default of 1 would find no other neighbors than the index without that part.
+_REFINED_PER_K = 2
+
+
+def faiss_module() -> Any:
+    """Imports the faiss module.
+
+    Raises:
+        MissingDependencyError: when faiss is not installed.
+    """
+    try:
+        import faiss  # type: ignore[import-untyped,unused-ignore]
+    except ImportError as error:
+        raise MissingDependencyError(
+            "FAISS is not installed: pip install faiss-cpu, or faiss-gpu on a machine with a GPU; "
+            "an index of the kind 'exact' needs neither"
+        ) from error
+    return faiss
+
+
+def faiss_for_torch() -> None:
+    """Lets FAISS's indexes on a GPU take tensors."""
+    import faiss.contrib.torch_utils  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
+
+
+def faiss_reason(error: Exception) -> str:
+    """Returns an error of FAISS as one line, without the C++ function that raised it."""
+    text = " ".join(str(error).split())
+    return re.sub(r"^Error in .* at \S+:\d+: (?:Error: )?", "", text)
+
+
+def make_empty(factory: str, dim: int, metric: Metric) -> Any:
+    """Makes an untrained FAISS index.
+
+    Raises:
+        ConfigError: when FAISS cannot make such an index for this dimension.
+    """
+    faiss = faiss_module()
+    kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
+    try:
+        index = faiss.index_factory(dim, factory, kind)
+    except RuntimeError as error:
+        reason = faiss_reason(error)
+        raise ConfigError(
+            f"FAISS cannot make the index {factory!r} for keys of {dim} numbers ({reason}); "
+            "try 'auto', 'exact' or 'IVF1024,SQ8'"
+        ) from error
+    if is_refined(index):
+        faiss.downcast_index(index).k_factor = _REFINED_PER_K
+    ivf = inverted_file(index)
+    if ivf is not None:
+        ivf.cp.seed = 1234
+        # This silences FAISS's warning on stderr that there are fewer keys than it recommends.
+        ivf.cp.min_points_per_centroid = 1
+        if hasattr(ivf, "pq"):
+            ivf.pq.cp.min_points_per_centroid = 1
+        if hasattr(ivf, "use_precomputed_table"):
+            # A table of all lists and codes would take several times the memory of the index, and
+            # make a search faster by a tenth at most (LOG.md).
+            ivf.use_precomputed_table = -1
+        if hasattr(ivf, "do_polysemous_training"):
+            # Polysemous training numbers the centroids so that codes can be compared by their bits.
+            # No search here needs that, and it takes nearly all the time of the training.
+            ivf.do_polysemous_training = False
+    return index
+
+
+def is_refined(index: Any) -> bool:
+    """Whether the index compares its neighbors a second time, by better codes."""
+    faiss = faiss_module()
+    return isinstance(faiss.downcast_index(index), faiss.IndexRefine)
+
+
+def inverted_file(index: Any) -> Any:
+    """Returns the inverted file of an index; None if it has none."""
+    faiss = faiss_module()
+    inner = faiss.downcast_index(index)
+    while isinstance(inner, (faiss.IndexPreTransform, faiss.IndexRefine)):
+        inner = faiss.downcast_index(inner.base_index if is_refined(inner) else inner.index)
+    return inner if isinstance(inner, faiss.IndexIVF) else None
+
+
+def transforms_of(index: Any) -> list[Any]:
+    """Returns the transforms that an index applies to keys and queries first, in their order."""
+    faiss = faiss_module()
+    inner, transforms = faiss.downcast_index(index), []
+    while isinstance(inner, faiss.IndexPreTransform):
+        transforms += [
+            faiss.downcast_VectorTransform(inner.chain.at(number))
+            for number in range(inner.chain.size())
+        ]
+        inner = faiss.downcast_index(inner.index)
+    return transforms
+
+
+@contextlib.contextmanager
+def openmp_threads(number: int | None) -> Iterator[None]:
+    """Sets FAISS's number of threads for a while; None leaves it as it is."""
+    if number is None:
+        yield
+        return
+    faiss = faiss_module()
+    check_threads(number)
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(number)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
