@@ -6,7 +6,8 @@ A datastore's keys are repeated, each time with noise, until there are as many a
 noise moves a key about as far as its nearest neighbor is. The files are those of knn-transformers,
 so that the package imports them and chooses the index as for any datastore. Queries are states of a
 text that the datastore does not hold. Each size is searched in a process of its own, which also
-says how much memory the opening and the searches took.
+says how much memory the opening and the searches took. Times are that process's own, on one thread,
+with the graph that finds the lists to visit and without it.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import alternate, beginnings, load, record, summary
+from common import beginnings, load, record, summary
 
 import knn_logits
 from knn_logits.capture.location import find_key
@@ -29,7 +30,7 @@ from knn_logits.opening import Indexes
 PART = 100_000
 QUERIES = 512
 # So many of these are searched one at a time.
-SINGLE = 64
+SINGLE = 128
 
 
 def states_of(model, tokenizer, store, text):
@@ -86,18 +87,37 @@ def searched(folder, queries, rounds, answers):
     before = memory()
     store = knn_logits.Datastore(folder)
     indexes = Indexes(threads=1)
-    ms = {}
-    for k in (64, 1024):
-        retriever = knn_logits.Retriever(store, knn_logits.KNNConfig(k=k), indexes=indexes)
-        one, batch = alternate(
-            lambda find=retriever.search: [find(query[None]) for query in queries[:SINGLE]],
-            lambda find=retriever.search: find(queries),
-            rounds,
-        )
-        ms[f"one at a time, k {k}"] = round(1e3 * summary(one)["median"] / SINGLE, 3)
-        ms[f"{QUERIES} at once, k {k}"] = round(1e3 * summary(batch)["median"] / len(queries), 3)
+    retrievers = {
+        k: knn_logits.Retriever(store, knn_logits.KNNConfig(k=k), indexes=indexes)
+        for k in (64, 1024)
+    }
+    found = {"ms_a_query": milliseconds(retrievers, queries, rounds)}
     after = memory()
-    answers.put({"ms_a_query": ms, "memory_mb": {n: after[n] - before[n] for n in after}})
+    found["memory_mb"] = {name: after[name] - before[name] for name in after}
+    if getattr(retrievers[64].index, "_graph", None) is not None:
+        # All retrievers share the index.
+        retrievers[64].index._graph = None
+        found["ms_without_graph"] = milliseconds(retrievers, queries, rounds)
+    answers.put(found)
+
+
+def milliseconds(retrievers, queries, rounds):
+    """Times searches, by the process's own time."""
+    found = {}
+    for k, retriever in retrievers.items():
+        for way, batches in (
+            ("one at a time", queries[:SINGLE].split(1)),
+            (f"{QUERIES} at once", [queries]),
+        ):
+            times = []
+            for _ in range(rounds + 1):
+                started = time.process_time()
+                for batch in batches:
+                    retriever.search(batch)
+                times.append(time.process_time() - started)
+            number = sum(len(batch) for batch in batches)
+            found[f"{way}, k {k}"] = round(1e3 * summary(times[1:])["median"] / number, 3)
+    return found
 
 
 def main():
