@@ -67,9 +67,8 @@ class SharedTokens:
         # Padding has no tokens before it, as the first entry has none.
         most = np.take(self._most, entries, mode="clip")
         for back in range(1, LONGEST + 1):
-            same = most >= back
-            if back > 1:
-                same &= self._tokens[entries + (LONGEST - back)] == ends[rows, -back]
+            beside = self._tokens[entries + (LONGEST - back)]
+            same = (most >= back) & (beside == ends[rows, -back])
             shared, entries, rows, most = shared[same], entries[same], rows[same], most[same]
             if not len(shared):
                 break

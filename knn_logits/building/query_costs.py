@@ -21,8 +21,6 @@ from knn_logits.index.exact import ExactIndex
 # The most bytes of codes, of centroids and of keys in the small index.
 _CODES, _CENTROIDS, _KEYS = 96 << 20, 64 << 20, 32 << 20
 _TRAINED = 2048
-# A graph over more centroids hardly takes longer to search.
-_GRAPHED = 8192
 # Batches that are timed.
 _REPEATS = 15
 # Queries lie where keys are, so they visit lists that are longer than the average one. On hidden
@@ -92,7 +90,8 @@ def query_seconds(
     index = _filled(kind, inside, held)
     found = FaissIndex(index, "l2" if metric == "l2" else "ip", nprobe=nprobe, threads=1)
     centroids = inverted_file(index).quantizer
-    graph = ListGraph(_vectors(min(int(real.nlist), _GRAPHED), inside)) if graphed else None
+    # A graph over more centroids hardly takes longer to search.
+    graph = ListGraph(_vectors(FEWEST_LISTS, inside)) if graphed else None
     spent = []
     for count in rows:
         batches = _batches(count, inside)

@@ -31,7 +31,7 @@ from knn_logits.index.faiss_library import (
     is_refined,
     make_empty,
     openmp_threads,
-    transforms_of,
+    parts_of,
 )
 from knn_logits.neighbors import padding_distance
 
@@ -193,6 +193,11 @@ class FaissIndex:
         """The graph over the lists' centroids, if there are many lists."""
         return None if self._refined else ListGraph.of(self._ivf)
 
+    @cached_property
+    def _transforms(self) -> list[Any]:
+        """The transforms that queries go through before the inverted file."""
+        return parts_of(self._index)[0]
+
     def _search_some(self, queries: Array, k: int) -> tuple[Array, Array]:
         found = self._visited(queries)
         if found is None:
@@ -208,7 +213,7 @@ class FaissIndex:
         """
         if self._graph is None:
             return None
-        for transform in transforms_of(self._index):
+        for transform in self._transforms:
             queries = transform.apply(queries)
         distances, lists = self._graph.search(queries, self._ivf.nprobe)
         return queries, lists, distances

@@ -96,8 +96,8 @@ def inverted_file(index: Any) -> Any:
     return inner if isinstance(inner, faiss.IndexIVF) else None
 
 
-def transforms_of(index: Any) -> list[Any]:
-    """Returns the transforms that an index applies to keys and queries first, in their order."""
+def parts_of(index: Any) -> tuple[list[Any], Any]:
+    """Returns the transforms before an index, in their order, and the index after them."""
     faiss = faiss_module()
     inner, transforms = faiss.downcast_index(index), []
     while isinstance(inner, faiss.IndexPreTransform):
@@ -106,7 +106,7 @@ def transforms_of(index: Any) -> list[Any]:
             for number in range(inner.chain.size())
         ]
         inner = faiss.downcast_index(inner.index)
-    return transforms
+    return transforms, inner
 
 
 @contextlib.contextmanager

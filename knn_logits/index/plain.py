@@ -16,25 +16,16 @@ from knn_logits.config import Metric
 from knn_logits.errors import DamagedError
 from knn_logits.index.demand import check_demand
 from knn_logits.index.faiss_backend import FaissIndex
-from knn_logits.index.faiss_library import faiss_module, faiss_reason, make_empty, transforms_of
+from knn_logits.index.faiss_library import faiss_module, faiss_reason, make_empty, parts_of
 
 # The arrays that grow with the number of keys. An index learns the other arrays from the keys.
 _OF_KEYS = ("codes", "ids", "sizes")
 
 
-def _parts(index: Any) -> tuple[list[Any], Any]:
-    """Returns the linear transforms before an index, and the index after them."""
-    faiss = faiss_module()
-    inner = faiss.downcast_index(index)
-    while isinstance(inner, faiss.IndexPreTransform):
-        inner = faiss.downcast_index(inner.index)
-    return transforms_of(index), inner
-
-
 def has_plain_form(index: Any) -> bool:
     """Whether `to_arrays` can convert a FAISS index."""
     faiss = faiss_module()
-    transforms, inner = _parts(index)
+    transforms, inner = parts_of(index)
     if not all(isinstance(transform, faiss.LinearTransform) for transform in transforms):
         return False
     if type(inner) in (faiss.IndexFlat, faiss.IndexFlatL2, faiss.IndexFlatIP):
@@ -60,7 +51,7 @@ def to_arrays(index: FaissIndex) -> dict[str, Array]:
         The arrays by name. `from_arrays` makes the same index from them, bit for bit.
     """
     faiss = faiss_module()
-    transforms, inner = _parts(index.raw)
+    transforms, inner = parts_of(index.raw)
     arrays: dict[str, Array] = {}
     for number, transform in enumerate(transforms):
         arrays[f"transform.{number}.A"] = faiss.vector_to_array(transform.A)
@@ -98,7 +89,7 @@ def append(index: FaissIndex, arrays: Mapping[str, Array]) -> None:
         arrays: `sizes`, `ids` and `codes` of the other one, whose ids count from 0. They are
             numbered on from those that the index has.
     """
-    _, inner = _parts(index.raw)
+    _, inner = parts_of(index.raw)
     first, count = int(inner.ntotal), len(arrays["ids"])
     sizes, ids, codes = _checked_lists(inner, arrays, count, None)
     _add_to_lists(inner, sizes, ids + first, codes)
@@ -168,7 +159,7 @@ def _assemble(
     check_demand(factory, dim, lists, numbers)
     index = make_empty(factory, dim, metric)
     _expect(has_plain_form(index), "no plain form")
-    transforms, inner = _parts(index)
+    transforms, inner = parts_of(index)
     for number, transform in enumerate(transforms):
         _fill_transform(transform, arrays, f"transform.{number}")
     if isinstance(inner, faiss_module().IndexFlat):
