@@ -19,6 +19,8 @@ from knn_logits.index.faiss_library import faiss_module, openmp_threads
 
 # With fewer lists a comparison with each centroid is as fast.
 FEWEST_LISTS = 2048
+# A build takes no more. A small file can name a million, whose graph takes half a minute.
+MOST_LISTS = 1 << 16
 # Neighbors of a centroid in the graph, and centroids that are looked at to find them.
 _LINKS, _LOOKED_AT = 32, 80
 # The fewest centroids that a search looks at. It misses less than one list in a thousand.
@@ -43,10 +45,13 @@ class ListGraph:
     def of(cls, ivf: Any) -> ListGraph | None:
         """Makes the graph for a trained FAISS inverted file, or None where it would not help.
 
-        It helps where there are many lists. Inner products have no such graph.
+        It helps where there are many lists, up to as many as a build takes. Inner products have no
+        such graph.
         """
         faiss = faiss_module()
-        if ivf is None or int(ivf.nlist) < FEWEST_LISTS or ivf.metric_type != faiss.METRIC_L2:
+        if ivf is None or ivf.metric_type != faiss.METRIC_L2:
+            return None
+        if not FEWEST_LISTS <= int(ivf.nlist) <= MOST_LISTS:
             return None
         centroids = faiss.downcast_index(ivf.quantizer)
         if not isinstance(centroids, faiss.IndexFlat) or centroids.ntotal != ivf.nlist:

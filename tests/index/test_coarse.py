@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from knn_logits.index import coarse
+from knn_logits.index.choice import choose_lists
 from knn_logits.index.coarse import ListGraph
 from knn_logits.index.faiss_backend import build_faiss
 from knn_logits.index.faiss_library import faiss_module, inverted_file
@@ -122,6 +123,15 @@ def test_the_graph_is_the_same_each_time():
     first, again = (ListGraph(centroids).search(queries, 2) for _ in range(2))
     np.testing.assert_array_equal(first[1], again[1])
     np.testing.assert_array_equal(first[0], again[0])
+
+
+def test_a_file_that_names_more_lists_than_a_build_takes_gets_no_graph(monkeypatch):
+    assert choose_lists(10**12) == coarse.MOST_LISTS
+    monkeypatch.setattr(coarse, "MOST_LISTS", 3000)
+    for lists, expected in ((3000, True), (3001, False)):
+        index = faiss_module().index_factory(4, f"IVF{lists},SQ8")
+        inverted_file(index).quantizer.add(keys_of(lists, 4))
+        assert (ListGraph.of(inverted_file(index)) is not None) == expected
 
 
 def test_there_is_a_graph_from_2048_lists_on():
