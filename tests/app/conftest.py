@@ -200,7 +200,12 @@ class Visit:
         )
 
     def build(self):
-        """Presses Build, and waits until the build has ended and its datastore is chosen."""
+        """Presses Build, and waits until the build has ended and its datastore is chosen.
+
+        The page then continues the first beginning of the text by itself. That answer is waited for
+        as well: the next one would end it, and its last frame would be taken for the next one's.
+        """
+        self.mark("#answers")
         self.page.locator("#build").click()
         # A finished build opens another tab, so its message may be hidden already.
         self.page.wait_for_selector("#built :is(.kl-done, .kl-error)", state="attached")
@@ -210,6 +215,8 @@ class Visit:
                 "!document.querySelector('#built [data-try]') || "
                 "document.getElementById('open-generate').getAttribute('aria-selected') === 'true'"
             )
+            if self.page.locator("#built [data-try]").count():
+                self.fresh("#answers", ".kl-foot span, .kl-notice")
 
 
 class Windows:
