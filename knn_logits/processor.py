@@ -19,8 +19,9 @@ from knn_logits.capture.hooks import StateCapture, Window
 from knn_logits.combined import Stores
 from knn_logits.compatibility import check_tokenizer, vocabulary_size
 from knn_logits.config import KNNConfig, whole_number
+from knn_logits.drafting.arguments import arguments_for_drafts, with_defaults
 from knn_logits.drafting.drafter import Drafter
-from knn_logits.drafting.loop import DraftedDecoding, can_draft
+from knn_logits.drafting.loop import DraftedDecoding
 from knn_logits.errors import ModelError, TraceError
 from knn_logits.gating.gate import Gate
 from knn_logits.index.base import full_precision
@@ -127,35 +128,33 @@ class KNNLogitsProcessor(LogitsProcessor):
                 output = knn.generate(**tokenizer("The winch", return_tensors="pt"))
 
         With drafts one forward pass gives several tokens, and the text stays the same. Drafts work
-        for one text at a time, greedy or sampled, as `drafting.loop.can_draft` explains. Otherwise
-        this is the same as `generate()`.
+        for one text at a time, greedy or sampled, as `drafting.arguments.can_draft` explains.
+        Otherwise this is the same as `generate()`.
 
         Args:
             inputs: The ids of the prompt, int64 [rows, length]. They may also be given as
                 `input_ids`.
             draft: Whether to use drafts.
-            settings: Arguments of `generate()`. The default of `no_repeat_ngram_size` is the
-                datastore's setting for writing.
+            settings: Arguments of `generate()`. Where neither these nor their `generation_config`
+                have a `no_repeat_ngram_size`, the datastore's setting for writing holds.
 
         Returns:
             The result of `generate()`.
         """
         model: Any = self.memory.model
-        own = settings.get("generation_config") or self._model_config
-        defaults = own.to_dict() if hasattr(own, "to_dict") else {}
-        settings = generation_settings(self.memory.stores[0]) | settings
+        settings = with_defaults(settings, generation_settings(self.memory.stores[0]))
         others = [one for one in settings.pop("logits_processor", None) or () if one is not self]
         settings["logits_processor"] = [self, *others]
         if inputs is not None:
             settings["input_ids"] = inputs
         ids = settings.get("input_ids")
-        if draft and can_draft(model, ids, {**defaults, **settings}):
-            drafter = Drafter(self.memory)
-            streamer = settings.get("streamer")
+        drafted = arguments_for_drafts(model, settings) if draft else None
+        if drafted is not None:
+            drafter, streamer = Drafter(self.memory), settings.get("streamer")
             loop = DraftedDecoding(
                 lambda text: drafter.draft(text, self.vote), drafter.learn, streamer
             )
-            output = model.generate(**settings, custom_generate=loop)
+            output = model.generate(**drafted, custom_generate=loop)
             self._current.passes = loop.passes
             return output
         output = model.generate(**settings)

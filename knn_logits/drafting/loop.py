@@ -34,56 +34,6 @@ Draft = Callable[[Sequence[int]], list[int]]
 Learn = Callable[[int], None]
 
 
-def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
-    """Whether a text can be written with drafts.
-
-    Drafts need a single text, greedy search or sampling, and a prompt of ids. The model must be
-    causal, and its cache must be able to drop rejected tokens. That is a dynamic cache with full
-    attention.
-
-    Args:
-        model: The model.
-        input_ids: The prompt.
-        settings: The arguments of `generate()`, merged with the model's own generation settings.
-    """
-    if not isinstance(input_ids, Tensor) or len(input_ids) != 1 or model.config.is_encoder_decoder:
-        return False
-    if not callable(getattr(model, "_sample", None)) or getattr(model, "_is_stateful", False):
-        return False
-    types = getattr(model.config.get_text_config(), "layer_types", None) or ()
-    if any(one != "full_attention" for one in types):
-        return False
-    if getattr(model.config.get_text_config(), "sliding_window", None) and not types:
-        return False
-    mask = settings.get("attention_mask")
-    if isinstance(mask, Tensor) and not bool(mask.all()):
-        return False
-    for name, plain in (
-        ("num_beams", 1),
-        ("num_return_sequences", 1),
-        ("num_beam_groups", 1),
-        ("use_cache", True),
-        ("guidance_scale", 1.0),
-        ("output_attentions", False),
-        ("output_hidden_states", False),
-    ):
-        if settings.get(name, plain) not in (None, plain):
-            return False
-    others = (
-        "assistant_model",
-        "cache_implementation",
-        "constraints",
-        "custom_generate",
-        "dola_layers",
-        "force_words_ids",
-        "inputs_embeds",
-        "past_key_values",
-        "penalty_alpha",
-        "prompt_lookup_num_tokens",
-    )
-    return all(settings.get(name) is None for name in others)
-
-
 class DraftedDecoding:
     """The decoding loop, for the argument `custom_generate` of transformers.
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
-from transformers import StoppingCriteria, TextIteratorStreamer
+from transformers import GenerationConfig, StoppingCriteria, TextIteratorStreamer
 from transformers.generation.streamers import BaseStreamer
 
 import knn_logits
 from knn_logits import DistanceGate, KNNLogitsProcessor
+from knn_logits.drafting.arguments import can_draft
 from knn_logits.drafting.drafter import Drafter
-from knn_logits.drafting.loop import can_draft
 
 PROMPTS = [
     "When error code E42 appears, open",
@@ -155,6 +155,31 @@ def test_constraints_hold_within_a_draft(model, tokenizer, store):
             plain, _ = written(knn, inputs, draft=False, **settings)
             drafted, _ = written(knn, inputs, draft=True, **settings)
         assert torch.equal(plain, drafted)
+
+
+def test_a_string_stops_a_text_within_a_draft(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[0])
+    with KNNLogitsProcessor(model, store) as knn:
+        whole, most = written(knn, inputs, draft=True)
+        text = tokenizer.decode(whole[0, inputs["input_ids"].shape[1] + 12 :])
+        for stop in (text[:6], text[3:8], "never written"):
+            stopping = {"stop_strings": [stop], "tokenizer": tokenizer}
+            plain, _ = written(knn, inputs, draft=False, **stopping)
+            drafted, passes = written(knn, inputs, draft=True, **stopping)
+            config = GenerationConfig(stop_strings=[stop], eos_token_id=0, pad_token_id=0)
+            alike, _ = written(knn, inputs, draft=True, generation_config=config, **stopping)
+            assert plain.tolist() == drafted.tolist() == alike.tolist()
+            assert passes < drafted.shape[1] - inputs["input_ids"].shape[1] - 1
+            assert (stop in tokenizer.decode(plain[0])) == (plain.shape[1] < whole.shape[1])
+        assert passes == most
+
+
+def test_a_string_without_a_tokenizer_is_refused_as_without_drafts(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[0])
+    with KNNLogitsProcessor(model, store) as knn:
+        for draft in (False, True):
+            with pytest.raises(ValueError, match="tokenizer"):
+                written(knn, inputs, draft=draft, stop_strings=["pump"])
 
 
 def test_a_seed_draws_the_same_text_with_drafts(model, tokenizer, store):

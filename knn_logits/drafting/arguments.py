@@ -1,0 +1,140 @@
+"""Reads the arguments of `generate()`: which settings hold, and whether drafts can be used."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor
+from transformers import StopStringCriteria
+
+
+def with_defaults(arguments: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Adds settings that hold unless a call of `generate()` has its own.
+
+    An argument comes first, then a given `generation_config`, and then these defaults. They come
+    before the model's own generation settings, which do not know the datastore.
+
+    Args:
+        arguments: The arguments of `generate()`. They are not changed.
+        defaults: Further arguments.
+    """
+    defaults = {name: value for name, value in defaults.items() if name not in arguments}
+    given = arguments.get("generation_config")
+    if given is None:
+        return defaults | arguments
+    # transformers deprecates arguments beside such an object.
+    config = copy.deepcopy(given)
+    for name, value in defaults.items():
+        if getattr(config, name, None) is None:
+            setattr(config, name, value)
+    return arguments | {"generation_config": config}
+
+
+def settings_that_hold(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of `generate()` together with the settings that they leave open.
+
+    Those are read as `generate()` reads them, first from a given `generation_config`, and then
+    from the model's.
+
+    Args:
+        model: The model.
+        arguments: The arguments of `generate()`.
+    """
+    settings: dict[str, Any] = {}
+    for config in (getattr(model, "generation_config", None), arguments.get("generation_config")):
+        found = config.to_dict() if hasattr(config, "to_dict") else {}
+        settings |= {name: value for name, value in found.items() if value is not None}
+    return settings | arguments
+
+
+def stopping_by_strings(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Replaces the argument `stop_strings` of `generate()` by the criterion that it stands for.
+
+    `generate()` makes this criterion with its argument `tokenizer`, which it drops if it is given
+    a `custom_generate`.
+
+    Args:
+        arguments: The arguments of `generate()`. They are not changed.
+    """
+    strings, tokenizer = arguments.get("stop_strings"), arguments.get("tokenizer")
+    if strings is None or tokenizer is None:
+        return arguments
+    criteria = [
+        *(arguments.get("stopping_criteria") or ()),
+        StopStringCriteria(tokenizer=tokenizer, stop_strings=strings),
+    ]
+    rest = {
+        name: value
+        for name, value in arguments.items()
+        if name not in ("stop_strings", "tokenizer")
+    }
+    return rest | {"stopping_criteria": criteria}
+
+
+def arguments_for_drafts(model: Any, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the arguments with which `generate()` writes a text with drafts.
+
+    Args:
+        model: The model.
+        arguments: The arguments of `generate()`. They are not changed.
+
+    Returns:
+        The arguments; None if such a text is written without drafts.
+    """
+    arguments = stopping_by_strings(arguments)
+    settings = settings_that_hold(model, arguments)
+    return arguments if can_draft(model, arguments.get("input_ids"), settings) else None
+
+
+def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
+    """Whether a text can be written with drafts.
+
+    Drafts need a single text, greedy search or sampling, and a prompt of ids. The model must be
+    causal, and its cache must be able to drop rejected tokens. That is a dynamic cache with full
+    attention. Settings that `generate()` applies with a tokenizer hold as arguments alone, as
+    `stopping_by_strings` explains.
+
+    Args:
+        model: The model.
+        input_ids: The prompt.
+        settings: What holds, as `settings_that_hold` returns it.
+    """
+    if not isinstance(input_ids, Tensor) or len(input_ids) != 1 or model.config.is_encoder_decoder:
+        return False
+    if not callable(getattr(model, "_sample", None)) or getattr(model, "_is_stateful", False):
+        return False
+    types = getattr(model.config.get_text_config(), "layer_types", None) or ()
+    if any(one != "full_attention" for one in types):
+        return False
+    if getattr(model.config.get_text_config(), "sliding_window", None) and not types:
+        return False
+    mask = settings.get("attention_mask")
+    if isinstance(mask, Tensor) and not bool(mask.all()):
+        return False
+    for name, plain in (
+        ("num_beams", 1),
+        ("num_return_sequences", 1),
+        ("num_beam_groups", 1),
+        ("use_cache", True),
+        ("guidance_scale", 1.0),
+        ("output_attentions", False),
+        ("output_hidden_states", False),
+        ("token_healing", False),
+    ):
+        if settings.get(name, plain) not in (None, plain):
+            return False
+    others = (
+        "assistant_model",
+        "cache_implementation",
+        "constraints",
+        "custom_generate",
+        "dola_layers",
+        "force_words_ids",
+        "inputs_embeds",
+        "past_key_values",
+        "penalty_alpha",
+        "prompt_lookup_num_tokens",
+        "stop_strings",
+    )
+    return all(settings.get(name) is None for name in others)
