@@ -29,6 +29,7 @@ from knn_logits.neighbors import NEAREST, Neighbors, hits, with_occurrences
 from knn_logits.occurrences import Prefixes
 from knn_logits.opening import Indexes
 from knn_logits.settings import scoring_settings, writing_settings
+from knn_logits.trace.naming import unknown_names
 from knn_logits.vote import Vote
 
 
@@ -241,6 +242,17 @@ class Memory:
             return found
         more = self.infini_gram.find(Prefixes.of_steps(texts, states.shape[1]))
         return replace(found, occurrences=more.to(found.ids.device))
+
+    def unknown_names(self, tokenizer: Any, prompt: str) -> tuple[str, ...]:
+        """Returns the names in a prompt that stand in no document which may vote.
+
+        Args:
+            tokenizer: The model's tokenizer.
+            prompt: The text that was given. `trace.naming.unknown_names` explains what a name is.
+        """
+        shares = self.retriever.weights or [1.0] * len(self.stores)
+        voting = [store for store, share in zip(self.stores, shares, strict=True) if share]
+        return unknown_names(tokenizer, prompt, voting, self.config.exclude)
 
     def vote(self, neighbors: Neighbors, log_p_lm: Tensor) -> Vote:
         """Computes the neighbors' vote on the next token and the mixture.

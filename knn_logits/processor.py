@@ -382,7 +382,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                     near_within=self.memory.near_within,
                     familiarity=partial(self._familiarity, recording),
                     rows=rows,
-                    stores=self.memory.stores,
+                    unknown_names=self.memory.unknown_names,
                 )
                 return trace if self.memory.gate is None else with_trust(trace)
         raise TraceError(

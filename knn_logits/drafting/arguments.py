@@ -43,7 +43,7 @@ def settings_that_hold(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """
     settings: dict[str, Any] = {}
     for config in (getattr(model, "generation_config", None), arguments.get("generation_config")):
-        found = config.to_dict() if hasattr(config, "to_dict") else {}
+        found = {} if config is None else config.to_dict()
         settings |= {name: value for name, value in found.items() if value is not None}
     return settings | arguments
 

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from knn_logits.config import Metric
-from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.neighbors import Neighbors, are_near
 from knn_logits.text.pieces import TextAfter, parts_of, token_texts
 from knn_logits.text.tokens import special_ids
-from knn_logits.trace.naming import names_alike, unknown_names
+from knn_logits.trace.naming import names_alike
 from knn_logits.trace.places import where
 from knn_logits.trace.recording import Recording, Step
 from knn_logits.trace.shares import (
@@ -57,7 +56,7 @@ def trace_recording(
     near_within: tuple[Metric, float] | None = None,
     familiarity: Callable[[int, int], Familiarity | None] = lambda row, places: None,
     rows: Collection[int] | None = None,
-    stores: Sequence[Datastore] = (),
+    unknown_names: Callable[[Any, str], tuple[str, ...]] = lambda tokenizer, prompt: (),
 ) -> Trace:
     """Traces what a `generate()` chose.
 
@@ -74,7 +73,8 @@ def trace_recording(
         familiarity: Returns how well the memory knows a prompt, given a row of the recording and
             the number of positions at the prompt's end to look at.
         rows: The sequences to trace; None for all.
-        stores: The datastores.
+        unknown_names: Returns the names in a prompt that the memory does not know, given the
+            tokenizer and the prompt.
     """
     first = recording.prompt.shape[1]
     with recording.lock:
@@ -117,7 +117,7 @@ def trace_recording(
         familiar = familiarity(row, first - start - 2)
         if familiar is not None and familiar.near is False:
             familiar = replace(familiar, named=_is_named(one, chosen, tokenizer, locate))
-        unknown = unknown_names(tokenizer, one.prompt, stores)
+        unknown = unknown_names(tokenizer, one.prompt)
         traced.append(replace(one, familiarity=familiar, unknown=unknown))
     return Trace(traced)
 

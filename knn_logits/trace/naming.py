@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Container, Iterable, Iterator
+from functools import partial
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,11 +37,11 @@ _COMMON, _SAMPLE = 0.02, 512
 # A longer prompt is a text, of which nobody expects that a corpus has each name.
 _LONGEST_QUESTION, _LONGEST_NAME = 40, 64
 # The text of a datastore is read once, in a third of a second a million tokens.
-_MOST_TOKENS, _TOKENS_AT_ONCE = 2_000_000, 65_536
+_MOST_TOKENS = 2_000_000
 _ENDS_SENTENCE = re.compile(r"(?:^|[.!?:\n])[^\w.!?:\n]*$")
 
 _common_words: WeakKeyDictionary[Datastore, frozenset[str]] = WeakKeyDictionary()
-_letters: WeakKeyDictionary[Datastore, str] = WeakKeyDictionary()
+_letters: WeakKeyDictionary[Datastore, _Letters] = WeakKeyDictionary()
 
 
 def names_alike(tokenizer: Any, prompt: str, store: Datastore, entry: int) -> bool:
@@ -73,7 +76,9 @@ def common_words(tokenizer: Any, store: Datastore) -> frozenset[str]:
     return _common_words[store]
 
 
-def unknown_names(tokenizer: Any, prompt: str, stores: Iterable[Datastore]) -> tuple[str, ...]:
+def unknown_names(
+    tokenizer: Any, prompt: str, stores: Iterable[Datastore], exclude: Collection[str] = ()
+) -> tuple[str, ...]:
     """Returns the names in a prompt that stand nowhere in some datastores, in their order.
 
     A word counts as a name if it has a digit, or a capital that does not begin a sentence. Only
@@ -85,17 +90,22 @@ def unknown_names(tokenizer: Any, prompt: str, stores: Iterable[Datastore]) -> t
     Args:
         tokenizer: The datastores' tokenizer.
         prompt: The text that was given.
-        stores: The datastores.
+        stores: The datastores. Their removed documents are not looked at.
+        exclude: The ids of further documents that are not looked at.
     """
     stores = list(stores)
     # A learned memory has no text to look at.
     known = [0 < len(one.tokens) <= _MOST_TOKENS and not one.manifest.learned for one in stores]
     if not stores or not all(known):
         return ()
+    hidden = [
+        {*store.manifest.removed, *(n for id in exclude for n in store.documents.numbers_of(id))}
+        for store in stores
+    ]
     return tuple(
         name
         for name in _names(prompt)
-        if not any(_stands_in(tokenizer, name, store) for store in stores)
+        if not any(map(partial(_stands_in, tokenizer, name), stores, hidden))
     )
 
 
@@ -115,17 +125,36 @@ def _names(prompt: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _stands_in(tokenizer: Any, name: str, store: Datastore) -> bool:
+class _Letters:
+    """The letters and digits of a datastore's documents, to be compared with names."""
+
+    def __init__(self, tokenizer: Any, store: Datastore) -> None:
+        tokens, special = np.asarray(store.tokens), special_ids(tokenizer)
+        # Nothing that is compared contains the sign between two documents.
+        parts, ends, end = [], [], 0
+        for first, length in zip(store.documents.first, store.documents.length, strict=True):
+            ids = [one for one in tokens[first : first + length].tolist() if one not in special]
+            parts.append(_compared(decoded(tokenizer, ids)))
+            end += len(parts[-1]) + 1
+            ends.append(end)
+        self._text, self._ends = "\n".join(parts), ends
+
+    def documents_with(self, wanted: str) -> Iterator[int]:
+        """Yields the numbers of the documents that contain some letters, ascending."""
+        place = self._text.find(wanted)
+        while place >= 0:
+            number = bisect_right(self._ends, place)
+            yield number
+            place = self._text.find(wanted, self._ends[number])
+
+
+def _stands_in(tokenizer: Any, name: str, store: Datastore, hidden: Container[int]) -> bool:
+    """Whether a name stands in a document that is not hidden, or in what such a one is called."""
     if store not in _letters:
-        tokens, step = np.asarray(store.tokens), _TOKENS_AT_ONCE
-        special = special_ids(tokenizer)
-        parts = (
-            [one for one in tokens[first : first + step].tolist() if one not in special]
-            for first in range(0, len(tokens), step)
-        )
-        _letters[store] = _compared("".join(decoded(tokenizer, part) for part in parts))
+        _letters[store] = _Letters(tokenizer, store)
     wanted = _compared(name)
-    return not wanted or wanted in _letters[store] or bool(store.documents.search(name))
+    found = chain(_letters[store].documents_with(wanted), store.documents.search(name))
+    return not wanted or any(number not in hidden for number in found)
 
 
 def _compared(text: str) -> str:

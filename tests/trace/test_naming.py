@@ -1,5 +1,6 @@
 """A passage may name what a prompt names, however differently the prompt is worded."""
 
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -85,6 +86,38 @@ def test_one_of_several_datastores_is_enough(model, tokenizer, many, tmp_path):
     prompt = "Does Quxley make K-99X or K-05?"
     assert unknown_names(tokenizer, prompt, [other]) == ("K-05",)
     assert unknown_names(tokenizer, prompt, [many, other]) == ()
+
+
+def test_only_documents_that_may_vote_know_a_name(model, tokenizer, many, tmp_path):
+    shutil.copytree(many.folder, tmp_path / "s")
+    removed = knn_logits.remove_documents(tmp_path / "s", ["d5"])
+    prompt = "Who makes K-05, and who K-06 in Zanzibar?"
+    inputs = tokenizer(prompt, return_tensors="pt")
+
+    def unknown(datastore, **settings):
+        with knn_logits.KNNLogitsProcessor(model, datastore, **settings) as knn:
+            return knn.trace(knn.generate(**inputs, max_new_tokens=2), tokenizer)[0].unknown
+
+    assert unknown(many) == ()
+    assert unknown(many, exclude=["d5"]) == ("K-05",)
+    assert unknown(many, exclude=["d5", "d6", "d2"]) == ("K-05", "K-06", "Zanzibar")
+    assert unknown(removed) == ("K-05",)
+    assert unknown(removed, exclude=["d6"]) == ("K-05", "K-06")
+    assert unknown(knn_logits.compact(tmp_path / "s")) == ("K-05",)
+    other = knn_logits.build_datastore(
+        model, tokenizer, ["Zanzibar makes K-06."], tmp_path / "o", index="exact"
+    )
+    assert unknown([other, many]) == ()
+    assert unknown([other, many], weights=[1.0, 0.0]) == ("K-05",)
+    assert unknown([other, many], weights=[0.5, 0.5], exclude=["d5"]) == ("K-05",)
+
+
+def test_a_name_does_not_run_from_one_document_into_the_next(model, tokenizer, tmp_path):
+    texts = ["The winch is by Zan", "zibar is far, far away."]
+    store = knn_logits.build_datastore(model, tokenizer, texts, tmp_path / "s", index="exact")
+    assert unknown_names(tokenizer, "where is Zanzibar?", [store]) == ("Zanzibar",)
+    assert unknown_names(tokenizer, "where is Zibar?", [store]) == ()
+    assert unknown_names(tokenizer, "where is Zibar?", [store], ["1"]) == ("Zibar",)
 
 
 @pytest.mark.parametrize(
