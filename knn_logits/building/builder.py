@@ -19,6 +19,7 @@ from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import planned
 from knn_logits.building.ranks import Ranks, leading, write_keys_together
+from knn_logits.building.repeats import warn_of_repeats
 from knn_logits.building.steps import write_canary, write_keys, write_text
 from knn_logits.building.writing_settings import choose_writing, with_suffixes
 from knn_logits.capture.forward import evaluating
@@ -282,6 +283,8 @@ def build_datastore(
             manifest = manifest.model_copy(
                 update={"settings": manifest.settings.model_copy(update={"temperature": fitting})}
             )
+        if calibrate:
+            warn_of_repeats(store, index.seed)
         if not store_keys:
             finish_on_demand(
                 job,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from knn_logits.building.recall import RECALL_AT, recall
+from knn_logits.building.recall import RECALL_AT, Truth, recall
 from knn_logits.building.sizes import index_bytes
 from knn_logits.config import IndexConfig, Metric
 from knn_logits.datastore.records import TriedRecord
@@ -144,12 +144,7 @@ def measured_kinds(
     _, ids = ExactIndex(torch.from_numpy(keys), metric).search(
         torch.from_numpy(queries), RECALL_AT + 1
     )
-    truth = np.array(
-        [
-            [one for one in row if one != own][:RECALL_AT]
-            for own, row in zip(chosen.tolist(), ids.tolist(), strict=True)
-        ]
-    )
+    truth = Truth.of(chosen, queries, ids.numpy(), lambda entries: keys[entries], metric)
     lists, all_lists = choose_lists(len(keys)), choose_lists(len(store))
     kinds = list(zip(kinds_for(dim, lists), kinds_for(dim, all_lists), strict=True))
     present = len(store) - len(store.merged_away)
@@ -160,7 +155,7 @@ def measured_kinds(
         index = build_faiss(small, dim, metric, keys, [keys], None)
         seconds = time.monotonic() - started
         index.nprobe = min(_NPROBE, lists)
-        found = recall(index, queries, truth)
+        found = recall(index, truth)
         tried.append(
             TriedRecord(
                 factory=whole,

@@ -14,7 +14,7 @@ from knn_logits.arrays import Array
 from knn_logits.building.choosing import check_enough, chosen_factory, with_recall
 from knn_logits.building.costs import index_seconds
 from knn_logits.building.nearness import near_record, nearness_of
-from knn_logits.building.recall import measured
+from knn_logits.building.recall import RECALL_WANTED, measured
 from knn_logits.building.writing_settings import choose_writing, with_suffixes
 from knn_logits.compatibility import CANARY_KEYS
 from knn_logits.config import IndexConfig, Metric, check_threads, index_config
@@ -295,7 +295,22 @@ def _made(
         tried=tried,
     )
     nprobes = (config.nprobe,) if config.nprobe else _NPROBES
-    return built, measured(store, built, record, nprobes, progress, config.target_recall)
+    record = measured(store, built, record, nprobes, progress, config.target_recall)
+    found = record.recall
+    if found is not None and found.value < RECALL_WANTED and config == _chosen_alone(config):
+        logger.warning(
+            "the index finds %.1f%% of the true neighbors: choose another kind with "
+            "`knn-logits index %s --target-recall %s`",
+            100.0 * found.value,
+            store.folder,
+            RECALL_WANTED,
+        )
+    return built, record
+
+
+def _chosen_alone(config: IndexConfig) -> IndexConfig:
+    """The same settings if nobody says what kind of index to build, or how much it may miss."""
+    return IndexConfig(metric=config.metric, native=config.native, seed=config.seed)
 
 
 def own_threads(factory: str, threads: int | None) -> int | None:

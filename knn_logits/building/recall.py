@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.building.costs import recall_seconds
+from knn_logits.config import Metric
 from knn_logits.datastore.records import IndexRecord, RecallRecord
 from knn_logits.datastore.store import Datastore
-from knn_logits.index.base import Index
+from knn_logits.index.base import Index, pairwise
 from knn_logits.index.exact import ExactIndex
 from knn_logits.progress import Progress, no_progress, while_running
 
@@ -22,7 +24,7 @@ RECALL_WANTED = 0.9
 # Lists that bring less than this share of the neighbors are not worth the time to visit them.
 _NO_GAIN = 0.005
 _QUERIES = 256
-_KEYS_AT_ONCE = 65_536
+_KEYS_AT_ONCE, _GATHERED = 65_536, 4096
 
 
 def measured(
@@ -51,18 +53,18 @@ def measured(
     if record.factory == "exact" or len(store) < 2:
         return record
     dim, metric = store.manifest.dim, store.manifest.metric
-    queries, truth = while_running(
+    truth = while_running(
         progress,
         "recall",
         lambda: recall_seconds(len(store), dim, metric, record.factory),
-        lambda: sample_queries(store, record.seed),
+        lambda: sample_truth(store, record.seed),
     )
     searched: Any = index
     if searched.nprobe is not None:
         values: dict[int, float] = {}
         for nprobe in nprobes:
             searched.nprobe = nprobe
-            value = values[searched.nprobe] = recall(index, queries, truth)
+            value = values[searched.nprobe] = recall(index, truth)
             if value >= (wanted or RECALL_WANTED):
                 break
         else:
@@ -70,36 +72,93 @@ def measured(
             enough = max(values.values()) - _NO_GAIN
             searched.nprobe, value = next(one for one in values.items() if one[1] >= enough)
     else:
-        value = recall(index, queries, truth)
-    found = RecallRecord(at=truth.shape[1], value=round(value, 4), queries=len(queries))
+        value = recall(index, truth)
+    found = RecallRecord(
+        at=truth.neighbors.shape[1], value=round(value, 4), queries=len(truth.queries)
+    )
     return record.model_copy(update={"nprobe": searched.nprobe, "recall": found})
 
 
-def sample_queries(store: Datastore, seed: int) -> tuple[Array, Array]:
-    """Draws keys to measure recall with, and finds the true nearest other entries of each.
+@dataclass(frozen=True)
+class Truth:
+    """Some entries, whose keys are the queries, and the true nearest other entries of each.
 
-    Returns:
-        queries: float32 [queries, dim].
-        truth: int64 [queries, neighbors].
+    Attributes:
+        entries: int64 [queries], the entries.
+        queries: float32 [queries, dim], their keys.
+        neighbors: int64 [queries, neighbors], nearest first.
+        keys: Returns the keys of some entries, of any floating type [entries, dim].
+        metric: The metric.
     """
+
+    entries: Array
+    queries: Array
+    neighbors: Array
+    keys: Callable[[Array], Array]
+    metric: Metric
+
+    @classmethod
+    def of(
+        cls,
+        entries: Array,
+        queries: Array,
+        ids: Array,
+        keys: Callable[[Array], Array],
+        metric: Metric,
+    ) -> Truth:
+        """Makes it from the true nearest entries, int64 [queries, neighbors + 1], of each query.
+
+        An entry is not its own neighbor.
+        """
+        rows = (
+            [one for one in found if one != own]
+            for own, found in zip(entries.tolist(), ids.tolist(), strict=True)
+        )
+        neighbors = np.array([row[: ids.shape[1] - 1] for row in rows], dtype=np.int64)
+        return cls(entries, queries, neighbors, keys, metric)
+
+    def as_near(self, rows: Array, entries: Array) -> Array:
+        """Whether entries are as near as the farthest true neighbor of their query, bool [found].
+
+        Args:
+            rows: int64 [found], the number of each entry's query.
+            entries: int64 [found], the entries.
+        """
+        last = self._distances(np.arange(len(self.queries)), self.neighbors[:, -1])[rows]
+        found = self._distances(rows, entries)
+        near: Array = found <= last if self.metric == "l2" else found >= last
+        return near
+
+    def _distances(self, rows: Array, entries: Array) -> Array:
+        parts = [np.zeros(0, np.float32)]
+        for first in range(0, len(rows), _GATHERED):
+            some = slice(first, first + _GATHERED)
+            keys = torch.from_numpy(self.keys(entries[some]).astype(np.float32))
+            queries = torch.from_numpy(self.queries[rows[some]])
+            parts.append(pairwise(queries, keys.unsqueeze(1), self.metric)[:, 0].numpy())
+        return np.concatenate(parts)
+
+
+def sample_truth(store: Datastore, seed: int) -> Truth:
+    """Draws entries to measure recall with, and finds the true nearest other entries of each."""
     chosen = np.random.default_rng(seed + 1).permutation(len(store))[:_QUERIES]
     queries = store.keys(chosen).astype(np.float32)
     _, ids = exact_neighbors(store, queries, min(RECALL_AT + 1, len(store)))
-    rows = []
-    for own, found in zip(chosen.tolist(), ids.tolist(), strict=True):
-        others = [one for one in found if one != own]
-        rows.append(others[: ids.shape[1] - 1])
-    return queries, np.array(rows, dtype=np.int64)
+    return Truth.of(chosen, queries, ids, store.keys, store.manifest.metric)
 
 
-def recall(index: Index, queries: Array, truth: Array) -> float:
-    """The share of the true neighbors that an index finds."""
-    _, ids = index.search(torch.from_numpy(queries), truth.shape[1] + 1)
-    found = [
-        len(set(row) & set(true)) / len(true)
-        for row, true in zip(ids.tolist(), truth.tolist(), strict=True)
-    ]
-    return float(np.mean(found))
+def recall(index: Index, truth: Truth) -> float:
+    """The share of the true neighbors that an index finds.
+
+    Where a text repeats itself, many entries are equally near. Each of them is as good as another.
+    """
+    k = truth.neighbors.shape[1]
+    _, found = index.search(torch.from_numpy(truth.queries), k + 1)
+    ids = found.numpy()
+    hits = (ids[:, :, None] == truth.neighbors[:, None, :]).any(axis=-1)
+    rows, columns = np.nonzero(~hits & (ids >= 0) & (ids != truth.entries[:, None]))
+    hits[rows, columns] = truth.as_near(rows, ids[rows, columns])
+    return float(np.minimum(hits.sum(axis=-1), k).mean() / k)
 
 
 def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Array]:

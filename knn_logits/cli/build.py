@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -330,14 +331,20 @@ def _next_command(store: Datastore, model: str, tokenizer: Any) -> str:
     """Returns a command to try next, which continues the beginning of the first document."""
     first = store.documents[0]
     if first.source is not None:
-        prompt = " ".join(first.source.split())[:200]
+        prompt = " ".join(_plain_words(first.source))[:200]
     else:
         ids = store.tokens[: min(first.length, _OPENING)].tolist()
-        words = tokenizer.decode(ids, skip_special_tokens=True).split()
+        words = _plain_words(tokenizer.decode(ids, skip_special_tokens=True))
         # The document has to go on after these words.
         prompt = " ".join(words[: max(1, min(5, len(words) - 2))])
     call = ["knn-logits", "generate", model, str(store.folder), "--prompt", prompt]
     return " ".join(shlex.quote(printable(one)) for one in call) + " --compare --explain"
+
+
+def _plain_words(text: str) -> list[str]:
+    """Returns the first words in a row without control characters, or "The" if there are none."""
+    words = groupby(text.split(), lambda word: "\ufffd" not in printable(word))
+    return next((list(row) for plain, row in words if plain), ["The"])
 
 
 def _chosen(manifest: Manifest) -> str:

@@ -1,6 +1,7 @@
 import errno
 import shutil
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -176,10 +177,20 @@ def test_nprobe_is_the_smallest_that_reaches_the_recall(plain):
     chosen = store.manifest.index.nprobe
     index = open_index(store)
     assert index.nprobe == chosen > 1
-    queries, truth = recall.sample_queries(store, 0)
-    assert recall.recall(index, queries, truth) >= 0.9
+    truth = recall.sample_truth(store, 0)
+    assert recall.recall(index, truth) >= 0.9
     index.nprobe = chosen // 2
-    assert recall.recall(index, queries, truth) < 0.9
+    assert recall.recall(index, truth) < 0.9
+
+
+@pytest.mark.parametrize(("factory", "said"), [("auto", True), ("IVF32,Flat", False)])
+def test_who_did_not_choose_the_kind_hears_of_a_low_recall(
+    plain, monkeypatch, caplog, factory, said
+):
+    monkeypatch.setattr(indexing, "choose_factory", lambda *_: "IVF32,Flat")
+    monkeypatch.setattr(recall, "recall", lambda *_: 0.294)
+    build_index(plain, IndexConfig(factory))
+    assert ("the index finds 29.4% of the true neighbors" in caplog.text) is said
 
 
 def test_nprobe_that_was_asked_for_is_kept(plain):
@@ -192,8 +203,27 @@ def test_nprobe_that_was_asked_for_is_kept(plain):
     assert most.manifest.index.recall.value == 1.0
 
 
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+def test_entries_that_are_equally_near_are_as_good_as_each_other(tmp_path, metric):
+    """Of 16 keys, each is there 100 times, and an index may find any 64 of those."""
+    keys = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float16)
+    tokens = [one % 100 for one in range(1601)]
+    store = make_store(tmp_path / "s", [tokens], keys=np.tile(keys, (100, 1)))
+    store = build_index(store, IndexConfig("IVF4,Flat", metric, nprobe=4))
+    assert store.manifest.index.recall.value == 1.0
+    truth, index = recall.sample_truth(store, 0), open_index(store)
+    last = truth.neighbors[:, -1]
+    assert truth.as_near(np.arange(len(last)), last).all()
+    # What is less near is still missed: entries of other keys, and too few entries.
+    other = last - last % 16 + (last + 1) % 16
+    assert not truth.as_near(np.arange(len(last)), other).any()
+    few = SimpleNamespace(search=lambda queries, k: index.search(queries, 17))
+    assert 16 / 64 <= recall.recall(few, truth) <= 17 / 64
+
+
 def test_queries_and_their_true_neighbors(plain):
-    queries, truth = recall.sample_queries(plain, 0)
+    truth = recall.sample_truth(plain, 0)
+    queries, truth = truth.queries, truth.neighbors
     assert queries.shape == (256, 8)
     assert truth.shape == (256, 64)
     rows = {row.tobytes(): number for number, row in enumerate(KEYS.astype(np.float32))}

@@ -81,6 +81,19 @@ def test_the_next_command_works_as_it_stands(run, model_folder, folder, tmp_path
     assert "by d0.txt" in answer.out
 
 
+@pytest.mark.parametrize(
+    ("before", "plain"),
+    [("\x1b[31mNote\x1b[0m \x07 ", TEXTS[0]), ("Safe \u202ewords\u202c ", "Safe")],
+)
+def test_the_next_command_has_no_control_characters(run, model_folder, tmp_path, before, plain):
+    text = tmp_path / "text.txt"
+    text.write_text(before + TEXTS[0])
+    result = run("build", model_folder, text, "--out", tmp_path / "s")
+    (line,) = [one for one in result.out.splitlines() if one.startswith("next: ")]
+    call = shlex.split(line)
+    assert plain.startswith(call[call.index("--prompt") + 1])
+
+
 def test_fields_and_encoding_are_named(run, model_folder, tmp_path):
     rows = tmp_path / "rows.jsonl"
     row = {"article": {"body": "Die Königin gründete eine Stadt."}, "key": "q", "head": "Stadt"}
