@@ -61,8 +61,10 @@ class DraftedDecoding:
     ) -> Any:
         """Continues one text. `GenerationMixin._sample` of transformers explains the arguments."""
         unknown = [one for one in model_kwargs if one not in _KNOWN]
-        if unknown or not model_kwargs.get("use_cache", True):
-            return type(model)._sample(
+        cache = model_kwargs.get("past_key_values")
+
+        def without_drafts() -> Any:
+            output = type(model)._sample(
                 model,
                 input_ids,
                 logits_processor=logits_processor,
@@ -71,16 +73,23 @@ class DraftedDecoding:
                 streamer=self._streamer,
                 **model_kwargs,
             )
+            written = getattr(output, "sequences", output).shape[1] - input_ids.shape[1]
+            self.passes = written - 1
+            return output
+
+        if unknown or not model_kwargs.get("use_cache", True):
+            return without_drafts()
         wants_dict = generation_config.return_dict_in_generate
         scores: tuple[Tensor, ...] = ()
         logits: tuple[Tensor, ...] = ()
         # `knn_logits.capture.calls` reads this variable to learn which rows go on.
         unfinished_sequences = torch.ones(1, dtype=torch.long, device=input_ids.device)
-        cache = model_kwargs.get("past_key_values")
         text: list[int] = input_ids[0].tolist()
         drafted: list[int] = []
         fresh = input_ids
-        keeps_some = "logits_to_keep" in inspect.signature(model.forward).parameters
+        accepted_names = inspect.signature(model.forward).parameters
+        keeps_some = "logits_to_keep" in accepted_names
+        places = _Places(model_kwargs, input_ids, "position_ids" in accepted_names)
         while True:
             outputs = model(
                 input_ids=fresh,
@@ -88,9 +97,13 @@ class DraftedDecoding:
                 past_key_values=cache,
                 use_cache=True,
                 return_dict=True,
+                **places.of(fresh.shape[1], len(text) + len(drafted)),
                 **({"logits_to_keep": len(drafted) + 1} if keeps_some else {}),
             )
-            cache = outputs.past_key_values
+            cache = getattr(outputs, "past_key_values", None)
+            if cache is None:
+                # A few old models have no cache.
+                return without_drafts()
             chosen: list[int] = []
             for place in range(len(drafted) + 1):
                 own = outputs.logits[:, place - len(drafted) - 1].to(torch.float32, copy=True)
@@ -131,6 +144,40 @@ class DraftedDecoding:
             logits=logits if generation_config.output_logits else None,
             past_key_values=cache,
         )
+
+
+class _Places:
+    """The positions and the types of tokens, which go on after the prompt as in `generate()`.
+
+    Args:
+        model_kwargs: The arguments of the prompt's pass.
+        prompt: int64 [1, length].
+        has_positions: Whether the model takes positions.
+    """
+
+    def __init__(self, model_kwargs: dict[str, Any], prompt: Tensor, has_positions: bool) -> None:
+        self._length = prompt.shape[1]
+        self._types: Tensor | None = model_kwargs.get("token_type_ids")
+        self._positions: Tensor | None = model_kwargs.get("position_ids")
+        if self._positions is None and has_positions:
+            self._positions = torch.arange(self._length, device=prompt.device)[None]
+
+    def of(self, tokens: int, end: int) -> dict[str, Tensor]:
+        """Returns arguments for the last tokens of a text.
+
+        Args:
+            tokens: Number of these tokens.
+            end: Length of the text. If it is the prompt's, the tokens are the prompt.
+        """
+        found, after = {}, end - self._length
+        if self._positions is not None:
+            steps = torch.arange(after - tokens + 1, after + 1, device=self._positions.device)
+            going_on = self._positions[..., -1:] + steps
+            found["position_ids"] = going_on if after else self._positions
+        if self._types is not None:
+            going_on = self._types[:, -1:].expand(-1, tokens)
+            found["token_type_ids"] = going_on if after else self._types
+        return found
 
 
 def _choose(scores: Tensor, do_sample: bool) -> Tensor:

@@ -3,7 +3,15 @@
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
-from transformers import GenerationConfig, StoppingCriteria, TextIteratorStreamer
+from transformers import (
+    GenerationConfig,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+    RobertaConfig,
+    RobertaForCausalLM,
+    StoppingCriteria,
+    TextIteratorStreamer,
+)
 from transformers.generation.streamers import BaseStreamer
 
 import knn_logits
@@ -279,6 +287,65 @@ def test_models_of_other_kinds(tokenizer, tmp_path):
             drafted, passes = written(knn, inputs, draft=True)
         assert torch.equal(plain, drafted)
         assert (passes < without) is drafts
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        lambda ids: {"token_type_ids": torch.zeros_like(ids)},
+        lambda ids: {"token_type_ids": torch.arange(len(ids[0]))[None] % 7},
+        lambda ids: {"position_ids": torch.arange(len(ids[0]))[None] + 7},
+    ],
+)
+def test_types_and_positions_go_on_after_the_prompt(model, tokenizer, store, more):
+    settings = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    saved = 0
+    with KNNLogitsProcessor(model, store, k=16, lmbda=0.8, temperature=1.0) as knn:
+        for prompt in PROMPTS:
+            ids = ids_of(tokenizer, prompt)["input_ids"]
+            inputs = {"input_ids": ids, **more(ids)}
+            plain, without = written(knn, inputs, draft=False, **settings)
+            drafted, passes = written(knn, inputs, draft=True, **settings)
+            assert torch.equal(plain.sequences, drafted.sequences)
+            torch.testing.assert_close(drafted.logits, plain.logits, atol=1e-4, rtol=0)
+            saved += without - passes
+            bare, _ = written(knn, {"input_ids": ids}, draft=True, **settings)
+            assert not torch.equal(bare.logits[0], drafted.logits[0])
+    assert saved > 0
+
+
+def test_positions_are_those_of_generate(tokenizer, tmp_path):
+    """RoBERTa itself counts from 2, but `generate()` counts from 0."""
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        vocab_size=384, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=256, is_decoder=True, pad_token_id=1,
+    )  # fmt: skip
+    other = RobertaForCausalLM(config).eval()
+    key = "roberta.encoder.layer.1.intermediate:input"
+    store = knn_logits.build_datastore(other, tokenizer, TEXTS, tmp_path / "s", k=8, key=key)
+    inputs = {"input_ids": ids_of(tokenizer, PROMPTS[0])["input_ids"]}
+    settings = {"return_dict_in_generate": True, "output_logits": True}
+    with KNNLogitsProcessor(other, store, lmbda=0.7, temperature=1.0) as knn:
+        plain, without = written(knn, inputs, draft=False, **settings)
+        drafted, passes = written(knn, inputs, draft=True, **settings)
+    torch.testing.assert_close(drafted.logits, plain.logits, atol=1e-4, rtol=0)
+    assert torch.equal(plain.sequences, drafted.sequences)
+    assert passes < without
+
+
+def test_a_model_without_a_cache_writes_without_drafts(tokenizer, tmp_path):
+    torch.manual_seed(0)
+    config = OpenAIGPTConfig(vocab_size=384, n_positions=256, n_embd=32, n_layer=2, n_head=4)
+    other = OpenAIGPTLMHeadModel(config).eval()
+    key = "transformer.h.1.mlp:input"
+    store = knn_logits.build_datastore(other, tokenizer, TEXTS, tmp_path / "s", k=8, key=key)
+    inputs = {"input_ids": ids_of(tokenizer, PROMPTS[0])["input_ids"]}
+    with KNNLogitsProcessor(other, store, lmbda=0.7, temperature=1.0) as knn:
+        plain, without = written(knn, inputs, draft=False, max_new_tokens=8)
+        drafted, passes = written(knn, inputs, draft=True, max_new_tokens=8)
+    assert torch.equal(plain, drafted)
+    assert passes == without == 7
 
 
 # That a seed draws the same text is the sharper test, and a fast one.
