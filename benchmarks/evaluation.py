@@ -28,6 +28,7 @@ def main():
     parser.add_argument("--index", default="auto")
     parser.add_argument("--nprobe", type=int)
     parser.add_argument("--store", help="an existing datastore, in place of a new one")
+    parser.add_argument("--name", default="evaluation", help="name of the file of results")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model, tokenizer = load(args.model)
@@ -89,7 +90,7 @@ def main():
             "tune_by_evaluation": fair["tune"]["median"] / fair["with"]["median"],
             "tune_by_evaluation_of_fastest": fair["tune"]["fastest"] / fair["with"]["fastest"],
         }
-    record("evaluation", vars(args), result)
+    record(args.name, vars(args), result)
 
 
 def held_out(text, tokenizer, tokens):
