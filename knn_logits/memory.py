@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -138,6 +138,12 @@ class Memory:
             device = device if device.type == "cuda" else "cpu"
         self._indexes = indexes or Indexes(device, threads, native=native_index)
         self._ask_under(scoring, settings)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an open memory belongs to its model, and so does a KNNLogitsProcessor: they cannot be "
+            "copied or pickled; make new ones with the copy of the model and the same datastore"
+        )
 
     @classmethod
     def of(

@@ -1,6 +1,8 @@
 """A model with its datastores, opened once: what it opens, whom it serves, what it refuses."""
 
+import copy
 import gc
+import pickle
 import weakref
 
 import pytest
@@ -138,3 +140,17 @@ def test_pointers_are_made_once_for_all_who_follow_them(model, tokenizer, store,
         assert written(model, tokenizer, memory.over(store)) == expected
     written(model, tokenizer, memory, exclude=["1"])
     assert len(made) == 2
+
+
+def test_a_datastore_is_copied_as_its_folder_and_a_memory_not_at_all(model, store):
+    for copied in (copy.deepcopy(store), pickle.loads(pickle.dumps(store))):
+        assert copied is not store
+        assert copied.folder == store.folder
+        assert copied.values.tolist() == store.values.tolist()
+    with KNNLogitsProcessor(model, store) as knn:
+        for one in (knn, knn.memory):
+            for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+                if (one, attempt) == (knn, copy.copy):
+                    continue  # a shallow copy of a processor shares its memory
+                with pytest.raises(TypeError, match="an open memory belongs to its model"):
+                    attempt(one)

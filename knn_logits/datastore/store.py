@@ -194,6 +194,10 @@ class Datastore:
         """Number of entries."""
         return self.manifest.entries
 
+    def __reduce__(self) -> tuple[type[Datastore], tuple[Path]]:
+        """Lets a copy, also one in another process, open the folder again."""
+        return Datastore, (self.folder,)
+
     def __repr__(self) -> str:
         return f"Datastore({str(self.folder)!r}, entries={len(self)})"
 
