@@ -59,21 +59,24 @@ class SharedTokens:
         # No token is negative, so what is before the beginning of a text agrees with nothing.
         tokens = np.append(texts.tokens, -1)
         ends = tokens[np.where(places >= texts.first[:, None], places, -1)]
-        found = np.zeros(ids.shape, np.float32)
+        found = np.zeros(ids.size, np.float32)
         # Few entries share the last token, and only these are looked at again.
         beside = np.take(self._tokens, ids + (LONGEST - 1), mode="clip")
         shared = np.flatnonzero(beside == ends[:, -1:])
-        entries, rows = ids.reshape(-1)[shared], shared // ids.shape[1]
+        entries, rows = np.take(ids, shared), shared // ids.shape[1]
         # Padding has no tokens before it, as the first entry has none.
         most = np.take(self._most, entries, mode="clip")
         for back in range(1, LONGEST + 1):
-            beside = self._tokens[entries + (LONGEST - back)]
-            same = (most >= back) & (beside == ends[rows, -back])
-            shared, entries, rows, most = shared[same], entries[same], rows[same], most[same]
+            beside = np.take(self._tokens, entries + (LONGEST - back))
+            wanted = np.take(ends, rows * LONGEST + (LONGEST - back))
+            same = np.flatnonzero((beside == wanted) & (most >= back))
+            shared, entries, rows, most = (
+                np.take(one, same) for one in (shared, entries, rows, most)
+            )
             if not len(shared):
                 break
-            found.reshape(-1)[shared] = back
-        return found
+            found[shared] = back
+        return found.reshape(ids.shape)
 
 
 def at_temperature(weight: float, temperature: float, other: float) -> float:
