@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from knn_logits import Datastore
+from knn_logits import Datastore, Pieces
 from knn_logits_app import layout, views
 from knn_logits_app.requests import RequestError, text_of, whole
 from knn_logits_app.session import friendly
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # tokens of a passage.
 _MOST_TOKENS, _MOST_PLACES, _LONGEST = 24_000, 500, 500
 # Tokens that are decoded before a piece, since they decide how the piece begins.
-_CONTEXT = 8
+_CONTEXT = 16
 
 
 def add_drawer(server: Server) -> Any:
@@ -116,14 +116,12 @@ def document(
     special = set(getattr(tokenizer, "all_special_ids", ()))
 
     def text(begin: int, end: int) -> str:
-        ids = store.tokens[max(first, begin - _CONTEXT) : end].tolist()
-        before = [one for one in ids[: min(_CONTEXT, begin - first)] if one not in special]
-        whole = before + [one for one in ids[min(_CONTEXT, begin - first) :] if one not in special]
-        both, head = (
-            str(tokenizer.decode(one, clean_up_tokenization_spaces=False))
-            for one in (whole, before)
+        spans = (max(record.first, begin - _CONTEXT), begin), (begin, end)
+        before, ids = (
+            [one for one in store.tokens[first:last].tolist() if one not in special]
+            for first, last in spans
         )
-        return both[len(head) :].strip("\ufffd")
+        return Pieces(tokenizer, before).add_all(ids)
 
     pieces: list[list[Any]] = []
     place, opened = first, 0

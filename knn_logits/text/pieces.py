@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, product
 from typing import Any
 
-# Some tokenizers decode a token by the tokens before it. So many of these are enough.
+# Some tokenizers decode a token by the tokens before it. So many of these are enough, if the first
+# of them begins a character: Llama's tokenizer has a token for each byte of a rare character, and
+# decodes a row of these to nothing but U+FFFD if the row does not begin with a whole one.
 _CONTEXT = 8
 _CUT = "\ufffd"
 
@@ -22,29 +25,32 @@ class Pieces:
 
     def __init__(self, tokenizer: Any, before: list[int]) -> None:
         self._tokenizer = tokenizer
-        self._ids = before[-_CONTEXT:]
+        self._ids = _last(tokenizer, before)
         self._done: str | None = None
 
     def add(self, token: int) -> str:
         """Returns the text that one more token adds to the tokens before it."""
-        if self._done is None:
-            self._done = decoded(self._tokenizer, self._ids)
+        done = self._text_before()
         self._ids.append(token)
         text = decoded(self._tokenizer, self._ids)
         if text.endswith(_CUT):
             return ""
-        added = text[len(self._done) :]
         self._done = text
         # Decoding takes most of the time, so the first tokens are dropped several at a time.
         if len(self._ids) > 2 * _CONTEXT:
-            self._ids, self._done = self._ids[-_CONTEXT // 2 :], None
-        return added
+            first, self._done = _shortened(self._tokenizer, self._ids, text)
+            del self._ids[:first]
+        return text[len(done) :]
 
     def add_all(self, tokens: Sequence[int]) -> str:
         """Returns the text that some more tokens add. It decodes them once, and ends the text."""
-        before = decoded(self._tokenizer, self._ids)
-        ids = [*self._ids, *tokens]
-        return _whole(self._tokenizer, ids, len(ids))[len(before) :]
+        done, ids = self._text_before(), [*self._ids, *tokens]
+        return _whole(self._tokenizer, ids, len(ids))[len(done) :]
+
+    def _text_before(self) -> str:
+        if self._done is None:
+            self._done = _whole(self._tokenizer, self._ids, len(self._ids))
+        return self._done
 
 
 class TextAfter:
@@ -57,7 +63,7 @@ class TextAfter:
 
     def __init__(self, tokenizer: Any, before: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._ids = list(before[-_CONTEXT:])
+        self._ids = _last(tokenizer, before)
         self._before: str | None = None
 
     def __call__(self, token: int) -> str:
@@ -98,9 +104,37 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
         texts.append(text[len(done) :])
         done = text
         if end - start > _CONTEXT and not text.endswith(_CUT):
-            start = end - _CONTEXT // 2
-            done = decoded(tokenizer, ids[start:end])
-    return texts
+            first, done = _shortened(tokenizer, ids[start:end], text)
+            start += first
+    whole = decoded(tokenizer, ids)
+    if "".join(texts) == whole:
+        return texts
+    # A byte that fits nowhere takes the characters before it along, in some tokenizers.
+    ends = list(accumulate(map(len, texts)))[:-1]
+    return [whole[one:other] for one, other in zip([0, *ends], [*ends, None], strict=True)]
+
+
+def whole_characters(
+    tokenizer: Any, ids: Sequence[int], before: int, after: int
+) -> tuple[int, int]:
+    """Finds the longest part of some tokens that begins and ends with a whole character.
+
+    Args:
+        tokenizer: Turns tokens into text.
+        ids: The tokens.
+        before: How many of the first tokens may be left out. More than three never are, since a
+            character has four bytes at most.
+        after: How many of the last tokens may be left out, likewise.
+
+    Returns:
+        The number of tokens before the part, and the number of tokens up to its end.
+    """
+    parts = product(range(min(before, 3) + 1), range(min(after, 3) + 1))
+    for first, last in sorted(parts, key=sum):
+        text = decoded(tokenizer, ids[first : len(ids) - last])
+        if not text.startswith(_CUT) and not text.endswith(_CUT):
+            return first, len(ids) - last
+    return 0, len(ids)
 
 
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -117,3 +151,28 @@ def _whole(tokenizer: Any, ids: Sequence[int], end: int) -> str:
         end -= 1
         text = decoded(tokenizer, ids[:end])
     return text
+
+
+def _last(tokenizer: Any, ids: Sequence[int]) -> list[int]:
+    """Returns some of the last tokens of a text. If possible, the first begins a character."""
+    for count in range(_CONTEXT, 2 * _CONTEXT):
+        last = list(ids[-count:])
+        whole = _whole(tokenizer, last, len(last))
+        if whole and not whole.startswith(_CUT):
+            return last
+    return list(ids[-_CONTEXT:])
+
+
+def _shortened(tokenizer: Any, ids: Sequence[int], text: str) -> tuple[int, str]:
+    """Finds how many of the first tokens may be left out of a text, and what the rest says.
+
+    Args:
+        tokenizer: Turns tokens into text.
+        ids: The tokens.
+        text: Their text.
+    """
+    for first in range(len(ids) - _CONTEXT // 2, 0, -1):
+        rest = decoded(tokenizer, ids[first:])
+        if rest and text.endswith(rest):
+            return first, rest
+    return 0, text

@@ -13,7 +13,7 @@ from torch import Tensor
 from knn_logits.config import Metric
 from knn_logits.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.neighbors import Neighbors, are_near
-from knn_logits.text.pieces import TextAfter, parts_of, token_texts
+from knn_logits.text.pieces import TextAfter, parts_of, token_texts, whole_characters
 from knn_logits.text.tokens import special_ids
 from knn_logits.trace.naming import names_alike
 from knn_logits.trace.places import where
@@ -371,14 +371,16 @@ def _neighbor(
     special = special_ids(tokenizer)
     before = [token for token in passage.before if token not in special]
     after = [token for token in passage.after if token not in special]
-    here = len(before)
-    text, word, rest = parts_of(tokenizer, [*before, passage.token, *after], (here, here + 1))
+    ids = [*before, passage.token, *after]
+    first, end = whole_characters(tokenizer, ids, len(before), len(after))
+    here = len(before) - first
+    text, word, rest = parts_of(tokenizer, ids[first:end], (here, here + 1))
     title, uri = where(store, entry, tokenizer)
     matched = 0 if neighbors.matched is None else int(neighbors.matched[0, occurrence])
     by_key = neighbors.matched is None or not int(neighbors.matched[0, column])
     weight, influence = shares
     return NeighborTrace(
-        # A character may be cut at the beginning or the end of the passage.
+        # A document may have bytes that are no character.
         before=text.lstrip("\ufffd"),
         word=word,
         after=rest.rstrip("\ufffd"),

@@ -1,0 +1,45 @@
+"""Traces and documents in a tokenizer that has a token for each byte of a rare character."""
+
+import pytest
+from byte_tokens import RARE, make_byte_fallback
+from conftest import make_gpt2
+
+import knn_logits
+from knn_logits import KNNLogitsProcessor, explain
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    tokenizer, model = make_byte_fallback(), make_gpt2()
+    folder = tmp_path_factory.mktemp("bytes") / "s"
+    document = knn_logits.Document(RARE, "rare")
+    store = knn_logits.build_datastore(model, tokenizer, [document], folder, k=8, index="exact")
+    return model, tokenizer, store
+
+
+def test_passages_and_words_are_whole(made):
+    model, tokenizer, store = made
+    inputs = tokenizer("the weather in", return_tensors="pt")
+    with KNNLogitsProcessor(model, store, k=4, lmbda=0.99, temperature=0.1) as knn:
+        output = model.generate(
+            input_ids=inputs["input_ids"], max_new_tokens=60, do_sample=False, pad_token_id=0,
+            logits_processor=[knn],
+        )  # fmt: skip
+        trace = knn.trace(output, tokenizer)[0]
+    assert trace.prompt + trace.text == tokenizer.decode(output[0])
+    explained = explain(model, tokenizer, store, RARE, k=4)[0]
+    assert explained.prompt + explained.text == RARE
+    passages = [near for token in explained.tokens for near in token.neighbors]
+    assert len(passages) > 100
+    for one in passages:
+        # The tokens of a passage that its own entry's token stands in are always there.
+        assert "\ufffd" not in one.before + one.after
+        assert (one.before + one.word + one.after).strip() in RARE
+
+
+def test_the_page_shows_whole_characters(made, tmp_path):
+    drawer = pytest.importorskip("knn_logits_app.drawer")
+    _, tokenizer, store = made
+    places = [(entry, 4) for entry in range(20, len(store) - 8, 5)]
+    shown = drawer.document(store, tokenizer, "rare", places)
+    assert "".join(text for text, _ in shown["pieces"]) == RARE
