@@ -180,8 +180,11 @@ class CombinedRetriever(Retriever):
         self.store = first.store
         self.config = first.config
         self.metric: Metric = first.metric
-        total = sum(weights) if weights is not None else 1.0
-        self.weights = [one / total for one in weights] if weights is not None else None
+        self.weights = None
+        if weights is not None:
+            # The sum of the largest floats is infinite.
+            parts = [one / max(weights) for one in weights]
+            self.weights = [one / sum(parts) for one in parts]
         # A datastore without any share votes for nothing, whatever it finds.
         self._shares = self.weights or [1.0] * len(self.retrievers)
         sizes = [len(one.store) for one in retrievers]

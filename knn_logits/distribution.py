@@ -293,4 +293,5 @@ def influences(
         [rows, k], in [0, 1].
     """
     share = (weights + (lmbda.log() - log_p).unsqueeze(-1)).exp()
-    return share.masked_fill(values != chosen.unsqueeze(-1), 0.0)
+    # A processor behind this one may choose a token that the mixture gives no probability.
+    return share.masked_fill((values != chosen.unsqueeze(-1)) | share.isnan(), 0.0)

@@ -136,6 +136,8 @@ class Memory:
         if device is None:
             device = input_device(model.get_submodule(self.location.module))
             device = device if device.type == "cuda" else "cpu"
+        if indexes is not None and not isinstance(indexes, Indexes):
+            raise ConfigError(f"indexes must be an Indexes or None, not {type(indexes).__name__}")
         self._indexes = indexes or Indexes(device, threads, native=native_index)
         self._ask_under(scoring, settings)
 
@@ -336,5 +338,8 @@ def _resolved(
 ) -> tuple[KNNConfig, Gate | None]:
     """Resolves the settings to numbers and a gate, as `knn_logits.settings` explains."""
     given = {name: value for name, value in settings.items() if name != "weights"}
+    if any(store.manifest.on_demand is not None for store in stores):
+        # Pointers need keys, which the first datastore may have and another one not.
+        given.setdefault("retomaton", False)
     choose = scoring_settings if scoring else writing_settings
     return choose(stores[0], **given)  # type: ignore[arg-type]

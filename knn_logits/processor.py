@@ -19,7 +19,7 @@ from knn_logits.capture.hooks import StateCapture, Window
 from knn_logits.combined import Stores
 from knn_logits.compatibility import check_tokenizer, vocabulary_size
 from knn_logits.config import KNNConfig, whole_number
-from knn_logits.drafting.arguments import arguments_for_drafts, with_defaults
+from knn_logits.drafting.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
 from knn_logits.drafting.drafter import Drafter
 from knn_logits.drafting.loop import DraftedDecoding
 from knn_logits.errors import ModelError, TraceError
@@ -147,7 +147,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         settings["logits_processor"] = [self, *others]
         if inputs is not None:
             settings["input_ids"] = inputs
-        ids = settings.get("input_ids")
+        ids = checked_ids(settings)
         drafted = arguments_for_drafts(model, settings) if draft else None
         if drafted is not None:
             drafter, streamer = Drafter(self.memory), settings.get("streamer")
@@ -327,7 +327,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         *,
         max_neighbors: int = MAX_NEIGHBORS,
         pad_token_id: int | None = None,
-        rows: Collection[int] | None = None,
+        rows: Collection[int] | int | None = None,
     ) -> Trace:
         """Traces which passages caused which token of an output.
 
@@ -339,7 +339,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             max_neighbors: The most passages to keep for each token.
             pad_token_id: The padding token of finished rows, if `generate()` was given another
                 one than the model's. Padding is not traced.
-            rows: The sequences of the output to trace; None for all.
+            rows: The sequences of the output to trace, or a single one; None for all.
 
         Returns:
             A trace with one sequence for each of these sequences of the output. With beams, the
@@ -355,7 +355,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         check_tokenizer(tokenizer, self.memory.stores[0])
         sequences = getattr(output, "sequences", output)
         beam_indices = getattr(output, "beam_indices", None)
-        if not isinstance(sequences, Tensor) or sequences.dim() != 2:
+        if not is_ids(sequences):
             raise TraceError("this is not an output of generate(): give trace() such an output")
         if pad_token_id is None:
             pad_token_id = getattr(self._model_config, "pad_token_id", None)

@@ -81,6 +81,12 @@ def test_one_datastore_is_searched_as_ever(tmp_path):
     assert type(open_retriever(parts, KNNConfig())) is CombinedRetriever
 
 
+def test_shares_are_those_of_the_largest_floats_as_well(tmp_path):
+    parts, _ = three(tmp_path)
+    retriever = open_retriever(parts, KNNConfig(k=10), weights=[1e308, 1e308, 0.0])
+    assert retriever.weights == [0.5, 0.5, 0.0]
+
+
 def test_with_weights_each_datastore_has_its_share(tmp_path):
     parts, _ = three(tmp_path)
     config = KNNConfig(k=50, temperature=2.0)

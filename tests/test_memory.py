@@ -104,6 +104,12 @@ def test_what_does_not_fit_an_open_memory_is_refused(model, store):
         KNNLogitsProcessor(model, memory, threads=2)
     with pytest.raises(ConfigError, match="lmbda must lie between"):
         memory.asked(scoring=True, lmbda=1.5)
+    with pytest.raises(ConfigError, match="indexes must be an Indexes or None, not str"):
+        Memory(model, store, indexes="x")
+    with pytest.raises(ConfigError, match="key 3: give 'ffn_input'"):
+        Memory(model, store, key=3)
+    with pytest.raises(ConfigError, match="window must be a WindowConfig"):
+        knn_logits.evaluate(model, None, store, TEXTS, window=5)
 
 
 def test_the_vote_of_the_latest_step(model, tokenizer, store):

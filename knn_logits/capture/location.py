@@ -95,7 +95,7 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
         if name == "layer_output":
             return KeyLocation(name, _path_of(model, layer), "output")
         return KeyLocation(name, _path_of(model, _feed_forward(model, layer)), "input")
-    path, colon, side = name.rpartition(":")
+    path, colon, side = name.rpartition(":") if isinstance(name, str) else ("", "", "")
     if not colon or not path or side not in ("input", "output"):
         raise ConfigError(
             f"key {name!r}: give 'ffn_input', 'layer_output', or a module's path followed by "

@@ -8,6 +8,28 @@ from typing import Any
 from torch import Tensor
 from transformers import StopStringCriteria
 
+from knn_logits.errors import ConfigError
+
+
+def is_ids(given: Any) -> bool:
+    """Whether something is a tensor of tokens, whole numbers [rows, length]."""
+    return isinstance(given, Tensor) and given.dim() == 2 and not given.is_floating_point()
+
+
+def checked_ids(arguments: dict[str, Any]) -> Tensor | None:
+    """Returns the ids of the prompt in arguments of `generate()`; None if there are none.
+
+    Raises:
+        ConfigError: when they are something else, such as a text.
+    """
+    ids: Tensor | None = arguments.get("input_ids")
+    if ids is not None and not is_ids(ids):
+        raise ConfigError(
+            f"the prompt must be a tensor of ids [rows, length], not {type(ids).__name__}: call "
+            'generate(**tokenizer(text, return_tensors="pt"))'
+        )
+    return ids
+
 
 def with_defaults(arguments: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Adds settings that hold unless a call of `generate()` has its own.

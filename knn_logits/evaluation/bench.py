@@ -19,7 +19,7 @@ from knn_logits.errors import ConfigError
 from knn_logits.memory import Memory, MemorySettings
 from knn_logits.scoring.text_pass import scoring_batch_tokens
 from knn_logits.text.pairs import PairTokenizer, context_length
-from knn_logits.windows import resolve
+from knn_logits.windows import check_window, resolve
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +88,10 @@ def open_bench(
     if batch_tokens is not None:
         batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
     check_threads(settings.get("threads"))
+    window = WindowConfig() if window is None else window
+    check_window(window)
     memory, store = None, None
-    windows = (window or WindowConfig(), False)
+    windows = (window, False)
     if datastore is None:
         location = find_key(model, DEFAULT_KEY)
     else:
@@ -127,10 +129,9 @@ def open_bench(
     )
 
 
-def _like_the_store(window: WindowConfig | None, store: Datastore) -> tuple[WindowConfig, bool]:
+def _like_the_store(window: WindowConfig, store: Datastore) -> tuple[WindowConfig, bool]:
     """Returns the given windows, or those of the datastore where none are given."""
     record = store.manifest.windows
-    window = window or WindowConfig()
     if window.window is None:
         return WindowConfig(record.window, window.stride or record.stride), record.concatenate
     return window, record.concatenate

@@ -55,7 +55,7 @@ def trace_recording(
     pad: int | None = None,
     near_within: tuple[Metric, float] | None = None,
     familiarity: Callable[[int, int], Familiarity | None] = lambda row, places: None,
-    rows: Collection[int] | None = None,
+    rows: Collection[int] | int | None = None,
     unknown_names: Callable[[Any, str], tuple[str, ...]] = lambda tokenizer, prompt: (),
 ) -> Trace:
     """Traces what a `generate()` chose.
@@ -72,10 +72,11 @@ def trace_recording(
         near_within: The metric, and the distance within which a neighbor is near.
         familiarity: Returns how well the memory knows a prompt, given a row of the recording and
             the number of positions at the prompt's end to look at.
-        rows: The sequences to trace; None for all.
+        rows: The sequences to trace, or a single one; None for all.
         unknown_names: Returns the names in a prompt that the memory does not know, given the
             tokenizer and the prompt.
     """
+    rows = {rows} if isinstance(rows, int) else rows
     first = recording.prompt.shape[1]
     with recording.lock:
         steps = dict(recording.steps)

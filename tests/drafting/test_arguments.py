@@ -5,7 +5,7 @@ import warnings
 import pytest
 from transformers import GenerationConfig
 
-from knn_logits import KNNLogitsProcessor
+from knn_logits import ConfigError, KNNLogitsProcessor
 from knn_logits.drafting.arguments import settings_that_hold, with_defaults
 
 OURS = {"no_repeat_ngram_size": 7}
@@ -48,6 +48,15 @@ def test_what_is_left_open_is_read_from_the_model(model, monkeypatch):
     config = GenerationConfig(max_new_tokens=5)
     assert settings_that_hold(model, {"generation_config": config})["num_beams"] == 4
     assert settings_that_hold(model, {"num_beams": 1})["num_beams"] == 1
+
+
+def test_a_prompt_is_a_tensor_of_ids(model, tokenizer, store):
+    inputs = tokenizer("The keeper reads", return_tensors="pt")
+    with KNNLogitsProcessor(model, store) as knn:
+        for prompt in ("The keeper reads", inputs, [[1, 2]], inputs["input_ids"][0]):
+            with pytest.raises(ConfigError, match="the prompt must be a tensor of ids"):
+                knn.generate(prompt, max_new_tokens=1)
+        assert knn.generate(inputs["input_ids"], max_new_tokens=1).shape == (1, 7)
 
 
 @pytest.mark.parametrize("draft", [False, True])

@@ -67,6 +67,17 @@ def written(model, tokenizer, memory, prompts=(PROMPT,), **settings):
         return output.sequences, knn.trace(output, tokenizer)
 
 
+def test_it_writes_beside_a_datastore_that_follows_passages(model, tokenizer, bare, tmp_path):
+    whole = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "whole")
+    assert whole.manifest.writing.retomaton
+    for stores in ([whole, bare], [bare, whole]):
+        assert not Memory(model, stores).config.retomaton
+        assert written(model, tokenizer, stores)[0].shape[1] > 12
+    with pytest.raises(ConfigError, match="leave --retomaton out"):
+        Memory(model, [whole, bare], retomaton=True)
+    assert Memory(model, whole).config.retomaton
+
+
 def test_the_folder_holds_text_and_its_index_alone(bare):
     manifest = bare.manifest
     assert sorted(one.name for one in manifest.files) == [

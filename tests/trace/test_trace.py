@@ -218,12 +218,35 @@ def test_a_foreign_output_is_refused(traced, tokenizer, model):
     knn, output, _ = traced
     with pytest.raises(TraceError, match="not recorded such a generation"):
         knn.trace(torch.full((1, 9), 7), tokenizer)
-    with pytest.raises(TraceError, match="not an output of generate"):
-        knn.trace("text", tokenizer)
+    for other in ("text", output[0], output.float()):
+        with pytest.raises(TraceError, match="not an output of generate"):
+            knn.trace(other, tokenizer)
+    assert knn.trace(output, tokenizer, rows=0) == knn.trace(output, tokenizer, rows=[0])
     changed = output.clone()
     changed[0, -3] = (changed[0, -3] + 1) % 384
     with pytest.raises(TraceError):
         knn.trace(changed, tokenizer)
+
+
+def test_a_token_that_another_processor_forces_has_no_influence(model, tokenizer, store, tmp_path):
+    """The mixture gives it no probability, and JSON has no NaN."""
+    inputs = tokenizer("When error code E42 appears, open", return_tensors="pt")
+    with KNNLogitsProcessor(model, store, k=64, lmbda=0.9) as knn:
+        said = model.generate(**inputs, max_new_tokens=1, do_sample=False, logits_processor=[knn])
+        token = int(said[0, -1])
+
+        def force(_, scores):
+            return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([token]), 0.0)
+
+        output = model.generate(
+            **inputs, max_new_tokens=1, do_sample=False, bad_words_ids=[[token]],
+            logits_processor=[knn, force],
+        )  # fmt: skip
+        assert output[0, -1] == token
+        trace = knn.trace(output, tokenizer)
+    assert trace[0].tokens[0].influence == 0.0
+    trace.save(tmp_path / "t.json")
+    assert "NaN" not in (tmp_path / "t.json").read_text()
 
 
 def test_beams_need_the_whole_output(model, tokenizer, store):
