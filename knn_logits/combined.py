@@ -138,12 +138,12 @@ def open_retriever(
                 "for each, at least 0, and at least one above 0"
             )
     unknown = [
-        id for id in config.exclude if not any(store.documents.numbers_of(id) for store in stores)
+        name for name in config.exclude if not any(store.documents.named(name) for store in stores)
     ]
     if unknown:
         raise ConfigError(
-            f"none of the datastores has a document with the id {unknown[0]!r}: give an id as a "
-            "trace names it under `documents` (--json on the command line)"
+            f"none of the datastores has a document with the id, title or uri {unknown[0]!r}: "
+            "give one as a trace names it, or as `knn-logits info STORE --documents` lists it"
         )
     indexes = indexes or Indexes()
     opened = [_opened(store, config, indexes, source) for store in stores]

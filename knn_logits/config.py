@@ -136,7 +136,8 @@ class KNNConfig:
         suffix_weight: How many times as much an entry counts in the vote for each token before it
             that is also before the query, counted backwards up to 8 tokens; above 0. With 1 the
             text does not matter, as in the papers. LOG.md has what more brings.
-        exclude: Ids of documents that are left out, as if they had never been added.
+        exclude: Ids, titles or uris of documents that are left out, as if they had never been
+            added.
         infini_gram: Share of the ∞-gram in the mixture, in [0, 1], wherever the end of the text
             stands in the corpus; "auto" takes shares by the length of that end, those that were
             fitted to the datastore where there are any. None leaves the ∞-gram out. Liu et al.
@@ -215,7 +216,7 @@ class SearchSettings(TypedDict, total=False):
         pointer_weight: How many times as much an entry counts if a pointer led to it.
         pointer_distances: "keys" or "index".
         suffix_weight: How many times as much an entry counts for each shared token before it.
-        exclude: Ids of documents that are left out.
+        exclude: Ids, titles or uris of documents that are left out.
         infini_gram: Share of the ∞-gram in the mixture, or "auto".
     """
 

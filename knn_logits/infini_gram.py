@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
-from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +24,7 @@ from knn_logits.datastore.learned import needs_text
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_p_knn_of
 from knn_logits.errors import DatastoreError
+from knn_logits.locks import Lock
 from knn_logits.occurrences import Occurrences, Prefixes, join
 from knn_logits.opening import Indexes, hidden_entries
 

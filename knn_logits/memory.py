@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, NoReturn
 
 import torch
@@ -25,6 +24,7 @@ from knn_logits.distribution import drop_impossible, second_vote
 from knn_logits.errors import ConfigError
 from knn_logits.gating.gate import Gate, rows_to_search, weigh_rows
 from knn_logits.infini_gram import InfiniGram, without_padding
+from knn_logits.locks import cached_property
 from knn_logits.neighbors import NEAREST, Neighbors, hits, with_occurrences
 from knn_logits.occurrences import Prefixes
 from knn_logits.opening import Indexes

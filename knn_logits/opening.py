@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +19,7 @@ from knn_logits.errors import ConfigError, DamagedError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.demand import check_building
 from knn_logits.index.exact import ExactIndex
+from knn_logits.locks import Lock
 from knn_logits.opening_on_gpu import KEYS_AT_ONCE, moved, open_compact
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Indexes:
         self.device = usable_device(device)
         self.threads = threads
         self.native = native
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # This does not keep datastores alive. An index is closed with its datastore.
         self._made: WeakKeyDictionary[Datastore, OrderedDict[object, Any]] = WeakKeyDictionary()
 

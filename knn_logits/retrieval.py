@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights
 from knn_logits.errors import DatastoreError, MismatchError
 from knn_logits.index.base import Index, pairwise
+from knn_logits.locks import cached_property
 from knn_logits.neighbors import Neighbors, padding_distance
 from knn_logits.occurrences import Prefixes
 from knn_logits.opening import Indexes

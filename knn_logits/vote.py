@@ -7,13 +7,13 @@ p(y) = lmbda * p_kNN(y) + (1 - lmbda) * p_LM(y), Khandelwal et al. (2020), equat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from knn_logits.config import Metric
 from knn_logits.distribution import log_p_knn_of, mix
+from knn_logits.locks import cached_property
 from knn_logits.neighbors import Neighbors, are_near
 
 

@@ -76,8 +76,23 @@ def test_all_documents_of_an_id_in_all_datastores(model, tokenizer, store, both)
 
 def test_a_document_that_is_not_there_is_named(model, tokenizer, store):
     with pytest.raises(
-        ConfigError, match="none of the datastores has a document with the id 'chapter 9'"
+        ConfigError,
+        match="none of the datastores has a document with the id, title or uri 'chapter 9'",
     ):
         KNNLogitsProcessor(model, store, exclude=["chapter 9"])
     with pytest.raises(ConfigError, match="exclude must be a list of the ids"):
         explain(model, tokenizer, store, TEXTS[0], exclude=3)
+
+
+@pytest.mark.parametrize("name", ["d1", "On winches", "https://e.org/1"])
+def test_a_document_is_named_by_its_id_title_or_uri(model, tokenizer, tmp_path, name):
+    documents = [
+        knn_logits.Document(text, f"d{n}", title="On winches" if n == 1 else None,
+                            uri=f"https://e.org/{n}")
+        for n, text in enumerate(TEXTS)
+    ]  # fmt: skip
+    store = knn_logits.build_datastore(model, tokenizer, documents, tmp_path / "s", k=8)
+    found = explain(model, tokenizer, store, TEXTS[1], exclude=[name])[0]
+    assert found == explain(model, tokenizer, store, TEXTS[1], exclude=["d1"])[0]
+    assert {one.document for token in found.tokens for one in token.documents} >= {"d0", "d2"}
+    assert "d1" not in {one.document for token in found.tokens for one in token.documents}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from knn_logits import ConfigError, Datastore, Memory
 from knn_logits_app.reading import Reading
+
+_T = TypeVar("_T")
 
 # The most characters of a source that is used as an example.
 _LONG = 160
@@ -57,6 +58,7 @@ class Library:
     about: str = ""
     one_sentence: bool = False
     sample_text: str = ""
+    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -126,18 +128,28 @@ class Library:
         tokenizer = AutoTokenizer.from_pretrained(model)
         return cls.of(model.rstrip("/").split("/")[-1], loaded.to(device), tokenizer, opened)
 
-    @cached_property
+    @property
     def memory(self) -> Memory:
         """The model with all its datastores. It searches in one thread.
 
         `of` has checked the datastores already.
         """
-        return Memory(self.model, list(self.stores.values()), threads=1, check=False)
+        stores = list(self.stores.values())
+        return self._once("memory", lambda: Memory(self.model, stores, threads=1, check=False))
 
-    @cached_property
+    @property
     def reading(self) -> Reading:
         """Turns texts into inputs of the model, within limits."""
-        return Reading(self.model, self.tokenizer, self.stores, self.context)
+        return self._once(
+            "reading", lambda: Reading(self.model, self.tokenizer, self.stores, self.context)
+        )
+
+    def _once(self, name: str, make: Callable[[], _T]) -> _T:
+        """Returns what was made before, without a lock, which a fork might find closed forever."""
+        if name not in self._made:
+            self._made[name] = make()
+        found: _T = self._made[name]
+        return found
 
     @property
     def context(self) -> int | None:

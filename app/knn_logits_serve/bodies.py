@@ -50,7 +50,7 @@ class Knn(BaseModel):
         temperature: Temperature of the softmax over the neighbors, above 0.
         suffix_weight: How many times as much an entry counts for each token before it that is also
             before the query, above 0.
-        exclude: Ids of documents that are ignored, as if they had never been added.
+        exclude: Ids or titles of documents that are ignored, as if they had never been added.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)

@@ -268,7 +268,7 @@ def layers():
         (
             "vocabulary",
             "neighbors · occurrences · agreement · windows · limits · arrays · config · "
-            "progress · errors · printable",
+            "progress · errors · printable · locks",
         ),
     ]
     d = Drawing(860, 46 * len(rows) + 70)

@@ -35,7 +35,7 @@ Type a text, and the model continues it. A line that begins with / is a command:
   /why            show the sources of the latest answer
   /why WORD       show the sources of one of its words; /why 3 takes its third word
   /knn on|off     write with the memory, or with the model alone
-  /without DOC    leave out the document with this id; /with DOC takes it back
+  /without DOC    leave out the document with this id or title; /with DOC takes it back
   /set NAME VALUE change k, lmbda, temperature, suffix_weight or tokens (the most that are written)
   /settings       show the present settings
   /save FILE      write the latest trace as JSON; /html FILE writes it as a page
@@ -185,7 +185,7 @@ class Chat:
         """Leaves a document out of all answers from here on."""
         document = " ".join(words)
         if not document:
-            raise ConfigError("/without needs the id of a document; /why names the ids")
+            raise ConfigError("/without needs the id or title of a document; /why names the titles")
         # This refuses an id that no datastore has.
         self.memory.asked(scoring=False, exclude=(*self.without, document))
         self.without.append(document)

@@ -145,7 +145,8 @@ Without = Annotated[
     typer.Option(
         "--without",
         metavar="DOCUMENT",
-        help="Leave this document out, as if it had never been added; may be repeated.",
+        help="Leave the document with this id or title out, as if it had never been added; may be "
+        "repeated.",
     ),
 ]
 Key = Annotated[

@@ -135,6 +135,10 @@ class Documents:
         """Numbers of the documents with a uri, ascending."""
         return self._numbers("uri", lambda one: one == uri)
 
+    def named(self, name: str) -> list[int]:
+        """Numbers of the documents with an id, or else with that title, or else with that uri."""
+        return self.numbers_of(name) or self.numbers_titled(name) or self.numbers_at(name)
+
     def search(self, words: str) -> list[int]:
         """Numbers of the documents whose id, title or uri contains some words, ascending.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from knn_logits.datastore.reading import OpenArrays, hub_repo_of, map_array, rea
 from knn_logits.datastore.records import FileRecord
 from knn_logits.datastore.remote import Remote, needed
 from knn_logits.errors import DamagedError, DatastoreError
+from knn_logits.locks import cached_property
 from knn_logits.progress import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -254,10 +254,11 @@ class Datastore:
         )
 
     def entries_of(self, documents: Sequence[str]) -> Array:
-        """Returns the entries of all documents with these ids, int64 [entries], ascending."""
-        numbers = [
-            number for id in dict.fromkeys(documents) for number in self.documents.numbers_of(id)
-        ]
+        """Returns the entries of all documents with these names, int64 [entries], ascending.
+
+        `Documents.named` explains the names.
+        """
+        numbers = {number for name in documents for number in self.documents.named(name)}
         found = np.array(sorted(numbers), np.int64)
         return self.contexts.entries_of(self.documents.first[found], self.documents.length[found])
 

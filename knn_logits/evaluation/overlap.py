@@ -187,8 +187,8 @@ class _Runs:
             return {}
         table = store.documents
         away = set(store.manifest.removed)
-        for id in exclude:
-            away.update(table.numbers_of(id))
+        for one in exclude:
+            away.update(table.named(one))
         gone = np.array(sorted(away), np.int64)
         counts: dict[str, int] = {}
         for first in range(0, max(0, len(store.tokens) - RUN + 1), _AT_ONCE):

@@ -11,7 +11,6 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from knn_logits.index.faiss_library import (
     openmp_threads,
     parts_of,
 )
+from knn_logits.locks import cached_property
 from knn_logits.neighbors import padding_distance
 
 logger = logging.getLogger(__name__)

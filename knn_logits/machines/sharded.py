@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.config import Metric
 from knn_logits.errors import ConfigError, UnreachableError
+from knn_logits.locks import Lock
 from knn_logits.machines.merging import merged
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class ShardedIndex:
         self._partial, self._patience = partial, patience
         # For each shard that does not answer, what it was asked last.
         self._away: dict[int, Answer] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     @property
     def away(self) -> list[int]:

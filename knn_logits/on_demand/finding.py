@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from threading import Lock
 
 import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.datastore.records import OnDemandRecord
 from knn_logits.infini_gram import SuffixIndex
+from knn_logits.locks import Lock
 from knn_logits.occurrences import Prefixes
 from knn_logits.on_demand.passages import Passages
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from threading import Lock
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from knn_logits.capture.keys import KeySource
 from knn_logits.datastore.layout import CANARY_KEYS
 from knn_logits.datastore.store import Datastore
 from knn_logits.index.exact import ExactIndex
+from knn_logits.locks import Lock
 from knn_logits.on_demand.passages import Passages
 
 # The most bytes of computed keys that are kept for a datastore, in float32.

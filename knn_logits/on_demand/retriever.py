@@ -9,7 +9,6 @@ Speculative Decoding").
 from __future__ import annotations
 
 from collections import OrderedDict
-from threading import Lock
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.infini_gram import SuffixIndex
+from knn_logits.locks import Lock
 from knn_logits.neighbors import Neighbors
 from knn_logits.occurrences import Prefixes
 from knn_logits.on_demand.finding import PassageFinder

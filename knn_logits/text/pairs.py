@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from knn_logits.arrays import Array
 from knn_logits.capture.forward import padded
 from knn_logits.errors import ConfigError, CorpusError, ModelError
+from knn_logits.locks import cached_property
 
 logger = logging.getLogger(__name__)
 

@@ -91,7 +91,7 @@ def unknown_names(
         tokenizer: The datastores' tokenizer.
         prompt: The text that was given.
         stores: The datastores. Their removed documents are not looked at.
-        exclude: The ids of further documents that are not looked at.
+        exclude: The ids, titles or uris of further documents that are not looked at.
     """
     stores = list(stores)
     # A learned memory has no text to look at.
@@ -99,7 +99,7 @@ def unknown_names(
     if not stores or not all(known):
         return ()
     hidden = [
-        {*store.manifest.removed, *(n for id in exclude for n in store.documents.numbers_of(id))}
+        {*store.manifest.removed, *(n for one in exclude for n in store.documents.named(one))}
         for store in stores
     ]
     return tuple(

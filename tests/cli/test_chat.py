@@ -93,7 +93,10 @@ def test_traces_are_kept(talk, tmp_path):
         ("/set tokens 0", "at least 1"),
         ("/knn maybe", "/knn on or /knn off"),
         ("/without", "needs the id of a document"),
-        ("/without chapter 9", "none of the datastores has a document with the id 'chapter 9'"),
+        (
+            "/without chapter 9",
+            "none of the datastores has a document with the id, title or uri 'chapter 9'",
+        ),
         ("/with 1", "is not left out"),
         ("/why 'x", "check its quotation marks"),
         ("/why ²", "there is no answer with the memory yet"),

@@ -78,7 +78,10 @@ def test_the_sources_are_the_traces(client, model, tokenizer, store):
     ("knn", "line"),
     [
         ({"stores": ["other"]}, "this server has no datastore 'other'"),
-        ({"exclude": ["nothing"]}, "none of the datastores has a document with the id 'nothing'"),
+        (
+            {"exclude": ["nothing"]},
+            "none of the datastores has a document with the id, title or uri 'nothing'",
+        ),
         ({"lmbda": 1.5}, "knn.lmbda"),
         ({"k": 0}, "knn.k"),
         ({"temperature": 0}, "knn.temperature"),
