@@ -218,7 +218,7 @@ def _contradicted(
     memory: Memory,
     tokenizer: Any,
 ) -> list[TokenTrace]:
-    """Notes what a passage says in place of words of the text, if the text quotes it otherwise."""
+    """Notes which words of the text a passage has, too, and in whose place one has others."""
     first = len(ids) - len(tokens)
     tokens = list(tokens)
     for one in quotations.differences(ids, partial(decoded, tokenizer)):
@@ -238,4 +238,6 @@ def _contradicted(
             # White space in a token of its own is no word.
             if tokens[place].token.strip():
                 tokens[place] = replace(tokens[place], by_memory=by_memory)
+    for place in quotations.supported:
+        tokens[place - first] = replace(tokens[place - first], verbatim=True)
     return tokens

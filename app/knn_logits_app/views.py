@@ -149,6 +149,7 @@ def _token(token: TokenTrace, table: _Table) -> dict[str, Any]:
         "retrieval": token.retrieval,
         "near": token.near,
         "meaning": token.meaning,
+        "verbatim": token.verbatim,
         "by_model": _rival(token.by_model, table),
         "by_memory": _rival(token.by_memory, table),
         "documents": [[table.number(one), _short(one.share)] for one in listed],

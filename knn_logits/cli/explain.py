@@ -67,7 +67,7 @@ def explain(
 ) -> None:
     """Show which passages support each word of an existing text."""
     text = text_or_file(text)
-    from knn_logits.trace.trace import token_dict
+    from knn_logits.trace.plain import token_dict
 
     check_trace_files(save, html)
     shares = options.parse_weights(weights)

@@ -170,7 +170,7 @@ def generate(
         no_repeat_ngram=no_repeat_ngram,
     )
     from knn_logits.settings import generation_settings
-    from knn_logits.trace.trace import token_dict
+    from knn_logits.trace.plain import token_dict
 
     check_trace_files(save, html)
     shares = options.parse_weights(weights)

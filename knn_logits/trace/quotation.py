@@ -86,6 +86,8 @@ class Quotations:
         self._bounds = np.cumsum([0, *(len(one) for one in stores)])
         self._matches: dict[int, list[_Match]] = {}
         self._supported: set[int] = set()
+        # Passages whose words are those of the text up to the next place, by that place.
+        self._going_on: dict[int, set[tuple[int, int]]] = {}
         self._votes: dict[int, tuple[Array, Array]] = {}
 
     def look(self, ids: Array, place: int, neighbors: Neighbors, weights: Tensor) -> None:
@@ -111,11 +113,24 @@ class Quotations:
             positions = positions[tokens[positions - 1] == before[-1]]
             for position, length in _alike(tokens, positions, _firsts(store, positions), before):
                 found.append(_Match(number, position, length))
-                if tokens[position] == ids[place]:
-                    self._supported.add(place)
+        on = {(one.store, one.position) for one in found} | self._going_on.pop(place, set())
+        same = [one for one in on if self._stores[one[0]].tokens[one[1]] == ids[place]]
+        if same:
+            self._supported.add(place)
+            # An approximate search may miss them at the next place.
+            self._going_on[place + 1] = {
+                (number, position + 1)
+                for number, position in same[:_PASSAGES]
+                if self._same_document(number, position)
+            }
         if found:
             found.sort(key=lambda one: -one.length)
             self._matches[place] = found[:_PASSAGES]
+
+    @property
+    def supported(self) -> set[int]:
+        """The places whose token a passage has, too, after the same six tokens or more."""
+        return self._supported
 
     def p_knn(self, place: int, token: int) -> float:
         """Returns the probability of a token by the neighbors at a place of the text."""
@@ -201,6 +216,11 @@ class Quotations:
         after = match.length + _run(ids[place:], tokens[match.position : end])
         ends = last + after == len(ids)
         return Difference(last - own, last, match.store, here - other, here, before, after, ends)
+
+    def _same_document(self, number: int, position: int) -> bool:
+        """Whether the next token belongs to the same document."""
+        _, _, end = self._document(_Match(number, position, 0))
+        return position + 1 < end
 
     def _document(self, match: _Match) -> tuple[Array, int, int]:
         """Returns a datastore's tokens, and the first and last bound of a match's document."""

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from knn_logits.datastore.files import replacing
 from knn_logits.errors import TraceError
 
 _FORMAT = "knn-logits trace"
@@ -159,6 +160,9 @@ class TokenTrace:
             favourite, if they were asked for. The likeliest comes first.
         near: Whether the nearest neighbor was as near as neighbors within the datastore are. None
             if the datastore does not know what is near.
+        verbatim: Whether the text stands in a document here: a passage that has the same six words
+            or pieces of words before it goes on with this token, whatever the vote says. Only a
+            text that is explained is compared with passages.
         special: Whether it is a token of the tokenizer's own, such as the one that ends a text. It
             belongs to no word, and has no part in a text's documents.
     """
@@ -178,6 +182,7 @@ class TokenTrace:
     candidates: list[Candidate] = field(default_factory=list)
     near: bool | None = None
     special: bool = False
+    verbatim: bool = False
 
     @property
     def meaning(self) -> Meaning:
@@ -185,7 +190,8 @@ class TokenTrace:
 
         "contradicted": the text quotes a passage that has other words here, or most of the
             neighbors' vote is for one other token, and the memory supports that token more than the
-            mixture supports this one.
+            mixture supports this one. A token that a passage has, too, after the same words is not
+            contradicted by a vote.
         "changed": the memory brought this token. The model alone would have chosen another one.
         "agreed": the memory supports this token. The model alone would have chosen it as well.
         "own": the token is the model's own.
@@ -197,7 +203,8 @@ class TokenTrace:
             return "contradicted"
         # A memory that has no weight here contradicts nothing.
         least = max(self.p, LEAST_INFLUENCE)
-        if told is not None and told.p > _MAJORITY and self.lmbda * told.p > least:
+        sharp = told is not None and told.p > _MAJORITY and self.lmbda * told.p > least
+        if sharp and not self.verbatim:
             return "contradicted"
         if self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
             return "own"
@@ -322,6 +329,8 @@ class Trace:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the trace as plain values, as `save` writes it."""
+        from knn_logits.trace.plain import token_dict
+
         return {
             "format": _FORMAT,
             "version": _VERSION,
@@ -339,14 +348,13 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as JSON."""
-        text = json.dumps(self.to_dict(), ensure_ascii=False, indent=1)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        _write(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as an HTML page that needs no other files."""
         from knn_logits.trace.render import to_page
 
-        Path(path).write_text(to_page(self), encoding="utf-8")
+        _write(path, to_page(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
@@ -355,46 +363,24 @@ class Trace:
         Raises:
             TraceError: when the file is not a trace.
         """
+        from knn_logits.trace.plain import read_sequence
+
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] != _FORMAT or content["version"] != _VERSION:
                 raise ValueError("another format or version")
-            return cls([_sequence(one) for one in content["sequences"]])
+            return cls([read_sequence(one) for one in content["sequences"]])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise TraceError(
                 f"{path} is not a trace ({error}); give a file that Trace.save() wrote"
             ) from error
 
 
-def token_dict(token: TokenTrace) -> dict[str, Any]:
-    """Returns a token as plain values. Each neighbor has its snippet as a whole and in parts."""
-    plain = asdict(token) | {"meaning": token.meaning}
-    for neighbor, one in zip(plain["neighbors"], token.neighbors, strict=True):
-        neighbor["snippet"] = one.snippet
-    return plain
-
-
-def _sequence(content: dict[str, Any]) -> SequenceTrace:
-    tokens = []
-    for token in content["tokens"]:
-        neighbors = [
-            NeighborTrace(**{name: value for name, value in one.items() if name != "snippet"})
-            for one in token["neighbors"]
-        ]
-        documents = [DocumentShare(**one) for one in token.get("documents", ())]
-        candidates = [Candidate(**one) for one in token.get("candidates", ())]
-        rivals = {name: _rival(token.get(name)) for name in ("by_model", "by_memory")}
-        token = {name: value for name, value in token.items() if name != "meaning"}
-        parts = {"neighbors": neighbors, "documents": documents, "candidates": candidates}
-        tokens.append(TokenTrace(**{**token, **rivals, **parts}))
-    known = content.get("familiarity")
-    unknown = tuple(content.get("unknown", ()))
-    familiarity = Familiarity(**known) if known else None
-    return SequenceTrace(content["prompt"], tokens, familiarity, unknown)
-
-
-def _rival(content: dict[str, Any] | None) -> Rival | None:
-    if content is None:
-        return None
-    document = content.get("document")
-    return Rival(**{**content, "document": DocumentShare(**document) if document else None})
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a file. What stood there before stays whole if that fails."""
+    where = Path(path).resolve()
+    if where.exists() and not where.is_file():
+        where.write_text(text, encoding="utf-8")  # such as /dev/stdout
+        return
+    with replacing(where) as file:
+        file.write(text.encode())

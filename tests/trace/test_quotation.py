@@ -4,13 +4,15 @@ from html import unescape
 
 import numpy as np
 import pytest
+import torch
 from conftest import TEXTS
 from hypothesis import given
 from hypothesis import strategies as st
 
 import knn_logits
 from knn_logits import Trace, explain
-from knn_logits.trace.quotation import _LEAST, _alike
+from knn_logits.neighbors import Neighbors
+from knn_logits.trace.quotation import _LEAST, Quotations, _alike
 from knn_logits.trace.render import to_html
 from knn_logits.trace.sources import contradiction, words_of
 
@@ -101,6 +103,41 @@ def test_what_another_document_says_word_for_word_is_not_contradicted(
     store = knn_logits.build_datastore(model, tokenizer, both, tmp_path / "both", **EVERY)
     assert objections(both[0], store) == objections(both[1], store) == []
     assert objections(TEXTS[5].replace("nine", "five"), store)
+
+
+def test_a_vote_does_not_contradict_what_a_passage_says_word_for_word(model, tokenizer, tmp_path):
+    """Five documents have another number in the same sentence, and one has that of the text."""
+    sharp = {"k": 16, "lmbda": 0.9, "temperature": 1.0}
+    texts = [TEXTS[5].replace("nine", "four")] * 5 + [TEXTS[5]]
+    store = knn_logits.build_datastore(model, tokenizer, texts, tmp_path / "s", **sharp)
+
+    def against(text, **settings):
+        trace = explain(model, tokenizer, store, text, **{**sharp, **settings})
+        trace.save(tmp_path / "t.json")
+        assert Trace.load(tmp_path / "t.json") == trace
+        return [one for one in trace[0].tokens if one.meaning == "contradicted"]
+
+    assert against(TEXTS[5]) == []
+    # The rule holds for what may vote.
+    assert against(TEXTS[5], exclude=["5"])
+    assert against(TEXTS[5].replace("nine", "five"))
+    trace = explain(model, tokenizer, store, TEXTS[5], **sharp)
+    rivals = [one.by_memory for one in trace[0].tokens if one.verbatim and one.by_memory]
+    assert max(one.p for one in rivals) > 0.5
+
+
+def test_a_passage_goes_on_where_the_search_misses_it(store):
+    ids = np.asarray(store.tokens[: store.documents[0].length])
+    other = int(store.contexts.entries_of(store.documents.first[3:4], np.ones(1, np.int64) * 9)[4])
+    quotations = Quotations([store])
+    for place in range(10, len(ids)):
+        # The search finds the passage once only.
+        entry = place - 1 if place == 12 else other
+        neighbors = Neighbors(
+            torch.tensor([[entry]]), torch.zeros(1, 1), store.values[[entry]][None].long()
+        )
+        quotations.look(ids, place, neighbors, torch.zeros(1, 1))
+    assert quotations.supported == set(range(12, len(ids)))
 
 
 def test_each_of_several_datastores_is_compared(model, tokenizer, objections, tmp_path):

@@ -20,6 +20,7 @@ const traced = (token) => ({
   lmbda: token.lmbda,
   share: token.influence,
   meaning: token.meaning,
+  verbatim: token.verbatim,
   documents: new Map(token.documents),
   rest: token.rest,
   rival: token.by_memory && {

@@ -1,0 +1,51 @@
+"""Writes tokens of a trace as plain values, for JSON, and reads them again."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from knn_logits.trace.trace import (
+    Candidate,
+    DocumentShare,
+    Familiarity,
+    NeighborTrace,
+    Rival,
+    SequenceTrace,
+    TokenTrace,
+)
+
+
+def token_dict(token: TokenTrace) -> dict[str, Any]:
+    """Returns a token as plain values. Each neighbor has its snippet as a whole and in parts."""
+    plain = asdict(token) | {"meaning": token.meaning}
+    for neighbor, one in zip(plain["neighbors"], token.neighbors, strict=True):
+        neighbor["snippet"] = one.snippet
+    return plain
+
+
+def read_sequence(content: dict[str, Any]) -> SequenceTrace:
+    """Reads a sequence, as `Trace.to_dict` writes it."""
+    tokens = []
+    for token in content["tokens"]:
+        neighbors = [
+            NeighborTrace(**{name: value for name, value in one.items() if name != "snippet"})
+            for one in token["neighbors"]
+        ]
+        documents = [DocumentShare(**one) for one in token.get("documents", ())]
+        candidates = [Candidate(**one) for one in token.get("candidates", ())]
+        rivals = {name: _rival(token.get(name)) for name in ("by_model", "by_memory")}
+        token = {name: value for name, value in token.items() if name != "meaning"}
+        parts = {"neighbors": neighbors, "documents": documents, "candidates": candidates}
+        tokens.append(TokenTrace(**{**token, **rivals, **parts}))
+    known = content.get("familiarity")
+    unknown = tuple(content.get("unknown", ()))
+    familiarity = Familiarity(**known) if known else None
+    return SequenceTrace(content["prompt"], tokens, familiarity, unknown)
+
+
+def _rival(content: dict[str, Any] | None) -> Rival | None:
+    if content is None:
+        return None
+    document = content.get("document")
+    return Rival(**{**content, "document": DocumentShare(**document) if document else None})
