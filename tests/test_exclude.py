@@ -91,7 +91,8 @@ def test_a_document_is_named_by_its_id_title_or_uri(model, tokenizer, tmp_path, 
                             uri=f"https://e.org/{n}")
         for n, text in enumerate(TEXTS)
     ]  # fmt: skip
-    store = knn_logits.build_datastore(model, tokenizer, documents, tmp_path / "s", k=8)
+    every = {"k": 400, "lmbda": 0.5, "temperature": 1000.0}
+    store = knn_logits.build_datastore(model, tokenizer, documents, tmp_path / "s", **every)
     found = explain(model, tokenizer, store, TEXTS[1], exclude=[name])[0]
     assert found == explain(model, tokenizer, store, TEXTS[1], exclude=["d1"])[0]
     assert {one.document for token in found.tokens for one in token.documents} >= {"d0", "d2"}

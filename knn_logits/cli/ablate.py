@@ -10,7 +10,7 @@ import typer
 
 from knn_logits.cli import options
 from knn_logits.cli.common import Bars, interruptible, load_model, prepare, print_json, say
-from knn_logits.cli.evaluate import read_texts
+from knn_logits.cli.reading import Fields, read_texts
 from knn_logits.config import DEFAULT_K
 from knn_logits.errors import ConfigError
 
@@ -35,6 +35,8 @@ def ablate(
         list[str] | None,
         typer.Option("--study", metavar="NAME", help="Only this study; may be given repeatedly."),
     ] = None,
+    text_field: options.TextField = "text",
+    encoding: options.Encoding = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -50,7 +52,7 @@ def ablate(
     """
     if corpus == text:
         raise ConfigError("EVALTEXT is the corpus: give other text like it")
-    documents = read_texts([corpus, text], strict)
+    documents = read_texts([corpus, text], Fields(text_field, encoding=encoding, strict=strict))
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.ablation.running import ablate as make_ablation

@@ -11,6 +11,7 @@ from knn_logits.cli.common import (
     load_model,
     open_datastore,
     prepare,
+    present,
     print_json,
     reads_pairs,
     say,
@@ -61,12 +62,13 @@ def add(
         )
     seconds = time.monotonic() - started
     manifest = done.manifest
+    entries, count = present(done)
     recall = manifest.index.recall
     if json:
         print_json(
             {
-                "entries": manifest.entries,
-                "documents": manifest.documents,
+                "entries": entries,
+                "documents": count,
                 "added_entries": manifest.entries - before.entries,
                 "added_documents": manifest.documents - before.documents,
                 "known": len(known),
@@ -91,7 +93,7 @@ def add(
     say(
         f"{done.folder}: {manifest.documents - before.documents:,} documents and "
         f"{manifest.entries - before.entries:,} entries added in {seconds:.0f} s, now "
-        f"{manifest.entries:,} entries{found}"
+        f"{entries:,} entries{found}"
     )
     if told.summary:
         say(told.summary)

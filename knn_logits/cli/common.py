@@ -205,6 +205,15 @@ def _no_model(name: str, error: Exception) -> ModelError:
     )
 
 
+def present(store: Datastore) -> tuple[int, int]:
+    """Counts the entries and the documents of a datastore that are not removed."""
+    manifest = store.manifest
+    return (
+        manifest.entries - len(store.removed_entries),
+        manifest.documents - len(manifest.removed),
+    )
+
+
 def open_datastore(name: str, *, keys: bool = False) -> Datastore:
     """Opens a datastore, and shows a progress bar if it has to be fetched or read.
 

@@ -20,9 +20,9 @@ from knn_logits.cli.common import (
     print_json,
     reads_pairs,
     say,
-    tell,
 )
 from knn_logits.cli.machines import partial_answers, searching, spread_indexes
+from knn_logits.cli.reading import Fields, read_texts
 from knn_logits.config import KNNConfig, WindowConfig
 from knn_logits.datastore import layout
 from knn_logits.datastore.hub_client import hub_name
@@ -41,6 +41,10 @@ Paths = Annotated[
 ]
 
 
+# Names that end like this are files, and not names of datastores on the Hub.
+_TEXTS = (".csv", ".gz", ".html", ".json", ".jsonl", ".md", ".ndjson", ".parquet", ".pdf", ".txt")
+
+
 def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
     """Splits the arguments into datastores and texts.
 
@@ -53,35 +57,16 @@ def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
     stores = paths[:1]
     texts: list[str] = []
     for path in paths[1:]:
-        is_store = (Path(path) / layout.MANIFEST).is_file() or hub_name(path) is not None
-        (stores if is_store else texts).append(path)
+        on_hub = hub_name(path) is not None and not path.lower().endswith(_TEXTS)
+        (stores if on_hub or (Path(path) / layout.MANIFEST).is_file() else texts).append(path)
     if not texts:
-        raise ConfigError("no text is given: name one or more texts after the datastore")
-    return stores, texts
-
-
-def read_texts(
-    names: list[str], strict: bool, fields: tuple[str, str] | None = None
-) -> dict[str, Any]:
-    """Returns a lazy reader of each text's documents. With `fields` the documents are pairs."""
-    from knn_logits.corpus.reading import read_corpus
-    from knn_logits.corpus.rows import PAIR_KEYS
-
-    def on_skip(name: str, reason: str) -> None:
-        tell(f"skipped {name}: {reason}")
-
-    texts: dict[str, Any] = {}
-    for name in names:
-        if name in texts:
-            raise ConfigError(f"the text {name!r} is given twice; leave one out")
-        texts[name] = read_corpus(
-            [name],
-            strict=strict,
-            on_skip=on_skip,
-            pairs=fields is not None,
-            pair_fields=fields or PAIR_KEYS,
+        last = stores[-1]
+        missing = len(stores) > 1 and not Path(last).exists()
+        raise ConfigError(
+            "no text is given: name one or more texts after the datastore"
+            + (f" ({last} does not exist here, so it is taken for a datastore)" if missing else "")
         )
-    return texts
+    return stores, texts
 
 
 def write_translations(found: list[Translations], file: str) -> Path:
@@ -149,6 +134,8 @@ def evaluate(
             "--translations", metavar="FILE", help="Write the translations there, as JSON lines."
         ),
     ] = None,
+    text_field: options.TextField = "text",
+    encoding: options.Encoding = None,
     source_field: options.SourceField = "source",
     target_field: options.TargetField = "target",
     report: Annotated[
@@ -182,7 +169,15 @@ def evaluate(
     datastores = [open_datastore(store) for store in stores]
     pairs = reads_pairs(model)
     texts: dict[str, Any] = read_texts(
-        names, strict, (source_field, target_field) if pairs else None
+        names,
+        Fields(
+            text_field,
+            source=source_field,
+            target=target_field,
+            encoding=encoding,
+            strict=strict,
+        ),
+        pairs=pairs,
     )
     if pairs and bleu:
         from knn_logits.evaluation.scores import sacrebleu

@@ -1,4 +1,4 @@
-"""Reads a corpus for `build` and `add`: its options, its progress bar, messages about its files."""
+"""Reads a corpus, or texts to predict: its options, its progress bar, messages about its files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from knn_logits.cli.common import Bars, tell
 from knn_logits.corpus.documents import Document
+from knn_logits.errors import ConfigError
 
 # If many files are skipped for one reason, only so many are named. All are counted.
 _NAMED = 5
@@ -108,3 +110,23 @@ def documents_of(
         encoding=fields.encoding,
         on_bytes=lambda done: bars("bytes read", done, total),
     )
+
+
+def read_texts(names: Sequence[str], fields: Fields, *, pairs: bool = False) -> dict[str, Any]:
+    """Returns a lazy reader of each text's documents, which may be pairs."""
+    from knn_logits.corpus.reading import read_corpus
+
+    texts: dict[str, Any] = {}
+    for name in names:
+        if name in texts:
+            raise ConfigError(f"the text {name!r} is given twice; leave one out")
+        texts[name] = read_corpus(
+            [name],
+            strict=fields.strict,
+            on_skip=lambda skipped, reason: tell(f"skipped {skipped}: {reason}"),
+            pairs=pairs,
+            pair_fields=(fields.source, fields.target),
+            text_field=fields.text,
+            encoding=fields.encoding,
+        )
+    return texts

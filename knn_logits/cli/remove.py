@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, open_datastore, prepare, print_json, say
+from knn_logits.cli.common import (
+    Bars,
+    interruptible,
+    open_datastore,
+    prepare,
+    present,
+    print_json,
+    say,
+)
 
 
 def remove(
@@ -27,11 +35,10 @@ def remove(
 
     prepare(None)
     done = remove_documents(open_datastore(store), document)
-    manifest = done.manifest
-    entries = manifest.entries - len(done.removed_entries)
-    documents = manifest.documents - len(manifest.removed)
+    entries, documents = present(done)
     if json:
-        print_json({"entries": entries, "documents": documents, "removed": len(manifest.removed)})
+        removed = len(done.manifest.removed)
+        print_json({"entries": entries, "documents": documents, "removed": removed})
         return
     say(
         f"{done.folder}: {entries:,} entries of {documents:,} documents are left; `knn-logits "

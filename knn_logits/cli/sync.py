@@ -17,6 +17,7 @@ from knn_logits.cli.common import (
     load_model,
     open_datastore,
     prepare,
+    present,
     print_json,
     reads_pairs,
     say,
@@ -100,14 +101,14 @@ def sync(
             f"{_some(done.kept)} could not be read, so the datastore keeps the text that it has of "
             f"{'it' if len(done.kept) == 1 else 'them'}"
         )
-    manifest = done.datastore.manifest
+    entries, left = present(done.datastore)
     if json:
         print_json(
             {
                 **done.to_dict(),
                 "skipped": len(told.skipped),
-                "entries": manifest.entries - len(done.datastore.removed_entries),
-                "documents": manifest.documents - len(manifest.removed),
+                "entries": entries,
+                "documents": left,
                 "seconds": round(seconds, 3),
             }
         )

@@ -17,7 +17,8 @@ from knn_logits.cli.common import (
     reads_pairs,
     say,
 )
-from knn_logits.cli.evaluate import Paths, read_texts, stores_and_texts
+from knn_logits.cli.evaluate import Paths, stores_and_texts
+from knn_logits.cli.reading import Fields, read_texts
 from knn_logits.config import KNNConfig, WindowConfig, suffix_words
 from knn_logits.errors import ConfigError
 
@@ -73,6 +74,8 @@ def tune(
     num_beams: Annotated[
         int, typer.Option("--num-beams", min=1, help="Number of beams for --bleu.")
     ] = 1,
+    text_field: options.TextField = "text",
+    encoding: options.Encoding = None,
     source_field: options.SourceField = "source",
     target_field: options.TargetField = "target",
     plots: Annotated[
@@ -123,7 +126,10 @@ def tune(
         from knn_logits.evaluation.scores import sacrebleu
 
         sacrebleu()  # raises here if the package is missing
-    texts = read_texts(names, strict, (source_field, target_field) if pairs else None)
+    fields = Fields(
+        text_field, source=source_field, target=target_field, encoding=encoding, strict=strict
+    )
+    texts = read_texts(names, fields, pairs=pairs)
     if plots is not None:
         # This is checked here, before hours of work.
         from knn_logits.evaluation.figures import check_writable, new_figure

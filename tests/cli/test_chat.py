@@ -92,7 +92,7 @@ def test_traces_are_kept(talk, tmp_path):
         ("/set lmbda 3", "between 0 and 1"),
         ("/set tokens 0", "at least 1"),
         ("/knn maybe", "/knn on or /knn off"),
-        ("/without", "needs the id of a document"),
+        ("/without", "needs the id or title of a document"),
         (
             "/without chapter 9",
             "none of the datastores has a document with the id, title or uri 'chapter 9'",

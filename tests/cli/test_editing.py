@@ -35,6 +35,19 @@ def test_add(run, store, model_folder, tmp_path):
     assert text.startswith(" on the hill above Oldenport.")
 
 
+def test_what_is_left_is_counted_everywhere(run, store, model_folder, tmp_path):
+    removed = run("remove", store, "--document", "d1.txt", "--json").json
+    (tmp_path / "old" / "d1.txt").unlink()
+    (tmp_path / "old" / "new.txt").write_text("A windmill stands on the hill above Oldenport.")
+    added = run("add", model_folder, store, tmp_path / "old", "--json").json
+    assert added["documents"] == removed["documents"] + 1 == 5
+    assert added["entries"] == removed["entries"] + added["added_entries"]
+    again = run("add", model_folder, store, tmp_path / "old", "--json").json
+    synced = run("sync", model_folder, store, tmp_path / "old", "--dry-run", "--json").json
+    for name in ("entries", "documents"):
+        assert again[name] == synced[name] == added[name]
+
+
 def test_the_same_content_is_not_added_twice(run, store, model_folder, tmp_path):
     before = Datastore(store).manifest
     result = run("add", model_folder, store, tmp_path / "old", "--json")

@@ -31,6 +31,18 @@ def test_json(run, model_folder, store, text, tmp_path):
     assert content["settings"]["window"] == 64
 
 
+def test_rows_are_read_as_a_build_reads_them(run, model_folder, store, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(json.dumps({"body": f"Größe. {TEXT}"}, ensure_ascii=False).encode("latin-1"))
+    options = ("--text-field", "body", "--encoding", "latin-1", "--json")
+    found = run("eval", model_folder, store.folder, rows, *options)
+    assert found.code == 0, found.err
+    plain = tmp_path / "plain.txt"
+    plain.write_text(f"Größe. {TEXT}", encoding="utf-8")
+    wanted = run("eval", model_folder, store.folder, plain, "--json").json
+    assert found.json["perplexity"] == wanted["perplexity"]
+
+
 def test_for_people(run, model_folder, store, text):
     result = run("eval", model_folder, store.folder, text, "--lmbda", 0.3, "--window", 32)
     assert result.code == 0, result.err
@@ -72,6 +84,8 @@ def test_a_text_that_predicts_nothing_is_one_line(
 def test_mistakes_are_one_line(run, model_folder, store, text, tmp_path):
     for args, expected in (
         ((store.folder,), "no text is given"),
+        ((store.folder, "data/held"), "data/held does not exist here, so it is taken for a"),
+        ((store.folder, "data/held.jsonl"), "'data/held.jsonl' does not exist"),
         ((tmp_path / "nowhere", text), "does not exist"),
         ((store.folder, text, text), "given twice"),
         ((store.folder, text, "--lmbda", 2), "between 0 and 1"),

@@ -1,5 +1,6 @@
 """Traces: what is recorded, put together, shown, saved and loaded."""
 
+import errno
 import json
 import math
 
@@ -18,6 +19,7 @@ from knn_logits import (
     TraceError,
     explain,
 )
+from knn_logits.errors import StorageError
 from knn_logits.text.pieces import token_texts
 from knn_logits.trace.render import show, to_html
 from knn_logits.trace.sources import main_sources
@@ -226,6 +228,22 @@ def test_a_foreign_output_is_refused(traced, tokenizer, model):
     changed[0, -3] = (changed[0, -3] + 1) % 384
     with pytest.raises(TraceError):
         knn.trace(changed, tokenizer)
+
+
+def test_a_file_stays_whole_if_the_disk_is_full(traced, tmp_path, monkeypatch):
+    *_, trace = traced
+    trace.save(tmp_path / "t.json")
+    trace.save_html(tmp_path / "t.html")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    for save, name in ((trace.save, "t.json"), (trace.save_html, "t.html")):
+        with pytest.raises(StorageError, match="No space left"):
+            save(tmp_path / name)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_token_that_another_processor_forces_has_no_influence(model, tokenizer, store, tmp_path):
