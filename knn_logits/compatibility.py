@@ -24,7 +24,7 @@ from knn_logits.datastore import layout
 from knn_logits.datastore.manifest import Manifest
 from knn_logits.datastore.records import KeyRecord, ModelRecord, TokenizerRecord
 from knn_logits.datastore.store import Datastore
-from knn_logits.errors import ConfigError, MismatchError, ModelError
+from knn_logits.errors import ConfigError, DatastoreError, MismatchError, ModelError
 from knn_logits.text.pairs import PairTokenizer
 
 logger = logging.getLogger(__name__)
@@ -327,4 +327,26 @@ def check_tokenizer(tokenizer: Any, store: Datastore) -> None:
         raise MismatchError(
             f"{store.folder} was built with another tokenizer: load that of "
             f"{store.manifest.tokenizer.id}"
+        )
+
+
+def needs_keys(store: Datastore, what: str) -> None:
+    """Refuses what needs stored keys, for a datastore without them.
+
+    Args:
+        store: The datastore.
+        what: What is refused, such as "`index`".
+
+    Raises:
+        DatastoreError: when the keys were left on the Hub, or never stored.
+    """
+    if store.manifest.on_demand is not None:
+        raise DatastoreError(
+            f"{store.folder} computes its keys when they are needed, and {what} needs stored keys: "
+            "build the datastore again without --no-keys"
+        )
+    if not store.has_keys:
+        raise DatastoreError(
+            f"{store.folder} has no keys, and {what} needs them: fetch them with `knn-logits pull "
+            "--keys`, or build the datastore again"
         )

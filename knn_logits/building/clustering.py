@@ -7,11 +7,12 @@ import os
 import numpy as np
 
 from knn_logits.arrays import Array
+from knn_logits.compatibility import needs_keys
 from knn_logits.config import IndexConfig, check_threads, whole_number
 from knn_logits.datastore.files import write_array
 from knn_logits.datastore.job import begin
 from knn_logits.datastore.store import Datastore
-from knn_logits.errors import ConfigError, DatastoreError
+from knn_logits.errors import ConfigError
 from knn_logits.index.kmeans import assign, train_centroids
 from knn_logits.opening import training_sample
 from knn_logits.progress import Progress, no_progress
@@ -56,8 +57,7 @@ def cluster(
     clusters = whole_number("clusters", clusters, 1)
     check_threads(threads)
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
-    if not store.has_keys:
-        raise DatastoreError(f"{store.folder} has no keys to cluster; build the datastore again")
+    needs_keys(store, "`cluster`")
     if not 1 <= clusters <= len(store):
         raise ConfigError(
             f"clusters must be at least 1 and at most the {len(store)} entries, not {clusters}"

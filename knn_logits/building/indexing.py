@@ -16,7 +16,7 @@ from knn_logits.building.costs import index_seconds
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import RECALL_WANTED, measured
 from knn_logits.building.writing_settings import choose_writing, with_suffixes
-from knn_logits.compatibility import CANARY_KEYS
+from knn_logits.compatibility import CANARY_KEYS, needs_keys
 from knn_logits.config import IndexConfig, Metric, check_threads, index_config
 from knn_logits.datastore import layout, verification
 from knn_logits.datastore.files import write_arrays, write_bytes
@@ -25,7 +25,7 @@ from knn_logits.datastore.manifest import read_manifest
 from knn_logits.datastore.records import IndexRecord, TriedRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import equivalent_temperature
-from knn_logits.errors import ConfigError, DatastoreError
+from knn_logits.errors import ConfigError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.demand import check_building, fewest_keys
@@ -76,11 +76,7 @@ def build_index(
         connect(ray)
     if not isinstance(store, Datastore):
         store = without_index(Path(store))
-    if not store.has_keys:
-        raise DatastoreError(
-            f"{store.folder} has no keys to make an index from: fetch them with `knn-logits pull "
-            "--keys`, or build the datastore again"
-        )
+    needs_keys(store, "`index`")
     check_index(index, store.manifest.dim, index.metric or store.manifest.metric, len(store))
     with begin(store.folder.resolve(), "index", {"index": repr(index)}) as job:
         if job.ended:

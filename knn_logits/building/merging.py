@@ -16,13 +16,15 @@ import numpy as np
 from knn_logits.arrays import Array, Ints
 from knn_logits.building.indexing import make_index, write_index
 from knn_logits.building.nearness import near_record, nearness_of
+from knn_logits.compatibility import needs_keys
 from knn_logits.config import IndexConfig, Metric, check_threads, share
 from knn_logits.datastore import layout
 from knn_logits.datastore.files import write_array
 from knn_logits.datastore.job import begin
+from knn_logits.datastore.learned import needs_text
 from knn_logits.datastore.merged import document_of_entries
 from knn_logits.datastore.store import Datastore
-from knn_logits.errors import ConfigError, DatastoreError
+from knn_logits.errors import ConfigError
 from knn_logits.opening import check_leaves_out
 from knn_logits.progress import Progress, no_progress
 
@@ -69,11 +71,8 @@ def merge_entries(
     check_threads(threads)
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     folder = store.folder.resolve()
-    if not store.has_keys or store.manifest.on_demand is not None:
-        raise DatastoreError(
-            f"{store.folder} has no keys to compare, so no entries can be merged: fetch them with "
-            "`knn-logits pull --keys`, or build the datastore again"
-        )
+    needs_text(store.manifest, store.folder, "`merge`")
+    needs_keys(store, "`merge`")
     with begin(folder, "index", {"keep": repr(keep)}) as job:
         if job.ended:
             job.give_up()

@@ -21,7 +21,7 @@ from knn_logits.datastore.files import array_header, replacing, write_array
 from knn_logits.datastore.job import Job, begin, leftovers
 from knn_logits.datastore.learned import needs_text
 from knn_logits.datastore.lock import locked
-from knn_logits.datastore.manifest import read_manifest
+from knn_logits.datastore.manifest import put_manifest, read_manifest
 from knn_logits.datastore.records import IndexRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter
@@ -53,6 +53,7 @@ def remove_documents(
         CorpusError: when no document has such an id, title or uri, or when documents with several
             ids have the title or uri. Nothing is removed then.
         BusyError: when another process is writing the datastore.
+        StorageError: when the disk is full. Nothing is removed then.
     """
     folder = datastore.folder if isinstance(datastore, Datastore) else datastore
     # A string is one id, as a path is one corpus.
@@ -64,12 +65,13 @@ def remove_documents(
         numbers = set(manifest.removed)
         for wanted in ids:
             numbers.update(_named(store, wanted))
-        manifest.model_copy(
+        changed = manifest.model_copy(
             update={
                 "removed": tuple(sorted(numbers)),
                 "settings": manifest.settings.model_copy(update={"stale": True}),
             }
-        ).write(store.folder)
+        )
+        put_manifest(store.folder, changed)
     return Datastore(folder)
 
 

@@ -19,7 +19,7 @@ from knn_logits.datastore import layout
 from knn_logits.datastore.files import delete, write_bytes
 from knn_logits.datastore.learned import needs_text
 from knn_logits.datastore.lock import locked
-from knn_logits.datastore.manifest import Manifest, read_json, read_manifest
+from knn_logits.datastore.manifest import Manifest, put_manifest, read_json, read_manifest
 from knn_logits.datastore.reading import array_facts, sha256
 from knn_logits.datastore.records import FileRecord, Record
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError, StorageError
@@ -189,13 +189,7 @@ class Job:
             StorageError: when the manifest cannot be written. The old one then stays valid.
         """
         manifest = self.manifest(old, without=without, **changed)
-        try:
-            manifest.write(self.folder)
-        except StorageError as error:
-            if not _is_current(self.folder, manifest):
-                raise
-            # The manifest may not be durable on the disk yet, so the old files stay for now.
-            logger.warning("%s is finished, though %s", self.folder, error)
+        if not put_manifest(self.folder, manifest):
             return
         try:
             _clear(self.folder, {one.name for one in manifest.files} | {layout.MANIFEST})
@@ -322,13 +316,6 @@ def _has_ended(journal: Journal, manifest: Manifest) -> bool:
     """Whether a job made a manifest."""
     made = journal.generation == manifest.generation and bool(journal.files)
     return made and set(journal.files) <= set(manifest.files)
-
-
-def _is_current(folder: Path, manifest: Manifest) -> bool:
-    try:
-        return read_manifest(folder).checksum == manifest.checksum
-    except DatastoreError:
-        return False
 
 
 def _difference(folder: Path, journal: Journal, plan: dict[str, str]) -> str:

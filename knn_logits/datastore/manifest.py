@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 from pathlib import Path
 from typing import Any, Literal
@@ -41,7 +42,9 @@ from knn_logits.datastore.records import (
     WindowRecord,
     WritingRecord,
 )
-from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
+from knn_logits.errors import DamagedError, DatastoreError, IncompleteError, StorageError
+
+logger = logging.getLogger(__name__)
 
 FORMAT: Literal["knn-logits datastore"] = "knn-logits datastore"
 FORMAT_VERSION: Literal[1] = 1
@@ -263,3 +266,30 @@ def _check_files(path: Path, manifest: Manifest) -> None:
         not 0 <= number < manifest.documents for number in removed
     ):
         raise DamagedError(f"{path} names removed documents that do not exist; build it again")
+
+
+def put_manifest(folder: Path, manifest: Manifest) -> bool:
+    """Writes a manifest, which makes a change of a datastore hold.
+
+    Returns:
+        Whether it is durable on the disk. If it may not be, the files that it no longer names have
+        to stay for now.
+
+    Raises:
+        StorageError: when the manifest is still the one from before.
+    """
+    try:
+        manifest.write(folder)
+    except StorageError as error:
+        if not _is_current(folder, manifest):
+            raise
+        logger.warning("%s is finished, though %s", folder, error)
+        return False
+    return True
+
+
+def _is_current(folder: Path, manifest: Manifest) -> bool:
+    try:
+        return read_manifest(folder).checksum == manifest.checksum
+    except DatastoreError:
+        return False

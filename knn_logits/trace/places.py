@@ -37,7 +37,11 @@ def where(store: Datastore, entry: int, tokenizer: Any) -> tuple[str | None, str
         # The place is a paragraph's first line. The text from there on shows how many lines follow,
         # unless the tokenizer drops line ends.
         between = tokenizer.decode(store.tokens[start:position].tolist())
-        name = f"line {int(line[1]) + between.count(chr(10))}"
+        whole = tokenizer.decode(store.tokens[start : position + 1].tolist())
+        token = whole[len(between) :]
+        # A token may begin with the line breaks before its word.
+        breaks = token[: len(token) - len(token.lstrip())] if token.strip() else ""
+        name = f"line {int(line[1]) + (between + breaks).count(chr(10))}"
     uri = document.uri
     if uri is not None and place.fragment and "#" not in uri:
         uri = f"{uri}#{place.fragment}"

@@ -51,6 +51,9 @@ class Source:
         total = part * self.total + (1 - part) * other.total
         share = part * self.document.share + (1 - part) * other.document.share
         document = replace(self.document, share=share)
+        if not self.words.strip():
+            # The words begin on the line of the first that is seen.
+            one = replace(one, title=two.title, uri=two.uri)
         return Source(self.words + other.words, tokens, total, document, one, other.after)
 
 

@@ -298,7 +298,7 @@ def test_what_cannot_be_merged_is_refused(tmp_path):
             merge_entries(other, 0.9)
         assert Datastore(other.folder).merged is None
     bare = make_store(tmp_path / "bare", DOCUMENTS, with_keys=False)
-    with pytest.raises(DatastoreError, match="no keys to compare") as caught:
+    with pytest.raises(DatastoreError, match="`merge` needs them: fetch them") as caught:
         merge_entries(bare)
     one_line(caught)
 

@@ -78,6 +78,19 @@ def test_it_writes_beside_a_datastore_that_follows_passages(model, tokenizer, ba
     assert Memory(model, whole).config.retomaton
 
 
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (knn_logits.build_index, "index"),
+        (knn_logits.merge_entries, "merge"),
+        (lambda folder: knn_logits.cluster(folder, 2), "cluster"),
+    ],
+)
+def test_what_needs_stored_keys_says_how_to_get_them(folder, call, what):
+    with pytest.raises(DatastoreError, match=f"`{what}` needs stored keys: build .* --no-keys"):
+        call(folder)
+
+
 def test_the_folder_holds_text_and_its_index_alone(bare):
     manifest = bare.manifest
     assert sorted(one.name for one in manifest.files) == [
@@ -340,7 +353,7 @@ def test_an_index_is_refused(model, tokenizer, tmp_path, bare):
         one_line(one)
     assert not (tmp_path / "s").exists()
     for job in (knn_logits.build_index, lambda store: knn_logits.cluster(store, 2)):
-        with pytest.raises(DatastoreError, match="has no keys"):
+        with pytest.raises(DatastoreError, match="needs stored keys"):
             job(bare.folder)
 
 

@@ -6,11 +6,13 @@ import pytest
 
 from knn_logits import (
     Document,
+    KNNLogitsProcessor,
     WindowConfig,
     add_documents,
     build_datastore,
     compact,
     explain,
+    main_sources,
     read_corpus,
     remove_documents,
 )
@@ -163,3 +165,19 @@ def test_a_tokenizer_that_does_not_say_where_its_tokens_stand_gives_no_places(
 
     store = build(model, Slow(), [paged()], tmp_path / "s")
     assert store.documents[0].metadata is None
+
+
+def test_words_after_a_line_break_are_on_their_own_line(model, tokenizer, tmp_path):
+    """The memory brings the line breaks as well, and these stand at the end of the line before."""
+    (tmp_path / "log.txt").write_text(f"Intro line one.\n\n\n\n\n{LINES}")
+    documents = read_corpus([str(tmp_path / "log.txt")])
+    store = build(model, tokenizer, documents, tmp_path / "store")
+    inputs = tokenizer("Intro line one.", return_tensors="pt")
+    settings = {"k": 1, "lmbda": 0.99, "temperature": 1.0, "retomaton": True}
+    with KNNLogitsProcessor(model, store, **settings) as knn:
+        output = knn.generate(**inputs, max_new_tokens=30, do_sample=False)
+        trace = knn.trace(output, tokenizer)
+    assert trace[0].text.startswith("\n\n\n\n\nThe keeper writes")
+    (source,) = main_sources(trace[0], 1)
+    assert source.words.strip().startswith("The keeper writes")
+    assert source.neighbor.title.endswith("log.txt, line 6")
