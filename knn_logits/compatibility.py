@@ -325,8 +325,8 @@ def check_tokenizer(tokenizer: Any, store: Datastore) -> None:
     """
     if tokenizer_record(tokenizer).sha256 != store.manifest.tokenizer.sha256:
         raise MismatchError(
-            f"{store.folder} was built with another tokenizer: load that of "
-            f"{store.manifest.tokenizer.id}"
+            f"{store.folder} was built with another tokenizer: load the tokenizer "
+            f"{store.manifest.tokenizer.id!r}"
         )
 
 

@@ -276,7 +276,7 @@ def _read_lines(
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
-            skip(where, "not UTF-8 text")
+            skip(where, "not UTF-8 text: name its encoding, as in --encoding latin-1")
             continue
         try:
             fields = parse_row(text, keys)

@@ -204,7 +204,8 @@ class TokenTrace:
         # A memory that has no weight here contradicts nothing.
         least = max(self.p, LEAST_INFLUENCE)
         sharp = told is not None and told.p > _MAJORITY and self.lmbda * told.p > least
-        if sharp and not self.verbatim:
+        # White space in a token of its own is no word.
+        if sharp and not self.verbatim and self.token.strip():
             return "contradicted"
         if self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
             return "own"

@@ -134,7 +134,7 @@ const mixed = (live, number, state, settings) => {
   const quoted = state.rival && state.rival.entry !== null && lmbda > 0;
   let meaning = "own";
   if (quoted) meaning = "contradicted";
-  else if (rival && !state.verbatim && rival.p_knn > MAJORITY && lmbda * rival.p_knn > Math.max(chosen.p, LEAST)) meaning = "contradicted";
+  else if (rival && !state.verbatim && live.tokens[mine.place][1].trim() && rival.p_knn > MAJORITY && lmbda * rival.p_knn > Math.max(chosen.p, LEAST)) meaning = "contradicted";
   else if (share >= LEAST && chosen.p > chosen.p_lm) meaning = favourite === mine ? "agreed" : "changed";
   for (const one of [of(favourite), chosen]) if (!listed.some((other) => other.id === one.id)) listed.push(one);
   return {
