@@ -114,7 +114,7 @@ class Quotations:
             for position, length in _alike(tokens, positions, _firsts(store, positions), before):
                 found.append(_Match(number, position, length))
         on = {(one.store, one.position) for one in found} | self._going_on.pop(place, set())
-        same = [one for one in on if self._stores[one[0]].tokens[one[1]] == ids[place]]
+        same = [one for one in sorted(on) if self._stores[one[0]].tokens[one[1]] == ids[place]]
         if same:
             self._supported.add(place)
             # An approximate search may miss them at the next place.
