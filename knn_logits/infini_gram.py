@@ -24,7 +24,7 @@ from knn_logits.datastore.learned import needs_text
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_p_knn_of
 from knn_logits.errors import DatastoreError
-from knn_logits.locks import Lock
+from knn_logits.locks import new_lock
 from knn_logits.occurrences import Occurrences, Prefixes, join
 from knn_logits.opening import Indexes, hidden_entries
 
@@ -81,7 +81,7 @@ class SuffixIndex:
         self._vocabulary = int(tokens.max(initial=-1)) + 1
         counts = np.bincount(self._before[self._order], minlength=self._vocabulary)
         self._bounds = np.concatenate([[0], np.cumsum(counts)])
-        self._lock = Lock()
+        self._lock = new_lock(self)
         self._known: OrderedDict[tuple[int, int], tuple[Array, Array, Array]] = OrderedDict()
 
     def _entries(self, places: Array) -> Array:

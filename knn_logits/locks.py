@@ -10,48 +10,28 @@ import functools
 import os
 import sys
 import threading
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-__all__ = ["Lock", "cached_property"]
+__all__ = ["cached_property", "new_lock"]
+
+_owners: WeakSet[Any] = WeakSet()
 
 
-class Lock:
-    """A lock for the `with` statement. In a fork it is open, unless the fork's own thread has it.
+def new_lock(owner: Any) -> threading.Lock:
+    """Makes the lock of an object, which keeps it as `_lock`. In a fork the object gets a new one.
 
-    What it guards must be whole between any two steps of the thread that holds it.
+    What the lock guards must be whole between any two steps of the thread that holds it.
+
+        self._lock = new_lock(self)
     """
-
-    def __init__(self) -> None:
-        self._lock, self._owner = threading.Lock(), 0
-        _locks.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self._owner = threading.get_ident()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._owner = 0
-        self._lock.release()
-
-    def renew(self) -> None:
-        """Opens the lock in a fork."""
-        if self._owner != threading.get_ident():
-            self._lock, self._owner = threading.Lock(), 0
-
-
-_locks: WeakSet[Lock] = WeakSet()
+    _owners.add(owner)
+    return threading.Lock()
 
 
 def _renew_all() -> None:
-    for one in _locks:
-        one.renew()
+    for owner in _owners:
+        owner._lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

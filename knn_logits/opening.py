@@ -19,7 +19,7 @@ from knn_logits.errors import ConfigError, DamagedError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.demand import check_building
 from knn_logits.index.exact import ExactIndex
-from knn_logits.locks import Lock
+from knn_logits.locks import new_lock
 from knn_logits.opening_on_gpu import KEYS_AT_ONCE, moved, open_compact
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Indexes:
         self.device = usable_device(device)
         self.threads = threads
         self.native = native
-        self._lock = Lock()
+        self._lock = new_lock(self)
         # This does not keep datastores alive. An index is closed with its datastore.
         self._made: WeakKeyDictionary[Datastore, OrderedDict[object, Any]] = WeakKeyDictionary()
 

@@ -25,7 +25,7 @@ from knn_logits.drafting.loop import DraftedDecoding
 from knn_logits.errors import ModelError, TraceError
 from knn_logits.gating.gate import Gate
 from knn_logits.index.base import full_precision
-from knn_logits.locks import Lock
+from knn_logits.locks import new_lock
 from knn_logits.memory import Memory, MemorySettings
 from knn_logits.neighbors import Neighbors
 from knn_logits.settings import generation_settings
@@ -97,7 +97,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         self._warned = False
         self._recordings: list[Recording] = []
         self._current = threading.local()
-        self._lock = Lock()
+        self._lock = new_lock(self)
         self._model_config: Any = getattr(model, "generation_config", None) or model.config
         self._ends = _end_tokens(self._model_config, vocabulary_size(model))
         self._end_index = torch.tensor(self._ends, dtype=torch.int64)

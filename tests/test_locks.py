@@ -7,7 +7,7 @@ from forked import Fork
 
 import knn_logits
 from knn_logits import Memory
-from knn_logits.locks import Lock, cached_property
+from knn_logits.locks import cached_property, new_lock
 
 
 class Slow:
@@ -51,44 +51,42 @@ def busy():
         one.join(60)
 
 
-def test_a_lock_excludes_other_threads(busy):
-    start, going_on = busy
-    lock, inside, order = Lock(), threading.Event(), []
+class Guarded:
+    def __init__(self):
+        self._lock = new_lock(self)
 
-    def hold():
-        with lock:
+    def hold(self, inside, going_on):
+        with self._lock:
             inside.set()
             assert going_on.wait(60)
-            order.append("first")
-
-    start(hold)
-    assert inside.wait(60)
-    threading.Timer(0.05, going_on.set).start()
-    with lock:
-        order.append("second")
-    assert order == ["first", "second"]
 
 
-def test_a_fork_finds_a_lock_of_another_thread_open_and_its_own_closed(busy):
+def test_a_fork_finds_a_lock_of_another_thread_open(busy):
     start, going_on = busy
-    lock, own, inside = Lock(), Lock(), threading.Event()
-
-    def hold():
-        with lock:
-            inside.set()
-            assert going_on.wait(60)
+    one, inside = Guarded(), threading.Event()
 
     def work():
-        with lock:
-            print("open")
-        print("free" if own._lock.acquire(blocking=False) else "closed")
+        with one._lock:
+            print("open" if one._lock.locked() else "no lock")
 
-    start(hold)
+    start(one.hold, inside, going_on)
     assert inside.wait(60)
-    with own:
-        assert printed(work) == ["open", "closed"]
-    with own:
-        pass
+    assert one._lock.locked()
+    assert printed(work) == ["open"]
+    assert one._lock.locked()
+
+
+def test_a_fork_may_begin_while_its_own_thread_has_the_lock():
+    one = Guarded()
+
+    def work():
+        with one._lock:
+            print("again")
+
+    with one._lock:
+        assert printed(work) == ["again"]
+        assert one._lock.locked()
+    assert not one._lock.locked()
 
 
 def test_a_property_is_computed_once_and_without_a_lock(busy):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from knn_logits.errors import KNNLogitsError, UnreachableError
-from knn_logits.locks import Lock
+from knn_logits.locks import new_lock
 from knn_logits.machines.sharded import Answer
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Replicas:
         self._back, self._count = back, count
         # For each replica that is not there, what it will answer first.
         self._away: dict[tuple[int, int], Answer] = {}
-        self._lock = Lock()
+        self._lock = new_lock(self)
 
     def ask(self, number: int, method: str, *given: Any) -> Answer:
         """Asks one shard: its number, the name of a method and the arguments."""

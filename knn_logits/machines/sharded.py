@@ -14,7 +14,7 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.config import Metric
 from knn_logits.errors import ConfigError, UnreachableError
-from knn_logits.locks import Lock
+from knn_logits.locks import new_lock
 from knn_logits.machines.merging import merged
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class ShardedIndex:
         self._partial, self._patience = partial, patience
         # For each shard that does not answer, what it was asked last.
         self._away: dict[int, Answer] = {}
-        self._lock = Lock()
+        self._lock = new_lock(self)
 
     @property
     def away(self) -> list[int]:

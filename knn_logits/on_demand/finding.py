@@ -19,7 +19,7 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.datastore.records import OnDemandRecord
 from knn_logits.infini_gram import SuffixIndex
-from knn_logits.locks import Lock
+from knn_logits.locks import new_lock
 from knn_logits.occurrences import Prefixes
 from knn_logits.on_demand.passages import Passages
 
@@ -45,7 +45,7 @@ class PassageFinder:
         self._suffixes = suffixes
         self._passages = passages
         self._settings = settings
-        self._lock = Lock()
+        self._lock = new_lock(self)
         self._known: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
 
     def find(self, texts: Prefixes) -> list[tuple[int, ...]]:

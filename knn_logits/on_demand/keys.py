@@ -11,7 +11,7 @@ from knn_logits.capture.keys import KeySource
 from knn_logits.datastore.layout import CANARY_KEYS
 from knn_logits.datastore.store import Datastore
 from knn_logits.index.exact import ExactIndex
-from knn_logits.locks import Lock
+from knn_logits.locks import new_lock
 from knn_logits.on_demand.passages import Passages
 
 # The most bytes of computed keys that are kept for a datastore, in float32.
@@ -55,7 +55,7 @@ class PassageKeys:
         self._source = source
         self._device = device
         self._most = most_bytes
-        self._lock = Lock()
+        self._lock = new_lock(self)
         self._kept: OrderedDict[int, ExactIndex] = OrderedDict()
         self._bytes = 0
         self.computed = self.read = 0

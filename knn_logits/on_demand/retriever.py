@@ -21,7 +21,7 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.infini_gram import SuffixIndex
-from knn_logits.locks import Lock
+from knn_logits.locks import new_lock
 from knn_logits.neighbors import Neighbors
 from knn_logits.occurrences import Prefixes
 from knn_logits.on_demand.finding import PassageFinder
@@ -104,7 +104,7 @@ class OnDemandRetriever(Retriever):
             lambda: PassageFinder(suffixes, passages, record),
         )
         self._passages = passages
-        self._lock = Lock()
+        self._lock = new_lock(self)
         self._open: OrderedDict[tuple[int, ...], tuple[ExactIndex, Tensor]] = OrderedDict()
 
     @property
