@@ -11,6 +11,8 @@ from typing import Any
 # decodes a row of these to nothing but U+FFFD if the row does not begin with a whole one.
 _CONTEXT = 8
 _CUT = "\ufffd"
+# Where more tokens at an end say U+FFFD, the text itself has it.
+_LONGEST_CUT = 128
 
 
 class Pieces:
@@ -146,11 +148,12 @@ def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
 
 def _whole(tokenizer: Any, ids: Sequence[int], end: int) -> str:
     """Returns the text of the tokens up to a place, without a character that is cut there."""
-    text = decoded(tokenizer, ids[:end])
-    while end and text.endswith(_CUT):
+    whole = text = decoded(tokenizer, ids[:end])
+    least = max(0, end - _LONGEST_CUT)
+    while end > least and text.endswith(_CUT):
         end -= 1
         text = decoded(tokenizer, ids[:end])
-    return text
+    return whole if end and text.endswith(_CUT) else text
 
 
 def _last(tokenizer: Any, ids: Sequence[int]) -> list[int]:

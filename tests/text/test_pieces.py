@@ -72,6 +72,20 @@ def test_bytes_that_fit_nowhere_are_still_the_text_of_all_tokens(byte_fallback, 
     assert "".join(token_texts(byte_fallback, ids)) == decoded(byte_fallback, ids)
 
 
+def test_a_long_row_of_replacement_characters_is_a_text(tokenizer):
+    """A file that was decoded wrongly holds many, and looking for a whole one would take long."""
+    ids = tokenizer("a" + "\ufffd" * 300)["input_ids"]
+    asked = []
+
+    class Counted:
+        def decode(self, ids, **settings):
+            asked.append(len(ids))
+            return tokenizer.decode(ids, **settings)
+
+    assert Pieces(Counted(), []).add_all(ids) == "a" + "\ufffd" * 300
+    assert len(asked) < 200
+
+
 def test_a_part_of_a_row_of_bytes_is_cut_at_whole_characters(byte_fallback):
     ids = byte_fallback("in 東京の天気は")["input_ids"]
     bytes_from = next(place for place, one in enumerate(ids) if place > 3 and one > 28)
