@@ -338,8 +338,9 @@ def _resolved(
 ) -> tuple[KNNConfig, Gate | None]:
     """Resolves the settings to numbers and a gate, as `knn_logits.settings` explains."""
     given = {name: value for name, value in settings.items() if name != "weights"}
-    if any(store.manifest.on_demand is not None for store in stores):
+    without_keys = any(store.manifest.on_demand is not None for store in stores)
+    if without_keys and given.get("retomaton") is None:
         # Pointers need keys, which the first datastore may have and another one not.
-        given.setdefault("retomaton", False)
+        given["retomaton"] = False
     choose = scoring_settings if scoring else writing_settings
     return choose(stores[0], **given)  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from knn_logits.cli.common import (
 from knn_logits.cli.machines import partial_answers, searching, spread_indexes
 from knn_logits.cli.reading import Fields, read_texts
 from knn_logits.config import KNNConfig, WindowConfig
+from knn_logits.corpus.kinds import looks_like_a_file
 from knn_logits.datastore import layout
 from knn_logits.datastore.hub_client import hub_name
 from knn_logits.errors import ConfigError
@@ -41,10 +42,6 @@ Paths = Annotated[
 ]
 
 
-# Names that end like this are files, and not names of datastores on the Hub.
-_TEXTS = (".csv", ".gz", ".html", ".json", ".jsonl", ".md", ".ndjson", ".parquet", ".pdf", ".txt")
-
-
 def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
     """Splits the arguments into datastores and texts.
 
@@ -57,7 +54,7 @@ def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
     stores = paths[:1]
     texts: list[str] = []
     for path in paths[1:]:
-        on_hub = hub_name(path) is not None and not path.lower().endswith(_TEXTS)
+        on_hub = hub_name(path) is not None and not looks_like_a_file(path)
         (stores if on_hub or (Path(path) / layout.MANIFEST).is_file() else texts).append(path)
     if not texts:
         last = stores[-1]

@@ -28,6 +28,8 @@ _PARSED: dict[str, Parsed] = {
     ".rtf": "rtf",
 }
 _HEADINGS = (".md", ".markdown", ".mdown", ".mkd", ".qmd", ".rmd")
+# Rows, plain text, and packed files.
+_OTHERS = (".csv", ".gz", ".json", ".jsonl", ".ndjson", ".parquet", ".tsv", ".txt", ".xz", ".zip")
 _AS_DOCX = "save it as .docx or .pdf"
 _AS_PPTX = "save it as .pptx or .pdf"
 _NO_TEXT = "it holds no text"
@@ -110,3 +112,8 @@ def has_headings(stem: str) -> bool:
 def _suffix(stem: str) -> str:
     name, dot, last = stem.rpartition(".")
     return f".{last}" if dot and name else ""
+
+
+def looks_like_a_file(name: str) -> bool:
+    """Whether a name ends as files with text do, and hardly as one on the Hub does."""
+    return name.lower().endswith((*_PARSED, *_HEADINGS, *_OTHERS))

@@ -196,7 +196,7 @@ class Datastore:
 
     def __reduce__(self) -> tuple[type[Datastore], tuple[Path]]:
         """Lets a copy, also one in another process, open the folder again."""
-        return Datastore, (self.folder,)
+        return Datastore, (self.folder.absolute(),)
 
     def __repr__(self) -> str:
         return f"Datastore({str(self.folder)!r}, entries={len(self)})"

@@ -1,10 +1,15 @@
-"""Writes tokens of a trace as plain values, for JSON, and reads them again."""
+"""Writes tokens of a trace as plain values, for JSON, and reads them again. Writes the files."""
 
 from __future__ import annotations
 
+import os
+import secrets
+import shutil
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from knn_logits.errors import StorageError
 from knn_logits.trace.trace import (
     Candidate,
     DocumentShare,
@@ -49,3 +54,39 @@ def _rival(content: dict[str, Any] | None) -> Rival | None:
         return None
     document = content.get("document")
     return Rival(**{**content, "document": DocumentShare(**document) if document else None})
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a file. What stood there before stays whole if that fails, where the folder allows.
+
+    Raises:
+        StorageError: when the file cannot be written.
+    """
+    where = Path(path)
+    try:
+        if where.exists() and not where.is_file():
+            where.write_text(text, encoding="utf-8")  # a pipe or a device
+            return
+        where = where.resolve()
+        partial = where.with_name(f".{secrets.token_hex(8)}.partial")
+        try:
+            file = partial.open("xb")
+        except PermissionError:
+            where.write_text(text, encoding="utf-8")
+            return
+        try:
+            with file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            if where.exists():
+                shutil.copymode(where, partial)
+            partial.replace(where)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StorageError(
+            f"{where} cannot be written: {error.strerror or error}; free some space, or give "
+            "another place"
+        ) from error

@@ -101,7 +101,8 @@ class Quotations:
         """
         entries, values = neighbors.ids[0].numpy(), neighbors.values[0].numpy()
         self._votes[place] = values, weights[0].numpy()
-        entries = entries[entries >= 0]
+        # What has no share in the vote says nothing, as entries of a datastore whose weight is 0.
+        entries = entries[(entries >= 0) & (weights[0].numpy() > -np.inf)]
         owners = np.searchsorted(self._bounds, entries, side="right") - 1
         found: list[_Match] = []
         for number in np.unique(owners).tolist():

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from knn_logits.datastore.files import replacing
 from knn_logits.errors import TraceError
 
 _FORMAT = "knn-logits trace"
@@ -349,13 +348,16 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as JSON."""
-        _write(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
+        from knn_logits.trace.plain import write_whole
+
+        write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as an HTML page that needs no other files."""
+        from knn_logits.trace.plain import write_whole
         from knn_logits.trace.render import to_page
 
-        _write(path, to_page(self))
+        write_whole(path, to_page(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
@@ -375,13 +377,3 @@ class Trace:
             raise TraceError(
                 f"{path} is not a trace ({error}); give a file that Trace.save() wrote"
             ) from error
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a file. What stood there before stays whole if that fails."""
-    where = Path(path).resolve()
-    if where.exists() and not where.is_file():
-        where.write_text(text, encoding="utf-8")  # such as /dev/stdout
-        return
-    with replacing(where) as file:
-        file.write(text.encode())

@@ -20,7 +20,7 @@ from knn_logits.capture.forward import evaluating
 from knn_logits.combined import Stores, open_stores
 from knn_logits.corpus.documents import Document
 from knn_logits.datastore.lock import locked
-from knn_logits.datastore.manifest import read_manifest
+from knn_logits.datastore.manifest import put_manifest, read_manifest
 from knn_logits.datastore.records import InfiniGramRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, CorpusError
@@ -268,5 +268,6 @@ def _written(store: Datastore, found: InfiniGramFit, force: bool) -> InfiniGramF
         return InfiniGramFit(**{**vars(found), "refused": refused})
     folder = store.folder.resolve()
     with locked(folder):
-        read_manifest(folder).model_copy(update={"infini_gram": found.record}).write(folder)
+        old = read_manifest(folder)
+        put_manifest(folder, old.model_copy(update={"infini_gram": found.record}))
     return found

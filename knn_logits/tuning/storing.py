@@ -12,7 +12,7 @@ from knn_logits.arrays import Array
 from knn_logits.datastore.files import write_arrays
 from knn_logits.datastore.job import begin
 from knn_logits.datastore.lock import locked
-from knn_logits.datastore.manifest import read_manifest
+from knn_logits.datastore.manifest import put_manifest, read_manifest
 from knn_logits.datastore.records import SettingsRecord
 from knn_logits.datastore.store import Datastore
 from knn_logits.gating.stored import StoredGate, gate_arrays
@@ -93,7 +93,7 @@ def write_settings(
             # The manifest is read again, since another process may have changed the datastore.
             manifest = read_manifest(folder)
             if keep_gate or manifest.file("gate") is None:
-                manifest.model_copy(update={"settings": record}).write(folder)
+                put_manifest(folder, manifest.model_copy(update={"settings": record}))
                 return
     arrays = gate_arrays(gate) if gate is not None else None
     plan = {"settings": repr(record), "gate": _identity(*arrays) if arrays else "none"}

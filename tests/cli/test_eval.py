@@ -86,6 +86,7 @@ def test_mistakes_are_one_line(run, model_folder, store, text, tmp_path):
         ((store.folder,), "no text is given"),
         ((store.folder, "data/held"), "data/held does not exist here, so it is taken for a"),
         ((store.folder, "data/held.jsonl"), "'data/held.jsonl' does not exist"),
+        ((store.folder, "data/held.DOCX"), "'data/held.DOCX' does not exist"),
         ((tmp_path / "nowhere", text), "does not exist"),
         ((store.folder, text, text), "given twice"),
         ((store.folder, text, "--lmbda", 2), "between 0 and 1"),

@@ -72,6 +72,7 @@ def test_it_writes_beside_a_datastore_that_follows_passages(model, tokenizer, ba
     assert whole.manifest.writing.retomaton
     for stores in ([whole, bare], [bare, whole]):
         assert not Memory(model, stores).config.retomaton
+        assert not Memory(model, stores, retomaton=None).config.retomaton
         assert written(model, tokenizer, stores)[0].shape[1] > 12
     with pytest.raises(ConfigError, match="leave --retomaton out"):
         Memory(model, [whole, bare], retomaton=True)

@@ -121,6 +121,13 @@ def test_a_vote_does_not_contradict_what_a_passage_says_word_for_word(model, tok
     # The rule holds for what may vote.
     assert against(TEXTS[5], exclude=["5"])
     assert against(TEXTS[5].replace("nine", "five"))
+    parts = [
+        knn_logits.build_datastore(model, tokenizer, some, tmp_path / name, **sharp)
+        for name, some in (("others", texts[:5]), ("own", texts[5:]))
+    ]
+    for weights, found in (([1.0, 0.0], True), ([0.9, 0.1], False)):
+        said = explain(model, tokenizer, parts, TEXTS[5], weights=weights, **sharp)[0].tokens
+        assert any(one.meaning == "contradicted" for one in said) is found
     trace = explain(model, tokenizer, store, TEXTS[5], **sharp)
     rivals = [one.by_memory for one in trace[0].tokens if one.verbatim and one.by_memory]
     assert max(one.p for one in rivals) > 0.5

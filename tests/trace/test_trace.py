@@ -3,6 +3,8 @@
 import errno
 import json
 import math
+import os
+import threading
 
 import pytest
 import torch
@@ -244,6 +246,25 @@ def test_a_file_stays_whole_if_the_disk_is_full(traced, tmp_path, monkeypatch):
         with pytest.raises(StorageError, match="No space left"):
             save(tmp_path / name)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_file_is_written_in_its_place_with_its_mode_and_into_a_pipe(traced, tmp_path):
+    *_, trace = traced
+    path = tmp_path / ("t" * 250)
+    trace.save(path)
+    path.chmod(0o600)
+    trace.save(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    read, write = os.pipe()
+    with os.fdopen(read) as end:
+        kept = []
+        reader = threading.Thread(target=lambda: kept.append(end.read()))
+        reader.start()
+        trace.save(f"/dev/fd/{write}")
+        os.close(write)
+        reader.join(60)
+    assert kept == [path.read_text()]
 
 
 def test_a_token_that_another_processor_forces_has_no_influence(model, tokenizer, store, tmp_path):
