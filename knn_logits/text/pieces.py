@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, product
+from itertools import product
 from typing import Any
 
 # Some tokenizers decode a token by the tokens before it. So many of these are enough, if the first
@@ -28,6 +28,7 @@ class Pieces:
     def __init__(self, tokenizer: Any, before: list[int]) -> None:
         self._tokenizer = tokenizer
         self._ids = _last(tokenizer, before)
+        self._told = len(self._ids)
         self._done: str | None = None
 
     def add(self, token: int) -> str:
@@ -37,17 +38,26 @@ class Pieces:
         text = decoded(self._tokenizer, self._ids)
         if text.endswith(_CUT):
             return ""
-        self._done = text
+        if not text.startswith(done):
+            # Bytes that are no character have taken those before them along.
+            del self._ids[: self._told]
+            done, text = "", decoded(self._tokenizer, self._ids)
+        self._done, self._told = text, len(self._ids)
         # Decoding takes most of the time, so the first tokens are dropped several at a time.
         if len(self._ids) > 2 * _CONTEXT:
             first, self._done = _shortened(self._tokenizer, self._ids, text)
             del self._ids[:first]
+            self._told = len(self._ids)
         return text[len(done) :]
 
     def add_all(self, tokens: Sequence[int]) -> str:
         """Returns the text that some more tokens add. It decodes them once, and ends the text."""
         done, ids = self._text_before(), [*self._ids, *tokens]
-        return _whole(self._tokenizer, ids, len(ids))[len(done) :]
+        text = _whole(self._tokenizer, ids, len(ids))
+        if not text.startswith(done):
+            done, ids = "", ids[self._told :]
+            text = _whole(self._tokenizer, ids, len(ids))
+        return text[len(done) :]
 
     def _text_before(self) -> str:
         if self._done is None:
@@ -95,25 +105,24 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """Returns the text that each token adds to the tokens before it.
 
     If a character is cut into several tokens, the last of them adds it. The texts joined are the
-    text of all tokens.
+    text of all tokens, but for tokenizers that decode a character as U+FFFD if bytes that are none
+    follow it: the character is kept.
     """
-    texts, start, done = [], 0, ""
+    texts, start, done, told = [], 0, "", 0
     for end in range(1, len(ids) + 1):
         text = decoded(tokenizer, ids[start:end])
         if text.endswith(_CUT) and end < len(ids) and end - start < 4 * _CONTEXT:
             texts.append("")
             continue
+        if not text.startswith(done):
+            # Bytes that are no character have taken those before them along.
+            start, done, text = told, "", decoded(tokenizer, ids[told:end])
         texts.append(text[len(done) :])
-        done = text
+        done, told = text, end
         if end - start > _CONTEXT and not text.endswith(_CUT):
             first, done = _shortened(tokenizer, ids[start:end], text)
             start += first
-    whole = decoded(tokenizer, ids)
-    if "".join(texts) == whole:
-        return texts
-    # A byte that fits nowhere takes the characters before it along, in some tokenizers.
-    ends = list(accumulate(map(len, texts)))[:-1]
-    return [whole[one:other] for one, other in zip([0, *ends], [*ends, None], strict=True)]
+    return texts
 
 
 def whole_characters(
