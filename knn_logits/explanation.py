@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +26,7 @@ from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.memory import Memory, MemorySettings
 from knn_logits.neighbors import hits
 from knn_logits.text.pairs import PairTokenizer
-from knn_logits.text.pieces import decoded, parts_of, token_texts
+from knn_logits.text.pieces import InnerText, parts_of, token_texts
 from knn_logits.trace.assemble import MAX_NEIGHBORS, marked, trace_token
 from knn_logits.trace.quotation import Quotations
 from knn_logits.trace.trace import (
@@ -221,7 +220,7 @@ def _contradicted(
     """Notes which words of the text a passage has, too, and in whose place one has others."""
     first = len(ids) - len(tokens)
     tokens = list(tokens)
-    for one in quotations.differences(ids, partial(decoded, tokenizer)):
+    for one in quotations.differences(ids, InnerText(tokenizer, ids.tolist())):
         store = memory.stores[one.store]
         words, before = store.tokens[one.begin : one.end].tolist(), ids[: one.first].tolist()
         document = store.documents[store.documents.at_token(one.begin)]

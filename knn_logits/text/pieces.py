@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Iterable, Sequence
+from itertools import islice, product
 from typing import Any
 
 # Some tokenizers decode a token by the tokens before it. So many of these are enough, if the first
@@ -83,6 +83,28 @@ class TextAfter:
         if self._before is None:
             self._before = _whole(self._tokenizer, self._ids, len(self._ids))
         return decoded(self._tokenizer, [*self._ids, token])[len(self._before) :]
+
+
+class InnerText:
+    """Tells the text of some tokens as it is within a longer text.
+
+    Some tokenizers, such as Llama's, drop the space before the first of the tokens that they
+    decode. So these are decoded behind another one.
+
+    Args:
+        tokenizer: Turns tokens into text.
+        ids: The tokens of the longer text.
+    """
+
+    def __init__(self, tokenizer: Any, ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        words = (one for one in dict.fromkeys(ids) if decoded(tokenizer, [one]).strip().isalpha())
+        self._behind = list(islice(words, 1))
+        self._before = len(decoded(tokenizer, self._behind))
+
+    def __call__(self, ids: Iterable[int]) -> str:
+        """Returns the text of some tokens."""
+        return decoded(self._tokenizer, [*self._behind, *ids])[self._before :]
 
 
 def parts_of(tokenizer: Any, ids: Sequence[int], cuts: Sequence[int]) -> list[str]:

@@ -8,6 +8,8 @@ import torch
 from conftest import TEXTS
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 import knn_logits
 from knn_logits import Trace, explain
@@ -103,6 +105,31 @@ def test_what_another_document_says_word_for_word_is_not_contradicted(
     store = knn_logits.build_datastore(model, tokenizer, both, tmp_path / "both", **EVERY)
     assert objections(both[0], store) == objections(both[1], store) == []
     assert objections(TEXTS[5].replace("nine", "five"), store)
+
+
+def test_one_word_differs_in_a_tokenizer_that_drops_the_first_space(model, tmp_path):
+    """Llama's decodes "▁winch" as "winch" if it stands alone."""
+    made = Tokenizer(models.BPE(unk_token="<unk>"))
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    made.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    trainer = trainers.BpeTrainer(vocab_size=380, special_tokens=["<unk>"], min_frequency=1)
+    made.train_from_iterator(TEXTS * 5, trainer)
+    own = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+    store = knn_logits.build_datastore(
+        model, own, TEXTS, tmp_path / "s", k=64, lmbda=0.5, temperature=1000.0, index="exact"
+    )
+    for word, other in (("cover", "drum"), ("winch", "pump")):
+        trace = explain(model, own, store, TEXTS[1].replace(word, other, 1))[0]
+        against = [one for one in trace.tokens if one.meaning == "contradicted"]
+        assert {one.by_memory.token.strip() for one in against} == {word}
+        assert "".join(one.token for one in against).strip() == other
+    assert not [one for one in explain(model, own, store, TEXTS[1])[0].tokens
+                if one.meaning == "contradicted"]  # fmt: skip
 
 
 def test_a_vote_does_not_contradict_what_a_passage_says_word_for_word(model, tokenizer, tmp_path):
