@@ -137,17 +137,30 @@ def open_retriever(
                 f"the weights {weights} do not fit {len(stores)} datastores: give one weight "
                 "for each, at least 0, and at least one above 0"
             )
-    unknown = [
-        name for name in config.exclude if not any(store.documents.named(name) for store in stores)
-    ]
-    if unknown:
-        raise ConfigError(
-            f"none of the datastores has a document with the id, title or uri {unknown[0]!r}: "
-            "give one as a trace names it, or as `knn-logits info STORE --documents` lists it"
-        )
+    for name in config.exclude:
+        _check_named(stores, name)
     indexes = indexes or Indexes()
     opened = [_opened(store, config, indexes, source) for store in stores]
     return opened[0] if len(opened) == 1 else CombinedRetriever(opened, weights)
+
+
+def _check_named(stores: Sequence[Datastore], name: str) -> None:
+    """Refuses a name of documents that none has, or that several with other ids have."""
+    ids = {
+        store.documents[number].id
+        for store in stores
+        for number in store.documents.named(name, store.manifest.removed)
+    }
+    if not ids:
+        raise ConfigError(
+            f"none of the datastores has a document with the id, title or uri {name!r}: "
+            "`knn-logits info STORE --documents` lists them (a title without its page or line)"
+        )
+    if len(ids) > 1 and name not in ids:
+        some = ", ".join(map(repr, sorted(ids)[:3])) + (", ..." if len(ids) > 3 else "")
+        raise ConfigError(
+            f"{len(ids)} documents have the title or uri {name!r}: name them by their ids, {some}"
+        )
 
 
 def _opened(

@@ -98,10 +98,10 @@ def _set(config: object, name: str, value: object) -> None:
 
 
 def _ids(name: str, value: Any) -> tuple[str, ...]:
-    """Returns the ids of documents as a tuple. A single id may be given as a plain string."""
+    """Returns the names of documents as a tuple. A single one may be given as a plain string."""
     given = (value,) if isinstance(value, str) else value
     if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
-        raise ConfigError(f"{name} must be a list of the ids of documents, not {value!r}")
+        raise ConfigError(f"{name} must be a list of the ids or titles of documents, not {value!r}")
     return tuple(given)
 
 

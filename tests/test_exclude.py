@@ -97,3 +97,19 @@ def test_a_document_is_named_by_its_id_title_or_uri(model, tokenizer, tmp_path, 
     assert found == explain(model, tokenizer, store, TEXTS[1], exclude=["d1"])[0]
     assert {one.document for token in found.tokens for one in token.documents} >= {"d0", "d2"}
     assert "d1" not in {one.document for token in found.tokens for one in token.documents}
+
+
+def test_a_name_of_several_documents_or_of_a_removed_one(model, tokenizer, tmp_path):
+    titles = ["Same", "Same", "d3", None]
+    documents = [
+        knn_logits.Document(text, f"d{n}", title=title)
+        for n, (text, title) in enumerate(zip(TEXTS, titles, strict=False))
+    ]
+    every = {"k": 400, "lmbda": 0.5, "temperature": 1000.0}
+    store = knn_logits.build_datastore(model, tokenizer, documents, tmp_path / "s", **every)
+    with pytest.raises(ConfigError, match=r"2 documents have the title or uri 'Same'.*'d0', 'd1'"):
+        explain(model, tokenizer, store, TEXTS[0], exclude=["Same"])
+    store = knn_logits.remove_documents(store, ["d3"])
+    # The title of a document that is there counts before the id of one that is not.
+    found = explain(model, tokenizer, store, TEXTS[0], exclude=["d3"])[0]
+    assert {one.document for token in found.tokens for one in token.documents} == {"d0", "d1"}

@@ -23,7 +23,7 @@ class Ask:
         kind: "branch" begins with given tokens, and "without" ignores documents.
         values: The values of the form for the earlier answer.
         begun: The tokens with which the answer begins.
-        without: Ids of the documents that are ignored.
+        without: Ids or titles of the documents that are ignored.
         note: The words that the page shows about the request.
     """
 

@@ -29,7 +29,7 @@ class Lookup:
         lmbda: Weight of the neighbors.
         temperature: Temperature of the softmax over the neighbors.
         gate: Whether the datastore's gate, if it has one, chooses λ at each token.
-        without: The ids of documents that are ignored.
+        without: The ids or titles of documents that are ignored.
         max_neighbors: The most passages that are kept for each token.
     """
 

@@ -7,7 +7,7 @@ context is not an entry. So entry i is the token i + 1 + (contexts that began be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -135,9 +135,16 @@ class Documents:
         """Numbers of the documents with a uri, ascending."""
         return self._numbers("uri", lambda one: one == uri)
 
-    def named(self, name: str) -> list[int]:
-        """Numbers of the documents with an id, or else with that title, or else with that uri."""
-        return self.numbers_of(name) or self.numbers_titled(name) or self.numbers_at(name)
+    def named(self, name: str, removed: Collection[int] = ()) -> list[int]:
+        """Numbers of the documents with an id, or else with that title, or else with that uri.
+
+        Args:
+            name: The id, title or uri.
+            removed: Numbers of documents that count only if no other one has the name.
+        """
+        ways = self.numbers_of(name), self.numbers_titled(name), self.numbers_at(name)
+        left = ([number for number in way if number not in removed] for way in ways)
+        return next((way for way in (*left, *ways) if way), [])
 
     def search(self, words: str) -> list[int]:
         """Numbers of the documents whose id, title or uri contains some words, ascending.

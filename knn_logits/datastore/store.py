@@ -258,7 +258,8 @@ class Datastore:
 
         `Documents.named` explains the names.
         """
-        numbers = {number for name in documents for number in self.documents.named(name)}
+        named, removed = self.documents.named, self.manifest.removed
+        numbers = {number for name in documents for number in named(name, removed)}
         found = np.array(sorted(numbers), np.int64)
         return self.contexts.entries_of(self.documents.first[found], self.documents.length[found])
 

@@ -188,7 +188,7 @@ class _Runs:
         table = store.documents
         away = set(store.manifest.removed)
         for one in exclude:
-            away.update(table.named(one))
+            away.update(table.named(one, store.manifest.removed))
         gone = np.array(sorted(away), np.int64)
         counts: dict[str, int] = {}
         for first in range(0, max(0, len(store.tokens) - RUN + 1), _AT_ONCE):

@@ -99,8 +99,8 @@ def unknown_names(
     if not stores or not all(known):
         return ()
     hidden = [
-        {*store.manifest.removed, *(n for one in exclude for n in store.documents.named(one))}
-        for store in stores
+        {*gone, *(number for one in exclude for number in store.documents.named(one, gone))}
+        for store, gone in ((one, one.manifest.removed) for one in stores)
     ]
     return tuple(
         name
