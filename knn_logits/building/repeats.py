@@ -22,6 +22,8 @@ _BASE = 0x9E3779B97F4A7C15
 def repeated_share(tokens: Array, seed: int = 0) -> float:
     """Measures the share of spans of 32 tokens that stand more than once in a text.
 
+    Spans that overlap are no copies of each other, as in a line of forty dashes.
+
     Args:
         tokens: Integers [tokens].
         seed: Seed of the sample of at most 512 spans.
@@ -33,12 +35,15 @@ def repeated_share(tokens: Array, seed: int = 0) -> float:
         return 0.0
     starts = np.random.default_rng(seed).integers(0, len(tokens) - _SPAN + 1, _SPANS)
     drawn = np.array([_hashes(tokens[start : start + _SPAN])[0] for start in starts.tolist()])
-    wanted, counts = np.unique(drawn), np.zeros(len(drawn), np.int64)
+    wanted = np.unique(drawn)
+    earliest, latest = np.full(len(wanted), len(tokens)), np.full(len(wanted), -1)
     for first in range(0, len(tokens) - _SPAN + 1, _TOKENS_AT_ONCE):
         found = _hashes(tokens[first : first + _TOKENS_AT_ONCE + _SPAN - 1])
         places = np.searchsorted(wanted, found).clip(max=len(wanted) - 1)
-        counts += np.bincount(places[wanted[places] == found], minlength=len(counts))
-    return float(np.mean(counts[np.searchsorted(wanted, drawn)] > 1))
+        (hits,) = np.nonzero(wanted[places] == found)
+        np.minimum.at(earliest, places[hits], first + hits)
+        np.maximum.at(latest, places[hits], first + hits)
+    return float(np.mean((latest - earliest >= _SPAN)[np.searchsorted(wanted, drawn)]))
 
 
 def _hashes(tokens: Array) -> Array:

@@ -118,7 +118,10 @@ def parts_of(tokenizer: Any, ids: Sequence[int], cuts: Sequence[int]) -> list[st
     Returns:
         One text more than there are cuts. Joined they are the text of all tokens.
     """
-    text = decoded(tokenizer, ids)
+    text, kept = decoded(tokenizer, ids), _whole(tokenizer, ids, len(ids))
+    if not text.startswith(kept):
+        # The bytes of a character that is cut at the end have taken those before them along.
+        text = kept + _CUT
     ends = [len(text) if cut >= len(ids) else len(_whole(tokenizer, ids, cut)) for cut in cuts]
     return [text[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True)]
 

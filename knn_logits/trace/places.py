@@ -8,6 +8,7 @@ from typing import Any
 from knn_logits.datastore.learned import row_of_token
 from knn_logits.datastore.places import place_at
 from knn_logits.datastore.store import Datastore
+from knn_logits.text.pieces import parts_of
 
 _LINE = re.compile(r"line ([0-9]{1,15})")
 # The most tokens from the beginning of a paragraph to a word in it.
@@ -36,9 +37,8 @@ def where(store: Datastore, entry: int, tokenizer: Any) -> tuple[str | None, str
     if line and position - start <= _MOST_TOKENS:
         # The place is a paragraph's first line. The text from there on shows how many lines follow,
         # unless the tokenizer drops line ends.
-        between = tokenizer.decode(store.tokens[start:position].tolist())
-        whole = tokenizer.decode(store.tokens[start : position + 1].tolist())
-        token = whole[len(between) :]
+        ids = store.tokens[start : position + 1].tolist()
+        between, token = parts_of(tokenizer, ids, [len(ids) - 1])
         # A token may begin with the line breaks before its word.
         breaks = token[: len(token) - len(token.lstrip())] if token.strip() else ""
         name = f"line {int(line[1]) + (between + breaks).count(chr(10))}"

@@ -221,6 +221,18 @@ def test_entries_that_are_equally_near_are_as_good_as_each_other(tmp_path, metri
     assert 16 / 64 <= recall.recall(few, truth) <= 17 / 64
 
 
+def test_rounding_makes_no_entry_less_near(tmp_path):
+    """Keys of the same direction have the same cosine, up to the last bits of its sum."""
+    random = np.random.default_rng(1)
+    lengths = random.permutation(np.repeat([1, 3, 5, 7, 11, 13], 50))
+    keys = np.outer(lengths, random.integers(-90, 90, 200)).astype(np.float16)
+    store = make_store(tmp_path / "s", [[one % 100 for one in range(301)]], keys=keys)
+    store = build_index(store, IndexConfig("exact", "cosine"))
+    truth = recall.sample_truth(store, 0)
+    rows = np.repeat(np.arange(len(truth.queries)), len(keys))
+    assert truth.as_near(rows, np.tile(np.arange(len(keys)), len(truth.queries))).all()
+
+
 def test_queries_and_their_true_neighbors(plain):
     truth = recall.sample_truth(plain, 0)
     queries, truth = truth.queries, truth.neighbors

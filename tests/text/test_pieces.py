@@ -74,6 +74,7 @@ def test_a_text_that_ends_within_a_character_keeps_those_before(byte_fallback, t
         streamed = Pieces(byte_fallback, [])
         assert joined == "".join(streamed.add(one) for one in ids[:end])
         assert text.startswith(joined)
+        assert "".join(parts_of(byte_fallback, ids[:end], [end // 2])).rstrip("\ufffd") == joined
         assert len(byte_fallback(text[: len(joined) + 1])["input_ids"]) >= end
 
 

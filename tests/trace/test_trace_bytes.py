@@ -5,7 +5,9 @@ from byte_tokens import RARE, make_byte_fallback
 from conftest import make_gpt2
 
 import knn_logits
-from knn_logits import KNNLogitsProcessor, explain
+from knn_logits import KNNLogitsProcessor, explain, read_corpus
+from knn_logits.text.pieces import token_texts
+from knn_logits.trace.places import where
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +49,21 @@ def test_the_page_shows_whole_characters(made, tmp_path):
     places = [(entry, 4) for entry in range(20, len(store) - 8, 5)]
     shown = drawer.document(store, tokenizer, "rare", places)
     assert "".join(text for text, _ in shown["pieces"]) == RARE
+
+
+def test_a_line_is_right_where_a_word_is_cut(made, tmp_path):
+    """The bytes of a line's end stand in one row with those of the cut character behind it."""
+    model, tokenizer, _ = made
+    lines = [f"記{mark}" for mark in "東京の天気は晴れ" * 90]
+    (tmp_path / "log.txt").write_text("\n".join(lines), "utf-8")
+    documents = read_corpus([str(tmp_path / "log.txt")])
+    store = knn_logits.build_datastore(model, tokenizer, documents, tmp_path / "s", index="exact")
+    texts, said = token_texts(tokenizer, store.tokens.tolist()), set()
+    for entry in range(0, len(store), 5):
+        position = store.contexts.token_of(entry)
+        before = "".join(texts[:position])
+        shown = where(store, entry, tokenizer)[0]
+        if texts[position].strip() or not texts[position]:
+            assert shown == f"log.txt, line {1 + before.count(chr(10))}"
+            said.add(shown)
+    assert len(said) == len(lines)
