@@ -145,13 +145,18 @@ def open_retriever(
 
 
 def _check_named(stores: Sequence[Datastore], name: str) -> None:
-    """Refuses a name of documents that none has, or that several with other ids have."""
+    """Refuses a name of documents that none has, or that several with other ids have.
+
+    Removed documents have their names still, but make no other's ambiguous.
+    """
+    named = [(store, store.documents.named(name, store.manifest.removed)) for store in stores]
     ids = {
         store.documents[number].id
-        for store in stores
-        for number in store.documents.named(name, store.manifest.removed)
+        for store, numbers in named
+        for number in numbers
+        if number not in store.manifest.removed
     }
-    if not ids:
+    if not any(numbers for _, numbers in named):
         raise ConfigError(
             f"none of the datastores has a document with the id, title or uri {name!r}: "
             "`knn-logits info STORE --documents` lists them (a title without its page or line)"

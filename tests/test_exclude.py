@@ -110,6 +110,14 @@ def test_a_name_of_several_documents_or_of_a_removed_one(model, tokenizer, tmp_p
     with pytest.raises(ConfigError, match=r"2 documents have the title or uri 'Same'.*'d0', 'd1'"):
         explain(model, tokenizer, store, TEXTS[0], exclude=["Same"])
     store = knn_logits.remove_documents(store, ["d3"])
+    # Removed documents make no name ambiguous, and have their names still.
+    more = [
+        knn_logits.Document(f"Text {n} of another.", f"e{n}", title=title)
+        for n, title in enumerate(["d3", "Once", "Once", None])
+    ]
+    other = knn_logits.build_datastore(model, tokenizer, more, tmp_path / "t", **every)
+    other = knn_logits.remove_documents(other, ["e0", "e1", "e2"])
+    explain(model, tokenizer, [store, other], TEXTS[0], exclude=["d3", "Once"], **every)
     # The title of a document that is there counts before the id of one that is not.
     found = explain(model, tokenizer, store, TEXTS[0], exclude=["d3"])[0]
     assert {one.document for token in found.tokens for one in token.documents} == {"d0", "d1"}

@@ -100,8 +100,9 @@ def build_index(
                 writing = with_suffixes(writing, settings)
         elif old.file("gate") is not None:
             settings = settings.model_copy(update={"stale": True})
-        if writing is None and old.pairs is None and settings.calibrated:
-            # The datastore was built before there were settings for writing.
+        if writing is None and old.pairs is None and settings.calibrated and not settings.tuned:
+            # The datastore was built before there were settings for writing. Where its user tuned
+            # the only ones that it has, these stay the only ones.
             writing = with_suffixes(choose_writing(store, nearness), settings)
         write_index(job, store, built, record, store.checks)
         job.commit(

@@ -107,12 +107,20 @@ def _cut(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _lines(text: str, first: int) -> list[Place]:
-    """Returns the first line of each paragraph. `first` is the number of the text's first line."""
+    """Returns some lines of a text, of which none but the first is blank.
+
+    Many tokenizers have a token for several line breaks, and a place within it could not be told
+    from one before it.
+
+    Args:
+        text: The text.
+        first: The number of its first line.
+    """
     places = [Place(0, f"line {first}")]
     line, start = first, 0
     while (end := text.find("\n", start) + 1) and end < len(text):
         line, start = line + 1, end
-        if start - places[-1].start >= _APART:
+        if start - places[-1].start >= _APART and text[start] not in "\r\n":
             places.append(Place(start, f"line {line}"))
     return places
 

@@ -11,6 +11,8 @@ from knn_logits.datastore.store import Datastore
 from knn_logits.text.pieces import parts_of
 
 _LINE = re.compile(r"line ([0-9]{1,15})")
+# U+FFFD stands for a character that is cut before a token.
+_WORD = re.compile(r"[^\s\ufffd]")
 # The most tokens from the beginning of a paragraph to a word in it.
 _MOST_TOKENS = 4096
 
@@ -39,10 +41,18 @@ def where(store: Datastore, entry: int, tokenizer: Any) -> tuple[str | None, str
         # unless the tokenizer drops line ends.
         ids = store.tokens[start : position + 1].tolist()
         between, token = parts_of(tokenizer, ids, [len(ids) - 1])
-        # A token may begin with the line breaks before its word.
-        breaks = token[: len(token) - len(token.lstrip())] if token.strip() else ""
-        name = f"line {int(line[1]) + (between + breaks).count(chr(10))}"
+        after = between.count("\n") + _breaks(token)
+        if place.start:
+            # What the place's first token has before its word belongs to the line before.
+            after -= _breaks(tokenizer.decode(ids[:1]))
+        name = f"line {int(line[1]) + after}"
     uri = document.uri
     if uri is not None and place.fragment and "#" not in uri:
         uri = f"{uri}#{place.fragment}"
     return f"{document.title or document.id}, {name}", uri
+
+
+def _breaks(token: str) -> int:
+    """Counts the line breaks of a token before its word; 0 if it has no word."""
+    word = _WORD.search(token)
+    return token.count("\n", 0, word.start()) if word else 0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import knn_logits
 from knn_logits.building import writing_settings
 from knn_logits.building.writing_settings import unrepeated_ngram
+from knn_logits.tuning.storing import write_settings
 
 
 @given(
@@ -103,3 +104,5 @@ def test_settings_of_the_users_own_stay_the_only_ones(model, tokenizer, tmp_path
     given = {"k": 8, "lmbda": 0.4, "temperature": 3.0}
     store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "store", **given)
     assert knn_logits.build_index(store).manifest.writing is None
+    write_settings(store, 8, 0.5, 2.0)
+    assert knn_logits.build_index(store.folder).manifest.writing is None

@@ -3,6 +3,9 @@
 import re
 
 import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, trainers
+from tokenizers.pre_tokenizers import Split
+from transformers import PreTrainedTokenizerFast
 
 from knn_logits import (
     Document,
@@ -181,3 +184,23 @@ def test_words_after_a_line_break_are_on_their_own_line(model, tokenizer, tmp_pa
     (source,) = main_sources(trace[0], 1)
     assert source.words.strip().startswith("The keeper writes")
     assert source.neighbor.title.endswith("log.txt, line 6")
+
+
+@pytest.mark.parametrize("cut", [r"\s*[a-z]+|[^a-z]", r"\n+| ?[a-z]+|[^a-z]"])
+def test_a_line_is_right_if_tokens_hold_line_breaks(model, tmp_path, cut):
+    """They hold them with a word, or several of them, also behind a U+FFFD of the text itself."""
+    (tmp_path / "log.txt").write_text("alpha \ufffd\nbeta \ufffd\n\ngamma line\n\n\ndelta\n" * 90)
+    made = Tokenizer(models.WordLevel({"<e>": 0}, "<e>"))
+    words = Split(Regex(cut), "isolated")
+    made.pre_tokenizer, made.decoder = words, decoders.Fuse()
+    trainer = trainers.WordLevelTrainer(special_tokens=["<e>"], show_progress=False)
+    made.train_from_iterator([(tmp_path / "log.txt").read_text()], trainer)
+    joined = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<e>", unk_token="<e>")
+    store = build(model, joined, read_corpus([str(tmp_path / "log.txt")]), tmp_path / "s")
+    texts = [joined.decode([token]) for token in store.tokens.tolist()]
+    assert "\n\n\ndelta" in texts or "\n\n\n" in texts
+    for entry in range(len(store)):
+        place = store.contexts.token_of(entry)
+        if texts[place].strip(" \n\ufffd"):
+            line = 1 + "".join(texts[: place + 1]).count("\n")
+            assert where(store, entry, joined)[0] == f"log.txt, line {line}"
