@@ -161,8 +161,13 @@ def _check_named(stores: Sequence[Datastore], name: str) -> None:
             f"none of the datastores has a document with the id, title or uri {name!r}: "
             "`knn-logits info STORE --documents` lists them (a title without its page or line)"
         )
-    if len(ids) > 1 and name not in ids:
+    if len(ids) > 1:
         some = ", ".join(map(repr, sorted(ids)[:3])) + (", ..." if len(ids) > 3 else "")
+        if name in ids:
+            raise ConfigError(
+                f"{name!r} is a document's id in one datastore and a title or uri in another: the "
+                f"ids are {some}; use the datastores one at a time, or give the document another id"
+            )
         raise ConfigError(
             f"{len(ids)} documents have the title or uri {name!r}: name them by their ids, {some}"
         )

@@ -118,6 +118,12 @@ def test_a_name_of_several_documents_or_of_a_removed_one(model, tokenizer, tmp_p
     other = knn_logits.build_datastore(model, tokenizer, more, tmp_path / "t", **every)
     other = knn_logits.remove_documents(other, ["e0", "e1", "e2"])
     explain(model, tokenizer, [store, other], TEXTS[0], exclude=["d3", "Once"], **every)
+    # An id here that is a title there would leave out more than is meant.
+    third = [knn_logits.Document("A third.", "Same"), knn_logits.Document("More.", "f1")]
+    third = knn_logits.build_datastore(model, tokenizer, third, tmp_path / "u", **every)
+    explain(model, tokenizer, third, TEXTS[0], exclude=["Same"], **every)
+    with pytest.raises(ConfigError, match="'Same' is a document's id in one datastore and"):
+        explain(model, tokenizer, [store, third], TEXTS[0], exclude=["Same"], **every)
     # The title of a document that is there counts before the id of one that is not.
     found = explain(model, tokenizer, store, TEXTS[0], exclude=["d3"])[0]
     assert {one.document for token in found.tokens for one in token.documents} == {"d0", "d1"}

@@ -148,6 +148,13 @@ def test_pointers_are_made_once_for_all_who_follow_them(model, tokenizer, store,
     assert len(made) == 2
 
 
+def test_a_datastore_of_a_relative_folder_is_copied_from_anywhere(store, monkeypatch):
+    monkeypatch.chdir(store.folder.parent)
+    opened = knn_logits.Datastore(store.folder.name)
+    monkeypatch.chdir("/")
+    assert len(pickle.loads(pickle.dumps(opened))) == len(store)
+
+
 def test_a_datastore_is_copied_as_its_folder_and_a_memory_not_at_all(model, store):
     for copied in (copy.deepcopy(store), pickle.loads(pickle.dumps(store))):
         assert copied is not store

@@ -59,8 +59,8 @@ class Datastore:
         progress: Progress = no_progress,
         remote: Remote | None = None,
     ) -> None:
-        self.folder = Path(folder)
-        self.remote = remote
+        self.folder, self.remote = Path(folder), remote
+        self._place = self.folder.absolute()
         while True:
             self.manifest: Manifest = read_manifest(self.folder)
             try:
@@ -196,7 +196,7 @@ class Datastore:
 
     def __reduce__(self) -> tuple[type[Datastore], tuple[Path]]:
         """Lets a copy, also one in another process, open the folder again."""
-        return Datastore, (self.folder.absolute(),)
+        return Datastore, (self._place,)
 
     def __repr__(self) -> str:
         return f"Datastore({str(self.folder)!r}, entries={len(self)})"

@@ -64,8 +64,10 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
     """
     where = Path(path)
     try:
-        if where.exists() and not where.is_file():
-            where.write_text(text, encoding="utf-8")  # a pipe or a device
+        if (where.exists() and not where.is_file()) or where.absolute().parts[1:2] == ("dev",):
+            # A pipe or a device, or a file that others write, too, by the name /dev/stdout.
+            with where.open("a", encoding="utf-8") as stream:
+                stream.write(text)
             return
         where = where.resolve()
         partial = where.with_name(f".{secrets.token_hex(8)}.partial")
