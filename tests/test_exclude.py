@@ -10,7 +10,9 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits import ConfigError, KNNLogitsProcessor, explain
 from knn_logits.config import KNNConfig
+from knn_logits.evaluation.overlap import OverlapCheck
 from knn_logits.retrieval import Retriever
+from knn_logits.trace.naming import unknown_names
 
 LEFT_OUT = ("1", "5")
 
@@ -127,3 +129,16 @@ def test_a_name_of_several_documents_or_of_a_removed_one(model, tokenizer, tmp_p
     # The title of a document that is there counts before the id of one that is not.
     found = explain(model, tokenizer, store, TEXTS[0], exclude=["d3"])[0]
     assert {one.document for token in found.tokens for one in token.documents} == {"d0", "d1"}
+    # What is left out holds nothing of a text, and knows no name.
+    check = OverlapCheck([store], exclude=["d3"])
+    for number, text in enumerate(TEXTS):
+        check.add(number, np.array(tokenizer(text)["input_ids"], np.int32))
+    assert {document for document, _ in check.result().documents} == {"d0", "d1"}
+    name = "Zanzibar"
+    prompt = f"What does {name} say?"
+    known = [knn_logits.Document(f"The {name} speaks.", "g0", title="g1")]
+    known += [knn_logits.Document("Nobody.", "g1"), knn_logits.Document("Some text.", "g2")]
+    known = knn_logits.build_datastore(model, tokenizer, known, tmp_path / "v", **every)
+    known = knn_logits.remove_documents(known, ["g1"])
+    assert unknown_names(tokenizer, prompt, [known]) == ()
+    assert unknown_names(tokenizer, prompt, [known], exclude=["g1"]) == (name,)
