@@ -16,8 +16,8 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def load(name):
-    """Loads a model and its tokenizer."""
-    model = AutoModelForCausalLM.from_pretrained(name).eval()
+    """Loads a model, in float32, and its tokenizer."""
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval()
     return model, AutoTokenizer.from_pretrained(name)
 
 

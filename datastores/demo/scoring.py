@@ -1,7 +1,7 @@
 """What the model and its neighbors give each token of many texts at once.
 
-The same as `explain` gives, without the passages and in a fraction of the time: the demo's index is
-exact, so that a matrix product is the search.
+The same as `explain` gives with an exact index, without the passages and in a fraction of the time,
+since the search is a matrix product.
 """
 
 from __future__ import annotations
