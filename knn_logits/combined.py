@@ -22,6 +22,7 @@ from knn_logits.neighbors import Neighbors, joined
 from knn_logits.occurrences import Prefixes
 from knn_logits.on_demand.retriever import OnDemandRetriever
 from knn_logits.opening import Indexes
+from knn_logits.printable import first_few
 from knn_logits.retomaton import RetomatonRetriever
 from knn_logits.retrieval import Retriever
 
@@ -162,7 +163,7 @@ def _check_named(stores: Sequence[Datastore], name: str) -> None:
             "`knn-logits info STORE --documents` lists them (a title without its page or line)"
         )
     if len(ids) > 1:
-        some = ", ".join(map(repr, sorted(ids)[:3])) + (", ..." if len(ids) > 3 else "")
+        some = first_few([repr(one) for one in sorted(ids)])
         if name in ids:
             raise ConfigError(
                 f"{name!r} is a document's id in one datastore and a title or uri in another: the "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 # Control characters but tab and line feed, signs of direction, separators of lines and paragraphs,
@@ -31,6 +32,11 @@ def one_line(text: str) -> str:
     left = " " if text[:1].isspace() else ""
     right = " " if joined and text[-1:].isspace() else ""
     return left + joined + right
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Lists the first three of some names, and says whether there are more."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def json_line(content: Any, encoding: str | None = None) -> str:

@@ -28,6 +28,7 @@ from knn_logits.datastore.writer import SHARD_BYTES, KeyWriter
 from knn_logits.errors import CorpusError, DatastoreError, StorageError
 from knn_logits.index.base import Index
 from knn_logits.opening import check_factory, present_entries
+from knn_logits.printable import first_few
 from knn_logits.progress import Progress, no_progress
 
 _ROWS_AT_ONCE = 65_536
@@ -78,20 +79,16 @@ def remove_documents(
 def _named(store: Datastore, name: str) -> set[int]:
     """Returns the numbers of the documents with an id, or with a title or uri of a single id."""
     table, removed = store.documents, set(store.manifest.removed)
-    found = set(table.numbers_of(name)) - removed
+    found = set(table.named(name, removed)) - removed
+    ids = list(dict.fromkeys(table[number].id for number in sorted(found)))
+    if len(ids) > 1:
+        what = "title" if table[min(found)].title == name else "uri"
+        raise CorpusError(
+            f"{len(ids)} documents have the {what} {name!r}, so nothing was removed: name them by "
+            f"their ids, {first_few([repr(one) for one in ids])}"
+        )
     if found:
         return found
-    for numbers, what in ((table.numbers_titled, "title"), (table.numbers_at, "uri")):
-        found = set(numbers(name)) - removed
-        ids = list(dict.fromkeys(table[number].id for number in sorted(found)))
-        if len(ids) > 1:
-            some = ", ".join(repr(one) for one in ids[:3]) + (", ..." if len(ids) > 3 else "")
-            raise CorpusError(
-                f"{len(ids)} documents have the {what} {name!r}, so nothing was removed: name them "
-                f"by their ids, {some}"
-            )
-        if found:
-            return found
     raise CorpusError(
         f"{store.folder} has no document with the id, title or uri {name!r}, so nothing was "
         f"removed: `knn-logits info {store.folder} --documents` lists the documents"

@@ -33,6 +33,7 @@ from knn_logits.corpus.rows import (
 )
 from knn_logits.datastore import layout
 from knn_logits.errors import CorpusError
+from knn_logits.printable import first_few
 
 _KINDS = "documents, text files, JSON lines (.jsonl), parquet, folders of these, or hf:DATASET"
 
@@ -220,8 +221,7 @@ def _documents(names: list[str], wanted: Wanted, tell: _Tell) -> Iterator[Docume
                 yield document
     if not ids:
         skips = tell.skip
-        listed = ", ".join(display_name(name) for name in names[:3])
-        listed += ", ..." if len(names) > 3 else ""
+        listed = first_few([display_name(name) for name in names])
         found = "no file is there" if not skips.count else f"{skips.count} skipped"
         first = f", the first {skips.first}" if skips.count else " (hidden ones are not read)"
         if not skips.count and any(Path(name).is_file() for name in names):

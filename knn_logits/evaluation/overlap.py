@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from knn_logits.arrays import Array
 from knn_logits.datastore.store import Datastore
+from knn_logits.printable import first_few
 
 RUN = 13
 # So many tokens of a text are collected before they are looked for. A token takes some 30 bytes.
@@ -79,12 +80,11 @@ class Overlap:
         return {"share": self.share, **content, "texts": list(self.texts)}
 
     def __str__(self) -> str:
-        named = ", ".join(id for id, _ in self.documents[:3])
-        more = ", ..." if len(self.documents) > 3 else ""
+        named = first_few([id for id, _ in self.documents])
         whole = f", {len(self.texts):,} of its documents whole" if self.texts else ""
         return (
             f"{self.share:.1%} of the text's tokens are in the datastore, in runs of {RUN} or more"
-            f"{whole} ({named}{more})"
+            f"{whole} ({named})"
         )
 
 
