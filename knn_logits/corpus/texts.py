@@ -16,6 +16,7 @@ LARGEST = 4 << 20
 # Characters between two places of a plain text, which is about a paragraph.
 _APART = 400
 _LONGEST_HEADING = 80
+_BLANK = re.compile(r"[^\S\n]*\n")
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$")
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 
@@ -109,8 +110,8 @@ def _cut(pieces: Iterable[str]) -> Iterator[str]:
 def _lines(text: str, first: int) -> list[Place]:
     """Returns some lines of a text, of which none but the first is blank.
 
-    Many tokenizers have a token for several line breaks, and a place within it could not be told
-    from one before it.
+    Many tokenizers have a token for several line breaks. A place that began within such a token
+    could not be told from one before it.
 
     Args:
         text: The text.
@@ -120,7 +121,7 @@ def _lines(text: str, first: int) -> list[Place]:
     line, start = first, 0
     while (end := text.find("\n", start) + 1) and end < len(text):
         line, start = line + 1, end
-        if start - places[-1].start >= _APART and text[start] not in "\r\n":
+        if start - places[-1].start >= _APART and not _BLANK.match(text, start):
             places.append(Place(start, f"line {line}"))
     return places
 

@@ -8,7 +8,7 @@ from typing import Any
 from knn_logits.datastore.learned import row_of_token
 from knn_logits.datastore.places import place_at
 from knn_logits.datastore.store import Datastore
-from knn_logits.text.pieces import parts_of
+from knn_logits.text.pieces import decoded, parts_of
 
 _LINE = re.compile(r"line ([0-9]{1,15})")
 # U+FFFD stands for a character that is cut before a token.
@@ -44,7 +44,7 @@ def where(store: Datastore, entry: int, tokenizer: Any) -> tuple[str | None, str
         after = between.count("\n") + _breaks(token)
         if place.start:
             # What the place's first token has before its word belongs to the line before.
-            after -= _breaks(tokenizer.decode(ids[:1]))
+            after -= _breaks(decoded(tokenizer, ids[:1]))
         name = f"line {int(line[1]) + after}"
     uri = document.uri
     if uri is not None and place.fragment and "#" not in uri:

@@ -186,10 +186,13 @@ def test_words_after_a_line_break_are_on_their_own_line(model, tokenizer, tmp_pa
     assert source.neighbor.title.endswith("log.txt, line 6")
 
 
-@pytest.mark.parametrize("cut", [r"\s*[a-z]+|[^a-z]", r"\n+| ?[a-z]+|[^a-z]"])
+@pytest.mark.parametrize(
+    "cut", [r"\s*[a-z]+|[^a-z]", r"\n+| ?[a-z]+|[^a-z]", r"\s*\n| ?[a-z]+|[^a-z]"]
+)
 def test_a_line_is_right_if_tokens_hold_line_breaks(model, tmp_path, cut):
     """They hold them with a word, or several of them, also behind a U+FFFD of the text itself."""
-    (tmp_path / "log.txt").write_text("alpha \ufffd\nbeta \ufffd\n\ngamma line\n\n\ndelta\n" * 90)
+    lines = "alpha \ufffd\nbeta \ufffd\n\ngamma line\n\n\ndelta\n \n\t\n  omega\n"
+    (tmp_path / "log.txt").write_text(lines * 90)
     made = Tokenizer(models.WordLevel({"<e>": 0}, "<e>"))
     words = Split(Regex(cut), "isolated")
     made.pre_tokenizer, made.decoder = words, decoders.Fuse()
@@ -201,6 +204,6 @@ def test_a_line_is_right_if_tokens_hold_line_breaks(model, tmp_path, cut):
     assert "\n\n\ndelta" in texts or "\n\n\n" in texts
     for entry in range(len(store)):
         place = store.contexts.token_of(entry)
-        if texts[place].strip(" \n\ufffd"):
+        if texts[place].strip(" \n\t\ufffd"):
             line = 1 + "".join(texts[: place + 1]).count("\n")
             assert where(store, entry, joined)[0] == f"log.txt, line {line}"
