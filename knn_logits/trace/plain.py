@@ -64,10 +64,14 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
     """
     where = Path(path)
     try:
-        if (where.exists() and not where.is_file()) or where.absolute().parts[1:2] == ("dev",):
-            # A pipe or a device, or a file that others write, too, by the name /dev/stdout.
-            with where.open("a", encoding="utf-8") as stream:
-                stream.write(text)
+        for number in (1, 2):
+            if _is_open_as(where, number):
+                # Others write to it, too, and each goes on where the one before ended.
+                with os.fdopen(os.dup(number), "w", encoding="utf-8") as stream:
+                    stream.write(text)
+                return
+        if where.exists() and not where.is_file():
+            where.write_text(text, encoding="utf-8")  # a pipe or a device
             return
         where = where.resolve()
         partial = where.with_name(f".{secrets.token_hex(8)}.partial")
@@ -92,3 +96,11 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
             f"{where} cannot be written: {error.strerror or error}; free some space, or give "
             "another place"
         ) from error
+
+
+def _is_open_as(path: Path, number: int) -> bool:
+    """Whether a path leads to what a file descriptor of this process has open."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(number))
+    except OSError:
+        return False

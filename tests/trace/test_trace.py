@@ -1,9 +1,7 @@
 """Traces: what is recorded, put together, shown, saved and loaded."""
 
-import errno
 import json
 import math
-import os
 import threading
 
 import pytest
@@ -21,7 +19,6 @@ from knn_logits import (
     TraceError,
     explain,
 )
-from knn_logits.errors import StorageError
 from knn_logits.text.pieces import token_texts
 from knn_logits.trace.render import show, to_html
 from knn_logits.trace.sources import main_sources
@@ -232,41 +229,6 @@ def test_a_foreign_output_is_refused(traced, tokenizer, model):
         knn.trace(changed, tokenizer)
 
 
-def test_a_file_stays_whole_if_the_disk_is_full(traced, tmp_path, monkeypatch):
-    *_, trace = traced
-    trace.save(tmp_path / "t.json")
-    trace.save_html(tmp_path / "t.html")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    for save, name in ((trace.save, "t.json"), (trace.save_html, "t.html")):
-        with pytest.raises(StorageError, match="No space left"):
-            save(tmp_path / name)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_a_file_is_written_in_its_place_with_its_mode_and_into_a_pipe(traced, tmp_path):
-    *_, trace = traced
-    path = tmp_path / ("t" * 250)
-    trace.save(path)
-    path.chmod(0o600)
-    trace.save(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
-    read, write = os.pipe()
-    with os.fdopen(read) as end:
-        kept = []
-        reader = threading.Thread(target=lambda: kept.append(end.read()))
-        reader.start()
-        trace.save(f"/dev/fd/{write}")
-        os.close(write)
-        reader.join(60)
-    assert kept == [path.read_text()]
-
-
 def test_a_token_that_another_processor_forces_has_no_influence(model, tokenizer, store, tmp_path):
     """The mixture gives it no probability, and JSON has no NaN."""
     inputs = tokenizer("When error code E42 appears, open", return_tensors="pt")
@@ -417,7 +379,6 @@ def test_a_stale_output_of_beams_is_refused(model, tokenizer, store):
 
 
 def test_threads_that_came_and_went_leave_their_traces(model, tokenizer, store):
-    import threading
 
     outputs = {}
 
@@ -432,14 +393,3 @@ def test_threads_that_came_and_went_leave_their_traces(model, tokenizer, store):
             thread.join()
         for number, output in outputs.items():
             assert knn.trace(output, tokenizer)[0].prompt == TEXTS[number][:12]
-
-
-def test_passages_begin_and_end_with_whole_characters(model, tokenizer, tmp_path):
-    from knn_logits import build_datastore
-
-    text = "语言模型的记忆 👍🏽 语言 " * 8
-    store = build_datastore(model, tokenizer, [text], tmp_path / "store")
-    trace = explain(model, tokenizer, store, text)
-    snippets = [one.snippet for token in trace[0].tokens for one in token.neighbors]
-    assert snippets
-    assert not any(one.startswith("\ufffd") or one.endswith("\ufffd") for one in snippets)

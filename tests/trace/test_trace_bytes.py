@@ -1,4 +1,4 @@
-"""Traces and documents in a tokenizer that has a token for each byte of a rare character."""
+"""Traces and documents in tokenizers that have a token for each byte of a rare character."""
 
 import pytest
 from byte_tokens import RARE, make_byte_fallback
@@ -67,3 +67,12 @@ def test_a_line_is_right_where_a_word_is_cut(made, tmp_path):
             assert shown == f"log.txt, line {1 + before.count(chr(10))}"
             said.add(shown)
     assert len(said) == len(lines)
+
+
+def test_passages_begin_and_end_with_whole_characters(model, tokenizer, tmp_path):
+    text = "语言模型的记忆 👍🏽 语言 " * 8
+    store = knn_logits.build_datastore(model, tokenizer, [text], tmp_path / "store")
+    trace = explain(model, tokenizer, store, text)
+    snippets = [one.snippet for token in trace[0].tokens for one in token.neighbors]
+    assert snippets
+    assert not any(one.startswith("\ufffd") or one.endswith("\ufffd") for one in snippets)
