@@ -101,44 +101,60 @@ def test_a_document_is_named_by_its_id_title_or_uri(model, tokenizer, tmp_path, 
     assert "d1" not in {one.document for token in found.tokens for one in token.documents}
 
 
-def test_a_name_of_several_documents_or_of_a_removed_one(model, tokenizer, tmp_path):
-    titles = ["Same", "Same", "d3", None]
+EVERY = {"k": 400, "lmbda": 0.5, "temperature": 1000.0}
+
+
+def build_titled(model, tokenizer, folder, texts, ids, titles):
+    """Builds a datastore whose settings let every entry vote."""
     documents = [
-        knn_logits.Document(text, f"d{n}", title=title)
-        for n, (text, title) in enumerate(zip(TEXTS, titles, strict=False))
+        knn_logits.Document(text, id, title=title)
+        for text, id, title in zip(texts, ids, titles, strict=True)
     ]
-    every = {"k": 400, "lmbda": 0.5, "temperature": 1000.0}
-    store = knn_logits.build_datastore(model, tokenizer, documents, tmp_path / "s", **every)
+    return knn_logits.build_datastore(model, tokenizer, documents, folder, **EVERY)
+
+
+@pytest.fixture
+def titled(model, tokenizer, tmp_path):
+    """Four documents: two have one title, and one has the id of the fourth as its title."""
+    titles = ["Same", "Same", "d3", None]
+    ids = [f"d{n}" for n in range(4)]
+    return build_titled(model, tokenizer, tmp_path / "titled", TEXTS[:4], ids, titles)
+
+
+def test_a_name_of_several_documents_or_of_a_removed_one(model, tokenizer, titled):
     with pytest.raises(ConfigError, match=r"2 documents have the title or uri 'Same'.*'d0', 'd1'"):
-        explain(model, tokenizer, store, TEXTS[0], exclude=["Same"])
-    store = knn_logits.remove_documents(store, ["d3"])
-    # Removed documents make no name ambiguous, and have their names still.
-    more = [
-        knn_logits.Document(f"Text {n} of another.", f"e{n}", title=title)
-        for n, title in enumerate(["d3", "Once", "Once", None])
-    ]
-    other = knn_logits.build_datastore(model, tokenizer, more, tmp_path / "t", **every)
-    other = knn_logits.remove_documents(other, ["e0", "e1", "e2"])
-    explain(model, tokenizer, [store, other], TEXTS[0], exclude=["d3", "Once"], **every)
-    # An id here that is a title there would leave out more than is meant.
-    third = [knn_logits.Document("A third.", "Same"), knn_logits.Document("More.", "f1")]
-    third = knn_logits.build_datastore(model, tokenizer, third, tmp_path / "u", **every)
-    explain(model, tokenizer, third, TEXTS[0], exclude=["Same"], **every)
-    with pytest.raises(ConfigError, match="'Same' is a document's id in one datastore and"):
-        explain(model, tokenizer, [store, third], TEXTS[0], exclude=["Same"], **every)
+        explain(model, tokenizer, titled, TEXTS[0], exclude=["Same"])
+    store = knn_logits.remove_documents(titled, ["d3"])
     # The title of a document that is there counts before the id of one that is not.
     found = explain(model, tokenizer, store, TEXTS[0], exclude=["d3"])[0]
     assert {one.document for token in found.tokens for one in token.documents} == {"d0", "d1"}
-    # What is left out holds nothing of a text, and knows no name.
+    # What is left out holds nothing of a text.
     check = OverlapCheck([store], exclude=["d3"])
     for number, text in enumerate(TEXTS):
         check.add(number, np.array(tokenizer(text)["input_ids"], np.int32))
     assert {document for document, _ in check.result().documents} == {"d0", "d1"}
-    name = "Zanzibar"
-    prompt = f"What does {name} say?"
-    known = [knn_logits.Document(f"The {name} speaks.", "g0", title="g1")]
-    known += [knn_logits.Document("Nobody.", "g1"), knn_logits.Document("Some text.", "g2")]
-    known = knn_logits.build_datastore(model, tokenizer, known, tmp_path / "v", **every)
-    known = knn_logits.remove_documents(known, ["g1"])
-    assert unknown_names(tokenizer, prompt, [known]) == ()
-    assert unknown_names(tokenizer, prompt, [known], exclude=["g1"]) == (name,)
+
+
+def test_a_name_in_several_datastores(model, tokenizer, titled, tmp_path):
+    store = knn_logits.remove_documents(titled, ["d3"])
+    # Removed documents make no name ambiguous, and have their names still.
+    texts, ids = [f"Text {n} of another." for n in range(4)], [f"e{n}" for n in range(4)]
+    names = ["d3", "Once", "Once", None]
+    other = build_titled(model, tokenizer, tmp_path / "other", texts, ids, names)
+    other = knn_logits.remove_documents(other, ["e0", "e1", "e2"])
+    explain(model, tokenizer, [store, other], TEXTS[0], exclude=["d3", "Once"], **EVERY)
+    # An id here that is a title there would leave out more than is meant.
+    texts, ids = ["A third.", "More."], ["Same", "f1"]
+    third = build_titled(model, tokenizer, tmp_path / "third", texts, ids, [None, None])
+    explain(model, tokenizer, third, TEXTS[0], exclude=["Same"], **EVERY)
+    with pytest.raises(ConfigError, match="'Same' is a document's id in one datastore and"):
+        explain(model, tokenizer, [store, third], TEXTS[0], exclude=["Same"], **EVERY)
+
+
+def test_what_is_left_out_by_its_title_knows_no_name(model, tokenizer, tmp_path):
+    texts, ids = ["The Zanzibar speaks.", "Nobody.", "Some text."], ["g0", "g1", "g2"]
+    store = build_titled(model, tokenizer, tmp_path / "s", texts, ids, ["g1", None, None])
+    store = knn_logits.remove_documents(store, ["g1"])
+    prompt = "What does Zanzibar say?"
+    assert unknown_names(tokenizer, prompt, [store]) == ()
+    assert unknown_names(tokenizer, prompt, [store], exclude=["g1"]) == ("Zanzibar",)

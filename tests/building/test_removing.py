@@ -1,13 +1,10 @@
 """Documents that were removed are never found, and after `compact` are nowhere on the disk."""
 
-import errno
-import itertools
-import os
-
 import numpy as np
 import pytest
 import torch
 from folders import change, contents, names, one_line, read_content, refit
+from full_disk import tried_on_full_disks
 from handmade import make_store
 
 from knn_logits import (
@@ -160,25 +157,14 @@ def test_an_id_that_is_not_there_removes_nothing(tmp_path, ids):
 
 def test_a_full_disk_is_said_only_if_nothing_was_removed(tmp_path, monkeypatch):
     """The disk may be full when the new manifest is in its place already."""
-    real, told = os.fsync, []
-    for number in range(1, 5):
-        store = make_store(tmp_path / str(number), [[1, 2, 3], [4, 5, 6]])
-        calls = itertools.count(1)
 
-        def full(file, calls=calls, number=number):
-            if next(calls) == number:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            real(file)
+    def change(store):
+        remove_documents(store.folder, [store.documents[0].id])
 
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", full)
-            try:
-                remove_documents(store.folder, [store.documents[0].id])
-                told.append(False)
-            except StorageError:
-                told.append(True)
-        assert (Datastore(store.folder).manifest.removed == ()) is told[-1]
-    assert set(told) == {True, False}
+    tried = tried_on_full_disks(tmp_path, monkeypatch, change)
+    for store, failed in tried:
+        assert (store.manifest.removed == ()) is failed
+    assert {failed for _, failed in tried} == {True, False}
 
 
 def test_what_is_open_stays_as_it_was(tmp_path):

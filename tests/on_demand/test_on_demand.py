@@ -1,10 +1,8 @@
 """A datastore without keys: its answers are those of a datastore with keys, as far as it looks."""
 
 import copy
-import json
 import shutil
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -380,27 +378,3 @@ def test_the_text_without_its_suffix_index_is_refused(folder):
     change(folder, files=files)
     with pytest.raises(DamagedError, match="no suffix index for keys on demand"):
         Datastore(folder)
-
-
-def test_the_command_line(run, model, tokenizer, tmp_path):
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "texts.txt").write_text("\n\n".join(TEXTS))
-    store, name = str(tmp_path / "store"), str(tmp_path / "model")
-    corpus = str(tmp_path / "texts.txt")
-    given = ["--no-keys", "--window", "64", "--json"]
-    planned = json.loads(run("build", name, corpus, *given, "--dry-run").out)
-    made = json.loads(run("build", name, corpus, "--out", store, *given).out)
-    assert made["keys"] is False
-    assert made["index"] == "on-demand"
-    size = sum(one.stat().st_size for one in Path(store).iterdir())
-    assert planned["bytes"] == pytest.approx(size, rel=0.1)
-    assert "none stored" in run("info", store).out
-    assert json.loads(run("verify", store, "--json").out)["ok"]
-    text = json.loads(
-        run("generate", name, store, "--prompt", PROMPT, "--max-new-tokens", "8", "--json").out
-    )
-    assert text["tokens"]
-    refused = run("build", name, corpus, "--out", store + "2", *given, "--index", "IVF4,Flat")
-    assert refused.code == 1
-    assert "without keys there is no index" in refused.err
