@@ -46,8 +46,9 @@ KINDS = {
 # for several datastores, and for a visitor's own text on the page. README.md has the figures.
 SETTINGS = KNNConfig(k=1024, lmbda=0.8, temperature=0.03)
 METRIC = "cosine"
-# The lists that are visited. With the 8 that a build would choose (recall 0.93) 8% to 12% fewer
-# questions to the manual are answered; with 64 of 256 as many as by an exact search, in less time.
+# The lists that a query visits. With the 8 of 256 that a build would choose (recall 0.93) a tenth
+# of the right answers from the manual is lost. With 64 there are as many as by an exact search,
+# which takes longer.
 NPROBE = 64
 GATE = "learned"
 
