@@ -49,10 +49,10 @@ check: ## Before a commit: lint, and the quick tests beside it; under a minute
 test: style ## Set up, lint, check types and import layers, run the tests
 	@$(MAKE) --no-print-directory --jobs 2 types tests
 
-tests: setup
+tests: setup $(VENV)/.instruct
 	$(PYTEST) --durations=20 $(PYTEST_ARGS)
 
-soak: setup ## Run the long tests of faults, attacks and threads, which `make test` runs a part of
+soak: setup $(VENV)/.instruct ## Run the long tests of faults, attacks and threads, which `make test` runs a part of
 	$(PYTEST) -m soak --durations=20 $(PYTEST_ARGS)
 
 wheel: ## Build the package, and try the wheel with the lowest and the newest requirements
@@ -109,6 +109,10 @@ $(VENV)/.requirements: requirements.txt requirements-dev.txt $(REQUIREMENTS)
 $(VENV)/.package: pyproject.toml $(VENV)/.requirements
 	$(BIN)/python -m pip install --no-build-isolation --no-deps --editable .
 	@touch $@
+
+# The model of the tests marked `instruct`. Without a network they are skipped.
+$(VENV)/.instruct: tests/instruct_model.py $(VENV)/.package
+	$(BIN)/python tests/instruct_model.py && touch $@ || test -z "$$KNN_LOGITS_INSTRUCT"
 
 # The site's packages are fetched by the first `make docs`, so that `make setup` stays quick.
 $(VENV)/.docs: requirements-docs.txt $(VENV)/.package

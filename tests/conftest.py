@@ -283,6 +283,30 @@ def short_training(monkeypatch):
     monkeypatch.setattr(gates, "fit_rescorer", partial(gates.fit_rescorer, steps=40))
 
 
+@pytest.fixture(scope="session")
+def instruct_folder():
+    """A folder with SmolLM2-135M-Instruct, a model that people use. Never change it."""
+    import subprocess
+
+    import instruct_model
+
+    try:
+        return str(instruct_model.make())
+    except (ImportError, OSError, subprocess.CalledProcessError) as error:
+        if os.environ.get("KNN_LOGITS_INSTRUCT") == "required":
+            raise
+        pytest.skip(f"SmolLM2-135M-Instruct cannot be made ({error}): run `make setup`")
+
+
+@pytest.fixture(scope="session")
+def instruct(instruct_folder):
+    """SmolLM2-135M-Instruct and its tokenizer. Never change it, and remove all hooks."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(instruct_folder, dtype=torch.float32)
+    return model.eval(), AutoTokenizer.from_pretrained(instruct_folder)
+
+
 @pytest.fixture
 def mine(model):
     """A copy of the model that a test may change."""
