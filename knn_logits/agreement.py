@@ -28,22 +28,21 @@ _BACK = np.arange(-LONGEST, 0)
 class SharedTokens:
     """Counts the tokens before each entry that are also the last tokens of a text.
 
-    A document's first token is no entry's value, so it is not compared.
-
     Args:
-        values: Integers [entries], the token of each entry.
-        goes_on: bool [entries], whether the next entry follows in the same document.
+        tokens: Integers [tokens], the tokens of all documents.
+        documents: int64 [documents], the first token of each document, ascending from 0.
+        contexts: int64 [contexts], the first token of each context, which is no entry.
     """
 
-    def __init__(self, values: Array, goes_on: Array) -> None:
-        # The token that is n places before an entry stands at the entry's number plus LONGEST - n.
-        self._tokens = np.concatenate([np.zeros(LONGEST, values.dtype), values])
-        inside = np.append(False, goes_on)[: len(values)]
-        reaches = inside.copy()
-        self._most = reaches.astype(np.uint8)
-        for _ in range(1, LONGEST):
-            reaches[1:] = reaches[:-1] & inside[1:]
-            self._most += reaches
+    def __init__(self, tokens: Array, documents: Array, contexts: Array) -> None:
+        before = np.full(len(tokens), LONGEST, np.uint8)
+        # A document may end before the next number of tokens, so the nearest beginning comes last.
+        for number in reversed(range(LONGEST)):
+            before[documents[documents < len(tokens) - number] + number] = number
+        # How many tokens of its document stand before each entry, and the last of them. The tokens
+        # before that are the last ones before earlier entries.
+        self._most = np.delete(before, contexts)
+        self._last = np.delete(np.asarray(tokens), contexts[1:] - 1)[: len(self._most)]
 
     def count(self, ids: Array, texts: Prefixes) -> Array:
         """Counts the shared tokens of the entries of each row and the text of the row.
@@ -61,13 +60,12 @@ class SharedTokens:
         ends = tokens[np.where(places >= texts.first[:, None], places, -1)]
         found = np.zeros(ids.size, np.float32)
         # Few entries share the last token, and only these are looked at again.
-        beside = np.take(self._tokens, ids + (LONGEST - 1), mode="clip")
-        shared = np.flatnonzero(beside == ends[:, -1:])
+        beside = np.take(self._last, ids, mode="clip")
+        shared = np.flatnonzero((beside == ends[:, -1:]) & (ids >= 0))
         entries, rows = np.take(ids, shared), shared // ids.shape[1]
-        # Padding has no tokens before it, as the first entry has none.
-        most = np.take(self._most, entries, mode="clip")
+        most = np.take(self._most, entries)
         for back in range(1, LONGEST + 1):
-            beside = np.take(self._tokens, entries + (LONGEST - back))
+            beside = np.take(self._last, entries - (back - 1), mode="clip")
             wanted = np.take(ends, rows * LONGEST + (LONGEST - back))
             same = np.flatnonzero((beside == wanted) & (most >= back))
             shared, entries, rows, most = (

@@ -14,6 +14,7 @@ import torch
 from knn_logits.arrays import Array
 from knn_logits.config import IndexConfig, KNNConfig, Metric
 from knn_logits.datastore.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
+from knn_logits.datastore.sinks import find_sink
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError
 from knn_logits.index.base import Index
@@ -94,7 +95,7 @@ class Indexes:
                 device=self.device,
                 threads=self.threads,
                 native=self.native,
-                without=store.entries_of(config.exclude) if config.exclude else None,
+                without=_left_out(store, config),
             ),
         )
 
@@ -115,6 +116,17 @@ class Indexes:
             known.move_to_end(what)
             found: _T = known[what]
             return found
+
+
+def _left_out(store: Datastore, config: KNNConfig) -> Array | None:
+    """The entries that no search may find, beside those of removed documents."""
+    excluded = store.entries_of(config.exclude) if config.exclude else None
+    # A sink is far from every other state, but its inner product with them may be the largest.
+    sink = find_sink(store) if store.manifest.metric == "ip" else None
+    if sink is None:
+        return excluded
+    sinks = np.flatnonzero(sink.entries.numpy())
+    return sinks if excluded is None else np.union1d(excluded, sinks)
 
 
 def training_sample(store: Datastore, size: int, seed: int) -> Array:

@@ -193,9 +193,13 @@ class RetomatonRetriever(Retriever):
             length = ids.shape[1] - positions + 1 + position
             here = ids[:, :length]
             pointers = self._pointers_of(here, steps)
+            queries = states[:, position]
             rows = None if wanted is None else wanted[:, position].tolist()
+            if self._sink is not None:
+                real = (~self._sink.holds(queries)).cpu()
+                rows = (real if wanted is None else real & wanted[:, position].cpu()).tolist()
             texts = Prefixes.of_steps(here, 1) if self.reads_text else None
-            neighbors, candidates = self._step(states[:, position], pointers, rows, texts)
+            neighbors, candidates = self._step(queries, pointers, rows, texts)
             steps.append(_Step(here, candidates))
             found.append(neighbors)
         return _stacked(found, self.metric)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from knn_logits.agreement import SharedTokens
 from knn_logits.arrays import Array
 from knn_logits.config import KNNConfig, Metric
 from knn_logits.datastore.merged import log_counts
+from knn_logits.datastore.sinks import Sink, find_sink
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import log_weights
 from knn_logits.errors import DatastoreError, MismatchError
@@ -166,7 +168,28 @@ class Retriever:
         if self._counts is not None:
             bonus = self._counts[ids.clamp(min=0).cpu()].to(ids.device)
         every_row = int(ids[:, 0].min()) >= 0
-        return self._with_suffixes(Neighbors(ids, distances, values, every_row, bonus=bonus), texts)
+        neighbors = Neighbors(ids, distances, values, every_row, bonus=bonus)
+        return self._with_suffixes(self._without_sinks(queries, neighbors), texts)
+
+    @cached_property
+    def _sink(self) -> Sink | None:
+        return self.indexes.once(self.store, "sink", lambda: find_sink(self.store))
+
+    def _without_sinks(self, queries: Tensor, neighbors: Neighbors) -> Neighbors:
+        """Takes the vote from queries and entries that are attention sinks."""
+        if self._sink is None or not neighbors.k:
+            return neighbors
+        ids = neighbors.ids
+        hidden = self._sink.entries[ids.clamp(min=0).cpu()].to(ids.device)
+        hidden |= self._sink.holds(queries).to(ids.device).unsqueeze(-1)
+        if not bool(hidden.any()):
+            return neighbors
+        return replace(
+            neighbors,
+            ids=ids.masked_fill(hidden, -1),
+            distances=neighbors.distances.masked_fill(hidden, padding_distance(self.metric)),
+            every_row=False,
+        )
 
     def _with_suffixes(self, neighbors: Neighbors, texts: Prefixes | None) -> Neighbors:
         """Lets entries count more that share the end of the text before their query."""
@@ -181,8 +204,10 @@ class Retriever:
 
     @cached_property
     def _shared(self) -> SharedTokens:
-        values, goes_on = self.store.values.numpy(), self.store.goes_on
-        return self.indexes.once(self.store, "shared tokens", lambda: SharedTokens(values, goes_on))
+        tokens, contexts = self.store.tokens, self.store.contexts
+        first = self.store.documents.first
+        make = partial(SharedTokens, tokens, first, contexts.first)
+        return self.indexes.once(self.store, "shared tokens", make)
 
     def _check_length(self, queries: Tensor) -> None:
         dim = self.store.manifest.dim

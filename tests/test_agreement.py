@@ -36,13 +36,13 @@ def alike(model, tokenizer, tmp_path_factory):
 
 
 def by_hand(documents, entry, text):
-    """Goes back token by token. A document's first token is no entry, and is not compared."""
+    """Goes back token by token, to the document's first."""
     place = entry
     for document in documents:
         if place < len(document) - 1:
             break
         place -= len(document) - 1
-    before, shared = document[1 : place + 1], 0
+    before, shared = document[: place + 1], 0
     while shared < min(len(before), len(text), LONGEST):
         if before[-1 - shared] != text[-1 - shared]:
             break
@@ -57,8 +57,7 @@ def by_hand(documents, entry, text):
 )
 def test_shared_tokens_are_those_of_a_plain_count(documents, texts, data):
     values = np.concatenate([one[1:] for one in documents])
-    goes_on = np.ones(len(values), bool)
-    goes_on[np.cumsum([len(one) - 1 for one in documents]) - 1] = False
+    first = np.cumsum([0, *(len(one) for one in documents[:-1])])
     ids = np.array(
         data.draw(
             st.lists(
@@ -71,12 +70,20 @@ def test_shared_tokens_are_those_of_a_plain_count(documents, texts, data):
     tokens = np.array([token for text in texts for token in text], np.int64)
     ends = np.cumsum([len(text) for text in texts])
     prefixes = Prefixes(tokens, ends - [len(text) for text in texts], ends)
-    found = SharedTokens(values, goes_on).count(ids, prefixes)
+    found = SharedTokens(np.concatenate(documents), first, first).count(ids, prefixes)
     expected = [
         [0 if entry < 0 else by_hand(documents, entry, text) for entry in row]
         for row, text in zip(ids.tolist(), texts, strict=True)
     ]
     assert found.tolist() == expected
+
+
+def test_documents_in_one_stream_share_nothing_across_their_borders():
+    tokens, first = np.array([1, 2, 3, 1, 2, 3]), np.array([0, 3])
+    text = Prefixes(np.array([2, 3, 1, 2]), np.array([0]), np.array([4]))
+    # The stream's first token alone is no entry: the entries have the tokens 2, 3, 1, 2, 3.
+    found = SharedTokens(tokens, first, first[:1]).count(np.array([[0, 1, 2, 3, 4]]), text)
+    assert found.tolist() == [[0, 2, 0, 0, 2]]
 
 
 def mixture(model, tokenizer, store, ids, weight):
@@ -249,8 +256,9 @@ def test_a_window_that_follows_pointers_knows_the_text_before_it(
     )
     assert seen
     for texts, found in seen:
-        values, goes_on = alike.values.numpy(), alike.goes_on
-        expected = math.log(WEIGHT) * SharedTokens(values, goes_on).count(found.ids.numpy(), texts)
+        first = alike.documents.first
+        shared = SharedTokens(alike.tokens, first, first).count(found.ids.numpy(), texts)
+        expected = math.log(WEIGHT) * shared
         there = found.mask.numpy()
         assert found.bonus.numpy()[there] == pytest.approx(expected[there], abs=1e-5)
 

@@ -99,7 +99,7 @@ class Choice:
         self._around, self._metric = own.temperature, store.manifest.metric
         self._weights = (suffix_weight,) if suffix_weight else _SUFFIX_WEIGHTS
         self._store = store
-        self._shared = SharedTokens(store.values.numpy(), store.goes_on)
+        self._shared = SharedTokens(store.tokens, store.documents.first, store.contexts.first)
         self._found: dict[float, GridLikelihood] = {}
 
     def add(

@@ -152,7 +152,7 @@ class OnDemandRetriever(Retriever):
             torch.cat([one.values for one in padded])[order],
             every_row=all(one.every_row for one in padded),
         )
-        return self._with_suffixes(found, texts)
+        return self._with_suffixes(self._without_sinks(queries, found), texts)
 
     def _among(self, passages: tuple[int, ...], queries: Tensor) -> Neighbors:
         """Searches some passages for queries, float32 [rows, dim]."""
