@@ -127,25 +127,32 @@ def open_retriever(
         ConfigError: when the weights do not fit the datastores, or when no datastore has a
             document that is to be excluded.
     """
-    if weights is not None:
-        try:
-            weights = [float(one) for one in weights]
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"weights must be a list of numbers, not {weights!r}") from error
-        whole = len(weights) == len(stores) and all(math.isfinite(one) for one in weights)
-        if not whole or min(weights) < 0 or sum(weights) <= 0:
-            raise ConfigError(
-                f"the weights {weights} do not fit {len(stores)} datastores: give one weight "
-                "for each, at least 0, and at least one above 0"
-            )
+    weights = check_shares(weights, len(stores))
     for name in config.exclude:
-        _check_named(stores, name)
+        check_document(stores, name)
     indexes = indexes or Indexes()
     opened = [_opened(store, config, indexes, source) for store in stores]
     return opened[0] if len(opened) == 1 else CombinedRetriever(opened, weights)
 
 
-def _check_named(stores: Sequence[Datastore], name: str) -> None:
+def check_shares(weights: Sequence[float] | None, stores: int) -> list[float] | None:
+    """Refuses weights that do not fit so many datastores."""
+    if weights is None:
+        return None
+    try:
+        shares = [float(weight) for weight in weights]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"weights must be a list of numbers, not {weights!r}") from error
+    whole = len(shares) == stores and all(math.isfinite(share) for share in shares)
+    if not whole or min(shares) < 0 or sum(shares) <= 0:
+        raise ConfigError(
+            f"the weights {shares} do not fit {stores} datastores: give one weight "
+            "for each, at least 0, and at least one above 0"
+        )
+    return shares
+
+
+def check_document(stores: Sequence[Datastore], name: str) -> None:
     """Refuses a name of documents that none has, or that several with other ids have.
 
     Removed documents have their names still, but make no other's ambiguous.

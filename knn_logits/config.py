@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from knn_logits.errors import ConfigError
 
@@ -49,6 +50,20 @@ def whole_number(name: str, value: object, least: int, most: int = _LARGEST) -> 
             return number
     limits = f"of at least {least}" if most == _LARGEST else f"from {least} to {most}"
     raise ConfigError(f"{name} must be a whole number {limits}, not {value!r}")
+
+
+def check_names(what: str, given: Iterable[str], allowed: Iterable[str]) -> None:
+    """Refuses names that do not exist, and says which one is meant.
+
+    Raises:
+        ConfigError: when a name is not among those that are allowed.
+    """
+    allowed = sorted(allowed)
+    for name in given:
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, 1)
+            hint = f"write {near[0]}" if near else "the names are " + ", ".join(allowed)
+            raise ConfigError(f"there is no {what} {name!r}: {hint}")
 
 
 def check_threads(threads: int | None) -> None:
@@ -103,6 +118,11 @@ def _ids(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
         raise ConfigError(f"{name} must be a list of the ids or titles of documents, not {value!r}")
     return tuple(given)
+
+
+# Where settings come from that are not given: `knn_logits.settings` explains each.
+Preset: TypeAlias = Literal["writing", "scoring", "paper"]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,23 @@ from typing_extensions import Unpack
 
 from knn_logits.capture.forward import input_device
 from knn_logits.capture.keys import KeySource
-from knn_logits.combined import Stores, distinct_names, open_retriever, open_stores
+from knn_logits.combined import (
+    Stores,
+    check_document,
+    check_shares,
+    distinct_names,
+    open_retriever,
+    open_stores,
+)
 from knn_logits.compatibility import check_model, locate_key
-from knn_logits.config import KNNConfig, Metric, SearchSettings, check_threads
+from knn_logits.config import (
+    KNNConfig,
+    Metric,
+    Preset,
+    SearchSettings,
+    check_names,
+    check_threads,
+)
 from knn_logits.datastore.store import Datastore
 from knn_logits.distribution import drop_impossible, second_vote
 from knn_logits.errors import ConfigError
@@ -28,7 +42,7 @@ from knn_logits.locks import cached_property
 from knn_logits.neighbors import NEAREST, Neighbors, hits, with_occurrences
 from knn_logits.occurrences import Prefixes
 from knn_logits.opening import Indexes
-from knn_logits.settings import scoring_settings, writing_settings
+from knn_logits.settings import resolve_settings
 from knn_logits.trace.naming import unknown_names
 from knn_logits.vote import Vote
 
@@ -36,6 +50,7 @@ from knn_logits.vote import Vote
 class MixtureSettings(SearchSettings, total=False):
     """Keyword arguments for asking a memory. `Memory` explains each of them."""
 
+    preset: Preset | None
     weights: Sequence[float] | None
     k: int | None
     lmbda: float | Gate | None
@@ -80,6 +95,8 @@ class Memory:
         check: Compute the keys of a short text and compare them with the datastore's.
         indexes: Opens the datastores' indexes, such as one that is spread over machines; None
             opens them in this process, on `device` and with `threads`.
+        preset: Where settings come from that are not given: "writing", "scoring" or "paper", as
+            `knn_logits.settings` explains. None takes what `scoring` says.
         weights: The share of each of several datastores in the vote; None merges neighbors by
             distance.
         k: Neighbors of each query; None takes the datastore's setting.
@@ -128,7 +145,7 @@ class Memory:
         self.model = model
         self.stores = open_stores(datastore)
         # Wrong settings are refused before the model computes anything.
-        _resolved(self.stores, scoring, settings)
+        resolve(self.stores, scoring, settings)
         self.location = locate_key(model, self.stores[0], key)
         if check:
             for store in self.stores:
@@ -213,7 +230,7 @@ class Memory:
     def _ask_under(self, scoring: bool, settings: MixtureSettings) -> None:
         self.scoring = scoring
         self._given = settings
-        self.config, self.gate = _resolved(self.stores, scoring, settings)
+        self.config, self.gate = resolve(self.stores, scoring, settings)
         self.retriever = open_retriever(
             self.stores,
             self.config,
@@ -333,14 +350,24 @@ class Memory:
         return hits(plain.retriever.search(states), tokens, self.retriever.metric).cpu()
 
 
-def _resolved(
+def resolve(
     stores: Sequence[Datastore], scoring: bool, settings: MixtureSettings
 ) -> tuple[KNNConfig, Gate | None]:
-    """Resolves the settings to numbers and a gate, as `knn_logits.settings` explains."""
-    given = {name: value for name, value in settings.items() if name != "weights"}
+    """Resolves the settings to numbers and a gate. It needs no model.
+
+    Raises:
+        ConfigError: when a setting is unknown or out of its range, when the weights do not fit the
+            datastores, or when no datastore has a document that is to be excluded.
+    """
+    check_names("setting", settings, MemorySettings.__annotations__)
+    given: dict[str, Any] = dict(settings)
+    check_shares(given.pop("weights", None), len(stores))
+    preset: Preset = given.pop("preset", None) or ("scoring" if scoring else "writing")
     without_keys = any(store.manifest.on_demand is not None for store in stores)
     if without_keys and given.get("retomaton") is None:
         # Pointers need keys, which the first datastore may have and another one not.
         given["retomaton"] = False
-    choose = scoring_settings if scoring else writing_settings
-    return choose(stores[0], **given)  # type: ignore[arg-type]
+    config, gate = resolve_settings(stores[0], preset, **given)
+    for name in config.exclude:
+        check_document(stores, name)
+    return config, gate

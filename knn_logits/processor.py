@@ -22,7 +22,7 @@ from knn_logits.config import KNNConfig, whole_number
 from knn_logits.drafting.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
 from knn_logits.drafting.drafter import Drafter
 from knn_logits.drafting.loop import DraftedDecoding
-from knn_logits.errors import ModelError, TraceError
+from knn_logits.errors import ConfigError, ModelError, TraceError
 from knn_logits.gating.gate import Gate
 from knn_logits.index.base import full_precision
 from knn_logits.locks import new_lock
@@ -41,7 +41,7 @@ _NO_PASS = (
     "these tokens in this thread. Call generate() of the very model that it was made with, not of "
     "a copy, in evaluation mode, and run by PyTorch itself"
 )
-# So many of the latest generations stay recorded, if they take no more than so many bytes.
+# The most generations that stay recorded, and their most bytes.
 _RECORDINGS_KEPT = 32
 _BYTES_KEPT = 32 << 20
 # So many positions at the end of a prompt decide whether the memory has anything near.
@@ -56,28 +56,22 @@ class KNNLogitsProcessor(LogitsProcessor):
             knn.trace(output, tokenizer).show()
 
     The processor attaches hooks to the model. They act in `generate()` calls of any thread, and
-    each thread has its own states. A `generate()` without the processor is not changed. Greedy
-    search, sampling, beams, batches with left padding, assisted decoding and prompt lookup work.
-    Continuous batching ignores processors and is refused.
+    change nothing in one without the processor. Greedy search, sampling, beams, left padding,
+    assisted decoding and prompt lookup work. Continuous batching is refused.
 
     Khandelwal et al. (2020), "Generalization through Memorization", section 2.
 
     Args:
         model: A causal or encoder-decoder language model of transformers.
         datastore: A `Memory` of this model, or one or several datastores or their folders. Several
-            are searched as one. The defaults of the settings are those of the first datastore for
-            writing, which follow passages (RetoMaton). If `k`, `lmbda` and `temperature` are all
-            given, no other setting for writing is used.
+            are searched as one. Settings that are not given are the first datastore's for writing.
         record: Whether to keep what `trace` needs, about 24 * k bytes for each generated token.
         candidates: How many of the likeliest tokens of each step a trace names.
         settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and so on, which
             `Memory` explains.
 
     Raises:
-        ConfigError: when a setting is out of its range, or a gate was fitted for another metric.
-        MismatchError: when the datastore was built by another model.
-        ModelError: when the model has no place for the key.
-        DatastoreError: when the folder is not a datastore.
+        KNNLogitsError: as `Memory` explains.
     """
 
     supports_continuous_batching = False
@@ -119,22 +113,20 @@ class KNNLogitsProcessor(LogitsProcessor):
         return getattr(self._current, "vote", None)
 
     def close(self) -> None:
-        """Removes the hooks from the model, which is then exactly as it was before."""
+        """Removes the hooks from the model, which is then as it was before."""
         self._capture.close()
 
     def generate(self, inputs: Tensor | None = None, *, draft: bool = True, **settings: Any) -> Any:
         """Calls the model's `generate()` with this processor, and uses drafts where possible.
 
-            with KNNLogitsProcessor(model, store) as knn:
-                output = knn.generate(**tokenizer("The winch", return_tensors="pt"))
+            output = knn.generate(**tokenizer("The winch", return_tensors="pt"))
 
         With drafts one forward pass gives several tokens, and the text stays the same. Drafts work
         for one text at a time, greedy or sampled, as `drafting.arguments.can_draft` explains.
         Otherwise this is the same as `generate()`.
 
         Args:
-            inputs: The ids of the prompt, int64 [rows, length]. They may also be given as
-                `input_ids`.
+            inputs: The ids of the prompt, int64 [rows, length]; or give them as `input_ids`.
             draft: Whether to use drafts.
             settings: Arguments of `generate()`. Where neither these nor their `generation_config`
                 have a `no_repeat_ngram_size`, the datastore's setting for writing holds.
@@ -144,8 +136,8 @@ class KNNLogitsProcessor(LogitsProcessor):
         """
         model: Any = self.memory.model
         settings = with_defaults(settings, generation_settings(self.memory.stores[0]))
-        others = [one for one in settings.pop("logits_processor", None) or () if one is not self]
-        settings["logits_processor"] = [self, *others]
+        others = settings.pop("logits_processor", None) or ()
+        settings["logits_processor"] = [self, *(other for other in others if other is not self)]
         if inputs is not None:
             settings["input_ids"] = inputs
         ids = checked_ids(settings)
@@ -159,7 +151,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             self._current.passes = loop.passes
             return output
         output = model.generate(**settings)
-        # Embeddings alone are not part of the result, and a text without a prompt has one token.
+        # Embeddings are not part of the result, and a text without a prompt has one token.
         before = 0 if settings.get("inputs_embeds") is not None else 1
         if ids is not None and not model.config.is_encoder_decoder:
             before = ids.shape[1]
@@ -170,6 +162,16 @@ class KNNLogitsProcessor(LogitsProcessor):
     def passes(self) -> int:
         """Forward passes after the prompt's in this thread's latest call of `generate`."""
         return int(getattr(self._current, "passes", 0))
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        raise ConfigError(
+            "a KNNLogitsProcessor is given in a list: generate(..., logits_processor=[knn])"
+        )
+
+    __iter__ = __len__
 
     def __enter__(self) -> KNNLogitsProcessor:
         return self
@@ -348,7 +350,6 @@ class KNNLogitsProcessor(LogitsProcessor):
             own `generation_config`.
 
         Raises:
-            ConfigError: when `max_neighbors` is not a whole number of at least 0.
             TraceError: when this processor has not recorded the generation, or no longer has it.
             MismatchError: when the tokenizer is not the datastore's.
         """
@@ -364,7 +365,6 @@ class KNNLogitsProcessor(LogitsProcessor):
                 pad_token_id = self._ends[0]
         with self._lock:
             recordings = self._recordings[::-1]
-        # Another thread may be writing the very same text.
         own = getattr(self._current, "recording", None)
         recordings.sort(key=lambda recording: recording is not own)
         for recording in recordings:

@@ -123,19 +123,6 @@ class Live:
         """What each shared token adds to a neighbor's logit."""
         return math.log(self.memory.config.suffix_weight)
 
-    def _own(self) -> list[float] | None:
-        """The datastore's λ, k and temperature, where other things change if none of them holds.
-
-        Whoever gives all three asks for the papers' kNN-LM (`knn_logits.settings`).
-        """
-        manifest = self.memory.stores[0].manifest
-        writing = manifest.writing
-        weighed = manifest.settings.suffix_weight != 1.0
-        if not (weighed if self.memory.scoring else writing):
-            return None
-        shown = writing or manifest.settings
-        return [shown.lmbda, shown.k, shown.temperature]
-
     def packed(
         self, text_of: Callable[[int], str], names: Mapping[str, str]
     ) -> tuple[dict[str, Any], list[Shown]] | None:
@@ -183,7 +170,6 @@ class Live:
             # For writing, a shared token keeps its worth in distance at another temperature.
             "keeps_worth": not self.memory.scoring
             and self.memory.stores[0].manifest.writing is not None,
-            "own": self._own(),
             "log_p_lm": _text(_joined(log_p_lm, np.float32)),
             "others": [
                 [[place[token], float(f"{log_p:.7g}")] for token, log_p in one.others]

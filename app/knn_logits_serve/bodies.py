@@ -45,6 +45,7 @@ class Knn(BaseModel):
     Attributes:
         on: Whether the neighbors vote.
         stores: Names of the datastores, which are searched as one.
+        preset: Where settings come from that are not given.
         lmbda: Weight of the neighbors, in [0, 1].
         k: Neighbors of each query.
         temperature: Temperature of the softmax over the neighbors, above 0.
@@ -57,6 +58,7 @@ class Knn(BaseModel):
 
     on: bool = True
     stores: Annotated[list[_Name], Field(min_length=1, max_length=64)] | None = None
+    preset: Literal["writing", "scoring", "paper"] | None = None
     lmbda: Annotated[float, Field(ge=0, le=1)] | None = None
     k: Annotated[int, Field(ge=1, le=MOST_NEIGHBORS)] | None = None
     temperature: Annotated[float, Field(gt=0, le=1e6)] | None = None

@@ -228,7 +228,7 @@ class Served:
                     param="knn.stores",
                 )
             stores = tuple(dict.fromkeys(knn.stores))
-        names = {"lmbda", "k", "temperature", "suffix_weight", "exclude"}
+        names = {"preset", "lmbda", "k", "temperature", "suffix_weight", "exclude"}
         given = knn.model_dump(include=names, exclude_none=True)
         return stores or tuple(self.stores), given
 

@@ -21,6 +21,7 @@ from knn_logits.cli.common import (
     tell,
 )
 from knn_logits.cli.machines import partial_answers, searching, spread_indexes
+from knn_logits.cli.mixture import mixture_settings
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import one_line
 
@@ -283,6 +284,7 @@ def chat(
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", min=1, help="The most tokens of an answer.")
     ] = 120,
+    preset: options.PresetOption = None,
     k: options.K = None,
     lmbda: options.Lmbda = None,
     gate: options.Gate = None,
@@ -306,11 +308,9 @@ def chat(
     seed: options.Seed = 0,
 ) -> None:
     """Continue one text after another, with the sources of every word; /help lists commands."""
-    shares = options.parse_weights(weights)
-    expert = options.parse_infini_gram(infini_gram)
-    weight = options.weight_of(lmbda, gate)
     indexes = spread_indexes(ray, shards, replicas, partial)
     datastores = [open_datastore(store) for store in stores]
+    mixture = mixture_settings(locals(), datastores, scoring=False)
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
     if loaded.config.is_encoder_decoder:
@@ -329,14 +329,7 @@ def chat(
         memory = Memory(
             loaded,
             datastores,
-            k=k,
-            lmbda=weight,
-            temperature=temperature,
-            nprobe=nprobe,
-            retomaton=retomaton,
-            suffix_weight=suffix_weight,
-            infini_gram=expert,
-            weights=shares,
+            **mixture,
             native_index=native_index,
             indexes=indexes,
             threads=threads,

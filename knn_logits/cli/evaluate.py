@@ -22,8 +22,9 @@ from knn_logits.cli.common import (
     say,
 )
 from knn_logits.cli.machines import partial_answers, searching, spread_indexes
+from knn_logits.cli.mixture import mixture_settings
 from knn_logits.cli.reading import Fields, read_texts
-from knn_logits.config import KNNConfig, WindowConfig
+from knn_logits.config import WindowConfig
 from knn_logits.corpus.kinds import looks_like_a_file
 from knn_logits.datastore import layout
 from knn_logits.datastore.hub_client import hub_name
@@ -84,6 +85,7 @@ def write_translations(found: list[Translations], file: str) -> Path:
 def evaluate(
     model: options.Model,
     paths: Paths,
+    preset: options.PresetOption = None,
     k: options.K = None,
     lmbda: options.Lmbda = None,
     gate: options.Gate = None,
@@ -156,14 +158,11 @@ def evaluate(
     translates the sources, and reports BLEU and chrF by sacrebleu.
     """
     # Wrong arguments are refused before the model is loaded.
-    KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature, nprobe=nprobe)
     windows = WindowConfig(window, stride)
     stores, names = stores_and_texts(paths)
-    shares = options.parse_weights(weights)
-    expert = options.parse_infini_gram(infini_gram)
-    weight = options.weight_of(lmbda, gate)
     indexes = spread_indexes(ray, shards, replicas, partial)
     datastores = [open_datastore(store) for store in stores]
+    mixture = mixture_settings(locals(), datastores, scoring=True)
     pairs = reads_pairs(model)
     texts: dict[str, Any] = read_texts(
         names,
@@ -194,20 +193,7 @@ def evaluate(
     from knn_logits.evaluation.perplexity import evaluate as evaluate_texts
 
     settings: dict[str, Any] = {
-        "k": k,
-        "lmbda": weight,
-        "temperature": temperature,
-        "nprobe": nprobe,
-        "refine": refine,
-        "retomaton": retomaton,
-        "min_knns": min_knns,
-        "max_knns": max_knns,
-        "pointer_weight": pointer_weight,
-        "suffix_weight": suffix_weight,
-        "pointer_distances": pointer_distances,
-        "infini_gram": expert,
-        "exclude": without,
-        "weights": shares,
+        **mixture,
         "native_index": native_index,
         "indexes": indexes,
         "threads": threads,

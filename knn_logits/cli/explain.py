@@ -18,6 +18,7 @@ from knn_logits.cli.common import (
     text_or_file,
 )
 from knn_logits.cli.machines import partial_answers, searching, spread_indexes
+from knn_logits.cli.mixture import mixture_settings
 
 
 def explain(
@@ -38,6 +39,7 @@ def explain(
     sources: Annotated[
         int, typer.Option("--sources", min=0, help="Number of sources to list.")
     ] = 12,
+    preset: options.PresetOption = None,
     k: options.K = None,
     lmbda: options.Lmbda = None,
     gate: options.Gate = None,
@@ -70,11 +72,9 @@ def explain(
     from knn_logits.trace.plain import token_dict
 
     check_trace_files(save, html)
-    shares = options.parse_weights(weights)
-    expert = options.parse_infini_gram(infini_gram)
-    weight = options.weight_of(lmbda, gate)
     indexes = spread_indexes(ray, shards, replicas, partial)
     datastores = [open_datastore(store, keys=refine or retomaton) for store in stores]
+    mixture = mixture_settings(locals(), datastores, scoring=True)
     prepare(threads)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits.explanation import explain as explain_text
@@ -86,20 +86,7 @@ def explain(
             datastores,
             text,
             source=source,
-            k=k,
-            lmbda=weight,
-            temperature=temperature,
-            nprobe=nprobe,
-            refine=refine,
-            retomaton=retomaton,
-            min_knns=min_knns,
-            max_knns=max_knns,
-            pointer_weight=pointer_weight,
-            suffix_weight=suffix_weight,
-            pointer_distances=pointer_distances,
-            infini_gram=expert,
-            exclude=without,
-            weights=shares,
+            **mixture,
             native_index=native_index,
             indexes=indexes,
             threads=threads,

@@ -20,6 +20,7 @@ from knn_logits.cli.common import (
     set_seed,
 )
 from knn_logits.cli.machines import partial_answers, searching, spread_indexes
+from knn_logits.cli.mixture import mixture_settings
 from knn_logits.errors import ConfigError
 
 # The settings that the JSON output names.
@@ -89,6 +90,7 @@ def generate(
     sources: Annotated[
         int, typer.Option("--sources", min=0, help="Number of sources that --explain lists.")
     ] = 12,
+    preset: options.PresetOption = None,
     k: options.K = None,
     lmbda: options.Lmbda = None,
     gate: options.Gate = None,
@@ -173,11 +175,9 @@ def generate(
     from knn_logits.trace.plain import token_dict
 
     check_trace_files(save, html)
-    shares = options.parse_weights(weights)
-    expert = options.parse_infini_gram(infini_gram)
-    weight = options.weight_of(lmbda, gate)
     indexes = spread_indexes(ray, shards, replicas, partial)
     datastores = [open_datastore(store, keys=refine or bool(retomaton)) for store in stores]
+    mixture = mixture_settings(locals(), datastores, scoring=False)
     settings = generation_settings(datastores[0]) | settings
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
@@ -226,20 +226,7 @@ def generate(
         with KNNLogitsProcessor(
             loaded,
             datastores,
-            k=k,
-            lmbda=weight,
-            temperature=temperature,
-            nprobe=nprobe,
-            refine=refine,
-            retomaton=retomaton,
-            min_knns=min_knns,
-            max_knns=max_knns,
-            pointer_weight=pointer_weight,
-            suffix_weight=suffix_weight,
-            pointer_distances=pointer_distances,
-            infini_gram=expert,
-            exclude=without,
-            weights=shares,
+            **mixture,
             native_index=native_index,
             indexes=indexes,
             threads=threads,

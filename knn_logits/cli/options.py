@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from knn_logits.config import MOST_SEED, MOST_THREADS, KNNConfig
+from knn_logits.config import MOST_SEED, MOST_THREADS, KNNConfig, Preset
 from knn_logits.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -71,6 +71,14 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only show what would be done, with files and sizes.")
 ]
 
+PresetOption = Annotated[
+    Preset | None,
+    typer.Option(
+        "--preset",
+        help="Where settings come from that are not given: the datastore's for writing or for "
+        "scoring, or the papers' kNN-LM. [default: what the command does]",
+    ),
+]
 K = Annotated[int | None, typer.Option("--k", help="Number of neighbors of each query.")]
 Lmbda = Annotated[
     float | None, typer.Option("--lmbda", help="Weight of the neighbors, from 0 to 1.")

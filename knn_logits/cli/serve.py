@@ -15,6 +15,7 @@ import typer
 from knn_logits.cli import options
 from knn_logits.cli.common import interruptible, load_model, open_datastore, prepare, say, tell
 from knn_logits.cli.machines import searching, spread_indexes
+from knn_logits.cli.mixture import mixture_settings
 from knn_logits.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def serve(
         Path | None,
         typer.Option("--chat-template", help="File with a chat template in Jinja's language."),
     ] = None,
+    preset: options.PresetOption = None,
     k: options.K = None,
     lmbda: options.Lmbda = None,
     gate: options.Gate = None,
@@ -108,11 +110,10 @@ def serve(
     if any(find_spec(name) is None for name in needed):
         raise MissingDependencyError('the server needs FastAPI: pip install "knn-logits[serve]"')
     template = _read(chat_template)
-    shares = options.parse_weights(weights)
-    weight = options.weight_of(lmbda, gate)
     # A client could not see that an answer is partial, so this command has no --partial.
     indexes = spread_indexes(ray, shards, replicas)
     datastores = _opened(stores)
+    mixture = mixture_settings(locals(), list(datastores.values()), scoring=False)
     prepare(None)
     loaded, tokenizer = load_model(model, device, dtype)
     from knn_logits_serve import Served, Settings
@@ -120,13 +121,6 @@ def serve(
     from knn_logits_serve.chat import PLAIN_LINE
 
     name = model_name or (Path(model).resolve().name if Path(model).is_dir() else model)
-    given = {
-        "k": k,
-        "lmbda": weight,
-        "temperature": temperature,
-        "suffix_weight": suffix_weight,
-        "weights": shares,
-    }
     with searching(indexes, list(datastores.values())):
         served = Served(
             name,
@@ -138,7 +132,7 @@ def serve(
             new_tokens=max_new_tokens,
             native_index=native_index,
             indexes=indexes,
-            **given,
+            **mixture,
         )
         if served.chat.plain and not served.reads_sources:
             tell(PLAIN_LINE)

@@ -71,6 +71,11 @@ def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | Non
         ConfigError: when the gate was fitted for another metric.
     """
     if lmbda is None or not isinstance(lmbda, Gate):
+        if callable(lmbda):
+            raise ConfigError(
+                f"lmbda must be a number or a gate, not a {type(lmbda).__name__}: a gate is an "
+                "object with a method lmbda(neighbors, metric, log_p_lm), see knn_logits.Gate"
+            )
         return lmbda, None
     own = getattr(lmbda, "metric", None)
     if own is not None and own != metric:

@@ -19,7 +19,6 @@ from knn_logits.datastore.reading import read_arrays
 from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.gating.distance import DistanceGate
-from knn_logits.gating.gate import Gate, split_lmbda
 from knn_logits.gating.learned import LearnedGate
 from knn_logits.gating.meta_k import MetaKGate
 from knn_logits.gating.rescorer import RescorerGate
@@ -122,25 +121,6 @@ def stored_gate(store: Datastore) -> StoredGate | None:
             f"{store.manifest.metric}: fit another with `knn-logits tune --gate ... --write`"
         )
     return gate
-
-
-def lmbda_or_gate(lmbda: float | Gate | None, store: Datastore) -> tuple[float | None, Gate | None]:
-    """Decides what weighs the neighbors: a given number, a given gate, or the datastore's gate.
-
-    Args:
-        lmbda: What the user gave; None takes the datastore's gate if it has one.
-        store: The datastore, or the first of several.
-
-    Returns:
-        The number and the gate. Both are None where the datastore's number holds.
-
-    Raises:
-        ConfigError: when the gate was fitted for another metric.
-        DamagedError: when the datastore's gate cannot be read.
-    """
-    if lmbda is None:
-        lmbda = stored_gate(store)
-    return split_lmbda(lmbda, store.manifest.metric)
 
 
 def save_gate(gate: StoredGate, path: str | os.PathLike[str]) -> None:

@@ -242,17 +242,6 @@ def test_shared_tokens_keep_their_worth_in_the_browser_when_a_text_is_written(
     assert found == pytest.approx(expected.tolist(), rel=2e-3, abs=1e-6)
 
 
-def test_the_browser_knows_where_three_changes_ask_for_the_papers(model, store, weighed):
-    def own(memory):
-        return Live(memory).packed(str, {memory.names[0]: "shown"})[0]["own"]
-
-    writing = weighed.manifest.writing
-    shown = [writing.lmbda, writing.k, writing.temperature]
-    assert own(Memory(model, weighed)) == own(Memory(model, weighed, scoring=True)) == shown
-    # Nothing but the three settings changes in a datastore without these.
-    assert own(Memory(model, store)) is None
-
-
 def test_a_page_says_what_it_shows_and_what_it_cannot(visit, model, tokenizer, weighed):
     library = Library.of("tiny", model, tokenizer, [weighed], [TEXTS[1][:30]])
     with serving(library) as (url, _):
@@ -266,13 +255,11 @@ def test_a_page_says_what_it_shows_and_what_it_cannot(visit, model, tokenizer, w
         temperature.fill("0.5")
         expect(note).to_contain_text("τ 0.5")
         slide(page, 5, "number input for k, neighbors")
-        expect(note).to_contain_text("λ, k and τ are all changed now, which asks for the kNN-LM")
+        expect(note).to_contain_text("Colours and bars show λ 0.2, k 5, τ 0.5")
         note.get_by_role("button", name="Write again").click()
         expect(note).to_have_count(0)
-        slide(page, 0.6)
-        expect(note).to_contain_text("Colours and bars show λ 0.6, k 5, τ 0.5")
         page.get_by_role("button", name="own settings").click()
-        expect(note).to_contain_text("the datastore’s own way to find neighbors is chosen now")
+        expect(note).to_contain_text("more than 5 neighbors are wanted now")
         assert one.problems == []
 
 

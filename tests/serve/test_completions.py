@@ -113,7 +113,7 @@ def test_the_probabilities_of_a_drawn_text_are_those_before_the_drawing(client, 
 def test_an_echo_has_the_prompts_probabilities(client, model, tokenizer, store, name):
     """What evaluation harnesses ask for: the prompt scored, one token written or none."""
     from knn_logits import explain
-    from knn_logits.settings import writing_settings
+    from knn_logits.settings import resolve_settings
 
     found = client.completions.create(
         model=name, prompt=PROMPT, max_tokens=0, echo=True, logprobs=1
@@ -128,7 +128,7 @@ def test_an_echo_has_the_prompts_probabilities(client, model, tokenizer, store, 
             rows = model(ids).logits[0].log_softmax(-1)
         wanted = rows[:-1].gather(-1, ids[0, 1:, None])[:, 0].tolist()
     else:
-        config, _ = writing_settings(store)
+        config, _ = resolve_settings(store, "writing")
         numbers = {"k": config.k, "lmbda": config.lmbda, "temperature": config.temperature}
         trace = explain(model, tokenizer, store, PROMPT, **numbers)
         wanted = torch.tensor([one.p for one in trace[0].tokens]).log().tolist()

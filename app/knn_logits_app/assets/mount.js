@@ -51,13 +51,6 @@ const mount = (element, props, trigger, watch) => {
     }
     if (gate && live.gate) return { settings: null, stale: use === false ? "the memory is off now" : null };
     if (gate && !gate0) return { settings: null, stale: "a gate chooses λ now" };
-    // Whoever changes all three asks the server for a vote without passages that are followed, and
-    // without suffixes.
-    const papers = (...three) => Boolean(live.own) && three.every((one, place) => one !== live.own[place]);
-    const plain = papers(lmbda, k, temperature);
-    if (use !== false && plain !== papers(gate0 ? null : lmbda0, k0, temperature0))
-      return { settings: null, stale: plain ? "λ, k and τ are all changed now, which asks for the kNN-LM of the papers"
-        : "the datastore’s own way to find neighbors is chosen now" };
     const settings = {
       lmbda: use === false && view.data.kind !== "explain" ? 0 : lmbda === lmbda0 ? live.lmbda : lmbda,
       k: k === k0 ? live.k : k,
