@@ -32,7 +32,7 @@ QUICK := building/test_given_documents.py capture/test_location.py convert/test_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check test tests soak wheel bench lint style types quick format docs demo app space clean
+.PHONY: help setup check test tests soak wheel bench pins lint style types quick format docs demo app space clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ help: ## Show this list
 	@echo 'Variables: PYTHON=python3.11   VENV=.venv   PYTEST_ARGS="-k trace"   WORKERS=3'
 	@echo '           REQUIREMENTS=requirements-gpu.txt (with a VENV of its own: faiss on CUDA)'
 
-setup: $(VENV)/.package ## Make the virtual environment with pinned packages and the editable package
+setup: $(VENV)/.package $(VENV)/.tools ## Make the virtual environment: pinned packages, the editable package, developers' tools
 
 check: ## Before a commit: lint, and the quick tests beside it; under a minute
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint quick
@@ -83,11 +83,20 @@ docs: $(VENV)/.docs ## Build the documentation's site into site/, and check its 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo 'site/index.html; with search: $(BIN)/python -m http.server --directory site'
 
-demo: setup ## Ask a small model about texts that it never saw, without and with kNN
+demo: $(VENV)/.package ## Ask a small model about texts that it never saw, without and with kNN
 	$(BIN)/python datastores/demo/demo.py
 
-app: setup ## Open the page with the demo: http://127.0.0.1:7860
+app: $(VENV)/.package ## Open the page with the demo: http://127.0.0.1:7860
 	$(BIN)/python app/app.py
+
+# uv resolves for a Python that is not here. pip would read the markers for the one that it runs in.
+pins: $(BIN)/python ## Try that all pins install on the oldest and the newest Python; needs a network
+	$(BIN)/python -m pip install --quiet uv==0.13.9
+	for version in 3.10 3.13; do \
+	    $(BIN)/uv pip compile --quiet --only-binary :all: --python-platform linux \
+	        --python-version $$version requirements.txt \
+	        $(patsubst %,requirements-%.txt,dev docs gpu ray) >/dev/null || exit 1; \
+	done
 
 space: ## Write the files of a Hub Space into build/space
 	rm -rf build/space
@@ -98,23 +107,30 @@ clean: ## Remove caches and build output, keep the virtual environment
 	    .mypy_cache .pytest_cache .ruff_cache
 	find . -path './$(VENV)' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
-# Two stamps: a change of pyproject.toml repeats the editable install only, and that downloads nothing.
-$(VENV)/.requirements: requirements.txt requirements-dev.txt $(REQUIREMENTS)
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	    { echo 'Python 3.10 or newer is needed; name one: make setup PYTHON=python3.11' >&2; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -r $(REQUIREMENTS) -r requirements-dev.txt
+	$(PYTHON) -m venv $(VENV)
+
+# `make demo` needs the first two stamps only. A change of pyproject.toml repeats the editable install
+# only, and that downloads nothing: setuptools, which PyTorch brings, builds it.
+$(VENV)/.requirements: requirements.txt $(REQUIREMENTS) | $(BIN)/python
+	$(BIN)/python -m pip install -r $(REQUIREMENTS)
 	@touch $@
 
 $(VENV)/.package: pyproject.toml $(VENV)/.requirements
 	$(BIN)/python -m pip install --no-build-isolation --no-deps --editable .
 	@touch $@
 
+$(VENV)/.tools: requirements-dev.txt $(VENV)/.requirements | $(VENV)/.package
+	$(BIN)/python -m pip install -r requirements-dev.txt
+	@touch $@
+
 # The model of the tests marked `instruct`. Without a network they are skipped.
-$(VENV)/.instruct: tests/instruct_model.py $(VENV)/.package
-	$(BIN)/python tests/instruct_model.py && touch $@ || test -z "$$KNN_LOGITS_INSTRUCT"
+$(VENV)/.instruct: tests/instruct_model.py $(VENV)/.tools
+	$(BIN)/python tests/instruct_model.py && touch $@ || test "$$KNN_LOGITS_INSTRUCT" != required
 
 # The site's packages are fetched by the first `make docs`, so that `make setup` stays quick.
-$(VENV)/.docs: requirements-docs.txt $(VENV)/.package
+$(VENV)/.docs: requirements-docs.txt $(VENV)/.package $(VENV)/.tools
 	$(BIN)/python -m pip install -r requirements-docs.txt
 	@touch $@

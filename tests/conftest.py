@@ -13,9 +13,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # slower than one, above all while other tests run.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import missing
 import pytest
 import torch
 from hypothesis import settings
+from missing import pytest_sessionfinish  # noqa: F401
 
 # These modules have assertions too, whose failures should show the values.
 pytest.register_assert_rewrite("corpus_files", "mixture_reference")
@@ -286,16 +288,11 @@ def short_training(monkeypatch):
 @pytest.fixture(scope="session")
 def instruct_folder():
     """A folder with SmolLM2-135M-Instruct, a model that people use. Never change it."""
-    import subprocess
-
     import instruct_model
 
-    try:
-        return str(instruct_model.make())
-    except (ImportError, OSError, subprocess.CalledProcessError) as error:
-        if os.environ.get("KNN_LOGITS_INSTRUCT") == "required":
-            raise
-        pytest.skip(f"SmolLM2-135M-Instruct cannot be made ({error}): run `make setup`")
+    if not instruct_model.is_made():
+        missing.skip("KNN_LOGITS_INSTRUCT", "connect to a network that has SmolLM2's weights")
+    return str(instruct_model.FOLDER / "hf")
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,11 @@
 """The page with the demo model, and a browser, which all tests of the page share."""
 
 import contextlib
-import os
-import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import missing
 import pytest
 from filelock import FileLock
 
@@ -110,25 +109,9 @@ def url(served):
 
 @pytest.fixture(scope="package")
 def chromium():
-    """A browser. Without one the tests are skipped, or fail if a browser is required."""
-    found = os.environ.get("KNN_LOGITS_CHROMIUM") or shutil.which("chromium")
-    reason = ""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        reason = "Playwright is not installed: pip install -r requirements-dev.txt"
-    if not found:
-        reason = "chromium is not installed: apt-get install chromium"
-    if reason:
-        if os.environ.get("KNN_LOGITS_BROWSER") == "required":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
+    """A browser."""
+    with missing.browser() as browser:
         yield browser
-        browser.close()
 
 
 def expect(what):

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import httpx
+import missing
 import pytest
 
 from app.conftest import PATIENCE, serving
@@ -95,7 +95,7 @@ def test_a_page_of_another_site_reaches_nothing(chromium, url, served):
     evil = HTTPServer(("127.0.0.1", 0), Evil)
     threading.Thread(target=evil.serve_forever, daemon=True).start()
     mapped = chromium.browser_type.launch(
-        executable_path=os.environ.get("KNN_LOGITS_CHROMIUM") or shutil.which("chromium"),
+        executable_path=missing.CHROMIUM,
         args=["--no-sandbox", "--host-resolver-rules=MAP evil.example 127.0.0.1"],
     )
     try:

@@ -3,6 +3,7 @@
 import json
 import re
 
+import missing
 import pytest
 
 from serve.conftest import PROMPT
@@ -99,20 +100,8 @@ def test_text_of_others_is_escaped_in_the_page(chromium_page):
 
 @pytest.fixture
 def chromium_page():
-    import os
-    import shutil
-
-    found = os.environ.get("KNN_LOGITS_CHROMIUM") or shutil.which("chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    if not found:
-        if os.environ.get("KNN_LOGITS_BROWSER") == "required":
-            pytest.fail("no chromium here: apt-get install chromium")
-        pytest.skip("no chromium here: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
-        browser = driver.chromium.launch(executable_path=found, args=arguments)
+    with missing.browser() as browser:
         yield browser.new_page()
-        browser.close()
 
 
 def test_numbers_of_earlier_answers_are_no_words_of_the_chat(http):
