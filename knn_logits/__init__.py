@@ -55,6 +55,7 @@ _HOME = {
     "Memory": "knn_logits.memory",
     "Vote": "knn_logits.vote",
     "generation_settings": "knn_logits.settings",
+    "use_fastest_dtype": "knn_logits.capture.precision",
     "Limits": "knn_logits.limits",
     "Deadline": "knn_logits.limits",
     "Gate": "knn_logits.gating.gate",
@@ -137,6 +138,7 @@ __all__ = [  # noqa: RUF022
     "forecast",
     "RayIndexes",
     "generation_settings",
+    "use_fastest_dtype",
     "KNNConfig",
     "IndexConfig",
     "WindowConfig",
@@ -198,6 +200,7 @@ if TYPE_CHECKING:
     from knn_logits.building.removing import compact, remove_documents
     from knn_logits.building.suffixes import build_suffixes
     from knn_logits.building.syncing import Sync, sync_documents
+    from knn_logits.capture.precision import use_fastest_dtype
     from knn_logits.compatibility import pair_tokenizer
     from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
     from knn_logits.convert.importing import import_datastore

@@ -31,7 +31,8 @@ PUBLIC = [
     "gate_features", "generation_settings", "import_datastore", "load_gate", "main_sources",
     "merge_entries",
     "pair_tokenizer", "pull", "push_to_hub", "read_corpus", "remove_documents", "save_gate",
-    "sync_documents", "translate", "tune", "word_sources",
+    "sync_documents", "translate", "tune",
+    "use_fastest_dtype", "word_sources",
 ]  # fmt: skip
 
 

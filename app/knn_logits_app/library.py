@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from knn_logits import ConfigError, Datastore, Memory
+from knn_logits import ConfigError, Datastore, Memory, use_fastest_dtype
 from knn_logits_app.reading import Reading
 
 _T = TypeVar("_T")
@@ -126,7 +126,9 @@ class Library:
         loaded = family.from_pretrained(model, dtype="auto").eval()
         device = "cuda" if torch.cuda.is_available() else "cpu"
         tokenizer = AutoTokenizer.from_pretrained(model)
-        return cls.of(model.rstrip("/").split("/")[-1], loaded.to(device), tokenizer, opened)
+        loaded = loaded.to(device)
+        use_fastest_dtype(loaded)
+        return cls.of(model.rstrip("/").split("/")[-1], loaded, tokenizer, opened)
 
     @property
     def memory(self) -> Memory:

@@ -136,6 +136,8 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
+    from knn_logits.capture.precision import use_fastest_dtype
+
     if dtype not in ("auto", "float32", "bfloat16", "float16"):
         raise ConfigError(f"--dtype {dtype!r} is unknown; give auto, float32, bfloat16 or float16")
     if device == "auto":
@@ -159,12 +161,16 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
         raise _no_model(name, error) from error
     try:
         loaded: Any = model
-        return loaded.to(where).eval(), tokenizer
+        loaded = loaded.to(where).eval()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
             f"--device {device!r} cannot be used ({reason}); give --device cpu"
         ) from error
+    choice = use_fastest_dtype(loaded) if dtype == "auto" else None
+    if choice is not None:
+        tell(choice, style=None)
+    return loaded, tokenizer
 
 
 def reads_pairs(name: str) -> bool:
