@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from knn_logits.arrays import Array
-from knn_logits.index.faiss_library import faiss_module, openmp_threads
+from knn_logits.index.faiss_library import faiss_module, openmp_threads, search
 
 # With fewer lists a comparison with each centroid is as fast.
 FEWEST_LISTS = 2048
@@ -70,6 +70,6 @@ class ListGraph:
             first. A list of -1 is none: a query that is not finite has no lists.
         """
         looked_at = faiss_module().SearchParametersHNSW(efSearch=max(_SEARCHED, 2 * nprobe))
-        distances, lists = self._graph.search(queries, nprobe, params=looked_at)
+        distances, lists = search(self._graph, queries, nprobe, looked_at)
         lists[~np.isfinite(distances)] = -1
         return distances, lists

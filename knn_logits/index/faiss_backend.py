@@ -31,6 +31,7 @@ from knn_logits.index.faiss_library import (
     make_empty,
     openmp_threads,
     parts_of,
+    search,
 )
 from knn_logits.locks import cached_property
 from knn_logits.neighbors import padding_distance
@@ -201,7 +202,7 @@ class FaissIndex:
     def _search_some(self, queries: Array, k: int) -> tuple[Array, Array]:
         found = self._visited(queries)
         if found is None:
-            distances, ids = self._index.search(queries, k)
+            distances, ids = search(self._index, queries, k)
         else:
             distances, ids = self._ivf.search_preassigned(found[0], k, *found[1:])
         return distances, ids

@@ -10,6 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from knn_logits.arrays import Array
 from knn_logits.config import Metric, check_threads
 from knn_logits.errors import ConfigError, MissingDependencyError
 
@@ -37,6 +40,29 @@ def faiss_module() -> Any:
 def faiss_for_torch() -> None:
     """Lets FAISS's indexes on a GPU take tensors."""
     import faiss.contrib.torch_utils  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
+
+
+def search(index: Any, queries: Array, k: int, params: Any = None) -> tuple[Array, Array]:
+    """Searches a FAISS index on the CPU by FAISS's C++ method itself.
+
+    `faiss.contrib.torch_utils`, which other libraries import, replaces `search` of every class by a
+    function that takes no parameters of a search.
+
+    Args:
+        index: The index.
+        queries: float32 [rows, dim].
+        k: Number of neighbors.
+        params: FAISS's `SearchParameters`; None takes those of the index.
+
+    Returns:
+        Distances, float32 [rows, k], and ids, int64 [rows, k].
+    """
+    queries = np.ascontiguousarray(queries, np.float32)
+    distances = np.empty((len(queries), k), np.float32)
+    ids = np.empty((len(queries), k), np.int64)
+    inside, *out = map(faiss_module().swig_ptr, (queries, distances, ids))
+    index.search_c(len(queries), inside, k, *out, params)
+    return distances, ids
 
 
 def faiss_reason(error: Exception) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.index.faiss_backend import prepared
-from knn_logits.index.faiss_library import faiss_module, openmp_threads
+from knn_logits.index.faiss_library import faiss_module, openmp_threads, search
 
 
 def train_centroids(
@@ -41,6 +41,6 @@ def assign(centroids: Array, keys: Array, *, normal: bool, threads: int | None =
     index = faiss.IndexFlatL2(centroids.shape[1])
     index.add(np.ascontiguousarray(centroids))
     with openmp_threads(threads):
-        _, found = index.search(prepared(keys, "cosine" if normal else "l2"), 1)
+        _, found = search(index, prepared(keys, "cosine" if normal else "l2"), 1)
     labels: Array = found[:, 0]
     return labels

@@ -1,6 +1,8 @@
 """The lists that a graph finds are those that a comparison with all centroids finds."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -140,3 +142,42 @@ def test_there_is_a_graph_from_2048_lists_on():
         assert ListGraph.of(inverted_file(index)) is None  # it is not trained
         inverted_file(index).quantizer.add(keys_of(lists, 4))
         assert (ListGraph.of(inverted_file(index)) is not None) == expected
+
+
+_ALL_CALLS = """
+import sys
+import numpy as np, torch
+if sys.argv[1] == "before":
+    import faiss.contrib.torch_utils
+from knn_logits.index.faiss_backend import build_faiss
+from knn_logits.index.kmeans import assign, train_centroids
+keys = np.random.default_rng(0).standard_normal((6000, 8), dtype=np.float32)
+queries, found = torch.from_numpy(keys[:40] + 0.01), []
+for factory, metric in [("IVF2048,SQ8", "l2"), ("IVF2048,Flat", "cosine"), ("IVF64,PQ4x4", "l2"),
+                        ("IVF64,PQ4x4fs,RFlat", "l2"), ("Flat", "ip"), ("HNSW8", "l2"),
+                        ("OPQ4,IVF2048,PQ4x4", "l2")]:
+    index = build_faiss(factory, 8, metric, keys, [keys], threads=1)
+    if sys.argv[1] == "after":
+        import faiss.contrib.torch_utils
+    index.nprobe = 8
+    for k in (10, 200):
+        found += [part.double().sum().item() for part in index.search(queries, k)]
+    if "PQ4x4fs" not in factory:
+        found.append(index.reconstruct(np.arange(5)).double().sum().item())
+    index.remove(np.arange(50))
+    found.append(index.search(queries, 10)[1].sum().item())
+centroids = train_centroids(keys, 16, normal=False, seed=0, threads=1)
+found.append(int(assign(centroids, keys, normal=False, threads=1).sum()))
+print(found)
+"""
+
+
+@pytest.mark.parametrize("imported", ["before", "after"])
+def test_torch_utils_of_faiss_change_no_result(imported):
+    def printed(order):
+        command = [sys.executable, "-c", _ALL_CALLS, order]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert printed(imported) == printed("never")

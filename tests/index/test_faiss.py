@@ -172,11 +172,11 @@ def test_a_search_leaves_the_number_of_threads_as_it_was(rows, threads):
 
     class Spy:
         @staticmethod
-        def search(queries, k):
+        def search_c(rows, queries, k, *rest):
             seen.append(faiss.omp_get_max_threads())
             if k == 3:
                 raise RuntimeError("no")
-            return index.raw.search(queries, k)
+            return index.raw.search_c(rows, queries, k, *rest)
 
     spied = FaissIndex(index.raw, "l2", threads=threads)
     spied._index = Spy
