@@ -31,6 +31,8 @@ _HOME = {
     "evaluate": "knn_logits.evaluation.perplexity",
     "Evaluation": "knn_logits.evaluation.results",
     "pair_tokenizer": "knn_logits.compatibility",
+    "text_ids": "knn_logits.text.cutting",
+    "chat_ids": "knn_logits.text.cutting",
     "translate": "knn_logits.evaluation.translation",
     "evaluate_translations": "knn_logits.evaluation.translation",
     "Translations": "knn_logits.evaluation.translation",
@@ -109,9 +111,11 @@ __all__ = [  # noqa: RUF022
     "build_suffixes",
     "add_documents",
     "sync_documents",
+    "text_ids",
     "Sync",
     "remove_documents",
     "compact",
+    "chat_ids",
     "cluster",
     "merge_entries",
     "distill",
@@ -251,6 +255,7 @@ if TYPE_CHECKING:
     from knn_logits.processor import KNNLogitsProcessor
     from knn_logits.retrieval import Retriever
     from knn_logits.settings import generation_settings
+    from knn_logits.text.cutting import chat_ids, text_ids
     from knn_logits.text.pieces import Pieces
     from knn_logits.trace.sources import Source, contradiction, main_sources, word_sources
     from knn_logits.trace.trace import (

@@ -25,6 +25,7 @@ from knn_logits.corpus.documents import checked_text
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.memory import Memory, MemorySettings
 from knn_logits.neighbors import hits
+from knn_logits.text.cutting import text_ids
 from knn_logits.text.pairs import PairTokenizer
 from knn_logits.text.pieces import InnerText, parts_of, token_texts
 from knn_logits.trace.assemble import MAX_NEIGHBORS, marked, trace_token
@@ -96,7 +97,7 @@ def explain(
     check_tokenizer(tokenizer, memory.stores[0])
     pairs = pair_tokenizer(model, tokenizer, memory.stores[0])
     read = _source_ids(pairs, source)
-    ids = pairs.targets([text])[0] if pairs else tokenizer(text, verbose=False)["input_ids"]
+    ids = pairs.targets([text])[0] if pairs else text_ids(tokenizer, text)
     if len(ids) < 2:
         raise CorpusError(
             "the text has fewer than two tokens, so there is nothing to explain; give a longer text"

@@ -25,14 +25,13 @@ PUBLIC = [
     "Translations", "Tuning", "UnreachableError", "Vote", "WindowConfig", "add_documents",
     "build_datastore",
     "build_index", "build_suffixes",
-    "cluster", "compact", "contradiction", "distill", "estimate_build", "evaluate",
+    "chat_ids", "cluster", "compact", "contradiction", "distill", "estimate_build", "evaluate",
     "evaluate_translations", "explain",
     "fit_distance_gate", "fit_infini_gram", "fit_learned_gate", "forecast",
     "gate_features", "generation_settings", "import_datastore", "load_gate", "main_sources",
     "merge_entries",
     "pair_tokenizer", "pull", "push_to_hub", "read_corpus", "remove_documents", "save_gate",
-    "sync_documents", "translate", "tune",
-    "use_fastest_dtype", "word_sources",
+    "sync_documents", "text_ids", "translate", "tune", "use_fastest_dtype", "word_sources",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from knn_logits import Datastore, LimitError, Limits, pair_tokenizer
+from knn_logits import Datastore, LimitError, Limits, pair_tokenizer, text_ids
 from knn_logits_app.requests import RequestError
 
 # A text to explain may have this many times the tokens of a prompt.
@@ -155,7 +155,7 @@ class Reading:
         return ids
 
     def _ids(self, text: str) -> torch.Tensor:
-        ids = self._tokenizer(text, verbose=False)["input_ids"]
+        ids = text_ids(self._tokenizer, text)
         if not ids:
             raise RequestError("The text has no token: write something first.")
         return torch.tensor([ids], device=self._model.device)
@@ -164,7 +164,7 @@ class Reading:
         """Makes the encoder's inputs. A source that is too long is refused, and never cut."""
         assert self._pairs is not None
         read = self._pairs.source_prefix + text
-        tokens = len(self._pairs.tokenizer(read, verbose=False)["input_ids"])
+        tokens = len(text_ids(self._pairs.tokenizer, read))
         limits.check(prompt_tokens=tokens)
         if self.room is not None and tokens > self.room:
             raise LimitError(

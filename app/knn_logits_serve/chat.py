@@ -1,4 +1,4 @@
-"""Turns a chat into one text, by the tokenizer's chat template or by a plain one.
+"""Turns a chat into what a model continues, by the tokenizer's chat template or by a plain one.
 
 A model without a chat template was never trained to chat. It continues a text, and its datastore
 contains texts but no chats. So the plain template adds no names of speakers, which would move the
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from knn_logits import ConfigError
+from knn_logits import ConfigError, chat_ids
 from knn_logits_serve.bodies import Message
 from knn_logits_serve.refusals import Refusal
 
@@ -22,7 +22,7 @@ PLAIN_LINE = (
 
 
 class Chat:
-    """Turns messages into the text that a model continues.
+    """Turns messages into the text, or the tokens, that a model continues.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -41,12 +41,12 @@ class Chat:
         self.plain = template is None and not getattr(tokenizer, "chat_template", None)
         if template is not None:
             try:
-                self.text([Message(role="user", content="a")])
+                self.given([Message(role="user", content="a")])
             except Refusal as error:
                 raise ConfigError(f"the chat template cannot be used: {error}") from error
 
-    def text(self, messages: Sequence[Message]) -> str:
-        """Returns the text that the model continues.
+    def given(self, messages: Sequence[Message]) -> str | list[int]:
+        """Returns what the model continues: the tokens of a template, or a plain text.
 
         Raises:
             Refusal: when the template refuses these messages, or they have no text.
@@ -57,10 +57,10 @@ class Chat:
             return plain_text(messages)
         turns = [{"role": _role(one.role), "content": one.text} for one in messages]
         try:
-            text = self._tokenizer.apply_chat_template(
+            return chat_ids(
+                self._tokenizer,
                 turns,
                 chat_template=self._template,
-                tokenize=False,
                 add_generation_prompt=messages[-1].role != "assistant",
                 continue_final_message=messages[-1].role == "assistant",
             )
@@ -70,7 +70,6 @@ class Chat:
                 f"the chat template does not accept these messages ({reason}): change them",
                 param="messages",
             ) from error
-        return str(text)
 
 
 def plain_text(messages: Sequence[Message]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from knn_logits import ConfigError, Datastore, Memory, pair_tokenizer
+from knn_logits import ConfigError, Datastore, Memory, pair_tokenizer, text_ids
 from knn_logits_serve.asked import Asked, Prompt, Sampling
 from knn_logits_serve.bodies import ChatBody, CompletionBody, Knn
 from knn_logits_serve.chat import Chat
@@ -159,16 +159,15 @@ class Served:
             said = [one.text for one in body.messages if one.role == "user" and one.text.strip()]
             if not said:
                 raise Refusal("there is no message to answer: send one", param="messages")
-            text = said[-1]
+            text: str | list[int] = said[-1]
         else:
-            text = self.chat.text(body.messages)
-        # A chat template writes the special tokens itself.
-        special = self.chat.plain or self._pairs is not None
+            with self._cutting:
+                text = self.chat.given(body.messages)
         wanted = body.max_completion_tokens
         wanted = wanted if wanted is not None else body.max_tokens
         if wanted == 0:
             raise Refusal("max_tokens is 0: ask for a token", param="max_tokens")
-        prompt = self._prompt(text, wanted or 1, special=special)
+        prompt = self._prompt(text, wanted or 1)
         if wanted is None:
             written = 1 if self._pairs else prompt.tokens
             room = self._chat_tokens if self.context is None else self.context - written
@@ -260,7 +259,7 @@ class Served:
             bias,
         )
 
-    def _prompt(self, given: str | list[int], new_tokens: int, *, special: bool = True) -> Prompt:
+    def _prompt(self, given: str | list[int], new_tokens: int) -> Prompt:
         if new_tokens > self._new_tokens:
             raise Refusal(
                 f"{new_tokens:,} new tokens are asked for, but this server writes "
@@ -271,7 +270,7 @@ class Served:
         if self._pairs:
             return self._source(given, new_tokens)
         if isinstance(given, str):
-            ids = self._cut(given, special=special)
+            ids = self._cut(given)
             text = given
         else:
             words = int(self.model.get_input_embeddings().weight.shape[0])
@@ -312,11 +311,10 @@ class Served:
             inputs = self._pairs.inputs([given], self.model.device)
         return Prompt(inputs, opening[:1], tokens, given)
 
-    def _cut(self, text: str, *, special: bool = True) -> list[int]:
+    def _cut(self, text: str) -> list[int]:
         # A fast tokenizer fails when two threads use it at the same time.
         with self._cutting:
-            found = self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
-        return list(found)
+            return text_ids(self.tokenizer, text)
 
     def _check_room(self, prompt_tokens: int, new_tokens: int) -> None:
         context = self.context

@@ -29,6 +29,7 @@ from knn_logits.datastore.manifest import read_json
 from knn_logits.errors import ConfigError, CorpusError, DamagedError, ModelError
 from knn_logits.evaluation.figures import check_writable, new_figure, writing
 from knn_logits.progress import Progress, no_progress
+from knn_logits.text.cutting import text_ids
 
 # The text is taken from the beginnings of this many documents.
 _DOCUMENTS = 16
@@ -224,7 +225,7 @@ def first_tokens(
         most = left if each is None else min(left, each)
         # A long document is not tokenized as a whole, since a token rarely has 16 characters.
         text = document.text[: 16 * most]
-        ids = tokenizer(text, verbose=False)["input_ids"]
+        ids = text_ids(tokenizer, text)
         if len(ids) > most:
             text = tokenizer.decode(ids[:most], skip_special_tokens=True)
         if len(ids) > 1:
@@ -236,7 +237,7 @@ def first_tokens(
 
 
 def _lengths(documents: Sequence[Document], tokenizer: Any) -> list[int]:
-    return [len(tokenizer(one.text, verbose=False)["input_ids"]) for one in documents]
+    return [len(text_ids(tokenizer, one.text)) for one in documents]
 
 
 def _digest(documents: Sequence[Document]) -> str:

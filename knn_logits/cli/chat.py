@@ -152,14 +152,16 @@ class Chat:
 
     def _ids(self, prompt: str) -> Any:
         """Returns the ids of a prompt in the model's chat template, if any, int64 [1, length]."""
+        import torch
+
+        from knn_logits.text.cutting import chat_ids, text_ids
+
         if getattr(self.tokenizer, "chat_template", None):
             self.messages.append({"role": "user", "content": prompt})
-            found: Any = self.tokenizer.apply_chat_template(
-                self.messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )["input_ids"]
+            ids = chat_ids(self.tokenizer, self.messages, add_generation_prompt=True)
         else:
-            found = self.tokenizer(prompt, return_tensors="pt", verbose=False)["input_ids"]
-        return found.to(self.model.device)
+            ids = text_ids(self.tokenizer, prompt)
+        return torch.tensor([ids], device=self.model.device)
 
     def on_help(self) -> None:
         """Lists the commands."""

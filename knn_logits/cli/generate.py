@@ -181,9 +181,12 @@ def generate(
     settings = generation_settings(datastores[0]) | settings
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
+    import torch
+
     from knn_logits.compatibility import check_tokenizer, pair_tokenizer
     from knn_logits.gating.gate import gate_name
     from knn_logits.processor import KNNLogitsProcessor
+    from knn_logits.text.cutting import text_ids
     from knn_logits.text.pairs import context_length
 
     check_tokenizer(tokenizer, datastores[0])
@@ -193,7 +196,8 @@ def generate(
         length = 1
         settings |= pairs.settings
     else:
-        inputs = tokenizer(prompt, return_tensors="pt", verbose=False).to(loaded.device)
+        ids = torch.tensor([text_ids(tokenizer, prompt)], device=loaded.device)
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         length = inputs["input_ids"].shape[1]
         if not length:
             raise ConfigError("the prompt has no token for this model: give another --prompt")

@@ -20,6 +20,7 @@ from knn_logits.arrays import Array
 from knn_logits.capture.forward import padded
 from knn_logits.errors import ConfigError, CorpusError, ModelError
 from knn_logits.locks import cached_property
+from knn_logits.text.cutting import cut_texts
 
 logger = logging.getLogger(__name__)
 
@@ -142,10 +143,7 @@ class PairTokenizer:
         return found
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
-        ids: list[list[int]] = self.tokenizer(texts, return_attention_mask=False, verbose=False)[
-            "input_ids"
-        ]
-        return ids
+        return cut_texts(self.tokenizer, texts)[0]
 
     def _cut(self, ids: list[int]) -> list[int]:
         limit = self.source_limit
@@ -183,7 +181,7 @@ class PairTokenizer:
 
     def _labels(self, texts: list[str]) -> list[list[int]]:
         try:
-            ids: list[list[int]] = self.tokenizer(text_target=texts, verbose=False)["input_ids"]
+            ids, _ = cut_texts(self.tokenizer, texts, target=True)
             # Some tokenizers take the language of the sources if no other is named.
             unnamed = self.target_lang is None and getattr(self.tokenizer, "tgt_lang", None)
         except (KeyError, TypeError):

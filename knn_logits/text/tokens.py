@@ -13,6 +13,7 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.corpus.documents import Document
 from knn_logits.errors import CorpusError
+from knn_logits.text.cutting import cut_texts, text_ids
 from knn_logits.text.pairs import PairTokenizer
 
 # A tokenizer needs several times a text's size in memory, so a huge text is cut in parts.
@@ -99,16 +100,11 @@ def tokenize_with_places(
         ends: list[Array | None] = []
         placed = [bool(document.places) for document, parts in group for _ in parts]
         for first in range(0, len(texts), _PARTS_AT_ONCE):
-            done = tokenizer(
-                texts[first : first + _PARTS_AT_ONCE],
-                add_special_tokens=False,
-                return_attention_mask=False,
-                verbose=False,
+            last = first + _PARTS_AT_ONCE
+            some, where = cut_texts(
+                tokenizer, texts[first:last], around=False, ends=any(placed[first:last])
             )
-            cut += done["input_ids"]
-            for number in range(len(done["input_ids"])):
-                wanted = placed[first + number] and getattr(done, "encodings", None)
-                ends.append(_ends(done.encodings[number]) if wanted else None)
+            cut, ends = cut + some, ends + where
         at = 0
         for document, parts in group:
             span = slice(at, at + len(parts))
@@ -116,13 +112,6 @@ def tokenize_with_places(
             ids = [one for part in cut[span] for one in part]
             places = [len(before) + one for one in _places(document, parts, ends[span])]
             yield document, [*before, *ids, *after], places
-
-
-def _ends(encoding: Any) -> Array:
-    """Returns the position where each token ends in its text, in characters."""
-    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
-    # A token without text of its own ends where the token before it does.
-    return np.maximum.accumulate(offsets[:, 1])
 
 
 def _places(
@@ -182,10 +171,7 @@ def token_blocks(tokenizer: Any, text: str, around: tuple[list[int], list[int]])
     if before:
         yield np.array(before, np.int32)
     for part in _parts(text, _BLOCK):
-        cut = tokenizer(part, add_special_tokens=False, return_attention_mask=False, verbose=False)[
-            "input_ids"
-        ]
-        yield np.array(cut, np.int32)
+        yield np.array(text_ids(tokenizer, part, around=False), np.int32)
     if after:
         yield np.array(after, np.int32)
 
