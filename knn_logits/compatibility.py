@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,6 +21,7 @@ from torch import nn
 from knn_logits.arrays import Array
 from knn_logits.capture.forward import evaluating, input_device, key_states
 from knn_logits.capture.location import KeyLocation, find_key, is_encoder_decoder
+from knn_logits.capture.weights import weights_state
 from knn_logits.datastore import layout
 from knn_logits.datastore.manifest import Manifest
 from knn_logits.datastore.records import KeyRecord, ModelRecord, TokenizerRecord
@@ -306,6 +308,38 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
             manifest.model.dtype,
             model_record(model).dtype,
         )
+
+
+class WeightsCheck:
+    """Notices that a model was changed after it was compared with datastores.
+
+    Args:
+        model: The model.
+        location: Where the key is.
+    """
+
+    def __init__(self, model: nn.Module, location: KeyLocation) -> None:
+        self._model, self._location = model, location
+        self._opened = weights_state(model)
+        self._states: dict[Path, list[Any]] = {}
+
+    def again(self, stores: Sequence[Datastore]) -> None:
+        """Compares the model with datastores again if it may have changed.
+
+        Raises:
+            MismatchError: when the model's keys are no longer those of a datastore.
+        """
+        state = weights_state(self._model)
+        for store in stores:
+            if self._states.get(store.folder, self._opened) != state:
+                try:
+                    check_model(self._model, store, self._location)
+                except MismatchError as error:
+                    raise MismatchError(
+                        "the model has changed since it was opened, by an adapter or by training: "
+                        f"{error}, or build another datastore with the model as it is"
+                    ) from error
+                self._states[store.folder] = state
 
 
 def _difference(model: nn.Module, manifest: Manifest) -> str:

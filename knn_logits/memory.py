@@ -24,7 +24,7 @@ from knn_logits.combined import (
     open_retriever,
     open_stores,
 )
-from knn_logits.compatibility import check_model, locate_key
+from knn_logits.compatibility import WeightsCheck, check_model, locate_key
 from knn_logits.config import (
     KNNConfig,
     Metric,
@@ -150,6 +150,7 @@ class Memory:
         if check:
             for store in self.stores:
                 check_model(model, store, self.location)
+        self._weights = WeightsCheck(model, self.location) if check else None
         if device is None:
             device = input_device(model.get_submodule(self.location.module))
             device = device if device.type == "cuda" else "cpu"
@@ -199,6 +200,7 @@ class Memory:
                     f"{name} cannot be changed on an open memory: give it where the memory is "
                     "opened"
                 )
+        datastore.check_again()
         return datastore.asked(scoring=scoring, **given)
 
     def asked(self, *, scoring: bool, **settings: Unpack[MixtureSettings]) -> Memory:
@@ -223,7 +225,7 @@ class Memory:
         changed = {name: value for name, value in settings.items() if value is not None}
         other = object.__new__(Memory)
         other.model, other.stores, other.location = self.model, stores, self.location
-        other._indexes = self._indexes
+        other._indexes, other._weights = self._indexes, self._weights
         other._ask_under(scoring, {**self._given, **changed})  # type: ignore[typeddict-item]
         return other
 
@@ -242,6 +244,15 @@ class Memory:
         # A share of 0 asks for none, also of a datastore that has no index for it.
         if self.config.infini_gram:
             self.infini_gram = InfiniGram(self.stores, self.config, self._indexes)
+
+    def check_again(self) -> None:
+        """Refuses the model if its weights have changed and its keys are no longer the datastore's.
+
+        Raises:
+            MismatchError: when the keys differ.
+        """
+        if self._weights is not None:
+            self._weights.again(self.stores)
 
     def neighbors(self, states: Tensor, ids: Tensor, log_p_lm: Tensor | None = None) -> Neighbors:
         """Finds the neighbors of one or several consecutive steps of a batch of texts.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import LogitsProcessor
 from typing_extensions import Unpack
 
-from knn_logits.capture.calls import Call, Course
+from knn_logits.capture.calls import Call, Course, course_of, with_course
 from knn_logits.capture.hooks import StateCapture, Window
 from knn_logits.combined import Stores
 from knn_logits.compatibility import check_tokenizer, vocabulary_size
@@ -30,7 +30,7 @@ from knn_logits.memory import Memory, MemorySettings
 from knn_logits.neighbors import Neighbors
 from knn_logits.settings import generation_settings
 from knn_logits.trace.assemble import MAX_NEIGHBORS, trace_recording, with_trust
-from knn_logits.trace.recording import Recording, Step, inputs_of, sources_of
+from knn_logits.trace.recording import Recording, Step, end_tokens, inputs_of, sources_of
 from knn_logits.trace.trace import Familiarity, Trace
 from knn_logits.vote import Vote
 
@@ -93,7 +93,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         self._current = threading.local()
         self._lock = new_lock(self)
         self._model_config: Any = getattr(model, "generation_config", None) or model.config
-        self._ends = _end_tokens(self._model_config, vocabulary_size(model))
+        self._ends = end_tokens(self._model_config, vocabulary_size(model))
         self._end_index = torch.tensor(self._ends, dtype=torch.int64)
         self._capture = StateCapture(model, self.memory.location)
 
@@ -230,17 +230,23 @@ class KNNLogitsProcessor(LogitsProcessor):
         return mixed
 
     def _follow(self, call: Call, window: Window, input_ids: Tensor) -> None:
-        """Notices where a generation begins, and then drops what an earlier one left."""
-        course: Course | None = getattr(self._current, "course", None)
-        length = input_ids.shape[1]
-        if course is not None and window.answers:
-            course.note(length)
-        elif course is None or not course.goes_on(call, length, whole=window.whole):
-            self._current.course = Course(call, length, whole=window.whole)
-            self._current.sources = self._current.recording = None
-            self.memory.retriever.begin_text()
-            if self._record or self.memory.retriever.follows_text:
-                self._current.sources = sources_of(window.encoded)
+        """Notices where a generation begins. One may be made within another."""
+        courses, length = getattr(self._current, "courses", []), input_ids.shape[1]
+        course = course_of(courses, call, length, whole=window.whole, again=bool(window.answers))
+        self._current.courses = with_course(courses, course or self._begun(call, window, length))
+
+    def _begun(self, call: Call, window: Window, length: int) -> Course:
+        self.memory.check_again()
+        self.memory.retriever.begin_text()
+        course = Course(call, length, whole=window.whole)
+        if self._record or self.memory.retriever.follows_text:
+            course.sources = sources_of(window.encoded)
+        return course
+
+    @property
+    def _course(self) -> Course | None:
+        """The generation of this thread's latest call."""
+        return next(iter(getattr(self._current, "courses", ())), None)
 
     def _neighbors(
         self, window: Window, position: int, input_ids: Tensor, log_p_lm: Tensor
@@ -271,20 +277,22 @@ class KNNLogitsProcessor(LogitsProcessor):
 
     def _sources(self, input_ids: Tensor) -> Tensor | None:
         """Numbers the sources that the rows read, int64 [rows], as `sources_of` explains."""
-        sources: Tensor | None = getattr(self._current, "sources", None)
+        sources = self._course.sources if self._course is not None else None
         if sources is None or len(sources) != len(input_ids):
             return None
         return sources.to(input_ids.device)
 
     def _recording(self, input_ids: Tensor, *, is_first: bool) -> Recording:
         """Returns the recording that a call belongs to. A new `generate()` gets a new one."""
-        recording: Recording | None = getattr(self._current, "recording", None)
+        course = self._course
+        assert course is not None
+        recording: Recording | None = course.recording
         if recording is not None and not is_first:
             return recording
         if recording is None or not recording.goes_on(input_ids):
             inputs = inputs_of(input_ids, self._sources(input_ids))
             recording = Recording(input_ids, inputs, self._ends)
-            self._current.recording = recording
+            course.recording = recording
             with self._lock:
                 kept = self._recordings
                 kept.append(recording)
@@ -365,7 +373,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                 pad_token_id = self._ends[0]
         with self._lock:
             recordings = self._recordings[::-1]
-        own = getattr(self._current, "recording", None)
+        own = self._course.recording if self._course is not None else None
         recordings.sort(key=lambda recording: recording is not own)
         for recording in recordings:
             there = recording.prompt.device
@@ -390,11 +398,3 @@ class KNNLogitsProcessor(LogitsProcessor):
             "this processor has not recorded such a generation: give the whole output of a recent "
             "generate(), made with record=True; beam search needs return_dict_in_generate=True"
         )
-
-
-def _end_tokens(config: Any, vocabulary: int) -> list[int]:
-    """Returns the tokens that end a sequence, without those that the model has no score for."""
-    ends = getattr(config, "eos_token_id", None)
-    ends = ends.flatten().tolist() if isinstance(ends, Tensor) else ends
-    every = ends if isinstance(ends, (list, tuple)) else [ends]
-    return [int(end) for end in every if end is not None and 0 <= int(end) < vocabulary]

@@ -197,3 +197,35 @@ def test_a_mode_that_works_is_told_nothing(mine, model, tokenizer, knn, caplog, 
         settings = {"assistant_model": copy.deepcopy(model)}
     greedy(mine, tokenizer, knn, **settings)
     assert not warnings_of(caplog)
+
+
+class Within(LogitsProcessor, StoppingCriteria):
+    """Generates with the same processor within a step of another generation."""
+
+    def __init__(self, model, tokenizer, knn):
+        self.call = lambda: model.generate(
+            **tokenizer("A dog", return_tensors="pt"),
+            max_new_tokens=2,
+            do_sample=False,
+            pad_token_id=0,
+            logits_processor=[knn],
+        )
+
+    def __call__(self, input_ids, scores, **more):
+        self.call()
+        return torch.zeros(len(input_ids), dtype=torch.bool) if self.stops else scores
+
+    stops = False
+
+
+@pytest.mark.parametrize("place", ["before", "after", "stops"])
+def test_a_generation_within_another_leaves_its_trace_whole(mine, tokenizer, knn, place):
+    alone = greedy(mine, tokenizer, knn)
+    tokens = [one.token for one in knn.trace(alone, tokenizer)[0].tokens]
+    within = Within(mine, tokenizer, knn)
+    within.stops = place == "stops"
+    processors = {"before": [within, knn], "after": [knn, within], "stops": [knn]}[place]
+    stops = [within] if within.stops else []
+    output = greedy(mine, tokenizer, *processors, stopping_criteria=stops)
+    assert torch.equal(output.sequences, alone.sequences)
+    assert [one.token for one in knn.trace(output, tokenizer)[0].tokens] == tokens

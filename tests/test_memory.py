@@ -10,7 +10,16 @@ import torch
 from conftest import TEXTS, make_gpt2
 
 import knn_logits
-from knn_logits import ConfigError, KNNLogitsProcessor, Memory, explain, opening, retomaton
+from knn_logits import (
+    ConfigError,
+    KNNLogitsProcessor,
+    Memory,
+    MismatchError,
+    compatibility,
+    explain,
+    opening,
+    retomaton,
+)
 from knn_logits.config import KNNConfig
 from knn_logits.distribution import log_p_knn_of
 from knn_logits.opening import Indexes
@@ -167,3 +176,48 @@ def test_a_datastore_is_copied_as_its_folder_and_a_memory_not_at_all(model, stor
                     continue  # a shallow copy of a processor shares its memory
                 with pytest.raises(TypeError, match="an open memory belongs to its model"):
                     attempt(one)
+
+
+@pytest.mark.parametrize("scoring", [False, True])
+def test_weights_that_change_after_opening_are_refused(mine, tokenizer, store, scoring):
+    memory = Memory(mine, store)
+    weight = mine.transformer.h[0].mlp.c_fc.weight
+    before = weight.detach().clone()
+    ask = (
+        (lambda: explain(mine, tokenizer, memory, TEXTS[1]))
+        if scoring
+        else (lambda: written(mine, tokenizer, memory))
+    )
+    expected = written(mine, tokenizer, memory)[0]
+    with torch.no_grad():
+        weight.mul_(-3.0)
+    with pytest.raises(MismatchError, match="has changed since it was opened") as caught:
+        ask()
+    assert "\n" not in str(caught.value)
+    with torch.no_grad():
+        weight.copy_(before)
+    ask()
+    assert written(mine, tokenizer, memory)[0] == expected
+
+
+def test_weights_that_change_between_generations_of_a_processor_are_refused(mine, tokenizer, store):
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    with KNNLogitsProcessor(mine, store) as knn:
+        knn.generate(**inputs, max_new_tokens=3, do_sample=False)
+        mine.to(torch.float64).to(torch.float32)
+        knn.generate(**inputs, max_new_tokens=3, do_sample=False)
+        with torch.no_grad():
+            mine.transformer.h[0].mlp.c_fc.weight.mul_(-3.0)
+        with pytest.raises(MismatchError):
+            knn.generate(**inputs, max_new_tokens=3, do_sample=False)
+
+
+def test_a_model_that_did_not_change_is_not_computed_again(mine, tokenizer, store, monkeypatch):
+    memory, passes = Memory(mine, store), []
+    monkeypatch.setattr(compatibility, "check_model", lambda *args: passes.append(args))
+    written(mine, tokenizer, memory)
+    assert not passes
+    mine.double()
+    for _ in range(3):
+        memory.asked(scoring=True).check_again()
+    assert len(passes) == 1

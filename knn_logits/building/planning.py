@@ -11,7 +11,7 @@ from knn_logits.building.steps import KeyPlan
 from knn_logits.capture.forward import input_device
 from knn_logits.capture.keys import default_batch_tokens
 from knn_logits.capture.location import find_key, is_encoder_decoder
-from knn_logits.compatibility import tokenizer_record
+from knn_logits.compatibility import tokenizer_record, vocabulary_size
 from knn_logits.config import (
     IndexConfig,
     KNNConfig,
@@ -83,6 +83,7 @@ def planned(
         batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
     check_threads(threads)
     location = find_key(model, key)
+    _check_vocabulary(model, tokenizer)
     # This refuses what is not a tokenizer, before any text is read.
     tokenizer_record(tokenizer)
     pairs: PairTokenizer | None = None
@@ -120,6 +121,17 @@ def planned(
         return BuildPlan(keys, index, settings)
     _check_on_demand(index, keys)
     return BuildPlan(keys, index, settings, _on_demand_record(window_size))
+
+
+def _check_vocabulary(model: nn.Module, tokenizer: Any) -> None:
+    """Refuses a tokenizer with more words than the model, which was trained with another one."""
+    # Tokens that a user added, such as one for padding, do not count.
+    words, size = tokenizer_record(tokenizer).vocabulary, vocabulary_size(model)
+    if words > size:
+        raise ConfigError(
+            f"the tokenizer has {words:,} tokens, but the model has only {size:,}, so it is "
+            "not the model's: load the tokenizer that belongs to the model"
+        )
 
 
 def _check_on_demand(index: IndexConfig, keys: KeyPlan) -> None:

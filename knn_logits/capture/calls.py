@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -106,12 +107,28 @@ class Course:
         call: Its first call.
         length: Number of tokens at that call.
         whole: Whether the forward pass read the whole text.
+
+    Attributes:
+        sources: What the processor stores about the sources that the rows read.
+        recording: What the processor has recorded of the generation.
     """
 
     def __init__(self, call: Call, length: int, whole: bool) -> None:
         self._processors = _reference(call.processors)
         self._first = self._longest = length
         self._cached = not whole
+        self.sources: Tensor | None = None
+        self.recording: Any = None
+
+    def has(self, call: Call) -> bool:
+        """Whether this generation's list of processors makes a call."""
+        processors = None if self._processors is None else self._processors()
+        return processors is call.processors
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can call for this generation any more, as far as that is certain."""
+        return self._processors is None or self._processors() is None
 
     def goes_on(self, call: Call, length: int, *, whole: bool) -> bool:
         """Decides whether the first call about a forward pass belongs to this generation.
@@ -125,8 +142,7 @@ class Course:
             whole: Whether the forward pass read the whole text. After passes that read new tokens
                 only, such a pass belongs to another generation.
         """
-        processors = None if self._processors is None else self._processors()
-        if processors is not call.processors or (whole and self._cached):
+        if not self.has(call) or (whole and self._cached):
             return False
         if not self._first < length <= self._longest + 1:
             return False
@@ -137,6 +153,25 @@ class Course:
     def note(self, length: int) -> None:
         """Notes a further call about the same forward pass."""
         self._longest = length
+
+
+def course_of(
+    courses: Sequence[Course], call: Call, length: int, *, whole: bool, again: bool
+) -> Course | None:
+    """Finds the generation of a call, and notes the call; None if a generation begins.
+
+    `again` says that the forward pass was asked for before.
+    """
+    if courses and again:
+        course = next((one for one in courses if one.has(call)), courses[0])
+        course.note(length)
+        return course
+    return next((one for one in courses if one.goes_on(call, length, whole=whole)), None)
+
+
+def with_course(courses: Sequence[Course], course: Course) -> list[Course]:
+    """Puts a generation first. Those that it may have been made within stay."""
+    return [course, *(one for one in courses if one is not course and not one.ended)]
 
 
 def _reference(processors: Any) -> weakref.ref[Any] | None:

@@ -7,12 +7,15 @@ This module knows which texts can be cut into tokens and written down. It reads 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from knn_logits.corpus.rows import Place, type_name
 from knn_logits.errors import CorpusError
 
 Given = TypeVar("Given")
+# A longer text is no path on any usual system.
+_LONGEST_PATH = 4096
 
 
 @dataclass(frozen=True)
@@ -121,12 +124,30 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
             ids.setdefault(document.id, 1)
             yield document
         elif isinstance(document, str):
+            if _is_path(document):
+                raise CorpusError(
+                    f"{document!r} is a file or a folder, but texts are expected here: read it "
+                    f"with read_corpus([{document!r}]), or give Document({document!r}, id) if this "
+                    "is the text"
+                )
             yield Document(document, unique_id(str(number), ids))
         else:
             raise CorpusError(
                 f"document number {number + 1} is {type_name(document)}; give strings, or "
                 "Document(text, id)"
             )
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text is surely the path of a file or folder: no words, and it is there."""
+    if not 0 < len(text) <= _LONGEST_PATH or any(map(str.isspace, text)):
+        return False
+    if not (set(text) & {"/", os.sep} or Path(text).suffix):
+        return False
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def unique_id(name: str, ids: dict[str, int]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -266,3 +267,11 @@ def _has_beams(
     same_row = same[beam_indices[:, place]].unsqueeze(1) == same[parents]
     found = (same_row & (chosen.unsqueeze(1) == step.tokens)).any(-1)
     return bool((found | ~goes_on).all())
+
+
+def end_tokens(config: Any, vocabulary: int) -> list[int]:
+    """Returns the tokens that end a sequence, without those that the model has no score for."""
+    ends = getattr(config, "eos_token_id", None)
+    ends = ends.flatten().tolist() if isinstance(ends, Tensor) else ends
+    every = ends if isinstance(ends, (list, tuple)) else [ends]
+    return [int(end) for end in every if end is not None and 0 <= int(end) < vocabulary]

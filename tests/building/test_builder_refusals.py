@@ -17,6 +17,7 @@ from knn_logits import (
     WindowConfig,
     build_datastore,
 )
+from knn_logits.corpus.documents import as_documents
 from knn_logits.datastore import layout
 from knn_logits.text.pairs import context_length
 
@@ -174,3 +175,22 @@ def test_the_context_length_of_models():
         config = type("Config", (), {"max_position_embeddings": None, "n_positions": -1})()
 
     assert context_length(Limitless()) is None
+
+
+def test_a_path_in_place_of_a_text_is_refused(model, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "file.rst").write_text("some text")
+    for path in ("notes/", "file.rst", str(tmp_path)):
+        with pytest.raises(CorpusError, match="read_corpus") as caught:
+            build_datastore(model, tokenizer, [path], tmp_path / "store")
+        assert "\n" not in str(caught.value)
+    texts = ["notes", "absent.rst", "a/b", "see file.rst", "x" * 5000, "\0.x"]
+    kept = [one.text for one in as_documents(texts)]
+    assert kept == texts
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(model, tokenizer, tmp_path):
+    small = make_gpt2(vocabulary=len(tokenizer) - 9)
+    with pytest.raises(ConfigError, match="not the model"):
+        build_datastore(small, tokenizer, ["a b c d"], tmp_path / "store")
