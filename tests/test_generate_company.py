@@ -199,7 +199,7 @@ def test_a_mode_that_works_is_told_nothing(mine, model, tokenizer, knn, caplog, 
     assert not warnings_of(caplog)
 
 
-class Within(LogitsProcessor, StoppingCriteria):
+class Within(LogitsProcessor):
     """Generates with the same processor within a step of another generation."""
 
     def __init__(self, model, tokenizer, knn):
@@ -211,21 +211,24 @@ class Within(LogitsProcessor, StoppingCriteria):
             logits_processor=[knn],
         )
 
+    def __call__(self, input_ids, scores):
+        self.call()
+        return scores
+
+
+class WithinStops(Within, StoppingCriteria):
     def __call__(self, input_ids, scores, **more):
         self.call()
-        return torch.zeros(len(input_ids), dtype=torch.bool) if self.stops else scores
-
-    stops = False
+        return torch.zeros(len(input_ids), dtype=torch.bool)
 
 
 @pytest.mark.parametrize("place", ["before", "after", "stops"])
 def test_a_generation_within_another_leaves_its_trace_whole(mine, tokenizer, knn, place):
     alone = greedy(mine, tokenizer, knn)
     tokens = [one.token for one in knn.trace(alone, tokenizer)[0].tokens]
-    within = Within(mine, tokenizer, knn)
-    within.stops = place == "stops"
+    within = (WithinStops if place == "stops" else Within)(mine, tokenizer, knn)
     processors = {"before": [within, knn], "after": [knn, within], "stops": [knn]}[place]
-    stops = [within] if within.stops else []
+    stops = [within] if place == "stops" else []
     output = greedy(mine, tokenizer, *processors, stopping_criteria=stops)
     assert torch.equal(output.sequences, alone.sequences)
     assert [one.token for one in knn.trace(output, tokenizer)[0].tokens] == tokens
