@@ -315,6 +315,11 @@ def _print_built(store: Datastore, told: Told, seconds: float, following: str) -
     if manifest.entries < FEWEST_CALIBRATED:
         say(few(manifest.entries))
     say(_chosen(manifest))
+    if manifest.writing is not None and manifest.writing.lmbda != manifest.settings.lmbda:
+        say(
+            "λ for scoring is the one that predicts the text best; text is written with another, "
+            "at which it follows the passages"
+        )
     say(f"next: {following}")
 
 
@@ -328,17 +333,31 @@ def few(entries: int) -> str:
 
 
 def _next_command(store: Datastore, model: str, tokenizer: Any) -> str:
-    """Returns a command to try next, which continues the beginning of the first document."""
-    first = store.documents[0]
-    if first.source is not None:
-        prompt = " ".join(_plain_words(first.source))[:200]
+    """Returns a command to try next, which continues the beginning of a typical document."""
+    chosen = _typical(store)
+    document = store.documents[chosen]
+    if document.source is not None:
+        prompt = " ".join(_plain_words(document.source))[:200]
     else:
-        ids = store.tokens[: min(first.length, _OPENING)].tolist()
+        first = sum(store.documents[number].length for number in range(chosen))
+        ids = store.tokens[first : first + min(document.length, _OPENING)].tolist()
         words = _plain_words(tokenizer.decode(ids, skip_special_tokens=True))
         # The document has to go on after these words.
         prompt = " ".join(words[: max(1, min(5, len(words) - 2))])
     call = ["knn-logits", "generate", model, str(store.folder), "--prompt", prompt]
     return " ".join(shlex.quote(printable(one)) for one in call) + " --compare --explain"
+
+
+def _typical(store: Datastore) -> int:
+    """Returns the number of the document of median length, where each counts by its tokens."""
+    lengths = [store.documents[number].length for number in range(store.manifest.documents)]
+    longest = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+    passed = 0
+    for number in longest:
+        passed += lengths[number]
+        if 2 * passed >= sum(lengths):
+            return number
+    return 0
 
 
 def _plain_words(text: str) -> list[str]:

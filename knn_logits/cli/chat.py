@@ -115,6 +115,7 @@ class Chat:
         from knn_logits.cli.streaming import Printed
         from knn_logits.processor import KNNLogitsProcessor
         from knn_logits.text.pairs import context_length
+        from knn_logits.trace.render import NOTHING_NEAR
 
         ids = self._ids(prompt)
         if not ids.shape[1]:
@@ -146,6 +147,8 @@ class Chat:
                     **settings, streamer=Printed(self.console, self.tokenizer, knn)
                 )
                 self.trace = knn.trace(output, self.tokenizer)
+            if self.trace[0].near is False:
+                self.console.print(NOTHING_NEAR, style="yellow", markup=False, soft_wrap=True)
         if self.messages:
             text = self.tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
             self.messages.append({"role": "assistant", "content": str(text)})
