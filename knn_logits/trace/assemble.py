@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,6 +42,7 @@ MAX_NEIGHBORS = 5
 _Chosen = tuple[int, Step, int, float | None]
 # With a larger share than this the memory wrote a word, and not the model.
 _MOST = 0.5
+_LONGEST_WORD, _REST_OF_WORD = 8, re.compile(r"\w*")
 
 
 def trace_recording(
@@ -288,7 +290,7 @@ def trace_token(
         retrieval=retrieval,
         documents=[_document(one, name_of) for one in documents],
         by_model=_by_model(token, likeliest, text_after),
-        by_memory=_by_memory(token, neighbors, weights, text_after, locate, name_of),
+        by_memory=_by_memory(token, neighbors, weights, tokenizer, text_after, locate, name_of),
         candidates=[
             Candidate(text_after(one), one, p, p_lm, p_knn) for one, p, p_lm, p_knn in candidates
         ],
@@ -314,11 +316,12 @@ def _by_memory(
     token: int,
     neighbors: Neighbors,
     weights: Tensor,
+    tokenizer: Any,
     text_after: TextAfter,
     locate: Locate,
     name_of: NameOf,
 ) -> Rival | None:
-    """Returns the neighbors' likeliest token, if it differs from the token in the text."""
+    """Returns the neighbors' likeliest token and the rest of its word, if it is another token."""
     values, votes = neighbors.values[0].cpu(), weights[0].exp().cpu()
     if not len(values):
         return None
@@ -330,7 +333,14 @@ def _by_memory(
         return None
     shares = torch.where(values == other, votes, 0.0).numpy()
     first = votes_by_document(neighbors.ids[0].cpu().numpy(), shares, locate)[0]
-    return Rival(text_after(other), p, _document(first, name_of))
+    text = text_after(other)
+    if text[-1:].isalnum():
+        position = int(first.tokens[0])
+        record = first.store.documents[first.number]
+        end = min(position + 1 + _LONGEST_WORD, record.first + record.length)
+        ids = [other, *first.store.tokens[position + 1 : end].tolist()]
+        text += _REST_OF_WORD.match(parts_of(tokenizer, ids, [1])[1])[0]  # type: ignore[index]
+    return Rival(text, p, _document(first, name_of))
 
 
 def _retrieval(neighbors: Neighbors) -> str:

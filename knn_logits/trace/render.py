@@ -39,7 +39,7 @@ NOTHING_NEAR = (
     "nothing near: the datastore holds nothing like this text, so what it says may be about "
     "something else"
 )
-_AGREED, _CONTRADICTED = "underline", "bold underline red"
+_AGREED, _CONTRADICTED, _OUTVOTED = "underline", "bold underline red", "italic"
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 
 
@@ -52,6 +52,8 @@ def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
     meanings = {token.meaning for token in tokens}
     if "contradicted" in meanings:
         return _CONTRADICTED
+    if "outvoted" in meanings:
+        return _OUTVOTED
     share = share_of(tokens)
     if "changed" not in meanings:
         return _AGREED if share >= LEAST_INFLUENCE and "agreed" in meanings else ""
@@ -87,6 +89,8 @@ def legend() -> Text:
     text.append("agreed", style=_AGREED)
     text.append("  ")
     text.append("contradicted", style=_CONTRADICTED)
+    text.append("  ")
+    text.append("outvoted", style=_OUTVOTED)
     return text
 
 
@@ -112,7 +116,8 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
         for tokens in words_of(sequence.tokens):
             said = _contradiction(tokens)
             if said:
-                console.print(Text(said, style="red"), soft_wrap=True)
+                style = "red" if contradiction(tokens) else "dim"
+                console.print(Text(said, style=style), soft_wrap=True)
         if sequence.near is False:
             console.print(Text(NOTHING_NEAR, style="yellow"), soft_wrap=True)
         if sequence.unknown:
@@ -143,7 +148,8 @@ def show_word(tokens: Sequence[TokenTrace], console: Console, sources: int = 3) 
         console.print(Text(line, style="dim"), soft_wrap=True)
     said = _contradiction(tokens)
     if said:
-        console.print(Text(said, style="red"), soft_wrap=True)
+        style = "red" if contradiction(tokens) else "dim"
+        console.print(Text(said, style=style), soft_wrap=True)
 
 
 def _print_sources(listed: Sequence[Source], console: Console) -> None:
@@ -173,16 +179,22 @@ def _mark(words: str) -> str:
 
 
 def _contradiction(tokens: Sequence[TokenTrace]) -> str:
-    """Says in one line what the memory says in place of a word; empty if it does not object."""
-    rival = contradiction(tokens)
+    """Says in one line what the memory has in place of a word; empty if it does not object."""
+    rival = contradiction(tokens) or contradiction(tokens, "outvoted")
     if rival is None:
         return ""
     word = one_line("".join(one.token for one in tokens)).strip()
     by = ""
     if rival.document is not None:
         by = f", by {one_line(rival.document.title or rival.document.document)}"
-    how = "the words around are the same" if rival.quoted else f"{rival.p:.0%} of its vote"
-    return f"{word}: the memory says {_named(rival.token)} ({how}{by})"
+    if rival.quoted:
+        said = _named(rival.token)
+        return f"{word}: the memory says {said} (the words around are the same{by})"
+    place = next(place for place, one in enumerate(tokens) if one.by_memory is rival)
+    whole = _named("".join(one.token for one in tokens[:place]) + rival.token)
+    return (
+        f"{word}: the memory's neighbors would have written {whole} ({rival.p:.0%} of its vote{by})"
+    )
 
 
 def _named(token: str) -> str:
@@ -297,9 +309,9 @@ def _token_html(token: TokenTrace, word: Sequence[TokenTrace]) -> str:
     share, text = share_of(word), _escaped(token.token)
     said = _contradiction(word)
     if said:
+        line = "wavy #b3261e" if contradiction(word) else "dotted #777"
         return (
-            f'<span title="{_escaped(said)}" style="text-decoration:underline wavy #b3261e">'
-            f"{text}</span>"
+            f'<span title="{_escaped(said)}" style="text-decoration:underline {line}">{text}</span>'
         )
     level = next((level for level in _LEVELS if share >= level[0]), None)
     meanings = {one.meaning for one in word}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from knn_logits.trace.trace import (
     LEAST_INFLUENCE,
     DocumentShare,
+    Meaning,
     NeighborTrace,
     Rival,
     SequenceTrace,
@@ -92,17 +93,17 @@ def share_of(tokens: Sequence[TokenTrace]) -> float:
     return min((token.influence for token in tokens), default=0.0)
 
 
-def contradiction(tokens: Sequence[TokenTrace]) -> Rival | None:
-    """Finds the token that the memory supports in place of a word.
+def contradiction(tokens: Sequence[TokenTrace], meaning: Meaning = "contradicted") -> Rival | None:
+    """Finds what the memory supports in place of a word.
 
     Args:
         tokens: The tokens of one word.
+        meaning: "contradicted" for the words of a passage, "outvoted" for what the vote prefers.
 
     Returns:
-        The neighbors' token at the first position where they contradict the word; None if they do
-        not contradict it.
+        What stands there at the first token with this meaning; None if no token has it.
     """
-    found = (token.by_memory for token in tokens if token.meaning == "contradicted")
+    found = (token.by_memory for token in tokens if token.meaning == meaning)
     return next(found, None)
 
 
@@ -148,10 +149,11 @@ def source_of(tokens: Sequence[TokenTrace]) -> Source | None:
     """Finds the document with the largest share in all tokens of a word.
 
     Returns:
-        The source. None if no document has at least a twentieth of each token, or if the word is
-        less likely in the mixture than for the model alone.
+        The source. None if no document has at least a twentieth of each token, if the word is
+        less likely in the mixture than for the model alone, or if a passage contradicts it.
     """
-    found = word_sources(tokens, 1) if _more_likely(tokens) else []
+    supported = _more_likely(tokens) and contradiction(tokens) is None
+    found = word_sources(tokens, 1) if supported else []
     return found[0] if found and found[0].document.share >= LEAST_INFLUENCE else None
 
 

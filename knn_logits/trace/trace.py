@@ -15,13 +15,13 @@ _FORMAT = "knn-logits trace"
 _VERSION = 1
 # A document with a smaller share in a token's probability is not a source of it.
 LEAST_INFLUENCE = 0.05
-# The neighbors contradict a token only if more than this share of their vote is for one other.
+# The neighbors outvote a token only if more than this share of their vote is for one other.
 _MAJORITY = 0.5
 # A text with a smaller share of the expected hits counts as unlike the memory. With fewer positions
 # than the first number nothing is known, and with fewer than the last number little.
 _FAMILIAR, _FEWEST_PLACES, _ENOUGH_PLACES = 0.65, 3, 12
 
-Meaning: TypeAlias = Literal["changed", "agreed", "contradicted", "own"]
+Meaning: TypeAlias = Literal["changed", "agreed", "contradicted", "outvoted", "own"]
 
 
 @dataclass(frozen=True)
@@ -187,10 +187,10 @@ class TokenTrace:
     def meaning(self) -> Meaning:
         """What the memory did for the token.
 
-        "contradicted": the text quotes a passage that has other words here, or most of the
-            neighbors' vote is for one other token, and the memory supports that token more than the
-            mixture supports this one. A token that a passage has, too, after the same words is not
-            contradicted by a vote.
+        "contradicted": the text quotes a passage that has other words here.
+        "outvoted": most of the neighbors' vote is for one other token, and the memory supports that
+            token more than the mixture supports this one. The text may still say the same in other
+            words. A token with a source, or that a passage has after the same words, is neither.
         "changed": the memory brought this token. The model alone would have chosen another one.
         "agreed": the memory supports this token. The model alone would have chosen it as well.
         "own": the token is the model's own.
@@ -198,17 +198,23 @@ class TokenTrace:
         if self.p is None or self.p_knn is None or self.p_lm is None:
             return "own"
         told = self.by_memory
-        if told is not None and told.quoted:
+        if told is not None and told.quoted and not self.verbatim:
             return "contradicted"
         # A memory that has no weight here contradicts nothing.
         least = max(self.p, LEAST_INFLUENCE)
         sharp = told is not None and told.p > _MAJORITY and self.lmbda * told.p > least
-        # White space in a token of its own is no word.
-        if sharp and not self.verbatim and self.token.strip():
-            return "contradicted"
+        supported = self.verbatim or self.influence >= LEAST_INFLUENCE
+        # White space and signs alone are no word.
+        if told is not None and sharp and not supported and _is_word(self.token, told.token):
+            return "outvoted"
         if self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
             return "own"
         return "agreed" if self.by_model is None else "changed"
+
+
+def _is_word(*texts: str) -> bool:
+    """Whether each of some texts has a letter or a digit."""
+    return all(any(map(str.isalnum, text)) for text in texts)
 
 
 @dataclass(frozen=True)

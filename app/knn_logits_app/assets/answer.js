@@ -64,13 +64,14 @@ const look = (word, same) => {
   if (word.meaning === "changed") names.push("kl-changed", `kl-l${Math.max(1, level(word.share))}`);
   if (word.meaning === "agreed") names.push("kl-agreed");
   if (word.meaning === "contradicted") names.push("kl-not");
+  if (word.meaning === "outvoted") names.push("kl-outvoted");
   if (same) names.push("kl-same");
   if (word.flips) names.push("kl-dot");
   return names.join(" ");
 };
 const SAYS = {
   changed: "brought by the memory", agreed: "the memory agreed", own: "the model’s own",
-  contradicted: "the memory says otherwise",
+  contradicted: "the memory says otherwise", outvoted: "the neighbors would have written another word",
 };
 const hint = (word) => `${SAYS[word.meaning]}: ${percent(word.share)} by the memory`;
 

@@ -133,8 +133,9 @@ const mixed = (live, number, state, settings) => {
   // What a passage says that the text quotes does not depend on the vote.
   const quoted = state.rival && state.rival.entry !== null && lmbda > 0;
   let meaning = "own";
-  if (quoted) meaning = "contradicted";
-  else if (rival && !state.verbatim && live.tokens[mine.place][1].trim() && rival.p_knn > MAJORITY && lmbda * rival.p_knn > Math.max(chosen.p, LEAST)) meaning = "contradicted";
+  if (quoted && !state.verbatim) meaning = "contradicted";
+  else if (rival && !state.verbatim && share < LEAST && isWord(live.tokens[mine.place][1]) && isWord(rival.token)
+    && rival.p_knn > MAJORITY && lmbda * rival.p_knn > Math.max(chosen.p, LEAST)) meaning = "outvoted";
   else if (share >= LEAST && chosen.p > chosen.p_lm) meaning = favourite === mine ? "agreed" : "changed";
   for (const one of [of(favourite), chosen]) if (!listed.some((other) => other.id === one.id)) listed.push(one);
   return {

@@ -34,7 +34,8 @@ const objection = (word, view) => {
   const says = ["The memory says ", h("b", {}, visible(token).trim())];
   const name = document === null ? null : h("b", {}, documentOf(view.known.side.trace, document).name);
   if (entry === null)
-    return h("p", { class: "kl-against" }, says, ` here, with ${percent(p)} of its vote`, name && [", ", name], ".");
+    return h("p", { class: "kl-against" }, "The memory’s neighbors would have written ",
+      h("b", {}, visible(token).trim()), ` here, with ${percent(p)} of its vote`, name && [", ", name], ".");
   const read = (event) => view.readDocument(document, [entry, 1], event.currentTarget);
   const where = view.reads ? button(name, read, { class: "kl-open", title: "Read the passage" }) : name;
   return h("p", { class: "kl-against" }, says, " here: the words around it are the same in ", where, ".");

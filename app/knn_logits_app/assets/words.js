@@ -2,6 +2,7 @@
 
 // Signs that end a word and do not belong to it, as in `knn_logits/trace/sources.py`.
 const PUNCTUATION = ".,;:!?)]}»”\"'";
+const isWord = (text) => /[\p{L}\p{N}]/u.test(text);
 const blank = (text) => !text.trim();
 const isSign = (piece) => piece !== "" && [...piece].every((one) => PUNCTUATION.includes(one));
 
@@ -33,10 +34,11 @@ const judged = (word, states) => {
   const meanings = mine.map((one) => one.meaning);
   let meaning = "own";
   if (meanings.includes("contradicted")) meaning = "contradicted";
+  else if (meanings.includes("outvoted")) meaning = "outvoted";
   else if (meanings.includes("changed")) meaning = "changed";
   else if (share >= LEAST && meanings.includes("agreed")) meaning = "agreed";
-  const rival = meaning === "contradicted"
-    ? mine.find((one) => one.meaning === "contradicted").rival : null;
+  const rival = ["contradicted", "outvoted"].includes(meaning)
+    ? mine.find((one) => one.meaning === meaning).rival : null;
   return { ...word, share, meaning, rival, against: rival };
 };
 
