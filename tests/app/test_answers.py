@@ -150,17 +150,17 @@ def test_documents_beyond_the_third_are_counted(drawing):
     assert "92 more documents, 92%" in shown(page, ".kl-docs")
 
 
-def test_a_contradicted_word_says_what_the_memory_says(drawing):
+def test_an_outvoted_word_says_what_the_neighbors_would_have_written(drawing):
     rival = Rival(" straighten", 0.999, DocumentShare("s", "d", "Error E941", None, 0.999))
     against = token(" bend", 0.0, p=4e-7, p_lm=8e-7, p_knn=0.0, by_memory=rival)
     page = drawing(views.frame({"text": answer(token(" to", 0.9), against)}, {}, kind="explain"))
-    assert words(page).nth(1).get_attribute("class") == "kl-w kl-not"
-    assert words(page).nth(1).get_attribute("aria-expanded") == "true"
+    assert words(page).nth(1).get_attribute("class") == "kl-w kl-outvoted"
+    words(page).nth(1).click()
     panel = shown(page, ".kl-panel")
-    assert "The memory says straighten here" in panel
+    assert "The memory’s neighbors would have written straighten here" in panel
     assert "Error E941" in panel
     assert "the model’s own" not in panel
-    headline = "The memory contradicts 1 of 2 words, and speaks for 1."
+    headline = "The memory contradicts nothing here, and speaks for 1 of 2 words."
     assert shown(page, ".kl-headline") == headline
 
 
