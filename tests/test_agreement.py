@@ -112,6 +112,7 @@ def test_a_text_is_written_and_explained_with_the_plain_mixture(
     model, tokenizer, alike, weight, draft
 ):
     settings = {"k": K, "lmbda": LMBDA, "temperature": TEMPERATURE, "suffix_weight": weight}
+    settings["preset"] = "paper"
     inputs = tokenizer(TEXTS[1][:40], return_tensors="pt")
     with KNNLogitsProcessor(model, alike, **settings) as knn:
         output = knn.generate(**inputs, draft=draft, do_sample=False, max_new_tokens=16)
@@ -274,7 +275,8 @@ def test_settings_that_are_given_decide_which_weight_holds(model, alike):
     own = {"k": settings.k, "lmbda": settings.lmbda, "temperature": settings.temperature}
     assert settings.suffix_weight == 4.0
     assert Memory(model, alike, scoring=True).config.suffix_weight == 4.0
-    assert Memory(model, alike, scoring=True, **own).config.suffix_weight == 1.0
+    assert Memory(model, alike, scoring=True, **own).config.suffix_weight == 4.0
+    assert Memory(model, alike, preset="paper").config.suffix_weight == 1.0
     given = Memory(model, alike, scoring=True, **own, suffix_weight=2.0)
     assert given.config.suffix_weight == 2.0
     writing = alike.manifest.writing
