@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import islice, product
 from typing import Any
+
+from knn_logits.arrays import Array
 
 # Some tokenizers decode a token by the tokens before it. So many of these are enough, if the first
 # of them begins a character: Llama's tokenizer has a token for each byte of a rare character, and
@@ -13,6 +16,8 @@ _CONTEXT = 8
 _CUT = "\ufffd"
 # Where more tokens at an end say U+FFFD, the text itself has it.
 _LONGEST_CUT = 128
+# A word has hardly ever more tokens after its first.
+_LONGEST_WORD = 8
 
 
 class Pieces:
@@ -213,3 +218,18 @@ def _shortened(tokenizer: Any, ids: Sequence[int], text: str) -> tuple[int, str]
         if rest and text.endswith(rest):
             return first, rest
     return 0, text
+
+
+def rest_of_word(tokenizer: Any, text: str, tokens: Array) -> str:
+    """The characters by which a document goes on to the end of the word that a token is in.
+
+    Args:
+        tokenizer: The tokenizer.
+        text: The text of the token.
+        tokens: Integers [tokens], the token and those after it.
+    """
+    if not text[-1:].isalnum():
+        return ""
+    ids = tokens[: 1 + _LONGEST_WORD].tolist()
+    following = re.match(r"\w*", parts_of(tokenizer, ids, [1])[1])
+    return following[0] if following else ""

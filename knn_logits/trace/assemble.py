@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,24 +13,26 @@ from torch import Tensor
 from knn_logits.config import Metric
 from knn_logits.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.neighbors import Neighbors, are_near
-from knn_logits.text.pieces import TextAfter, parts_of, token_texts, whole_characters
+from knn_logits.text.pieces import (
+    TextAfter,
+    parts_of,
+    token_texts,
+    whole_characters,
+)
 from knn_logits.text.tokens import special_ids
 from knn_logits.trace.naming import names_alike
 from knn_logits.trace.places import where
 from knn_logits.trace.recording import Recording, Step
+from knn_logits.trace.rivals import by_memory, by_model, document_share
 from knn_logits.trace.shares import (
-    DocumentVotes,
     Locate,
     NameOf,
     passages_of,
-    votes_by_document,
 )
 from knn_logits.trace.trace import (
     Candidate,
-    DocumentShare,
     Familiarity,
     NeighborTrace,
-    Rival,
     SequenceTrace,
     TokenTrace,
     Trace,
@@ -42,7 +43,6 @@ MAX_NEIGHBORS = 5
 _Chosen = tuple[int, Step, int, float | None]
 # With a larger share than this the memory wrote a word, and not the model.
 _MOST = 0.5
-_LONGEST_WORD, _REST_OF_WORD = 8, re.compile(r"\w*")
 
 
 def trace_recording(
@@ -288,59 +288,14 @@ def trace_token(
             for column in kept
         ],
         retrieval=retrieval,
-        documents=[_document(one, name_of) for one in documents],
-        by_model=_by_model(token, likeliest, text_after),
-        by_memory=_by_memory(token, neighbors, weights, tokenizer, text_after, locate, name_of),
+        documents=[document_share(one, name_of) for one in documents],
+        by_model=by_model(token, likeliest, text_after),
+        by_memory=by_memory(token, neighbors, weights, tokenizer, text_after, locate, name_of),
         candidates=[
             Candidate(text_after(one), one, p, p_lm, p_knn) for one, p, p_lm, p_knn in candidates
         ],
         near=bool(are_near(neighbors, *near_within)[0]) if near_within else None,
     )
-
-
-def _document(votes: DocumentVotes, name_of: NameOf) -> DocumentShare:
-    document = votes.store.documents[votes.number]
-    name = name_of(votes.store)
-    return DocumentShare(name, document.id, document.title, document.uri, votes.share)
-
-
-def _by_model(
-    token: int, likeliest: tuple[int, float] | None, text_after: TextAfter
-) -> Rival | None:
-    if likeliest is None or likeliest[0] == token:
-        return None
-    return Rival(text_after(likeliest[0]), math.exp(likeliest[1]))
-
-
-def _by_memory(
-    token: int,
-    neighbors: Neighbors,
-    weights: Tensor,
-    tokenizer: Any,
-    text_after: TextAfter,
-    locate: Locate,
-    name_of: NameOf,
-) -> Rival | None:
-    """Returns the neighbors' likeliest token and the rest of its word, if it is another token."""
-    values, votes = neighbors.values[0].cpu(), weights[0].exp().cpu()
-    if not len(values):
-        return None
-    tokens, places = torch.unique(values, return_inverse=True)
-    totals = torch.zeros(len(tokens), dtype=votes.dtype).index_add_(0, places, votes)
-    best = int(totals.argmax())
-    other, p = int(tokens[best]), float(totals[best])
-    if other == token or p <= 0.0:
-        return None
-    shares = torch.where(values == other, votes, 0.0).numpy()
-    first = votes_by_document(neighbors.ids[0].cpu().numpy(), shares, locate)[0]
-    text = text_after(other)
-    if text[-1:].isalnum():
-        position = int(first.tokens[0])
-        record = first.store.documents[first.number]
-        end = min(position + 1 + _LONGEST_WORD, record.first + record.length)
-        ids = [other, *first.store.tokens[position + 1 : end].tolist()]
-        text += _REST_OF_WORD.match(parts_of(tokenizer, ids, [1])[1])[0]  # type: ignore[index]
-    return Rival(text, p, _document(first, name_of))
 
 
 def _retrieval(neighbors: Neighbors) -> str:

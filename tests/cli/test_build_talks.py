@@ -75,7 +75,7 @@ def test_the_next_command_works_as_it_stands(run, model_folder, folder, tmp_path
     program, *call = shlex.split(line.removeprefix("next: "))
     assert program == "knn-logits"
     prompt = call[call.index("--prompt") + 1]
-    assert TEXTS[0].startswith(prompt)
+    assert any(text.startswith(prompt) for text in TEXTS)
     answer = run(*call, "--max-new-tokens", 8)
     assert answer.code == 0, answer.err
     assert "by d0.txt" in answer.out
