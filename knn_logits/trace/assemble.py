@@ -24,11 +24,7 @@ from knn_logits.trace.naming import names_alike
 from knn_logits.trace.places import where
 from knn_logits.trace.recording import Recording, Step
 from knn_logits.trace.rivals import by_memory, by_model, document_share
-from knn_logits.trace.shares import (
-    Locate,
-    NameOf,
-    passages_of,
-)
+from knn_logits.trace.shares import Locate, NameOf, passages_of, votes_by_document
 from knn_logits.trace.trace import (
     Candidate,
     Familiarity,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from knn_logits.neighbors import Neighbors
 from knn_logits.text.pieces import TextAfter, rest_of_word
-from knn_logits.trace.shares import DocumentVotes, Locate, NameOf
+from knn_logits.trace.shares import DocumentVotes, Locate, NameOf, votes_by_document
 from knn_logits.trace.trace import DocumentShare, Rival
 
 
