@@ -78,7 +78,7 @@ def test_the_next_command_works_as_it_stands(run, model_folder, folder, tmp_path
     assert any(text.startswith(prompt) for text in TEXTS)
     answer = run(*call, "--max-new-tokens", 8)
     assert answer.code == 0, answer.err
-    assert "by d0.txt" in answer.out
+    assert "by d4.txt" in answer.out
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_one_setting_alone_leaves_the_weight_as_it_is(model, tokenizer, built, g
 
 
 def test_a_memory_of_the_papers_is_compared_with_what_is_stored(model, tokenizer, built):
-    memory = Memory(model, built, **STORED)
+    memory = Memory(model, built, preset="paper")
     assert memory.config.suffix_weight == 1.0
     found = knn_logits.tune(model, tokenizer, memory, HELD_OUT[:6], **SETTINGS)
     own = knn_logits.tune(model, tokenizer, built, HELD_OUT[:6], **SETTINGS)
