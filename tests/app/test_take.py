@@ -75,7 +75,7 @@ def test_the_link_of_an_answer_leads_to_it(visit):
     one.tab("Explain")
     page.locator("#explain-text textarea").fill("What helps against E529 is this: polish it.")
     page.locator("#explain").click()
-    page.locator("#explained .kl-w[role=button]", has_text="polish").wait_for()
+    page.locator("#explained .kl-w[role=button]", has_text="polish").click()
     page.locator("#explained").get_by_role("button", name="Copy a link").click()
     page.wait_for_function("copied.length")
     page.goto(page.evaluate("copied[0]"))
