@@ -18,17 +18,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # What `make check` runs: files of each part of the package whose tests take milliseconds each.
-QUICK := building/test_given_documents.py capture/test_location.py convert/test_csr_pickle.py \
-    convert/test_legacy.py corpus/test_corpus_hub.py corpus/test_corpus_reading.py \
-    corpus/test_documents.py corpus/test_encoding.py corpus/test_one_file.py corpus/test_packed.py \
-    corpus/test_places.py datastore/test_files.py datastore/test_job.py \
-    datastore/test_manifest.py datastore/test_reading.py datastore/test_writer.py docs/test_blocks.py \
-    docs/test_links.py docs/test_site.py \
-    gating/test_distance.py hub/test_card.py hub/test_catalog.py index/test_choice.py \
-    index/test_demand.py index/test_exact.py scoring test_compatibility.py test_config.py \
-    test_distribution_edges.py test_generate_constraints.py test_given_numbers.py \
-    test_no_unsafe_calls.py test_printable.py test_settings.py test_swaps.py test_windows.py \
-    text/test_tokens.py trace/test_sources.py
+QUICK := build/test_given_documents.py corpus/test_corpus_hub.py corpus/test_corpus_reading.py \
+    corpus/test_documents.py corpus/test_encoding.py corpus/test_one_file.py \
+    corpus/test_packed.py corpus/test_places.py docs/test_blocks.py docs/test_links.py \
+    docs/test_site.py engine/test_compatibility.py engine/test_location.py \
+    engine/test_tokens.py engine/test_windows.py evidence/test_sources.py \
+    generation/test_generate_constraints.py hub/test_card.py hub/test_catalog.py \
+    index/test_choice.py index/test_demand.py index/test_exact.py lab/test_csr_pickle.py \
+    lab/test_legacy.py measure/test_likelihood.py measure/test_text_pass.py \
+    mixture/gates/test_distance.py mixture/test_distribution_edges.py \
+    mixture/test_presets.py settings/test_config.py settings/test_given_numbers.py \
+    store/test_files.py store/test_job.py store/test_manifest.py store/test_reading.py \
+    store/test_writer.py test_no_unsafe_calls.py test_printable.py test_swaps.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

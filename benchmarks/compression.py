@@ -28,7 +28,7 @@ from common import RESULTS, alternate, beginnings, load, record
 
 import knn_logits
 from knn_logits.index.choice import choose_lists
-from knn_logits.opening import Indexes
+from knn_logits.index.opening import Indexes
 
 # The name of each row, its index, and the share of the entries that stay where others are merged.
 KINDS = {
@@ -60,7 +60,7 @@ LEFT_OUT = ("memory", "memory_again", "plot", "only")
 
 def states_of(model, tokenizer, memory, texts):
     """States of texts at the key's place, float32 [QUERIES, dim]; each text's first window."""
-    from knn_logits.capture.forward import key_states_and_logits
+    from knn_logits.engine.forward import key_states_and_logits
 
     window = memory.stores[0].manifest.windows.window
     found = []

@@ -16,7 +16,7 @@ import torch
 from common import load, record
 
 import knn_logits
-from knn_logits.trace.sources import words_of
+from knn_logits.evidence.sources import words_of
 
 
 def sentences(texts):

@@ -146,7 +146,7 @@ def correlation(one, other):
 
 def states_of(model, tokenizer, memory, text):
     """Returns the tokens of a text, and the state at the key's place for each of them."""
-    from knn_logits.capture.forward import key_states_and_logits
+    from knn_logits.engine.forward import key_states_and_logits
 
     ids = tokenizer(text, return_tensors="pt", verbose=False)["input_ids"]
     with torch.no_grad():

@@ -13,11 +13,11 @@ import torch
 from common import load, record, summary
 
 import knn_logits
-from knn_logits.capture.forward import key_states
-from knn_logits.capture.location import find_key
+from knn_logits.engine.forward import key_states
+from knn_logits.engine.location import find_key
 from knn_logits.index.compact import CompactIndex
 from knn_logits.index.exact import ExactIndex
-from knn_logits.opening import whole_index
+from knn_logits.index.opening import whole_index
 
 
 def states(model, tokenizer, store, text, number):

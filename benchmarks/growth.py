@@ -24,8 +24,8 @@ import torch
 from common import beginnings, load, record, summary
 
 import knn_logits
-from knn_logits.capture.location import find_key
-from knn_logits.opening import Indexes
+from knn_logits.engine.location import find_key
+from knn_logits.index.opening import Indexes
 
 PART = 100_000
 QUERIES = 512

@@ -13,7 +13,7 @@ import torch
 from common import alternate, record, summary
 
 import knn_logits
-from knn_logits.opening import Indexes
+from knn_logits.index.opening import Indexes
 
 
 def main():

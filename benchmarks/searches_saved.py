@@ -22,7 +22,7 @@ from common import RESULTS, load, record
 
 import knn_logits
 from knn_logits import ConfidenceSkip, LearnedSkip
-from knn_logits.gating.skipping import skip_features
+from knn_logits.mixture.gates.skipping import skip_features
 
 SHARES = (0.2, 0.4, 0.6, 0.8)
 LEAST = (1, 4, 8, 64, 512, 10**9)

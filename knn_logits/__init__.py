@@ -11,78 +11,78 @@ from typing import TYPE_CHECKING, Any
 from knn_logits._version import __version__ as __version__
 
 _HOME = {
-    "KNNLogitsProcessor": "knn_logits.processor",
-    "Datastore": "knn_logits.datastore.store",
-    "build_datastore": "knn_logits.building.builder",
-    "build_index": "knn_logits.building.indexing",
-    "build_suffixes": "knn_logits.building.suffixes",
-    "add_documents": "knn_logits.building.adding",
-    "sync_documents": "knn_logits.building.syncing",
-    "Sync": "knn_logits.building.syncing",
-    "remove_documents": "knn_logits.building.removing",
-    "compact": "knn_logits.building.removing",
-    "cluster": "knn_logits.building.clustering",
-    "merge_entries": "knn_logits.building.merging",
-    "distill": "knn_logits.distillation.distilling",
-    "import_datastore": "knn_logits.convert.importing",
+    "KNNLogitsProcessor": "knn_logits.generation.processor",
+    "Datastore": "knn_logits.store.datastore",
+    "build_datastore": "knn_logits.build.builder",
+    "build_index": "knn_logits.build.indexing",
+    "build_suffixes": "knn_logits.build.suffixes",
+    "add_documents": "knn_logits.build.adding",
+    "sync_documents": "knn_logits.build.syncing",
+    "Sync": "knn_logits.build.syncing",
+    "remove_documents": "knn_logits.build.removing",
+    "compact": "knn_logits.build.removing",
+    "cluster": "knn_logits.build.clustering",
+    "merge_entries": "knn_logits.build.merging",
+    "distill": "knn_logits.lab.distillation.distilling",
+    "import_datastore": "knn_logits.lab.convert.importing",
     "push_to_hub": "knn_logits.hub.push",
     "pull": "knn_logits.hub.pull",
-    "explain": "knn_logits.explanation",
-    "evaluate": "knn_logits.evaluation.perplexity",
-    "Evaluation": "knn_logits.evaluation.results",
-    "pair_tokenizer": "knn_logits.compatibility",
-    "text_ids": "knn_logits.text.cutting",
-    "chat_ids": "knn_logits.text.cutting",
-    "translate": "knn_logits.evaluation.translation",
-    "evaluate_translations": "knn_logits.evaluation.translation",
-    "Translations": "knn_logits.evaluation.translation",
-    "tune": "knn_logits.tuning.tuner",
-    "Tuning": "knn_logits.tuning.result",
-    "fit_infini_gram": "knn_logits.tuning.infini_gram",
-    "InfiniGramFit": "knn_logits.tuning.infini_gram",
+    "explain": "knn_logits.evidence.explanation",
+    "evaluate": "knn_logits.measure.perplexity",
+    "Evaluation": "knn_logits.measure.results",
+    "pair_tokenizer": "knn_logits.engine.compatibility",
+    "text_ids": "knn_logits.engine.cutting",
+    "chat_ids": "knn_logits.engine.cutting",
+    "translate": "knn_logits.measure.translation",
+    "evaluate_translations": "knn_logits.measure.translation",
+    "Translations": "knn_logits.measure.translation",
+    "tune": "knn_logits.measure.tune.tuner",
+    "Tuning": "knn_logits.measure.tune.result",
+    "fit_infini_gram": "knn_logits.measure.tune.infini_gram",
+    "InfiniGramFit": "knn_logits.measure.tune.infini_gram",
     "Document": "knn_logits.corpus.documents",
     "Place": "knn_logits.corpus.rows",
     "read_corpus": "knn_logits.corpus.reading",
-    "Estimate": "knn_logits.building.estimate",
-    "estimate_build": "knn_logits.building.estimate",
-    "Need": "knn_logits.building.needs",
-    "forecast": "knn_logits.building.forecast",
-    "RayIndexes": "knn_logits.machines.searching",
-    "KNNConfig": "knn_logits.config",
-    "IndexConfig": "knn_logits.config",
-    "WindowConfig": "knn_logits.config",
-    "Neighbors": "knn_logits.neighbors",
-    "Retriever": "knn_logits.retrieval",
-    "Pieces": "knn_logits.text.pieces",
-    "Memory": "knn_logits.memory",
-    "Vote": "knn_logits.vote",
-    "generation_settings": "knn_logits.settings",
-    "use_fastest_dtype": "knn_logits.capture.precision",
+    "Estimate": "knn_logits.build.estimate",
+    "estimate_build": "knn_logits.build.estimate",
+    "Need": "knn_logits.build.needs",
+    "forecast": "knn_logits.build.forecast",
+    "RayIndexes": "knn_logits.ray.searching",
+    "KNNConfig": "knn_logits.settings.config",
+    "IndexConfig": "knn_logits.settings.config",
+    "WindowConfig": "knn_logits.settings.config",
+    "Neighbors": "knn_logits.search.neighbors",
+    "Retriever": "knn_logits.search.retriever",
+    "Pieces": "knn_logits.engine.pieces",
+    "Memory": "knn_logits.mixture.memory",
+    "Vote": "knn_logits.mixture.vote",
+    "generation_settings": "knn_logits.mixture.presets",
+    "use_fastest_dtype": "knn_logits.engine.precision",
     "Limits": "knn_logits.limits",
     "Deadline": "knn_logits.limits",
-    "Gate": "knn_logits.gating.gate",
-    "DistanceGate": "knn_logits.gating.distance",
-    "fit_distance_gate": "knn_logits.gating.fitting",
-    "LearnedGate": "knn_logits.gating.learned",
-    "fit_learned_gate": "knn_logits.gating.fitting",
-    "gate_features": "knn_logits.gating.learned",
-    "ConfidenceSkip": "knn_logits.gating.skipping",
-    "LearnedSkip": "knn_logits.gating.skipping",
-    "MetaKGate": "knn_logits.gating.meta_k",
-    "RescorerGate": "knn_logits.gating.rescorer",
-    "load_gate": "knn_logits.gating.stored",
-    "save_gate": "knn_logits.gating.stored",
-    "Trace": "knn_logits.trace.trace",
-    "SequenceTrace": "knn_logits.trace.trace",
-    "TokenTrace": "knn_logits.trace.trace",
-    "NeighborTrace": "knn_logits.trace.trace",
-    "DocumentShare": "knn_logits.trace.trace",
-    "Rival": "knn_logits.trace.trace",
-    "Candidate": "knn_logits.trace.trace",
-    "Source": "knn_logits.trace.sources",
-    "contradiction": "knn_logits.trace.sources",
-    "main_sources": "knn_logits.trace.sources",
-    "word_sources": "knn_logits.trace.sources",
+    "Gate": "knn_logits.mixture.gates.gate",
+    "DistanceGate": "knn_logits.mixture.gates.distance",
+    "fit_distance_gate": "knn_logits.mixture.gates.fitting",
+    "LearnedGate": "knn_logits.mixture.gates.learned",
+    "fit_learned_gate": "knn_logits.mixture.gates.fitting",
+    "gate_features": "knn_logits.mixture.gates.learned",
+    "ConfidenceSkip": "knn_logits.mixture.gates.skipping",
+    "LearnedSkip": "knn_logits.mixture.gates.skipping",
+    "MetaKGate": "knn_logits.mixture.gates.meta_k",
+    "RescorerGate": "knn_logits.mixture.gates.rescorer",
+    "load_gate": "knn_logits.mixture.gates.stored",
+    "save_gate": "knn_logits.mixture.gates.stored",
+    "Trace": "knn_logits.evidence.trace",
+    "SequenceTrace": "knn_logits.evidence.trace",
+    "TokenTrace": "knn_logits.evidence.trace",
+    "NeighborTrace": "knn_logits.evidence.trace",
+    "DocumentShare": "knn_logits.evidence.trace",
+    "Rival": "knn_logits.evidence.trace",
+    "Candidate": "knn_logits.evidence.trace",
+    "Source": "knn_logits.evidence.sources",
+    "contradiction": "knn_logits.evidence.sources",
+    "main_sources": "knn_logits.evidence.sources",
+    "word_sources": "knn_logits.evidence.sources",
     "KNNLogitsError": "knn_logits.errors",
     "ConfigError": "knn_logits.errors",
     "CorpusError": "knn_logits.errors",
@@ -193,26 +193,24 @@ __all__ = [  # noqa: RUF022
 ]
 
 if TYPE_CHECKING:
-    from knn_logits.building.adding import add_documents
-    from knn_logits.building.builder import build_datastore
-    from knn_logits.building.clustering import cluster
-    from knn_logits.building.estimate import Estimate, estimate_build
-    from knn_logits.building.forecast import forecast
-    from knn_logits.building.indexing import build_index
-    from knn_logits.building.merging import merge_entries
-    from knn_logits.building.needs import Need
-    from knn_logits.building.removing import compact, remove_documents
-    from knn_logits.building.suffixes import build_suffixes
-    from knn_logits.building.syncing import Sync, sync_documents
-    from knn_logits.capture.precision import use_fastest_dtype
-    from knn_logits.compatibility import pair_tokenizer
-    from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
-    from knn_logits.convert.importing import import_datastore
+    from knn_logits.build.adding import add_documents
+    from knn_logits.build.builder import build_datastore
+    from knn_logits.build.clustering import cluster
+    from knn_logits.build.estimate import Estimate, estimate_build
+    from knn_logits.build.forecast import forecast
+    from knn_logits.build.indexing import build_index
+    from knn_logits.build.merging import merge_entries
+    from knn_logits.build.needs import Need
+    from knn_logits.build.removing import compact, remove_documents
+    from knn_logits.build.suffixes import build_suffixes
+    from knn_logits.build.syncing import Sync, sync_documents
     from knn_logits.corpus.documents import Document
     from knn_logits.corpus.reading import read_corpus
     from knn_logits.corpus.rows import Place
-    from knn_logits.datastore.store import Datastore
-    from knn_logits.distillation.distilling import distill
+    from knn_logits.engine.compatibility import pair_tokenizer
+    from knn_logits.engine.cutting import chat_ids, text_ids
+    from knn_logits.engine.pieces import Pieces
+    from knn_logits.engine.precision import use_fastest_dtype
     from knn_logits.errors import (
         BusyError,
         ConfigError,
@@ -231,34 +229,9 @@ if TYPE_CHECKING:
         TraceError,
         UnreachableError,
     )
-    from knn_logits.evaluation.perplexity import evaluate
-    from knn_logits.evaluation.results import Evaluation
-    from knn_logits.evaluation.translation import Translations, evaluate_translations, translate
-    from knn_logits.explanation import explain
-    from knn_logits.gating.distance import DistanceGate
-    from knn_logits.gating.fitting import (
-        fit_distance_gate,
-        fit_learned_gate,
-    )
-    from knn_logits.gating.gate import Gate
-    from knn_logits.gating.learned import LearnedGate, gate_features
-    from knn_logits.gating.meta_k import MetaKGate
-    from knn_logits.gating.rescorer import RescorerGate
-    from knn_logits.gating.skipping import ConfidenceSkip, LearnedSkip
-    from knn_logits.gating.stored import load_gate, save_gate
-    from knn_logits.hub.pull import pull
-    from knn_logits.hub.push import push_to_hub
-    from knn_logits.limits import Deadline, Limits
-    from knn_logits.machines.searching import RayIndexes
-    from knn_logits.memory import Memory
-    from knn_logits.neighbors import Neighbors
-    from knn_logits.processor import KNNLogitsProcessor
-    from knn_logits.retrieval import Retriever
-    from knn_logits.settings import generation_settings
-    from knn_logits.text.cutting import chat_ids, text_ids
-    from knn_logits.text.pieces import Pieces
-    from knn_logits.trace.sources import Source, contradiction, main_sources, word_sources
-    from knn_logits.trace.trace import (
+    from knn_logits.evidence.explanation import explain
+    from knn_logits.evidence.sources import Source, contradiction, main_sources, word_sources
+    from knn_logits.evidence.trace import (
         Candidate,
         DocumentShare,
         NeighborTrace,
@@ -267,10 +240,37 @@ if TYPE_CHECKING:
         TokenTrace,
         Trace,
     )
-    from knn_logits.tuning.infini_gram import InfiniGramFit, fit_infini_gram
-    from knn_logits.tuning.result import Tuning
-    from knn_logits.tuning.tuner import tune
-    from knn_logits.vote import Vote
+    from knn_logits.generation.processor import KNNLogitsProcessor
+    from knn_logits.hub.pull import pull
+    from knn_logits.hub.push import push_to_hub
+    from knn_logits.lab.convert.importing import import_datastore
+    from knn_logits.lab.distillation.distilling import distill
+    from knn_logits.limits import Deadline, Limits
+    from knn_logits.measure.perplexity import evaluate
+    from knn_logits.measure.results import Evaluation
+    from knn_logits.measure.translation import Translations, evaluate_translations, translate
+    from knn_logits.measure.tune.infini_gram import InfiniGramFit, fit_infini_gram
+    from knn_logits.measure.tune.result import Tuning
+    from knn_logits.measure.tune.tuner import tune
+    from knn_logits.mixture.gates.distance import DistanceGate
+    from knn_logits.mixture.gates.fitting import (
+        fit_distance_gate,
+        fit_learned_gate,
+    )
+    from knn_logits.mixture.gates.gate import Gate
+    from knn_logits.mixture.gates.learned import LearnedGate, gate_features
+    from knn_logits.mixture.gates.meta_k import MetaKGate
+    from knn_logits.mixture.gates.rescorer import RescorerGate
+    from knn_logits.mixture.gates.skipping import ConfidenceSkip, LearnedSkip
+    from knn_logits.mixture.gates.stored import load_gate, save_gate
+    from knn_logits.mixture.memory import Memory
+    from knn_logits.mixture.presets import generation_settings
+    from knn_logits.mixture.vote import Vote
+    from knn_logits.ray.searching import RayIndexes
+    from knn_logits.search.neighbors import Neighbors
+    from knn_logits.search.retriever import Retriever
+    from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
+    from knn_logits.store.datastore import Datastore
 
 
 def __getattr__(name: str) -> Any:

@@ -272,7 +272,7 @@ def demo_folder(tmp_path_factory):
 @pytest.fixture
 def short_training(monkeypatch):
     """Trains gates with a tenth of the steps, for tests that only need some gate."""
-    from knn_logits.gating import fitting
+    from knn_logits.mixture.gates import fitting
 
     whole = fitting.trained
     monkeypatch.setattr(
@@ -280,7 +280,7 @@ def short_training(monkeypatch):
         "trained",
         lambda *given, steps, **settings: whole(*given, steps=steps // 10, **settings),
     )
-    from knn_logits.tuning import gates
+    from knn_logits.measure.tune import gates
 
     monkeypatch.setattr(gates, "fit_rescorer", partial(gates.fit_rescorer, steps=40))
 

@@ -3,9 +3,9 @@
 import hashlib
 import json
 
-from knn_logits.datastore import layout
-from knn_logits.datastore.job import record_file
-from knn_logits.datastore.manifest import Manifest, _checksum
+from knn_logits.store import layout
+from knn_logits.store.job import record_file
+from knn_logits.store.manifest import Manifest, _checksum
 
 
 def names(folder):

@@ -7,8 +7,7 @@ import torch
 from hypothesis import strategies as st
 
 from knn_logits import MetaKGate, RescorerGate
-from knn_logits.neighbors import Neighbors
-from knn_logits.scoring.likelihood import powers_up_to
+from knn_logits.search.neighbors import Neighbors, powers_up_to
 
 FAR = {"l2": math.inf, "ip": -math.inf, "cosine": -math.inf}
 KS = (1, 2, 4, 8, 16)

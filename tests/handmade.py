@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from knn_logits.datastore.documents import DocumentRecord
-from knn_logits.datastore.files import write_arrays
-from knn_logits.datastore.job import begin
-from knn_logits.datastore.manifest import Manifest
-from knn_logits.datastore.records import (
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.documents import DocumentRecord
+from knn_logits.store.files import write_arrays
+from knn_logits.store.job import begin
+from knn_logits.store.manifest import Manifest
+from knn_logits.store.records import (
     IndexRecord,
     KeyRecord,
     ModelRecord,
@@ -14,8 +15,7 @@ from knn_logits.datastore.records import (
     TokenizerRecord,
     WindowRecord,
 )
-from knn_logits.datastore.store import Datastore
-from knn_logits.datastore.writer import KeyWriter, TokenWriter
+from knn_logits.store.writer import KeyWriter, TokenWriter
 
 
 def make_manifest(**settings):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from knn_logits.capture.forward import key_states_and_logits
-from knn_logits.capture.location import find_key
+from knn_logits.engine.forward import key_states_and_logits
+from knn_logits.engine.location import find_key
 
 K, LMBDA, TEMPERATURE = 64, 0.4, 2.0
 PROMPTS = [

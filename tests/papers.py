@@ -5,8 +5,8 @@ import math
 import torch
 from hypothesis import strategies as st
 
-from knn_logits.distribution import drop_impossible, log_weights, mix
-from knn_logits.neighbors import Neighbors
+from knn_logits.mixture.distribution import drop_impossible, log_weights, mix
+from knn_logits.search.neighbors import Neighbors
 
 INF = math.inf
 FAR = {"l2": INF, "ip": -INF, "cosine": -INF}

@@ -20,12 +20,12 @@ from automaton import ByTheBook
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from knn_logits import Datastore, KNNConfig, read_corpus
-from knn_logits.capture.forward import key_states_and_logits
-from knn_logits.capture.location import find_key
-from knn_logits.distribution import mix
+from knn_logits.engine.forward import key_states_and_logits
+from knn_logits.engine.location import find_key
+from knn_logits.engine.windows import stream
 from knn_logits.index.exact import ExactIndex
-from knn_logits.retomaton import RetomatonRetriever
-from knn_logits.windows import stream
+from knn_logits.mixture.distribution import mix
+from knn_logits.search.retomaton import RetomatonRetriever
 
 WINDOW, STRIDE = 512, 256
 

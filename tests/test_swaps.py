@@ -19,9 +19,9 @@ from knn_logits import (
     WindowConfig,
     build_datastore,
 )
-from knn_logits.building.adding import add_documents
-from knn_logits.compatibility import check_tokenizer
-from knn_logits.datastore import layout
+from knn_logits.build.adding import add_documents
+from knn_logits.engine.compatibility import check_tokenizer
+from knn_logits.store import layout
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_the_index_of_another_datastore_of_the_same_size(model, made, folder):
     arrays = store.index_arrays()
     order = np.random.default_rng(0).permutation(len(store))
     arrays["ids"] = order[arrays["ids"]].astype(np.int64)
-    from knn_logits.datastore.files import write_arrays
+    from knn_logits.store.files import write_arrays
 
     write_arrays(folder / layout.INDEX, arrays, {})
     refit(folder)
@@ -209,7 +209,7 @@ def test_the_canary(folder, made, tokenizer, tmp_path):
     build_datastore(another, tokenizer, TEXTS[:6], tmp_path / "o", window=WindowConfig(64, 32))
     arrays = dict(Datastore(folder).checks)
     arrays["canary.keys"] = Datastore(tmp_path / "o").checks["canary.keys"]
-    from knn_logits.datastore.files import write_arrays
+    from knn_logits.store.files import write_arrays
 
     write_arrays(folder / layout.CHECKS, arrays, {})
     refit(folder)

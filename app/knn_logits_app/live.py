@@ -2,8 +2,8 @@
 
 The browser gets the distances, tokens and documents of the neighbors and the p_LM of their tokens,
 and what counts beside the distances: tokens shared with the query, and other bonuses.
-`assets/live.js` computes from them the same mixture as `knn_logits.distribution`. This module does
-not know of pages.
+`assets/live.js` computes from them the same mixture as `knn_logits.mixture.distribution`. This
+module does not know of pages.
 """
 
 from __future__ import annotations

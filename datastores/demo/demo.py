@@ -32,7 +32,7 @@ from knn_logits import (
     load_gate,
     read_corpus,
 )
-from knn_logits.tuning.storing import write_settings
+from knn_logits.measure.tune.storing import write_settings
 
 HERE = Path(__file__).parent
 MODEL = HERE / "model"

@@ -11,8 +11,8 @@ import typer
 from knn_logits.cli import options
 from knn_logits.cli.common import Bars, interruptible, load_model, prepare, print_json, say
 from knn_logits.cli.reading import Fields, read_texts
-from knn_logits.config import DEFAULT_K
 from knn_logits.errors import ConfigError
+from knn_logits.settings.config import DEFAULT_K
 
 
 def ablate(
@@ -55,7 +55,7 @@ def ablate(
     documents = read_texts([corpus, text], Fields(text_field, encoding=encoding, strict=strict))
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
-    from knn_logits.ablation.running import ablate as make_ablation
+    from knn_logits.lab.ablation.running import ablate as make_ablation
 
     with Bars() as bars, interruptible("what is done is kept; the same command goes on"):
         done = make_ablation(

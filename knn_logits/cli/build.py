@@ -24,7 +24,9 @@ from knn_logits.cli.machines import device_of_rank, torchrun_rank
 from knn_logits.cli.reading import Fields, Told, documents_of
 from knn_logits.cli.tried import say_tried, tried_as_json
 from knn_logits.cli.units import bytes_of, in_bytes, in_time
-from knn_logits.config import (
+from knn_logits.errors import ConfigError, KNNLogitsError
+from knn_logits.printable import printable
+from knn_logits.settings.config import (
     FEWEST_CALIBRATED,
     IndexConfig,
     KNNConfig,
@@ -32,13 +34,11 @@ from knn_logits.config import (
     check_metric,
     suffix_words,
 )
-from knn_logits.errors import ConfigError, KNNLogitsError
-from knn_logits.printable import printable
 
 if TYPE_CHECKING:
-    from knn_logits.building.estimate import Estimate
-    from knn_logits.datastore.manifest import Manifest
-    from knn_logits.datastore.store import Datastore
+    from knn_logits.build.estimate import Estimate
+    from knn_logits.store.datastore import Datastore
+    from knn_logits.store.manifest import Manifest
 
 # The first words of a document are taken from so many tokens.
 _OPENING = 24
@@ -156,8 +156,8 @@ def build(
     window_config = WindowConfig(window, stride)
     if out is None and not dry_run:
         raise typer.BadParameter("name the folder to write", param_hint="--out")
-    from knn_logits.building.builder import build_datastore
-    from knn_logits.building.estimate import estimate_build
+    from knn_logits.build.builder import build_datastore
+    from knn_logits.build.estimate import estimate_build
     from knn_logits.progress import no_progress
 
     rank = torchrun_rank()

@@ -28,8 +28,8 @@ from knn_logits.printable import one_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from knn_logits.memory import Memory
-    from knn_logits.trace.trace import SequenceTrace, Trace
+    from knn_logits.evidence.trace import SequenceTrace, Trace
+    from knn_logits.mixture.memory import Memory
 
 _HELP = """\
 Type a text, and the model continues it. A line that begins with / is a command:
@@ -113,9 +113,9 @@ class Chat:
     def answer(self, prompt: str) -> None:
         """Continues a text, or answers a message if the model has a chat template."""
         from knn_logits.cli.streaming import Printed
-        from knn_logits.processor import KNNLogitsProcessor
-        from knn_logits.text.pairs import context_length
-        from knn_logits.trace.render import NOTHING_NEAR
+        from knn_logits.engine.pairs import context_length
+        from knn_logits.evidence.render import NOTHING_NEAR
+        from knn_logits.generation.processor import KNNLogitsProcessor
 
         ids = self._ids(prompt)
         if not ids.shape[1]:
@@ -157,7 +157,7 @@ class Chat:
         """Returns the ids of a prompt in the model's chat template, if any, int64 [1, length]."""
         import torch
 
-        from knn_logits.text.cutting import chat_ids, text_ids
+        from knn_logits.engine.cutting import chat_ids, text_ids
 
         if getattr(self.tokenizer, "chat_template", None):
             self.messages.append({"role": "user", "content": prompt})
@@ -172,7 +172,7 @@ class Chat:
 
     def on_why(self, *words: str) -> None:
         """Shows the sources of the latest answer, or of one of its words."""
-        from knn_logits.trace.render import show, show_word
+        from knn_logits.evidence.render import show, show_word
 
         trace = self._latest()
         if not words:
@@ -263,7 +263,7 @@ def _words(line: str) -> list[str]:
 
 def _chosen(sequence: SequenceTrace, wanted: str) -> list[Any]:
     """Returns the tokens of a word of an answer. The word is given by its number or its text."""
-    from knn_logits.trace.sources import PUNCTUATION, words_of
+    from knn_logits.evidence.sources import PUNCTUATION, words_of
 
     whole = [(one, "".join(token.token for token in one)) for one in words_of(sequence.tokens)]
     words = [one for one, text in whole if text.strip().strip(PUNCTUATION)]
@@ -325,8 +325,8 @@ def chat(
         )
     from rich.console import Console
 
-    from knn_logits.compatibility import check_tokenizer
-    from knn_logits.memory import Memory
+    from knn_logits.engine.compatibility import check_tokenizer
+    from knn_logits.mixture.memory import Memory
     from knn_logits.printable import Encoded
 
     check_tokenizer(tokenizer, datastores[0])

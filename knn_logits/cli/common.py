@@ -33,7 +33,7 @@ from knn_logits.printable import json_line, one_line, printable
 from knn_logits.progress import WHOLE
 
 if TYPE_CHECKING:
-    from knn_logits.datastore.store import Datastore
+    from knn_logits.store.datastore import Datastore
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -136,7 +136,7 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    from knn_logits.capture.precision import use_fastest_dtype
+    from knn_logits.engine.precision import use_fastest_dtype
 
     if dtype not in ("auto", "float32", "bfloat16", "float16"):
         raise ConfigError(f"--dtype {dtype!r} is unknown; give auto, float32, bfloat16 or float16")
@@ -231,7 +231,7 @@ def open_datastore(name: str, *, keys: bool = False) -> Datastore:
         DatastoreError: when the folder is not a datastore, or a damaged one.
         HubError: when the datastore cannot be fetched.
     """
-    from knn_logits.datastore.store import Datastore
+    from knn_logits.store.datastore import Datastore
 
     with Bars(quiet=True) as bars, interruptible("what arrived is kept"):
         store = Datastore.from_pretrained(name, progress=bars)
@@ -246,7 +246,7 @@ def check_trace_files(save: str | None, html: str | None) -> None:
     Raises:
         StorageError: when a file cannot be written.
     """
-    from knn_logits.evaluation.figures import check_writable
+    from knn_logits.measure.figures import check_writable
 
     for path in (save, html):
         if path is not None:

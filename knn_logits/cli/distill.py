@@ -21,12 +21,12 @@ from knn_logits.cli.common import (
 )
 from knn_logits.cli.reading import Fields, Told, documents_of
 from knn_logits.cli.units import in_bytes, in_time
-from knn_logits.config import WindowConfig
-from knn_logits.datastore.layout import MANIFEST
+from knn_logits.settings.config import WindowConfig
+from knn_logits.store.layout import MANIFEST
 
 if TYPE_CHECKING:
     from knn_logits.corpus.documents import Document
-    from knn_logits.datastore.store import Datastore
+    from knn_logits.store.datastore import Datastore
 
 
 def distill(
@@ -114,7 +114,7 @@ def distill(
             text = learnt_from
         prepare(threads, seed)
         loaded, tokenizer = load_model(model, device, dtype)
-        from knn_logits.distillation.distilling import distill as learn
+        from knn_logits.lab.distillation.distilling import distill as learn
 
         made = learn(
             loaded,

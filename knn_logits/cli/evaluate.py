@@ -24,14 +24,14 @@ from knn_logits.cli.common import (
 from knn_logits.cli.machines import partial_answers, searching, spread_indexes
 from knn_logits.cli.mixture import mixture_settings
 from knn_logits.cli.reading import Fields, read_texts
-from knn_logits.config import WindowConfig
 from knn_logits.corpus.kinds import looks_like_a_file
-from knn_logits.datastore import layout
-from knn_logits.datastore.hub_client import hub_name
 from knn_logits.errors import ConfigError
+from knn_logits.settings.config import WindowConfig
+from knn_logits.store import layout
+from knn_logits.store.hub_client import hub_name
 
 if TYPE_CHECKING:
-    from knn_logits.evaluation.translation import Translations
+    from knn_logits.measure.translation import Translations
 
 Paths = Annotated[
     list[str],
@@ -69,7 +69,7 @@ def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
 
 def write_translations(found: list[Translations], file: str) -> Path:
     """Writes the translations: one line for each pair and each number of beams."""
-    from knn_logits.evaluation.figures import writing
+    from knn_logits.measure.figures import writing
 
     path = Path(file)
     lines = [
@@ -176,12 +176,12 @@ def evaluate(
         pairs=pairs,
     )
     if pairs and bleu:
-        from knn_logits.evaluation.scores import sacrebleu
+        from knn_logits.measure.scores import sacrebleu
 
         sacrebleu()  # raises here if the package is missing
         texts = {name: list(documents) for name, documents in texts.items()}
     # This is checked here, before hours of work.
-    from knn_logits.evaluation.figures import check_writable, new_figure
+    from knn_logits.measure.figures import check_writable, new_figure
 
     if report is not None:
         new_figure(1, 1)
@@ -190,7 +190,7 @@ def evaluate(
         check_writable(translations, folder=False)
     prepare(threads, seed)
     loaded, tokenizer = load_model(model, device, dtype)
-    from knn_logits.evaluation.perplexity import evaluate as evaluate_texts
+    from knn_logits.measure.perplexity import evaluate as evaluate_texts
 
     settings: dict[str, Any] = {
         **mixture,
@@ -215,7 +215,7 @@ def evaluate(
         )
         written = None
         if pairs and bleu:
-            from knn_logits.evaluation.translation import evaluate_translations
+            from knn_logits.measure.translation import evaluate_translations
 
             written = evaluate_translations(
                 loaded,
@@ -229,7 +229,7 @@ def evaluate(
             )
     lacking = partial_answers(indexes)
     if not json:
-        from knn_logits.evaluation.table import plain_table, plain_translations
+        from knn_logits.measure.table import plain_table, plain_translations
 
         say(plain_table(result))
         if written is not None:
@@ -237,7 +237,7 @@ def evaluate(
     files = []
     try:
         if report is not None:
-            from knn_logits.evaluation.report import write_report
+            from knn_logits.measure.report import write_report
 
             command = shlex.join(["knn-logits", *sys.argv[1:]])
             files = write_report(result, report, command, written)

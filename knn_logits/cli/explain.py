@@ -69,7 +69,7 @@ def explain(
 ) -> None:
     """Show which passages support each word of an existing text."""
     text = text_or_file(text)
-    from knn_logits.trace.plain import token_dict
+    from knn_logits.evidence.plain import token_dict
 
     check_trace_files(save, html)
     indexes = spread_indexes(ray, shards, replicas, partial)
@@ -77,7 +77,7 @@ def explain(
     mixture = mixture_settings(locals(), datastores, scoring=True)
     prepare(threads)
     loaded, tokenizer = load_model(model, device, dtype)
-    from knn_logits.explanation import explain as explain_text
+    from knn_logits.evidence.explanation import explain as explain_text
 
     with interruptible("nothing was written"), searching(indexes, datastores):
         trace = explain_text(

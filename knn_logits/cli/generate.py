@@ -171,8 +171,8 @@ def generate(
         repetition_penalty=repetition_penalty,
         no_repeat_ngram=no_repeat_ngram,
     )
-    from knn_logits.settings import generation_settings
-    from knn_logits.trace.plain import token_dict
+    from knn_logits.evidence.plain import token_dict
+    from knn_logits.mixture.presets import generation_settings
 
     check_trace_files(save, html)
     indexes = spread_indexes(ray, shards, replicas, partial)
@@ -183,11 +183,11 @@ def generate(
     loaded, tokenizer = load_model(model, device, dtype)
     import torch
 
-    from knn_logits.compatibility import check_tokenizer, pair_tokenizer
-    from knn_logits.gating.gate import gate_name
-    from knn_logits.processor import KNNLogitsProcessor
-    from knn_logits.text.cutting import text_ids
-    from knn_logits.text.pairs import context_length
+    from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
+    from knn_logits.engine.cutting import text_ids
+    from knn_logits.engine.pairs import context_length
+    from knn_logits.generation.processor import KNNLogitsProcessor
+    from knn_logits.mixture.gates.gate import gate_name
 
     check_tokenizer(tokenizer, datastores[0])
     pairs = pair_tokenizer(loaded, tokenizer, datastores[0])

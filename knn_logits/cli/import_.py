@@ -9,7 +9,7 @@ import typer
 
 from knn_logits.cli import options
 from knn_logits.cli.common import Bars, interruptible, load_model, prepare, print_json, say, tell
-from knn_logits.config import IndexConfig, KNNConfig, WindowConfig
+from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
 
 
 def import_store(
@@ -61,7 +61,7 @@ def import_store(
     KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature, suffix_weight=suffix_weight)
     windows = WindowConfig(window, stride)
     wanted = None if index is None else IndexConfig(index)
-    from knn_logits.convert.importing import import_datastore
+    from knn_logits.lab.convert.importing import import_datastore
 
     prepare(threads)
     started = time.monotonic()

@@ -19,8 +19,8 @@ from knn_logits.cli.common import (
 )
 from knn_logits.cli.tried import say_tried, tried_as_json
 from knn_logits.cli.units import bytes_of
-from knn_logits.config import IndexConfig, check_metric
 from knn_logits.errors import ConfigError
+from knn_logits.settings.config import IndexConfig, check_metric
 
 
 def index(
@@ -63,8 +63,8 @@ def index(
         budget=None if budget is None else bytes_of(budget),
         target_recall=target_recall,
     )
-    from knn_logits.building.indexing import build_index
-    from knn_logits.datastore.hub_client import hub_name
+    from knn_logits.build.indexing import build_index
+    from knn_logits.store.hub_client import hub_name
 
     prepare(threads, seed)
     started = time.monotonic()
@@ -92,7 +92,7 @@ def index(
 
 
 def _suffixes(store: str, json: bool) -> None:
-    from knn_logits.building.suffixes import build_suffixes
+    from knn_logits.build.suffixes import build_suffixes
 
     started = time.monotonic()
     datastore = open_datastore(store)

@@ -8,13 +8,13 @@ import typer
 
 from knn_logits.cli import options
 from knn_logits.cli.common import open_datastore, print_json, say
-from knn_logits.config import suffix_words
 from knn_logits.printable import one_line
+from knn_logits.settings.config import suffix_words
 
 if TYPE_CHECKING:
-    from knn_logits.datastore.manifest import Manifest
-    from knn_logits.datastore.records import LearnedRecord, SettingsRecord, WritingRecord
-    from knn_logits.datastore.store import Datastore
+    from knn_logits.store.datastore import Datastore
+    from knn_logits.store.manifest import Manifest
+    from knn_logits.store.records import LearnedRecord, SettingsRecord, WritingRecord
 
 
 def info(
@@ -139,7 +139,7 @@ def _kind_of_gate(datastore: Datastore) -> str | None:
     # Gates load torch, which takes longer than all the rest of this command.
     if datastore.gate_arrays() is None:
         return None
-    from knn_logits.gating.stored import stored_gate
+    from knn_logits.mixture.gates.stored import stored_gate
 
     stored = stored_gate(datastore)
     return stored.kind if stored is not None else None

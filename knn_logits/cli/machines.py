@@ -11,8 +11,8 @@ from knn_logits.cli.common import tell
 from knn_logits.errors import ConfigError
 
 if TYPE_CHECKING:
-    from knn_logits.datastore.store import Datastore
-    from knn_logits.machines.searching import RayIndexes
+    from knn_logits.ray.searching import RayIndexes
+    from knn_logits.store.datastore import Datastore
 
 
 def spread_indexes(
@@ -34,7 +34,7 @@ def spread_indexes(
             if value is not None:
                 raise ConfigError(f"{name} has no effect without --ray ADDRESS: add it")
         return None
-    from knn_logits.machines.searching import RayIndexes
+    from knn_logits.ray.searching import RayIndexes
 
     return RayIndexes(address, shards=shards, replicas=replicas or 1, partial=partial)
 
@@ -56,7 +56,7 @@ def searching(indexes: RayIndexes | None, stores: Sequence[Datastore]) -> Iterat
 
 def torchrun_rank() -> int | None:
     """The number of this process among those that torchrun has started; None without it."""
-    from knn_logits.building.ranks import started_by_torchrun
+    from knn_logits.build.ranks import started_by_torchrun
 
     return int(os.environ["RANK"]) if started_by_torchrun() else None
 

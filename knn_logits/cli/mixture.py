@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from knn_logits.cli import options
 
 if TYPE_CHECKING:
-    from knn_logits.datastore.store import Datastore
+    from knn_logits.store.datastore import Datastore
 
 
 def mixture_settings(
@@ -27,7 +27,7 @@ def mixture_settings(
     Raises:
         ConfigError: when a setting is out of its range, or does not fit the datastores.
     """
-    from knn_logits.memory import MixtureSettings, resolve
+    from knn_logits.mixture.memory import MixtureSettings, resolve
 
     given = dict(options_given)
     given["lmbda"] = options.weight_of(given.get("lmbda"), given.get("gate"))

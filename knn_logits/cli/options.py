@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from knn_logits.config import MOST_SEED, MOST_THREADS, KNNConfig, Preset
 from knn_logits.errors import ConfigError
+from knn_logits.settings.config import MOST_SEED, MOST_THREADS, KNNConfig, Preset
 
 if TYPE_CHECKING:
-    from knn_logits.gating.stored import StoredGate
+    from knn_logits.mixture.gates.stored import StoredGate
 
 STORE_HELP = "Folder of the datastore, or org/name[@revision] on the Hub."
 
@@ -282,7 +282,7 @@ def weight_of(lmbda: float | None, gate: str | None) -> float | StoredGate | Non
         return KNNConfig(lmbda=lmbda).lmbda if lmbda is not None else None
     if lmbda is not None:
         raise ConfigError("--gate already chooses lmbda: leave out --lmbda or --gate")
-    from knn_logits.gating.stored import load_gate
+    from knn_logits.mixture.gates.stored import load_gate
 
     return load_gate(gate)
 

@@ -19,7 +19,7 @@ from knn_logits.cli.mixture import mixture_settings
 from knn_logits.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from knn_logits.datastore.store import Datastore
+    from knn_logits.store.datastore import Datastore
 
 
 def serve(

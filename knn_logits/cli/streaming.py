@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.generation.streamers import BaseStreamer
 
+from knn_logits.engine.pieces import Pieces
+from knn_logits.engine.tokens import special_ids
+from knn_logits.evidence.render import level_style
 from knn_logits.printable import Encoded, printable
-from knn_logits.text.pieces import Pieces
-from knn_logits.text.tokens import special_ids
-from knn_logits.trace.render import level_style
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from knn_logits.processor import KNNLogitsProcessor
+    from knn_logits.generation.processor import KNNLogitsProcessor
 
 
 class Printed(BaseStreamer):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from knn_logits.cli.common import say
 
 if TYPE_CHECKING:
-    from knn_logits.datastore.records import IndexRecord
+    from knn_logits.store.records import IndexRecord
 
 
 def tried_as_json(record: IndexRecord) -> list[dict[str, Any]] | None:
@@ -19,7 +19,7 @@ def say_tried(record: IndexRecord) -> None:
     """Prints a table of what was measured of each kind, if kinds were compared."""
     if record.tried is None:
         return
-    from knn_logits.building.choosing import table
+    from knn_logits.build.choosing import table
 
     for line in table(record.tried):
         say(line)

@@ -19,12 +19,12 @@ from knn_logits.cli.common import (
 )
 from knn_logits.cli.evaluate import Paths, stores_and_texts
 from knn_logits.cli.reading import Fields, read_texts
-from knn_logits.config import KNNConfig, WindowConfig, suffix_words
 from knn_logits.errors import ConfigError
+from knn_logits.settings.config import KNNConfig, WindowConfig, suffix_words
 
 if TYPE_CHECKING:
-    from knn_logits.tuning.infini_gram import InfiniGramFit
-    from knn_logits.tuning.result import Tuning
+    from knn_logits.measure.tune.infini_gram import InfiniGramFit
+    from knn_logits.measure.tune.result import Tuning
 
 
 def tune(
@@ -103,7 +103,7 @@ def tune(
     The texts should resemble those that the model will meet, and not be part of the datastore. The
     settings are chosen on half of the documents. The perplexity is measured on the other half.
     """
-    from knn_logits.tuning.wanted import Wanted
+    from knn_logits.measure.tune.wanted import Wanted
 
     # Wrong arguments are refused before the model is loaded.
     KNNConfig().with_given(k=k, nprobe=nprobe, suffix_weight=suffix_weight)
@@ -123,7 +123,7 @@ def tune(
     datastores = [open_datastore(store) for store in stores]
     pairs = reads_pairs(model)
     if bleu is not None:
-        from knn_logits.evaluation.scores import sacrebleu
+        from knn_logits.measure.scores import sacrebleu
 
         sacrebleu()  # raises here if the package is missing
     fields = Fields(
@@ -132,7 +132,7 @@ def tune(
     texts = read_texts(names, fields, pairs=pairs)
     if plots is not None:
         # This is checked here, before hours of work.
-        from knn_logits.evaluation.figures import check_writable, new_figure
+        from knn_logits.measure.figures import check_writable, new_figure
 
         new_figure(1, 1)
         check_writable(plots)
@@ -156,7 +156,7 @@ def tune(
         "allow_overlap": allow_overlap,
     }
     if infini_gram:
-        from knn_logits.tuning.infini_gram import fit_infini_gram
+        from knn_logits.measure.tune.infini_gram import fit_infini_gram
 
         with Bars() as bars, interruptible("the datastore keeps its settings"):
             found = fit_infini_gram(loaded, tokenizer, datastores, texts, progress=bars, **given)
@@ -167,7 +167,7 @@ def tune(
         if found.refused is not None:
             raise typer.Exit(1)
         return
-    from knn_logits.tuning.tuner import tune as tune_settings
+    from knn_logits.measure.tune.tuner import tune as tune_settings
 
     with Bars() as bars, interruptible("the datastore keeps its settings"):
         result = tune_settings(
@@ -189,7 +189,7 @@ def tune(
     files = []
     try:
         if plots is not None:
-            from knn_logits.tuning.plots import write_plots
+            from knn_logits.measure.tune.plots import write_plots
 
             files = write_plots(result, plots)
     finally:

@@ -29,14 +29,14 @@ def verify(
     json: options.Json = False,
 ) -> None:
     """Check a datastore: hashes, shapes, ranges, and the answers of its index."""
-    from knn_logits.datastore import verification
-    from knn_logits.datastore.hub_client import hub_name
-    from knn_logits.datastore.job import leftovers
-    from knn_logits.datastore.manifest import read_manifest
-    from knn_logits.datastore.store import Datastore
     from knn_logits.errors import KNNLogitsError
-    from knn_logits.gating.stored import stored_gate
-    from knn_logits.opening import open_index
+    from knn_logits.index.opening import open_index
+    from knn_logits.mixture.gates.stored import stored_gate
+    from knn_logits.store import verification
+    from knn_logits.store.datastore import Datastore
+    from knn_logits.store.hub_client import hub_name
+    from knn_logits.store.job import leftovers
+    from knn_logits.store.manifest import read_manifest
 
     prepare(None)
     # Opening a damaged datastore fails before all damage is named, so it is not opened yet.

@@ -31,9 +31,9 @@ from knn_logits.corpus.rows import (
     lifted,
     type_name,
 )
-from knn_logits.datastore import layout
 from knn_logits.errors import CorpusError
 from knn_logits.printable import first_few
+from knn_logits.store import layout
 
 _KINDS = "documents, text files, JSON lines (.jsonl), parquet, folders of these, or hf:DATASET"
 

@@ -13,10 +13,10 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from knn_logits.config import suffix_words
-from knn_logits.datastore import layout
-from knn_logits.datastore.hub_client import TAG
-from knn_logits.datastore.manifest import Manifest
+from knn_logits.settings.config import suffix_words
+from knn_logits.store import layout
+from knn_logits.store.hub_client import TAG
+from knn_logits.store.manifest import Manifest
 
 BEGIN = "<!-- knn-logits: from here -->"
 END = "<!-- knn-logits: to here, replaced by the next push; write above or below -->"

@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from knn_logits.datastore import layout
-from knn_logits.datastore.hub_client import REPO_TYPE
-from knn_logits.datastore.records import Record
 from knn_logits.errors import ConfigError
+from knn_logits.store import layout
+from knn_logits.store.hub_client import REPO_TYPE
+from knn_logits.store.records import Record
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from knn_logits.datastore import layout
-from knn_logits.datastore.files import replacing
-from knn_logits.datastore.hub_client import HubName, hub_name
-from knn_logits.datastore.job import begin
-from knn_logits.datastore.manifest import read_manifest
-from knn_logits.datastore.records import FileRecord
-from knn_logits.datastore.remote import Remote, needed
-from knn_logits.datastore.store import Datastore
 from knn_logits.errors import ConfigError
 from knn_logits.progress import Progress, no_progress
+from knn_logits.store import layout
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.files import replacing
+from knn_logits.store.hub_client import HubName, hub_name
+from knn_logits.store.job import begin
+from knn_logits.store.manifest import read_manifest
+from knn_logits.store.records import FileRecord
+from knn_logits.store.remote import Remote, needed
 
 State = Literal["here", "fetched", "wanted", "left"]
 

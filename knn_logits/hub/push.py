@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from knn_logits.datastore import layout
-from knn_logits.datastore.hub_client import (
+from knn_logits.errors import ConfigError, DatastoreError, HubError
+from knn_logits.hub.card import front_matter, is_published, merged, page, report_names
+from knn_logits.store import layout
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.hub_client import (
     REPO_TYPE,
     HubName,
     asking,
@@ -19,10 +22,7 @@ from knn_logits.datastore.hub_client import (
     endpoint,
     hub_name,
 )
-from knn_logits.datastore.manifest import Manifest
-from knn_logits.datastore.store import Datastore
-from knn_logits.errors import ConfigError, DatastoreError, HubError
-from knn_logits.hub.card import front_matter, is_published, merged, page, report_names
+from knn_logits.store.manifest import Manifest
 
 _CARD = "README.md"
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from string import Template
 
 from knn_logits._version import __version__
-from knn_logits.datastore.hub_client import asking, client, endpoint, hub_name
 from knn_logits.errors import ConfigError, DatastoreError, MissingDependencyError
+from knn_logits.store.hub_client import asking, client, endpoint, hub_name
 
 _TEMPLATES = Path(__file__).parent / "templates"
 # A Space contains these packages, since it installs only their requirements.

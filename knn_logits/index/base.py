@@ -10,6 +10,7 @@ The backends differ in this:
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -18,9 +19,13 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.config import Metric
 from knn_logits.errors import SearchError
-from knn_logits.neighbors import padding_distance
+from knn_logits.settings.config import Metric
+
+
+def padding_distance(metric: Metric) -> float:
+    """The distance that padding gets, which is infinitely far under the metric."""
+    return math.inf if metric == "l2" else -math.inf
 
 
 class Index(Protocol):

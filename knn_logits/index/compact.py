@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.config import Metric
 from knn_logits.index.base import (
     check_queries,
     full_precision,
@@ -23,6 +22,7 @@ from knn_logits.index.base import (
     pairwise,
     without_broken,
 )
+from knn_logits.settings.config import Metric
 
 Form = Literal["whole", "bytes"]
 

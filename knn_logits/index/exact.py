@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.config import Metric
 from knn_logits.index.base import (
     check_queries,
     full_precision,
@@ -17,6 +16,7 @@ from knn_logits.index.base import (
     normalised,
     without_broken,
 )
+from knn_logits.settings.config import Metric
 
 # The most distances computed at once, which are 256 MB of float32.
 _BLOCK = 64 << 20

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.config import Metric
 from knn_logits.errors import ConfigError, SearchError
-from knn_logits.index.base import check_queries, normalised
+from knn_logits.index.base import check_queries, normalised, padding_distance
 from knn_logits.index.coarse import ListGraph
 from knn_logits.index.faiss_library import (
     faiss_for_torch,
@@ -34,7 +33,7 @@ from knn_logits.index.faiss_library import (
     search,
 )
 from knn_logits.locks import cached_property
-from knn_logits.neighbors import padding_distance
+from knn_logits.settings.config import Metric
 
 logger = logging.getLogger(__name__)
 

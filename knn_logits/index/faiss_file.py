@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from knn_logits.arrays import Array
-from knn_logits.config import Metric
 from knn_logits.errors import DamagedError
+from knn_logits.settings.config import Metric
 
 _MOST_LISTS = 1 << 24
 _MOST_DIM = 1 << 20

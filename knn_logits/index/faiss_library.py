@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from knn_logits.arrays import Array
-from knn_logits.config import Metric, check_threads
 from knn_logits.errors import ConfigError, MissingDependencyError
+from knn_logits.settings.config import Metric, check_threads
 
 # An index such as "IVF64,PQ16x4fs,RFlat" compares so many times k of its neighbors a second time.
 # FAISS's own default of 1 would find no other neighbors than the index without that part.

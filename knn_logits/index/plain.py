@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from knn_logits.arrays import Array
-from knn_logits.config import Metric
 from knn_logits.errors import DamagedError
 from knn_logits.index.demand import check_demand
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.faiss_library import faiss_module, faiss_reason, make_empty, parts_of
+from knn_logits.settings.config import Metric
 
 # The arrays that grow with the number of keys. An index learns the other arrays from the keys.
 _OF_KEYS = ("codes", "ids", "sizes")

@@ -6,7 +6,7 @@ import pytest
 
 from app.answers import HOSTILE, answer, neighbor, token
 from knn_logits import Candidate, DocumentShare, Rival, Trace
-from knn_logits.trace.trace import Familiarity
+from knn_logits.evidence.trace import Familiarity
 from knn_logits_app import markup, views
 from knn_logits_app.session import Answer, Piece
 

@@ -10,8 +10,14 @@ from conftest import TEXTS
 from app.conftest import expect, serving
 from app.test_ways import slide
 from knn_logits import Memory, Neighbors, Vote, build_datastore, explain, merge_entries
-from knn_logits.capture.forward import key_states_and_logits
-from knn_logits.distribution import drop_impossible, influences, log_p_knn_of, log_weights, mix
+from knn_logits.engine.forward import key_states_and_logits
+from knn_logits.mixture.distribution import (
+    drop_impossible,
+    influences,
+    log_p_knn_of,
+    log_weights,
+    mix,
+)
 from knn_logits_app.library import Library
 from knn_logits_app.live import MOST_NEIGHBORS, Live
 

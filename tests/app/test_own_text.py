@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from knn_logits import Deadline, LimitError
-from knn_logits.datastore.records import WritingRecord
+from knn_logits.store.records import WritingRecord
 from knn_logits_app import figures
 from knn_logits_app.measuring import Measured, measure
 from knn_logits_app.own_text import Progress, build_own, build_steps, documents_of

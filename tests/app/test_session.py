@@ -282,7 +282,7 @@ def test_a_prompt_and_its_answer_must_fit_the_model(library):
 def test_ten_answers_open_no_index_again(session, library, monkeypatch):
     run(session)
     opened = []
-    monkeypatch.setattr("knn_logits.opening.open_index", lambda *_, **__: opened.append(1))
+    monkeypatch.setattr("knn_logits.index.opening.open_index", lambda *_, **__: opened.append(1))
     for number in range(10):
         run(session, f"For E{number}")
     session.explain(library, "The remedy for E272 is to test the main fuse.", MANUAL)

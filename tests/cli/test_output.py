@@ -10,7 +10,7 @@ from conftest import TEXTS
 
 import knn_logits
 from knn_logits import Datastore, IndexConfig
-from knn_logits.evaluation.figures import check_writable
+from knn_logits.measure.figures import check_writable
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
 
@@ -157,7 +157,7 @@ def test_results_are_printed_though_a_file_cannot_be_written(
     run, model_folder, copy, text, no_folder, monkeypatch
 ):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("knn_logits.evaluation.figures.check_writable", lambda *_, **__: None)
+    monkeypatch.setattr("knn_logits.measure.figures.check_writable", lambda *_, **__: None)
     for command, key, words in (
         (("eval", model_folder, copy, text, "--report", no_folder), "perplexity", "bits a byte"),
         (("tune", model_folder, copy, text, "--k", 8, "--plots", no_folder), "lmbda", "the best"),

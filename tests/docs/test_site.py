@@ -10,7 +10,7 @@ import yaml
 import knn_logits.errors
 from docs.pages import DOCS, ROOT, blocks_of
 from knn_logits.cli.app import command as command_line
-from knn_logits.datastore import layout
+from knn_logits.store import layout
 
 
 def test_the_readme_is_short_and_begins_with_its_title():

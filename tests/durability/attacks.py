@@ -10,7 +10,7 @@ import children  # noqa: F401  (puts the tests' folder on the path)
 import numpy as np
 from folders import change, read_content, refit, write_content
 
-from knn_logits.datastore import files, layout
+from knn_logits.store import files, layout
 
 HUGE = [2**15, 2**20, 2**31 - 1, 2**31, 2**32, 2**40, 2**60, 2**62, 2**63 - 1, 2**63, 2**64, 10**30]
 NUMBERS = [0, 1, -1, 2, 7, 255, 256, *HUGE, -(2**31), -(2**63), 0.5, 1e308, True, None, "5", [], {}]
@@ -18,7 +18,7 @@ NUMBERS = [0, 1, -1, 2, 7, 255, 256, *HUGE, -(2**31), -(2**63), 0.5, 1e308, True
 
 def arrays_of(folder, name):
     """The arrays of a file by name."""
-    from knn_logits.datastore.reading import read_arrays
+    from knn_logits.store.reading import read_arrays
 
     return read_arrays(folder / name)[0]
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from attacks import HUGE, arrays_of, file_of
 from folders import read_content, refit, write_content
 
-from knn_logits.datastore import files, layout
+from knn_logits.store import files, layout
 
 # Canary and probe
 

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from knn_logits import Datastore, KNNConfig, Retriever
-from knn_logits.datastore import layout
+from knn_logits.store import layout
 
 
 def fast_folder():

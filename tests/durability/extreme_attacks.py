@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 from attacks import file_of
 from folders import read_content, refit, write_content
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "convert"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "lab"))
 
 from legacy_files import csr_arrays, csr_pickle
 
-from knn_logits.datastore import files, layout
-from knn_logits.datastore.reading import read_arrays
+from knn_logits.store import files, layout
+from knn_logits.store.reading import read_arrays
 
 WHOLE = [-1, 2**15, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, -(2**31), -(2**62), -(2**63)]
 REAL = [math.nan, math.inf, -math.inf]

@@ -44,15 +44,15 @@ from knn_logits import (
     save_gate,
     tune,
 )
-from knn_logits.building.adding import add_documents
-from knn_logits.building.clustering import cluster
-from knn_logits.building.removing import compact, remove_documents
+from knn_logits.build.adding import add_documents
+from knn_logits.build.clustering import cluster
+from knn_logits.build.removing import compact, remove_documents
 from knn_logits.cli import main as command_line
-from knn_logits.convert.importing import import_datastore
-from knn_logits.datastore.job import record_file
-from knn_logits.gating.learned import FEATURES, LearnedGate
 from knn_logits.hub.card import front_matter, merged, page
 from knn_logits.hub.push import push_to_hub
+from knn_logits.lab.convert.importing import import_datastore
+from knn_logits.mixture.gates.learned import FEATURES, LearnedGate
+from knn_logits.store.job import record_file
 
 # What resides in memory may grow by this much above what the command takes undisturbed.
 RESIDENT = 256 << 20

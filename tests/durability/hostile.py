@@ -30,8 +30,8 @@ import torch
 from torch import nn
 
 from knn_logits import Datastore, KNNConfig, Retriever
-from knn_logits.capture.location import KeyLocation
-from knn_logits.compatibility import check_model
+from knn_logits.engine.compatibility import check_model
+from knn_logits.engine.location import KeyLocation
 from knn_logits.errors import MismatchError
 
 MEMORY = 2 << 30

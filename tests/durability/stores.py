@@ -10,7 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The scripts run without pytest, which puts this folder on the path.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(1, str(Path(__file__).parents[1] / "convert"))
+sys.path.insert(1, str(Path(__file__).parents[1] / "lab"))
 sys.path.insert(2, str(Path(__file__).parents[1] / "hub"))
 
 import torch
@@ -19,16 +19,16 @@ from folders import hashes, names
 from legacy_files import faiss_index, knn_transformers, stored_keys
 
 from knn_logits import Datastore, Document, IndexConfig, WindowConfig, build_datastore, build_index
-from knn_logits.building.adding import add_documents
-from knn_logits.building.clustering import cluster
-from knn_logits.building.merging import merge_entries
-from knn_logits.building.removing import compact, remove_documents
-from knn_logits.building.suffixes import build_suffixes
-from knn_logits.building.syncing import sync_documents
-from knn_logits.convert.importing import import_datastore
-from knn_logits.datastore import layout
-from knn_logits.gating.distance import DistanceGate
-from knn_logits.tuning.storing import write_settings
+from knn_logits.build.adding import add_documents
+from knn_logits.build.clustering import cluster
+from knn_logits.build.merging import merge_entries
+from knn_logits.build.removing import compact, remove_documents
+from knn_logits.build.suffixes import build_suffixes
+from knn_logits.build.syncing import sync_documents
+from knn_logits.lab.convert.importing import import_datastore
+from knn_logits.measure.tune.storing import write_settings
+from knn_logits.mixture.gates.distance import DistanceGate
+from knn_logits.store import layout
 
 DOCUMENTS = [
     Document(f"{text} {TEXTS[(number + turn) % 8]}", f"{turn}-{number}", title=f"title {number}")
@@ -48,7 +48,7 @@ def quiet():
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     logging.getLogger("knn_logits").setLevel(logging.ERROR)
-    from knn_logits.capture import keys
+    from knn_logits.engine import keys
 
     keys._BUFFER_BYTES = 4096
 

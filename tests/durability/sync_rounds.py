@@ -34,7 +34,7 @@ from knn_logits import (
     read_corpus,
     sync_documents,
 )
-from knn_logits.distribution import log_p_knn_of
+from knn_logits.mixture.distribution import log_p_knn_of
 
 SETTINGS = {"window": stores.WINDOW, "k": 16, "lmbda": 0.5, "temperature": 5.0, "calibrate": False}
 WORDS = " ".join(stores.TEXTS).split()

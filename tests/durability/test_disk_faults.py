@@ -8,8 +8,8 @@ import shutil
 import pytest
 import stores
 
-from knn_logits.datastore import files, stamps
 from knn_logits.errors import StorageError
+from knn_logits.store import files, stamps
 
 OPERATIONS = ["_write", "_sync", "_rename", "_unlink"]
 
@@ -19,7 +19,7 @@ JOBS = stores.Jobs(documents=6, shard_bytes=6000, index="IVF2,SQ8")
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_steps():
-    from knn_logits.capture import keys
+    from knn_logits.engine import keys
 
     before, stamp = keys._BUFFER_BYTES, stamps.write_stamp
     keys._BUFFER_BYTES = 4096

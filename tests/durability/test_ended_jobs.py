@@ -6,10 +6,10 @@ import pytest
 import stores
 
 from knn_logits import Datastore
-from knn_logits.datastore import layout
-from knn_logits.datastore.manifest import Manifest
 from knn_logits.hub.pull import _copied
 from knn_logits.progress import no_progress
+from knn_logits.store import layout
+from knn_logits.store.manifest import Manifest
 
 KINDS = ["build", "add", "sync", "compact", "index", "cluster", "gate", "import_", "pull"]
 KINDS += ["merge"]

@@ -5,8 +5,8 @@ import re
 import pytest
 from handmade import make_manifest
 
-from knn_logits.datastore.records import ModelRecord, PairsRecord, RecallRecord
 from knn_logits.hub.card import BEGIN, END, _noted, front_matter, license_id, merged, page
+from knn_logits.store.records import ModelRecord, PairsRecord, RecallRecord
 
 
 def manifest(**settings):

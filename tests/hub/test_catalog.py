@@ -6,10 +6,10 @@ import pytest
 
 from knn_logits.cli.app import command as command_line
 from knn_logits.corpus.hub import HUB_PREFIX
-from knn_logits.datastore.hub_client import hub_name
 from knn_logits.errors import ConfigError
 from knn_logits.hub.catalog import parse, recipe, recipes
 from knn_logits.index.choice import choose_lists
+from knn_logits.store.hub_client import hub_name
 
 ALL = recipes()
 

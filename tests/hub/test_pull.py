@@ -40,7 +40,7 @@ def test_keys_stay_on_the_hub_until_something_asks(published, worker, cache, ind
     assert published.sent() == whole - keys - (indexed.folder / ".lock").stat().st_size
     # It can be searched and verified without them.
     code = OPEN + (
-        "from knn_logits.retrieval import Retriever\n"
+        "from knn_logits.search.retriever import Retriever\n"
         "import torch\n"
         "query = torch.zeros(1, store.manifest.dim)\n"
         "found = Retriever(store, knn_logits.KNNConfig(k=4)).search(query)\n"
@@ -139,7 +139,7 @@ def test_a_private_datastore(published, worker, owner, cache):
 
 def test_the_processor_takes_a_name(published, worker, cache):
     code = (
-        "from knn_logits.combined import open_stores\n"
+        "from knn_logits.search.combined import open_stores\n"
         "import huggingface_hub.constants as constants\n"
         "constants.HF_HUB_CACHE = cache\n"
         "result = [one.name for one in open_stores([name, name])]"
@@ -194,6 +194,6 @@ def test_a_dry_run_fetches_the_manifest_only(published, worker, cache):
 def test_importing_loads_no_hub_client():
     import subprocess
 
-    code = "import knn_logits.datastore.store, sys; print('huggingface_hub' in sys.modules)"
+    code = "import knn_logits.store.datastore, sys; print('huggingface_hub' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.strip().lower()) is False

@@ -4,9 +4,8 @@ import torch
 
 from knn_logits.errors import SearchError
 from knn_logits.index import exact
-from knn_logits.index.base import normalised, pairwise
+from knn_logits.index.base import normalised, padding_distance, pairwise
 from knn_logits.index.exact import ExactIndex
-from knn_logits.neighbors import padding_distance
 
 METRICS = ["l2", "ip", "cosine"]
 

@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
-from knn_logits.index.base import normalised
+from knn_logits.index.base import normalised, padding_distance
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
 from knn_logits.index.faiss_library import faiss_module, make_empty, openmp_threads
-from knn_logits.neighbors import padding_distance
 
 faiss = faiss_module()
 METRICS = ["l2", "ip", "cosine"]

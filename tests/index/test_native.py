@@ -9,10 +9,10 @@ from folders import names, refit
 from handmade import make_store
 
 from knn_logits import DamagedError, Datastore, DatastoreError, IndexConfig, build_index
-from knn_logits.datastore import layout
 from knn_logits.index import native
 from knn_logits.index.faiss_backend import FaissIndex
-from knn_logits.opening import open_index
+from knn_logits.index.opening import open_index
+from knn_logits.store import layout
 
 RANDOM = np.random.default_rng(7)
 DOCUMENTS = [RANDOM.integers(0, 100, 41).tolist() for _ in range(10)]

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from conftest import PAIRS
 
-from knn_logits.capture.forward import key_states_and_logits
-from knn_logits.capture.location import find_key
+from knn_logits.engine.forward import key_states_and_logits
+from knn_logits.engine.location import find_key
 
 K, LMBDA, TEMPERATURE = 12, 0.45, 4.0
 SOURCES = [source for source, _ in PAIRS] + [target for _, target in PAIRS]

@@ -13,9 +13,9 @@ from languages import FAMILIES, model_of
 from tokenizers import processors
 from transformers import LEDConfig, LEDForConditionalGeneration
 
-from knn_logits.compatibility import pair_tokenizer as pairs_of
+from knn_logits.engine.compatibility import pair_tokenizer as pairs_of
+from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.errors import ConfigError, CorpusError, ModelError
-from knn_logits.text.pairs import PairTokenizer, context_length
 
 CHARACTERS = st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"])
 TEXTS = st.text(CHARACTERS, min_size=1, max_size=60)

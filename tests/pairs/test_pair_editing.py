@@ -11,7 +11,7 @@ from folders import contents
 
 import knn_logits
 from knn_logits import CorpusError, Document, IndexConfig, MismatchError
-from knn_logits.datastore.verification import damage
+from knn_logits.store.verification import damage
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_parts_one_after_another_are_one_build(marian, pair_tokenizer, build):
 
 
 def test_an_addition_that_was_stopped_goes_on(marian, pair_tokenizer, build, monkeypatch):
-    monkeypatch.setattr("knn_logits.capture.keys._BUFFER_BYTES", 1024)
+    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
     stores = [build(name, MANY[:16], **SMALL) for name in ("a", "b")]
     add = lambda store, more, **options: knn_logits.add_documents(  # noqa: E731
         marian, pair_tokenizer, store, more, **SMALL, **options

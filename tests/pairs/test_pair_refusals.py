@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import knn_logits
 from knn_logits import ConfigError, DamagedError, DatastoreError, KNNLogitsError, MismatchError
-from knn_logits.datastore import layout
-from knn_logits.datastore.documents import DocumentRecord, read_documents, write_documents
-from knn_logits.datastore.manifest import read_manifest
-from knn_logits.datastore.verification import damage
-from knn_logits.windows import TextWindow, batches
+from knn_logits.engine.windows import TextWindow, batches
+from knn_logits.store import layout
+from knn_logits.store.documents import DocumentRecord, read_documents, write_documents
+from knn_logits.store.manifest import read_manifest
+from knn_logits.store.verification import damage
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from knn_logits import (
     ModelError,
     WindowConfig,
 )
-from knn_logits.building import calibration
-from knn_logits.evaluation.report import write_report
-from knn_logits.evaluation.scores import scores
-from knn_logits.evaluation.table import plain_translations
+from knn_logits.build import calibration
+from knn_logits.measure.report import write_report
+from knn_logits.measure.scores import scores
+from knn_logits.measure.table import plain_translations
 
 # What the datastore does not hold: sources that it has, and others.
 HELD_OUT = [

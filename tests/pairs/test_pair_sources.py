@@ -10,7 +10,7 @@ from languages import model_of, nllb
 from pair_mixtures import LMBDA, SOURCES, TEMPERATURE, K, ended, mixtures
 
 import knn_logits
-from knn_logits.trace.recording import inputs_of, sources_of
+from knn_logits.evidence.recording import inputs_of, sources_of
 
 SETTINGS = {"k": K, "lmbda": LMBDA, "temperature": TEMPERATURE}
 GREEDY = {"max_new_tokens": 8, "return_dict_in_generate": True, "do_sample": False}

@@ -80,7 +80,7 @@ def test_a_text_keeps_from_looping_as_the_library_keeps_it(
     extension, host, loaded, tokenizer, store, monkeypatch
 ):
     from knn_logits import Datastore, generation_settings
-    from knn_logits.datastore.records import WritingRecord
+    from knn_logits.store.records import WritingRecord
 
     record = WritingRecord(k=4, lmbda=0.2, temperature=5.0, no_repeat_ngram_size=1)
     like = copy.copy(store)

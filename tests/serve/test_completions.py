@@ -113,7 +113,7 @@ def test_the_probabilities_of_a_drawn_text_are_those_before_the_drawing(client, 
 def test_an_echo_has_the_prompts_probabilities(client, model, tokenizer, store, name):
     """What evaluation harnesses ask for: the prompt scored, one token written or none."""
     from knn_logits import explain
-    from knn_logits.settings import resolve_settings
+    from knn_logits.mixture.presets import resolve_settings
 
     found = client.completions.create(
         model=name, prompt=PROMPT, max_tokens=0, echo=True, logprobs=1

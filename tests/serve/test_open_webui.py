@@ -79,7 +79,7 @@ def test_the_coloured_words_are_a_page_of_their_own(events):
 
 def test_text_of_others_is_escaped_in_the_page(chromium_page):
     from knn_logits import SequenceTrace, TokenTrace
-    from knn_logits.trace.trace import DocumentShare, NeighborTrace
+    from knn_logits.evidence.trace import DocumentShare, NeighborTrace
     from knn_logits_serve.frame import frame
 
     bad = "<img src=x onerror=window.pwned=1>"

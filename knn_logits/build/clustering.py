@@ -1,0 +1,87 @@
+"""`cluster`: k-means over a datastore's keys, for RetoMaton's states."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.engine.compatibility import needs_keys
+from knn_logits.errors import ConfigError
+from knn_logits.index.kmeans import assign, train_centroids
+from knn_logits.index.opening import training_sample
+from knn_logits.progress import Progress, no_progress
+from knn_logits.settings.config import IndexConfig, check_threads, whole_number
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.files import write_array
+from knn_logits.store.job import begin
+
+_KEYS_AT_ONCE = 65_536
+# More iterations hardly change the centroids.
+_SAMPLE_PER_CLUSTER = 64
+
+
+def cluster(
+    datastore: Datastore | str | os.PathLike[str],
+    clusters: int,
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: Progress = no_progress,
+) -> Datastore:
+    """Groups the entries of a datastore by k-means over their keys.
+
+    RetoMaton then also follows the members of a pointer's cluster. Alon et al. (2022), section
+    3.2. Keys are compared by the datastore's metric, or by the Euclidean distance where the metric
+    is the inner product.
+
+    Args:
+        datastore: A datastore with its keys, or its folder.
+        clusters: Number of clusters, at least 1. In the paper a cluster has about 100 entries.
+        sample: Number of keys that the centroids are learnt from. None takes at most 64 for each
+            cluster.
+        seed: Seed of the sample.
+        threads: OpenMP threads; None leaves FAISS's own choice.
+        progress: A callback that is told how far the work is.
+
+    Returns:
+        The datastore, opened again.
+
+    Raises:
+        ConfigError: when there are more clusters than entries.
+        DatastoreError: when the datastore has no keys.
+        BusyError: when another process is writing the datastore.
+    """
+    clusters = whole_number("clusters", clusters, 1)
+    check_threads(threads)
+    store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
+    needs_keys(store, "`cluster`")
+    if not 1 <= clusters <= len(store):
+        raise ConfigError(
+            f"clusters must be at least 1 and at most the {len(store)} entries, not {clusters}"
+        )
+    IndexConfig(seed=seed, train_size=sample)
+    plan = {"clusters": str(clusters), "sample": str(sample), "seed": str(seed)}
+    with begin(store.folder.resolve(), "cluster", plan) as job:
+        if job.ended:
+            job.give_up()
+            return Datastore(store.folder)
+        store = Datastore(store.folder)
+        normal = store.manifest.metric == "cosine"
+        progress("centroids", 0, None)
+        keys = training_sample(store, sample or _SAMPLE_PER_CLUSTER * clusters, seed)
+        centroids = train_centroids(keys, clusters, normal=normal, seed=seed, threads=threads)
+        labels: Array = np.empty(len(store), np.int32)
+        done = 0
+        progress("clusters", 0, len(store))
+        for batch in store.key_batches(_KEYS_AT_ONCE):
+            found = assign(centroids, batch, normal=normal, threads=threads)
+            labels[done : done + len(batch)] = found
+            done += len(batch)
+            progress("clusters", done, len(store))
+        write_array(job.path("clusters"), labels)
+        job.note(job.path("clusters"))
+        job.commit(store.manifest)
+    return Datastore(store.folder)

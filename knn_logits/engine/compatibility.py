@@ -1,0 +1,386 @@
+"""Checks whether a model and a tokenizer belong to a datastore.
+
+A model is recognised by what it computes, not by its name. The canary of a datastore holds the keys
+of a fixed text, and a model that computes other keys for it is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import nn
+
+from knn_logits.arrays import Array
+from knn_logits.engine.forward import evaluating, input_device, key_states
+from knn_logits.engine.location import KeyLocation, find_key, is_encoder_decoder
+from knn_logits.engine.pairs import PairTokenizer
+from knn_logits.engine.weights import weights_state
+from knn_logits.errors import ConfigError, DatastoreError, MismatchError, ModelError
+from knn_logits.store import layout
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.manifest import Manifest
+from knn_logits.store.records import KeyRecord, ModelRecord, TokenizerRecord
+
+logger = logging.getLogger(__name__)
+
+CANARY_TOKENS = layout.CANARY_TOKENS
+CANARY_KEYS = layout.CANARY_KEYS
+CANARY_LENGTH = 32
+
+# Limits of the relative distance between a model's keys and the canary's. Rounding in the same
+# precision stays far below the first. The same weights in another precision stay below the second,
+# and another model is above it.
+SAME = 1e-3
+SAME_WEIGHTS = 0.05
+
+# Settings that say where a model came from or how it is run, and not what it computes.
+_VOLATILE = frozenset(
+    (
+        "_name_or_path",
+        "_commit_hash",
+        "_attn_implementation",
+        "attn_implementation",
+        "architectures",
+        "dtype",
+        "torch_dtype",
+        "output_attentions",
+        "output_hidden_states",
+        "return_dict",
+        "transformers_version",
+        "use_cache",
+    )
+)
+_SAMPLE_TEXTS = (
+    "The quick brown fox, aged 42, jumped over 13 lazy dogs in 1987.",
+    "  two  spaces\tand a tab\nand lines\n\n",
+    "Grüße, naïve café, Ελλάδα, Привет, 你好, 👍🏽, don't",
+    "def f(x_1): return {'a': [x_1**2, -3.5e-7]}  # comment",
+)
+
+
+# By tokenizer its size, its number of words, and a hash of its words.
+_VOCABULARIES: WeakKeyDictionary[Any, tuple[int, int, Any]] = WeakKeyDictionary()
+
+
+def _public_name(name: object) -> str:
+    """Returns a Hub id, or only the last part of a folder's path, which may be private."""
+    text = str(name or "")
+    return Path(text).resolve().name if text and Path(text).is_dir() else text
+
+
+def model_record(model: nn.Module) -> ModelRecord:
+    """Makes the manifest's record of a model."""
+    config: Any = getattr(model, "config", None)
+    settings = config.to_dict() if config is not None else {}
+    stable = {name: value for name, value in settings.items() if name not in _VOLATILE}
+    text = json.dumps(stable, sort_keys=True, default=str)
+    parameter = next(model.parameters(), None)
+    return ModelRecord(
+        id=_public_name(getattr(config, "_name_or_path", "")) or type(model).__name__,
+        revision=getattr(config, "_commit_hash", None),
+        type=str(getattr(config, "model_type", type(model).__name__)),
+        config_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        dtype=str(parameter.dtype if parameter is not None else torch.float32)[6:],
+        vocabulary=vocabulary_size(model),
+    )
+
+
+def tokenizer_record(tokenizer: Any) -> TokenizerRecord:
+    """Makes the manifest's record of a tokenizer: a hash of its vocabulary and of how it cuts.
+
+    Raises:
+        ConfigError: when this is not a tokenizer.
+    """
+    if not callable(tokenizer) or not hasattr(tokenizer, "get_added_vocab"):
+        raise ConfigError(
+            f"expected a transformers tokenizer, not {type(tokenizer).__name__}: give the "
+            "tokenizer of the model"
+        )
+    words, whole = _hashed_vocabulary(tokenizer)
+    cuts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in _SAMPLE_TEXTS]
+    whole.update(f", {json.dumps(cuts)}]".encode())
+    return TokenizerRecord(
+        id=_public_name(getattr(tokenizer, "name_or_path", "")) or type(tokenizer).__name__,
+        sha256=whole.hexdigest(),
+        vocabulary=max(1, words),
+    )
+
+
+def _hashed_vocabulary(tokenizer: Any) -> tuple[int, Any]:
+    """Returns the number of words of a tokenizer, and a hash that has read them.
+
+    A vocabulary of 50,000 words takes a tenth of a second, so each tokenizer is read once.
+    """
+    size = len(tokenizer)
+    known = _VOCABULARIES.get(tokenizer)
+    if known is None or known[0] != size:
+        vocabulary = tokenizer.get_vocab()
+        # A padding token that a user adds does not change how the corpus is cut.
+        added = set(tokenizer.get_added_vocab())
+        words = sorted(item for item in vocabulary.items() if item[0] not in added)
+        whole = hashlib.sha256(f"[{json.dumps(words)}".encode())
+        known = _VOCABULARIES[tokenizer] = size, len(words), whole
+    return known[1], known[2].copy()
+
+
+def vocabulary_size(model: nn.Module) -> int:
+    """The number of scores that the model gives at each token."""
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    weight = getattr(head, "weight", None)
+    if weight is not None:
+        return int(weight.shape[0])
+    config: Any = getattr(model, "config", None)
+    get_text = getattr(config, "get_text_config", None)
+    return int((get_text() if callable(get_text) else config).vocab_size)
+
+
+def canary_tokens(tokenizer: Any, vocabulary: int) -> Array:
+    """Cuts a fixed text into tokens. It is not from the corpus, which may have to be forgotten.
+
+    Returns:
+        int32 [tokens], at least two.
+    """
+    ids = [one for text in _SAMPLE_TEXTS for one in tokenizer(text)["input_ids"]]
+    known = [one for one in ids if one < vocabulary][:CANARY_LENGTH]
+    return np.asarray(known if len(known) > 1 else [0, vocabulary - 1], np.int32)
+
+
+def canary_keys(
+    model: nn.Module, location: KeyLocation, tokens: Array, source: Array | None = None
+) -> Array:
+    """Computes the keys of a fixed text.
+
+    Args:
+        model: The model.
+        location: Where the key is.
+        tokens: int32 [tokens], the text.
+        source: int32 [source tokens], what an encoder reads; None takes the text itself.
+
+    Returns:
+        float32 [tokens, dim].
+    """
+    device = input_device(model)
+    ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).unsqueeze(0).to(device)
+    inputs = {"input_ids": ids}
+    if is_encoder_decoder(model):
+        read = tokens if source is None else source
+        inputs["input_ids"] = torch.from_numpy(np.asarray(read, np.int64)).unsqueeze(0).to(device)
+        inputs["decoder_input_ids"] = ids
+    with evaluating(model):
+        states = key_states(model, location, inputs)[0]
+    return states.float().cpu().numpy()
+
+
+def relative_error(found: Array, expected: Array) -> float:
+    """Computes |found - expected| / |expected|. It is infinite if the shapes differ."""
+    if found.shape != expected.shape:
+        return float("inf")
+    # A file may hold numbers whose squares exceed single precision, so this takes double precision.
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    return float(np.linalg.norm(found - expected) / max(float(np.linalg.norm(expected)), 1e-12))
+
+
+def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None:
+    """Refuses a model whose state before a token depends on the tokens after it.
+
+    Args:
+        model: The model.
+        location: Where the key is.
+        tokens: int32 [tokens], any text of at least two tokens.
+
+    Raises:
+        ModelError: when the beginning's keys change with what follows.
+    """
+    half = max(1, len(tokens) // 2)
+    short = canary_keys(model, location, tokens[:half], tokens)
+    long = canary_keys(model, location, tokens, tokens)[:half]
+    exact = model_record(model).dtype in ("float32", "float64")
+    tolerance = SAME if exact else SAME_WEIGHTS
+    # Keys that are not finite say nothing about this. They are refused elsewhere.
+    if np.linalg.norm(short - long) > tolerance * np.linalg.norm(long):
+        raise ModelError(
+            f"{type(model).__name__} reads ahead: its states depend on the text after them, so it "
+            "cannot predict tokens; give a causal language model"
+        )
+
+
+def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> KeyLocation:
+    """Finds the place in a model that a datastore's keys were taken from.
+
+    Args:
+        model: The model.
+        store: The datastore.
+        key: The place that the user names; None takes the datastore's place.
+
+    Raises:
+        MismatchError: when the user names another place than the datastore's.
+    """
+    record: KeyRecord = store.manifest.key
+    location = find_key(model, record.name)
+    if key is not None:
+        wanted = find_key(model, key)
+        if (wanted.module, wanted.side) != (location.module, location.side):
+            raise MismatchError(
+                f"{store.folder} holds keys of {location} ({record.name}), not of {wanted}; leave "
+                "--key out, or build another datastore with it"
+            )
+    return location
+
+
+def pair_tokenizer(
+    model: nn.Module, tokenizer: Any, store: Datastore | None = None, **given: str | None
+) -> PairTokenizer | None:
+    """Makes the tokenizer of source and target pairs for an encoder-decoder model.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        store: A datastore whose pairs were cut in the same way, if there is one.
+        given: `source_prefix`, `source_lang` and `target_lang`; None takes the datastore's.
+
+    Returns:
+        The tokenizer of pairs, or None for a causal model.
+    """
+    if not is_encoder_decoder(model):
+        return None
+    record = store.manifest.pairs if store is not None else None
+    settings = record.model_dump() if record is not None else {}
+    settings |= {name: value for name, value in given.items() if value is not None}
+    return PairTokenizer(model, tokenizer, **settings)
+
+
+def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> None:
+    """Refuses a model whose keys are not the datastore's.
+
+    If a datastore has no canary, only the model's configuration is compared, with a warning.
+
+    Raises:
+        MismatchError: when the model is another one. The message says what differs.
+    """
+    manifest = store.manifest
+    size = vocabulary_size(model)
+    largest = int(store.values.max()) if len(store) else -1
+    if largest >= size:
+        raise MismatchError(
+            f"{store.folder} holds the token {largest}, but the model has only {size} tokens: "
+            f"load {manifest.model.id}, which built the datastore"
+        )
+    tokens = store.checks.get(CANARY_TOKENS)
+    expected = store.checks.get(CANARY_KEYS)
+    if tokens is None or expected is None or not len(tokens):
+        if model_record(model).config_sha256 != manifest.model.config_sha256:
+            raise MismatchError(
+                f"{store.folder} was built by another model ({_difference(model, manifest)}): load "
+                f"{manifest.model.id}, which built it"
+            )
+        logger.warning(
+            "%s has no canary, so only the model's configuration could be compared and not its "
+            "weights: make sure that this model built it, or build the datastore again",
+            store.folder,
+        )
+        return
+    found = canary_keys(model, location, tokens)
+    if found.shape != expected.shape:
+        raise MismatchError(
+            f"the model's states have {found.shape[-1]} numbers, but the keys of {store.folder} "
+            f"have {expected.shape[-1]}: load {manifest.model.id}, which built the datastore"
+        )
+    error = relative_error(found, expected)
+    if not error <= SAME_WEIGHTS:
+        raise MismatchError(
+            f"{store.folder} was built by another model ({_difference(model, manifest)}; its keys "
+            f"differ by {error:.0%}): load {manifest.model.id}, which built it"
+        )
+    if error > SAME:
+        logger.warning(
+            "the model's keys differ by %.1f%% from those of %s (precision %s there, %s here), so "
+            "its neighbors may differ slightly; --dtype chooses the precision",
+            100 * error,
+            store.folder,
+            manifest.model.dtype,
+            model_record(model).dtype,
+        )
+
+
+class WeightsCheck:
+    """Notices that a model was changed after it was compared with datastores.
+
+    Args:
+        model: The model.
+        location: Where the key is.
+    """
+
+    def __init__(self, model: nn.Module, location: KeyLocation) -> None:
+        self._model, self._location = model, location
+        self._opened = weights_state(model)
+        self._states: dict[Path, list[Any]] = {}
+
+    def again(self, stores: Sequence[Datastore]) -> None:
+        """Compares the model with datastores again if it may have changed.
+
+        Raises:
+            MismatchError: when the model's keys are no longer those of a datastore.
+        """
+        state = weights_state(self._model)
+        for store in stores:
+            if self._states.get(store.folder, self._opened) != state:
+                try:
+                    check_model(self._model, store, self._location)
+                except MismatchError as error:
+                    raise MismatchError(
+                        "the model has changed since it was opened, by an adapter or by training: "
+                        f"{error}, or build another datastore with the model as it is"
+                    ) from error
+                self._states[store.folder] = state
+
+
+def _difference(model: nn.Module, manifest: Manifest) -> str:
+    mine, theirs = model_record(model), manifest.model
+    if mine.type != theirs.type:
+        return f"a {theirs.type}, not a {mine.type}"
+    if mine.config_sha256 != theirs.config_sha256:
+        return f"a {theirs.type} of another configuration"
+    return "the same configuration with other weights"
+
+
+def check_tokenizer(tokenizer: Any, store: Datastore) -> None:
+    """Refuses a tokenizer that cuts text in another way than the datastore's.
+
+    Raises:
+        MismatchError: when the tokenizer is another one.
+    """
+    if tokenizer_record(tokenizer).sha256 != store.manifest.tokenizer.sha256:
+        raise MismatchError(
+            f"{store.folder} was built with another tokenizer: load the tokenizer "
+            f"{store.manifest.tokenizer.id!r}"
+        )
+
+
+def needs_keys(store: Datastore, what: str) -> None:
+    """Refuses what needs stored keys, for a datastore without them.
+
+    Args:
+        store: The datastore.
+        what: What is refused, such as "`index`".
+
+    Raises:
+        DatastoreError: when the keys were left on the Hub, or never stored.
+    """
+    if store.manifest.on_demand is not None:
+        raise DatastoreError(
+            f"{store.folder} computes its keys when they are needed, and {what} needs stored keys: "
+            "build the datastore again without --no-keys"
+        )
+    if not store.has_keys:
+        raise DatastoreError(
+            f"{store.folder} has no keys, and {what} needs them: fetch them with `knn-logits pull "
+            "--keys`, or build the datastore again"
+        )

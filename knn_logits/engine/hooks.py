@@ -1,0 +1,367 @@
+"""The hooks that take the states during `generate()`, and the rule that finds the right one.
+
+`generate()` gives a logits processor the token ids and the scores, but not the states. The ids tell
+which captured state belongs to a call. The latest state would often be wrong: assisted decoding
+calls several times about one forward pass, classifier-free guidance runs a second pass in between,
+and an assistant model's calls have no pass of this model. So the last forward passes ("windows")
+are kept with their ids and their start in the cache. A call is answered by the window that has the
+call's ids. Other processors may make passes over the same ids; the call stack tells these apart
+(`calls`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import weakref
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from knn_logits.engine.calls import Call, place
+from knn_logits.engine.compiled import forget_compiled
+from knn_logits.engine.forward import as_rows, is_own_pass
+from knn_logits.engine.location import (
+    KeyLocation,
+    decoder_of,
+    first_tensor,
+    is_encoder_decoder,
+)
+from knn_logits.engine.paged import allow_paged, refuse_paged
+
+# Windows kept for each depth: one for the call, one for a guidance pass, and one to spare.
+_WINDOWS_KEPT = 3
+# The argument that holds the cache: the usual name, and the name in models without attention.
+_CACHE_NAMES = ("past_key_values", "cache_params")
+
+
+@dataclass(eq=False)
+class Window:
+    """One forward pass.
+
+    Attributes:
+        start: Number of tokens in the cache before the pass. It is a tensor for a static cache,
+            and None if unknown.
+        ids: int64 [rows, tokens]; None if the model was given embeddings.
+        shape: (rows, tokens).
+        states: The captured tensor, one vector for each token.
+        depth: See `Place`.
+        cache: The cache that the pass continued, if any.
+        encoded: [rows, tokens, width], what may differ between rows with the same ids: the
+            encoder's output, or the embeddings that took the place of ids. None if there is none.
+        asked: The last position that a call asked for, -1 at first. Each is asked for once.
+        whole: Whether the pass read the whole text of the call that it answered.
+        answers: What the processor stores for the window, by position.
+    """
+
+    start: int | Tensor | None
+    ids: Tensor | None
+    shape: torch.Size
+    depth: int
+    cache: weakref.ref[Any] | None = None
+    states: Tensor | None = None
+    encoded: Tensor | None = None
+    asked: int = -1
+    whole: bool = False
+    answers: dict[int, Any] = field(default_factory=dict)
+
+
+class _ThreadState(threading.local):
+    """What the forward passes of one thread have left."""
+
+    def __init__(self) -> None:
+        self.windows: dict[int, deque[Window]] = defaultdict(lambda: deque(maxlen=_WINDOWS_KEPT))
+        self.cache: weakref.ref[Any] | None = None
+        self.open: Window | None = None
+        self.outer_ids: Tensor | None = None
+        self.offset = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _ThreadState:
+        return _ThreadState()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_ThreadState, ())
+
+
+class _Hooks:
+    """The hook functions. They hold the states of each thread, and no part of the processor.
+
+    If a model is copied, the copy's hooks do nothing, since no processor asks for its states.
+    """
+
+    def __init__(self, model: nn.Module, decoder: nn.Module, location: KeyLocation) -> None:
+        self.location = location
+        self.copied = False
+        self.thread = _ThreadState()
+        self.model_names = list(inspect.signature(model.forward).parameters)
+        self.decoder_names = list(inspect.signature(decoder.forward).parameters)
+        self.ids_name = "decoder_input_ids" if is_encoder_decoder(model) else "input_ids"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"copied": True}
+
+    # Another thread may remove the hooks during a forward pass. They are then called once more
+    # without `kwargs`, and nobody will ask for those states.
+
+    # The compiler must not trace these functions: they keep tensors across calls and read the
+    # length of a cache.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def on_model(
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
+        if kwargs is None or self.copied or is_own_pass():
+            return
+        ids = _argument(self.ids_name, self.model_names, args, kwargs)
+        self.thread.outer_ids = ids if isinstance(ids, Tensor) else None
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def on_decoder(
+        self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
+        if is_own_pass():
+            return
+        thread = self.thread
+        thread.open = None
+        if kwargs is None or self.copied or (decoder.training and torch.is_grad_enabled()):
+            return
+        here = place()
+        if here.drafts:
+            return
+        ids = _argument("input_ids", self.decoder_names, args, kwargs)
+        embeds = _argument("inputs_embeds", self.decoder_names, args, kwargs)
+        outer, thread.outer_ids = thread.outer_ids, None
+        if not isinstance(ids, Tensor):
+            ids = outer
+        if isinstance(ids, Tensor):
+            shape = ids.shape
+            if isinstance(embeds, Tensor) and embeds.shape[:2] != shape:
+                ids, shape = None, embeds.shape[:2]
+        elif isinstance(embeds, Tensor):
+            shape = embeds.shape[:2]
+        else:
+            return
+        encoded = _argument("encoder_hidden_states", self.decoder_names, args, kwargs)
+        encoded = embeds if encoded is None and ids is None else encoded
+        encoded = encoded.detach() if isinstance(encoded, Tensor) else None
+        start, cache = self._start(args, kwargs)
+        thread.open = Window(start, ids, shape, here.depth, cache, encoded=encoded)
+
+    def _start(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[int | Tensor | None, weakref.ref[Any] | None]:
+        for name in _CACHE_NAMES:
+            if name in kwargs or name in self.decoder_names:
+                cache = _argument(name, self.decoder_names, args, kwargs)
+                return _cache_length(cache), weakref.ref(cache) if _counts(cache) else None
+        return None, None
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def on_input(
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
+        if kwargs is not None:
+            self._take(first_tensor(args, kwargs))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def on_output(self, _: nn.Module, __: Any, output: Any) -> None:
+        self._take(output[0] if isinstance(output, (tuple, list)) else output)
+
+    def _take(self, states: Any) -> None:
+        if is_own_pass():
+            return
+        thread = self.thread
+        window, thread.open = thread.open, None
+        if window is None or not isinstance(states, Tensor):
+            return
+        # A copy is needed: CUDA graphs reuse the memory of their output, and a network may work in
+        # place.
+        window.states = states.detach().clone()
+        thread.windows[window.depth].append(window)
+
+
+def _argument(name: str, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if name in kwargs:
+        return kwargs[name]
+    place = names.index(name) if name in names else len(args)
+    return args[place] if place < len(args) else None
+
+
+def _cache_length(cache: Any) -> int | Tensor | None:
+    if cache is None:
+        return 0
+    if not _counts(cache):
+        return None
+    try:
+        value = cache.get_seq_length()
+    except ValueError:  # a cache of recurrent states only, which counts no tokens
+        return None
+    if isinstance(value, Tensor):  # a static cache counts in place
+        return value.clone()
+    return int(value) or _longest_layer(cache)
+
+
+def _counts(cache: Any) -> bool:
+    return hasattr(cache, "get_seq_length")
+
+
+def _longest_layer(cache: Any) -> int:
+    """Takes the longest layer, since the first one may keep its states elsewhere."""
+    own = getattr(cache, "self_attention_cache", cache)
+    lengths = (getattr(one, "get_seq_length", lambda: 0)() for one in getattr(own, "layers", ()))
+    return max((int(length) for length in lengths), default=0)
+
+
+class StateCapture:
+    """Attaches to a model and finds the states that a call of a logits processor is about.
+
+    A thread never sees the states of another. The hooks are removed by `close()`, or when this
+    object is garbage-collected.
+
+    Args:
+        model: The model that will generate.
+        location: Where the key is.
+
+    Raises:
+        ModelError: when the model has no decoder.
+    """
+
+    def __init__(self, model: nn.Module, location: KeyLocation) -> None:
+        decoder = decoder_of(model)
+        module = model.get_submodule(location.module)
+        hooks = _Hooks(model, decoder, location)
+        handles = [decoder.register_forward_pre_hook(hooks.on_decoder, with_kwargs=True)]
+        if decoder is not model:
+            handles.append(model.register_forward_pre_hook(hooks.on_model, with_kwargs=True))
+        if location.side == "input":
+            handles.append(module.register_forward_pre_hook(hooks.on_input, with_kwargs=True))
+        else:
+            handles.append(module.register_forward_hook(hooks.on_output))
+        refuse_paged(model)
+        forget_compiled(model)
+        self._hooks = hooks
+        self._finalizer = weakref.finalize(self, _detach, handles, weakref.ref(model))
+        self._finalizer.atexit = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the hooks were removed."""
+        return not self._finalizer.alive
+
+    def close(self) -> None:
+        """Removes the hooks, so that the model is as it was. A second call has no effect."""
+        self._finalizer()
+
+    def find(self, input_ids: Tensor, call: Call | None = None) -> tuple[Window, int] | None:
+        """Finds the forward pass and the position in it that produced the scores of a call.
+
+        Args:
+            input_ids: The ids as a logits processor gets them, int64 [rows, length].
+            call: The call; None for the present one.
+
+        Returns:
+            The window and the position. None if no forward pass of this thread produced the
+            scores, because they are made up or come from an assistant model.
+        """
+        thread, call = self._hooks.thread, call or Call.now()
+        if call.drafts:
+            return None
+        windows = thread.windows[call.depth]
+        fresh = [window for window in windows if window.asked < 0]
+        spent = [window for window in reversed(windows) if window.asked >= 0]
+        for some in (fresh, spent):
+            for offset in dict.fromkeys((0, thread.offset)):
+                chosen = _choose(some, input_ids, offset, thread.cache)
+                if chosen is not None:
+                    return self._found(*chosen, input_ids, offset)
+        for window in reversed(fresh):
+            behind = _whole_offset(window, input_ids)
+            if behind is not None:
+                return self._found(window, window.shape[1] - 1, input_ids, behind)
+        return None
+
+    def _found(
+        self, window: Window, position: int, input_ids: Tensor, offset: int
+    ) -> tuple[Window, int]:
+        thread = self._hooks.thread
+        thread.offset, thread.cache = offset, window.cache
+        window.asked = position
+        window.whole = position + 1 == input_ids.shape[1] + offset
+        for depth in [depth for depth in thread.windows if depth >= window.depth]:
+            del thread.windows[depth]
+        thread.windows[window.depth].append(window)
+        return window, position
+
+    def states(self, window: Window, first: int) -> Tensor:
+        """Returns the states of a window from a position on.
+
+        Returns:
+            [rows, tokens - first, dim].
+        """
+        assert window.states is not None
+        return as_rows(window.states, window.shape, self._hooks.location)[:, first:]
+
+
+def _choose(
+    windows: list[Window], input_ids: Tensor, offset: int, cache: weakref.ref[Any] | None
+) -> tuple[Window, int] | None:
+    """Chooses the window that has the call's ids, and the position in it.
+
+    Passes of other generations may have the same ids. A pass that continues the cache of the
+    previous window is the right one. Among passes over the whole text the latest is right, since an
+    earlier one had another mask or another source. Otherwise the pass that read most of the text is
+    right, since chance matches are short. Among equals the first is right, because a guidance pass
+    follows the model's own pass.
+    """
+    found = [(window, _position(window, input_ids, offset)) for window in windows]
+    matches = [(window, position) for window, position in found if position is not None]
+    own = [match for match in matches if cache is not None and match[0].cache is cache]
+    whole = [match for match in matches if match[1] + 1 == input_ids.shape[1]]
+    if own or whole:
+        return (own or whole)[-1]
+    return max(matches, key=lambda match: match[1], default=None)
+
+
+def _position(window: Window, input_ids: Tensor, offset: int) -> int | None:
+    rows, length = input_ids.shape
+    if window.ids is None or window.shape[0] != rows:
+        return None
+    tokens = window.shape[1]
+    start = length + offset - tokens if window.start is None else int(window.start)
+    position = length - 1 + offset - start
+    first = start - offset
+    if not window.asked < position < tokens or first < 0:
+        return None
+    seen = window.ids[:, : position + 1]
+    same = torch.equal(seen, input_ids[:, first:length].to(seen.device))
+    return position if same else None
+
+
+def _whole_offset(window: Window, input_ids: Tensor) -> int | None:
+    """The offset between a call's ids and the cache's positions, at a sequence's first call.
+
+    The two differ if the ids lack some tokens: those of a prompt given as embeddings, of a prefix,
+    or of a cache that was filled before.
+    """
+    rows, length = input_ids.shape
+    if window.shape[0] != rows:
+        return None
+    tokens = window.shape[1]
+    if window.ids is None and (window.start is not None or tokens >= length):
+        return int(window.start or 0) + tokens - length
+    if window.start is None or window.ids is None:
+        return None
+    if tokens == length and torch.equal(window.ids, input_ids.to(window.ids.device)):
+        return int(window.start)
+    return None
+
+
+def _detach(handles: list[Any], model: weakref.ref[nn.Module]) -> None:
+    for handle in handles:
+        handle.remove()
+    alive = model()
+    if alive is not None:
+        allow_paged(alive)
+        forget_compiled(alive)

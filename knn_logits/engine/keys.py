@@ -1,0 +1,178 @@
+"""Computes keys from tokens: batches of windows go through the model, in the entries' order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from knn_logits.arrays import Array
+from knn_logits.engine.forward import evaluating, input_device, key_states, windows_batch
+from knn_logits.engine.location import KeyLocation
+from knn_logits.engine.windows import TextWindow, batches
+from knn_logits.errors import ModelError
+
+# The activations of a larger batch no longer fit the cache of a CPU.
+_BATCH_TOKENS = {"cpu": 2048, "cuda": 32_768}
+_BUFFER_BYTES = 64 << 20
+
+# Returns the sources of some contexts, given their numbers: int32 [source tokens] each.
+Sources = Callable[[Sequence[int]], list[Array]]
+
+
+def default_batch_tokens(device: torch.device) -> int:
+    """The number of tokens in a batch that a device works through quickly."""
+    return _BATCH_TOKENS.get(device.type, 8192)
+
+
+@dataclass(frozen=True, eq=False)
+class KeySource:
+    """A model that computes keys where a datastore stores none.
+
+    Attributes:
+        model: A causal language model.
+        location: Where the key is.
+    """
+
+    model: nn.Module
+    location: KeyLocation
+
+    def keys(
+        self, tokens: Array, windows: Sequence[TextWindow], *, dim: int, dtype: str
+    ) -> list[Array]:
+        """Computes the keys of some windows of a text.
+
+        Args:
+            tokens: int32, the text.
+            windows: The windows, in any order.
+            dim: Length of a key.
+            dtype: "float16" or "float32", the keys' precision.
+
+        Returns:
+            The keys of each window, [entries of the window, dim].
+
+        Raises:
+            ModelError: when a key is not finite, or too large for float16.
+        """
+        ends = np.cumsum([window.entries for window in windows]).tolist()
+        first = [0, *ends[:-1]]
+        numbered = [
+            replace(window, first_entry=entry) for window, entry in zip(windows, first, strict=True)
+        ]
+        with evaluating(self.model):
+            parts = compute_keys(
+                self.model,
+                self.location,
+                tokens,
+                numbered,
+                dim=dim,
+                dtype=dtype,
+                batch_tokens=default_batch_tokens(input_device(self.model)),
+            )
+            keys = np.concatenate(list(parts))
+        # A copy lets a window be dropped while others are kept.
+        return [keys[a:b].copy() for a, b in zip(first, ends, strict=True)]
+
+
+def compute_keys(
+    model: nn.Module,
+    location: KeyLocation,
+    tokens: Array,
+    windows: Sequence[TextWindow],
+    *,
+    dim: int,
+    dtype: str,
+    batch_tokens: int,
+    first_entry: int = 0,
+    sources: Sources | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Iterator[Array]:
+    """Computes the keys of all entries from `first_entry` on.
+
+    Windows of similar length share a batch, and the keys come out in the entries' order again.
+    Neither the batches nor any key depend on `first_entry`.
+
+    Args:
+        model: In evaluation mode.
+        location: Where the key is.
+        tokens: int32, the corpus.
+        windows: From `windows.plan`, in order.
+        dim: Length of a key.
+        dtype: "float16" or "float32", the keys' precision.
+        batch_tokens: Tokens of one forward pass, padding included.
+        first_entry: The first entry whose key is wanted.
+        sources: Returns what an encoder reads for each context; None for a causal model.
+        advance: Called after each forward pass with the number of keys that it gave. Some of them
+            may lie before `first_entry`.
+
+    Yields:
+        [rows, dim] in `dtype`: the keys of the next entries.
+
+    Raises:
+        ModelError: when a key is not finite, or too large for float16.
+    """
+    device = input_device(model)
+    kind = getattr(torch, dtype)
+    groups = grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens)
+    for group in groups_from(groups, first_entry, sources):
+        start, end = group[0].first_entry, group[-1].first_entry + group[-1].entries
+        keys = np.empty((end - start, dim), dtype)
+        for batch in batches(group, batch_tokens):
+            states = key_states(model, location, windows_batch(tokens, batch, device))
+            _check_finite(states, location, dtype)
+            numbers = states.to(kind).cpu().numpy()
+            for row, window in enumerate(batch):
+                first = window.first_entry - start
+                keys[first : first + window.entries] = numbers[row, window.skip : window.size]
+            advance(sum(window.entries for window in batch))
+        yield keys[max(0, first_entry - start) :]
+
+
+def grouped(
+    windows: Sequence[TextWindow], *, dim: int, dtype: str, batch_tokens: int
+) -> Iterator[list[TextWindow]]:
+    """Yields groups of windows, each small enough that its keys fit into the buffer."""
+    entries = max(batch_tokens, _BUFFER_BYTES // (dim * np.dtype(dtype).itemsize))
+    group: list[TextWindow] = []
+    held = 0
+    for window in windows:
+        group.append(window)
+        held += window.entries
+        if held >= entries:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
+
+
+def groups_from(
+    groups: Iterable[list[TextWindow]], first_entry: int, sources: Sources | None
+) -> Iterator[list[TextWindow]]:
+    """Yields the groups with entries from `first_entry` on, with what an encoder reads for them."""
+    for group in groups:
+        if group[-1].first_entry + group[-1].entries <= first_entry:
+            continue
+        if sources is not None:
+            read = sources([window.context for window in group])
+            group = [replace(one, source=ids) for one, ids in zip(group, read, strict=True)]
+        yield group
+
+
+def _check_finite(states: Tensor, location: KeyLocation, dtype: str) -> None:
+    largest: Any = states.abs().amax()
+    limit = torch.finfo(getattr(torch, dtype)).max
+    if bool(largest <= limit):
+        return
+    if bool(largest.isfinite()):
+        raise ModelError(
+            f"a key of {location} holds {float(largest):.3g}, too large for {dtype}; "
+            "build with --keys-dtype float32"
+        )
+    raise ModelError(
+        f"a key of {location} is not finite: load the model in another precision "
+        "(--dtype float32 or bfloat16), or name another key with --key"
+    )

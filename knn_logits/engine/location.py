@@ -1,0 +1,180 @@
+"""Finds the place of the key in a model, by a rule about its structure or by a given name.
+
+The default is the input of the last decoder layer's feed-forward network, after its layer norm.
+It was the best place in the comparison of Khandelwal et al. (2020), section 5 ("Key function"). No
+model type is known by name here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from knn_logits.engine.compiled import original
+from knn_logits.errors import ConfigError, ModelError
+
+Side = Literal["input", "output"]
+DEFAULT_KEY = "ffn_input"
+
+# The names are tried in this order. A layer of experts also has "mlp" modules, but deeper inside.
+_FEED_FORWARD_NAMES = (
+    "mlp",
+    "ffn",
+    "feed_forward",
+    "block_sparse_moe",
+    "DenseReluDense",
+    "mixer",
+    "fc1",
+)
+
+
+@dataclass(frozen=True)
+class KeyLocation:
+    """A module and one side of it. The tensor that passes there holds the key of each token.
+
+    Attributes:
+        name: The name that the user gave: "ffn_input", "layer_output" or "MODULE:input|output".
+        module: The module's path in the model, as in `model.named_modules()`.
+        side: Whether the tensor that enters the module is taken, or the one that leaves it.
+    """
+
+    name: str
+    module: str
+    side: Side
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.side}"
+
+
+def decoder_of(model: nn.Module) -> nn.Module:
+    """The module that holds the decoder's layers.
+
+    Raises:
+        ModelError: when the model has no decoder, or cannot generate.
+    """
+    can_generate = getattr(model, "can_generate", None)
+    get_decoder = getattr(model, "get_decoder", None)
+    decoder = get_decoder() if callable(get_decoder) else None
+    if isinstance(decoder, nn.Module) and next(decoder.children(), None) is None:
+        # Some models call their head "decoder".
+        decoder = getattr(model, "base_model", None)
+    if not isinstance(decoder, nn.Module) or (callable(can_generate) and not can_generate()):
+        raise ModelError(
+            f"{type(model).__name__} has no decoder that generates text: load a causal or an "
+            "encoder-decoder language model (AutoModelForCausalLM, AutoModelForSeq2SeqLM)"
+        )
+    return decoder
+
+
+def is_encoder_decoder(model: nn.Module) -> bool:
+    """Whether the model reads a source with one stack and writes with another."""
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
+    """Resolves the name of a key to a module of this model.
+
+    Args:
+        model: A causal or encoder-decoder language model of transformers.
+        name: "ffn_input" is the input of the feed-forward network in the decoder's last layer.
+            "layer_output" is the output of that layer. Any other place is a module's path followed
+            by ":input" or ":output".
+
+    Raises:
+        ConfigError: when the name has none of these forms.
+        ModelError: when the decoder has no such module. The message names some that it has.
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"expected a transformers model, not {type(model).__name__}")
+    if name in ("ffn_input", "layer_output"):
+        layer = _last_layer(model)
+        if name == "layer_output":
+            return KeyLocation(name, _path_of(model, layer), "output")
+        return KeyLocation(name, _path_of(model, _feed_forward(model, layer)), "input")
+    path, colon, side = name.rpartition(":") if isinstance(name, str) else ("", "", "")
+    if not colon or not path or side not in ("input", "output"):
+        raise ConfigError(
+            f"key {name!r}: give 'ffn_input', 'layer_output', or a module's path followed by "
+            "':input' or ':output', such as 'transformer.h.5.mlp:input'"
+        )
+    modules = dict(model.named_modules())
+    if path not in modules:
+        raise ModelError(f"{type(model).__name__} has no module {path!r}; {_suggestions(model)}")
+    if not any(module is modules[path] for module in decoder_of(model).modules()):
+        raise ModelError(
+            f"{path} is not in the decoder of {type(model).__name__}, which keys are taken from; "
+            f"{_suggestions(model)}"
+        )
+    return KeyLocation(name, path, "input" if side == "input" else "output")
+
+
+def _last_layer(model: nn.Module) -> nn.Module:
+    decoder = decoder_of(model)
+    for module in _breadth_first(decoder):
+        if isinstance(module, nn.ModuleList) and len(module):
+            last = original(module[-1])
+            if isinstance(last, GradientCheckpointingLayer):
+                return last
+    raise ModelError(
+        f"the decoder of {type(model).__name__} has no list of layers that is known here; "
+        f"name the key with --key (key= in Python); {_suggestions(model)}"
+    )
+
+
+def _feed_forward(model: nn.Module, layer: nn.Module) -> nn.Module:
+    level = [layer]
+    while level:
+        children = [named for module in level for named in module.named_children()]
+        for wanted in _FEED_FORWARD_NAMES:
+            for child_name, child in children:
+                if child_name == wanted:
+                    return child
+        level = [child for _, child in children]
+    raise ModelError(
+        f"the last layer of {type(model).__name__} has no feed-forward network that is known here; "
+        f"name the key with --key (key= in Python); {_suggestions(model)}"
+    )
+
+
+def _breadth_first(root: nn.Module) -> Iterator[nn.Module]:
+    level = [root]
+    while level:
+        yield from level
+        level = [child for module in level for child in module.children()]
+
+
+def _path_of(model: nn.Module, wanted: nn.Module) -> str:
+    for path, module in model.named_modules():
+        if module is wanted:
+            return str(path)
+    raise ModelError(f"{type(wanted).__name__} is no module of {type(model).__name__}")
+
+
+def _suggestions(model: nn.Module, limit: int = 6) -> str:
+    """Suggests modules of the last repeated block, where a key most likely is."""
+    lists = [
+        (path, module)
+        for path, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module)
+    ]
+    if lists:
+        path, deepest = max(lists, key=lambda named: len(named[1]))
+        block = f"{path}.{len(deepest) - 1}"
+        inner = [f"{block}.{child}" for child, _ in deepest[-1].named_children()]
+        names = [block, *inner]
+    else:
+        names = [path for path, _ in model.named_modules() if path]
+    shown = ", ".join(f"{path}:input" for path in names[:limit]) or "none"
+    return f"modules that could be named: {shown}"
+
+
+def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns the states among a module's arguments: the first tensor, positional ones first."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return value
+    return None

@@ -1,0 +1,271 @@
+"""Cuts pairs for an encoder-decoder model: sources for its encoder, targets for its decoder.
+
+Only this distinguishes such a model from a causal one here. A target becomes the decoder's text,
+from its start token to its end token. Windows, entries, keys and pointers then work as for any
+text. Khandelwal et al. (2021), "Nearest Neighbor Machine Translation", section 2.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from knn_logits.arrays import Array
+from knn_logits.engine.cutting import cut_texts
+from knn_logits.engine.forward import padded
+from knn_logits.errors import ConfigError, CorpusError, ModelError
+from knn_logits.locks import cached_property
+
+logger = logging.getLogger(__name__)
+
+_LENGTHS = (
+    "max_position_embeddings",
+    "max_decoder_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+)
+_SOURCE_LENGTHS = ("max_encoder_position_embeddings", *_LENGTHS)
+_TEXTS_AT_ONCE = 1024
+_OPTIONS = {"src_lang": "--source-lang", "tgt_lang": "--target-lang"}
+
+
+def context_length(model: nn.Module) -> int | None:
+    """The number of tokens that a model can read at once; None if it sets no limit.
+
+    For an encoder-decoder model this is the number for its decoder.
+    """
+    return _length(model, _LENGTHS)
+
+
+def _length(model: nn.Module, names: Sequence[str]) -> int | None:
+    config: Any = model.config
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    for name in names:
+        value = getattr(text, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+class PairTokenizer:
+    """Cuts sources and targets into tokens as an encoder-decoder model needs them.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer, which is not changed.
+        source_prefix: Text before every source, such as T5's "translate English to German: ".
+        source_lang: Language of the sources as the tokenizer names it ("en_XX", "eng_Latn", "en").
+            None keeps the tokenizer's own, if it knows languages.
+        target_lang: Language of the targets, in the same way.
+
+    Attributes:
+        source_lang: The given language of the sources, or else the tokenizer's own.
+        target_lang: The given language of the targets, or else the tokenizer's own.
+        source_limit: The number of tokens that the encoder can read; None for no limit.
+
+    Raises:
+        ConfigError: when the tokenizer does not know the language.
+        ModelError: when the model's encoder reads no text.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        *,
+        source_prefix: str = "",
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+    ) -> None:
+        reads = getattr(model, "main_input_name", "input_ids")
+        if reads != "input_ids":
+            raise ModelError(
+                f"{type(model).__name__} reads {reads}, not text: give an encoder-decoder model "
+                "whose encoder reads tokens"
+            )
+        if any(hasattr(tokenizer, name) for name in _OPTIONS):
+            # Cutting a target changes the state of such a tokenizer.
+            tokenizer = copy.deepcopy(tokenizer)
+        _set_language(tokenizer, "src_lang", source_lang)
+        _set_language(tokenizer, "tgt_lang", target_lang)
+        self.tokenizer = tokenizer
+        self.source_prefix = source_prefix
+        self.source_lang: str | None = getattr(tokenizer, "src_lang", None)
+        self.target_lang: str | None = getattr(tokenizer, "tgt_lang", None)
+        self.source_limit = _length(model, _SOURCE_LENGTHS)
+        self._warned = False
+        config: Any = model.config
+        own: Any = getattr(model, "generation_config", None)
+        self._start = getattr(own, "decoder_start_token_id", None)
+        if self._start is None:
+            self._start = getattr(config, "decoder_start_token_id", None)
+        self._end = tokenizer.eos_token_id
+        self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+        self._special = frozenset(tokenizer.all_special_ids)
+
+    @cached_property
+    def opening(self) -> list[int]:
+        """The tokens that every text of the decoder begins with: a start token, a language.
+
+        Raises:
+            ConfigError: when the tokenizer knows several languages, and none is named.
+            ModelError: when the model names no token that starts the decoder's text.
+        """
+        (text,) = self.targets([""])
+        # The start token of the decoder's text may also be its end token.
+        return text[: text.index(self._end, 1) if self._end in text[1:] else 1]
+
+    def sources(self, texts: Sequence[str]) -> list[Array]:
+        """Cuts sources into the tokens that the encoder reads.
+
+        Args:
+            texts: The sources, without prefix.
+
+        Returns:
+            int32 [tokens] for each source. A source that is too long for the encoder is cut off.
+
+        Raises:
+            CorpusError: when a source has no token.
+        """
+        found: list[Array] = []
+        for first in range(0, len(texts), _TEXTS_AT_ONCE):
+            part = [self.source_prefix + text for text in texts[first : first + _TEXTS_AT_ONCE]]
+            found += [np.array(self._cut(ids), np.int32) for ids in self._ids(part)]
+        if not all(map(len, found)):
+            raise CorpusError("a source is empty, so the encoder has nothing to read; leave it out")
+        return found
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        return cut_texts(self.tokenizer, texts)[0]
+
+    def _cut(self, ids: list[int]) -> list[int]:
+        limit = self.source_limit
+        if limit is None or len(ids) <= limit:
+            return ids
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "a source has %d tokens, but the model reads only %d: the rest is left out, here "
+                "and in further sources",
+                len(ids),
+                limit,
+            )
+        # The tokens that end every text stay: the end token, a language.
+        kept = 0
+        while kept < limit - 1 and ids[-1 - kept] in self._special:
+            kept += 1
+        return [*ids[: limit - kept], *ids[len(ids) - kept :]]
+
+    def targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Cuts targets into the decoder's text: the start token, the target's tokens, the end.
+
+        Args:
+            texts: The targets.
+
+        Raises:
+            ConfigError: when the tokenizer knows several languages, and none is named.
+            ModelError: when the model names no token that starts the decoder's text.
+        """
+        found: list[list[int]] = []
+        for first in range(0, len(texts), _TEXTS_AT_ONCE):
+            labels = self._labels(list(texts[first : first + _TEXTS_AT_ONCE]))
+            found += [self._decoder_text(ids) for ids in labels]
+        return found
+
+    def _labels(self, texts: list[str]) -> list[list[int]]:
+        try:
+            ids, _ = cut_texts(self.tokenizer, texts, target=True)
+            # Some tokenizers take the language of the sources if no other is named.
+            unnamed = self.target_lang is None and getattr(self.tokenizer, "tgt_lang", None)
+        except (KeyError, TypeError):
+            if self.target_lang is not None or not hasattr(self.tokenizer, "tgt_lang"):
+                raise
+            unnamed = True
+        if unnamed:
+            raise ConfigError(
+                f"{type(self.tokenizer).__name__} knows several languages: name the language to "
+                "write with --target-lang (target_lang= in Python)"
+            )
+        return ids
+
+    def _decoder_text(self, labels: Sequence[int]) -> list[int]:
+        ids = list(labels)
+        if len(ids) > 1 and ids[-2] == self._end != ids[-1]:
+            # mBART's tokenizer puts the language after the end, but the text starts with it.
+            return [ids[-1], *ids[:-1]]
+        if self._start is None:
+            raise ModelError(
+                "the model's configuration does not say which token starts a target; set "
+                "model.generation_config.decoder_start_token_id"
+            )
+        return [int(self._start), *ids]
+
+    def inputs(self, texts: Sequence[str], device: torch.device) -> dict[str, Tensor]:
+        """Makes the arguments of `generate()` for sources: `input_ids` and `attention_mask`.
+
+        Args:
+            texts: The sources, without prefix.
+            device: The model's device.
+        """
+        found = padded(self.sources(texts), device, self._pad)
+        return {"attention_mask": torch.ones_like(found["input_ids"]), **found}
+
+    def texts(self, output: Tensor) -> list[str]:
+        """Decodes what `generate()` wrote.
+
+        Args:
+            output: int64 [rows, tokens], the result of `generate()` called with `settings`.
+
+        Returns:
+            The texts, without the tokens that every text of the decoder begins and ends with.
+        """
+        # Not every tokenizer treats a language as a special token.
+        first = len(self.opening) if self.settings else 1
+        found = self.tokenizer.batch_decode(output[:, first:], skip_special_tokens=True)
+        return [str(text).strip() for text in found]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Arguments of `generate()` that make it write in the target language, if one is named."""
+        if self.target_lang is None:
+            return {}
+        found: dict[str, Any] = {"decoder_start_token_id": self.opening[0]}
+        if len(self.opening) > 1:
+            found["forced_bos_token_id"] = self.opening[1]
+        return found
+
+
+def _set_language(tokenizer: Any, name: str, language: str | None) -> None:
+    if language is None:
+        return
+    option = _OPTIONS[name]
+    if not hasattr(tokenizer, name):
+        raise ConfigError(
+            f"{type(tokenizer).__name__} knows no languages: leave {option} out, or name the "
+            "language in --source-prefix"
+        )
+    # This is checked first, since some tokenizers accept any name and others fail in strange ways.
+    known = _languages(tokenizer)
+    if language not in known:
+        raise ConfigError(
+            f"the tokenizer does not know the language {language!r} of {option}; give one of "
+            f"{', '.join(known[:8]) or 'none'}{', ...' if len(known) > 8 else ''}"
+        )
+    setattr(tokenizer, name, language)
+
+
+def _languages(tokenizer: Any) -> list[str]:
+    for name in ("lang_code_to_token", "lang_code_to_id"):
+        known = getattr(tokenizer, name, None)
+        if known:
+            return list(known)
+    # The special tokens that have no other role.
+    others = [str(token) for token in tokenizer.special_tokens_map.values()]
+    return [token for token in tokenizer.all_special_tokens if token not in others]

@@ -1,0 +1,170 @@
+"""How a long text is cut into windows so that every token is predicted once. Numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.errors import ConfigError
+from knn_logits.settings.config import WindowConfig
+
+_LARGEST_DEFAULT = 1024
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A window together with its tokens, for texts that are never held as a whole.
+
+    Attributes:
+        tokens: int32 [size + 1], the tokens that the model reads and the one after them.
+        skip: As in `TextWindow`.
+        first: Position of the window's first token in the text.
+        source: int32 [source tokens], the source that an encoder reads; None for a causal model.
+    """
+
+    tokens: Array
+    skip: int
+    first: int
+    source: Array | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of tokens that the model reads."""
+        return len(self.tokens) - 1
+
+
+@dataclass(frozen=True)
+class TextWindow:
+    """One forward pass over part of a text.
+
+    Attributes:
+        start: Position of the first token that the model reads.
+        size: Number of tokens that the model reads.
+        skip: Number of states at the beginning that an earlier window has already given. State j
+            predicts the token `start + j + 1`.
+        first_entry: The entry of the first state after the skipped ones.
+        context: Number of the context that the window lies in.
+        source: int32 [source tokens], the source that an encoder reads; None for a causal model.
+    """
+
+    start: int
+    size: int
+    skip: int
+    first_entry: int
+    context: int = field(default=0, compare=False)
+    source: Array | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def entries(self) -> int:
+        """Number of states that become entries."""
+        return self.size - self.skip
+
+    @property
+    def source_size(self) -> int:
+        """Number of tokens that an encoder reads."""
+        return 0 if self.source is None else len(self.source)
+
+
+def check_window(config: object) -> None:
+    """Raises `ConfigError` unless something is a `WindowConfig`."""
+    if not isinstance(config, WindowConfig):
+        raise ConfigError(
+            f"window must be a WindowConfig such as WindowConfig(512), not {config!r}"
+        )
+
+
+def resolve(config: WindowConfig, context_length: int | None) -> tuple[int, int]:
+    """Window and stride for a model.
+
+    Args:
+        config: What the user asked for.
+        context_length: Number of tokens that the model can read at once; None for no limit.
+
+    Raises:
+        ConfigError: when the model cannot read so many tokens at once.
+    """
+    check_window(config)
+    window = config.window or min(context_length or _LARGEST_DEFAULT, _LARGEST_DEFAULT)
+    if context_length is not None and window > context_length:
+        raise ConfigError(
+            f"window {window} is longer than the model's context of {context_length} tokens: "
+            f"take --window {context_length} or less"
+        )
+    stride = config.stride or max(1, window // 2)
+    if stride > window:
+        raise ConfigError(f"stride {stride} is larger than window {window}: take a smaller stride")
+    return window, stride
+
+
+def plan(
+    first: Iterable[int],
+    length: Iterable[int],
+    window: int,
+    stride: int,
+) -> Iterator[TextWindow]:
+    """Yields the windows of several contexts, in order.
+
+    Every token but a context's first is predicted once, with at least `window - stride` tokens
+    before it where the context has them.
+
+    Args:
+        first: First token of each context.
+        length: Number of tokens of each context.
+        window: Number of tokens read at once.
+        stride: Number of tokens by which the window moves on.
+    """
+    entry = 0
+    for number, (begin, tokens) in enumerate(zip(first, length, strict=True)):
+        readable = int(tokens) - 1
+        offset = 0
+        while readable > 0:
+            size = min(window, readable - offset)
+            skip = 0 if offset == 0 else window - stride
+            yield TextWindow(int(begin) + offset, size, skip, entry, number)
+            entry += size - skip
+            if offset + window >= readable:
+                break
+            offset += stride
+
+
+def stream(blocks: Iterable[Array], window: int, stride: int, first: int = 0) -> Iterator[Piece]:
+    """Yields the windows that `plan` makes of one context, while its tokens arrive in blocks.
+
+    Args:
+        blocks: The context's tokens in order, int32 [tokens] each.
+        window: Number of tokens read at once.
+        stride: Number of tokens by which the window moves on.
+        first: Position of the context's first token in the text.
+
+    Yields:
+        One `Piece` for each window. No more than a window and a block are in memory.
+    """
+    waiting = np.empty(0, np.int32)
+    skip = 0
+    for block in blocks:
+        waiting = np.concatenate([waiting, block])
+        while len(waiting) > window + 1:
+            yield Piece(waiting[: window + 1], skip, first)
+            waiting, skip, first = waiting[stride:], window - stride, first + stride
+    if len(waiting) > skip + 1:
+        yield Piece(waiting, skip, first)
+
+
+def batches(windows: Sequence[TextWindow], tokens: int) -> Iterator[list[TextWindow]]:
+    """Groups windows of like size, so that a batch reads about `tokens` tokens with padding.
+
+    The tokens that an encoder reads count as well.
+    """
+    batch: list[TextWindow] = []
+    longest = 0
+    for window in sorted(windows, key=lambda one: (-one.size, -one.source_size)):
+        longest = max(longest, window.source_size)
+        if batch and (len(batch) + 1) * (batch[0].size + longest) > tokens:
+            yield batch
+            batch, longest = [], window.source_size
+        batch.append(window)
+    if batch:
+        yield batch

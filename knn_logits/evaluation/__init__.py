@@ -1,1 +1,0 @@
-"""Perplexity of texts under the model, its neighbors and their mixture."""

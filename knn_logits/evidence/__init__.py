@@ -1,0 +1,1 @@
+"""Which entries caused which token: records a generation, assembles its trace, draws it."""

@@ -1,0 +1,172 @@
+"""Tells whether a passage names what a prompt names, and which names no passage has.
+
+A question may ask in other words for what the documents say. The states within such a prompt find
+few hits then, although the answer comes from the right passage. Two witnesses tell that from a
+passage that has nothing to do with the prompt: the answer's first word is near, and the passage
+has a word of the prompt that few passages have, such as a name or a number (LOG.md).
+
+The reverse can be said for certain. A question about K-4224 finds a passage about another part,
+and the answer may read well. That "K-4224" stands in no document is then the better news.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from knn_logits.engine.pieces import decoded
+from knn_logits.engine.tokens import special_ids
+from knn_logits.store.datastore import Datastore
+
+# A name may hold signs, as K-4224 and 3.5 do.
+_WORD = re.compile(r"\w(?:[\w'’./:-]*\w)?")
+# A passage has so many tokens on either side of its entry.
+_AROUND = 64
+# A word is common if more than this share of a sample of passages has it.
+_COMMON, _SAMPLE = 0.02, 512
+
+# A longer prompt is a text, of which nobody expects that a corpus has each name.
+_LONGEST_QUESTION, _LONGEST_NAME = 40, 64
+# The text of a datastore is read once, in a third of a second a million tokens.
+_MOST_TOKENS = 2_000_000
+_ENDS_SENTENCE = re.compile(r"(?:^|[.!?:\n])[^\w.!?:\n]*$")
+
+_common_words: WeakKeyDictionary[Datastore, frozenset[str]] = WeakKeyDictionary()
+_letters: WeakKeyDictionary[Datastore, _Letters] = WeakKeyDictionary()
+
+
+def names_alike(tokenizer: Any, prompt: str, store: Datastore, entry: int) -> bool:
+    """Whether a passage has a word of a prompt that few passages of the datastore have.
+
+    Args:
+        tokenizer: The datastore's tokenizer.
+        prompt: The text that was given.
+        store: The datastore.
+        entry: The entry in the middle of the passage.
+    """
+    passage = store.passage(entry, before=_AROUND, after=_AROUND)
+    named = _words_of(tokenizer, [*passage.before, passage.token, *passage.after])
+    shared = _words(prompt) & (named | _words(passage.document.title or ""))
+    return bool(shared) and bool(shared - common_words(tokenizer, store))
+
+
+def common_words(tokenizer: Any, store: Datastore) -> frozenset[str]:
+    """Returns the words that more than 2% of a datastore's passages have, in small letters.
+
+    They are counted in 512 passages from all over the datastore, once for each open datastore.
+    """
+    if store not in _common_words:
+        length = len(store.tokens)
+        first = np.linspace(0, max(0, length - _AROUND), min(_SAMPLE, 1 + length // _AROUND))
+        counts: Counter[str] = Counter()
+        for begin in first.astype(np.int64).tolist():
+            tokens = np.asarray(store.tokens[begin : begin + _AROUND]).tolist()
+            counts.update(_words_of(tokenizer, tokens))
+        least = _COMMON * len(first)
+        _common_words[store] = frozenset(word for word, n in counts.items() if n > max(least, 1))
+    return _common_words[store]
+
+
+def unknown_names(
+    tokenizer: Any, prompt: str, stores: Iterable[Datastore], exclude: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Returns the names in a prompt that stand nowhere in some datastores, in their order.
+
+    A word counts as a name if it has a digit, or a capital that does not begin a sentence. Only
+    letters and digits are compared, without case and accents, and what a longer word contains was
+    found. So too little is said rather than too much. Nothing is said about a prompt of more than
+    40 words, about a name of more than 64 characters, or where a datastore has no text or more than
+    two million tokens.
+
+    Args:
+        tokenizer: The datastores' tokenizer.
+        prompt: The text that was given.
+        stores: The datastores. Their removed documents are not looked at.
+        exclude: The ids, titles or uris of further documents that are not looked at.
+    """
+    stores = list(stores)
+    # A learned memory has no text to look at.
+    known = [0 < len(one.tokens) <= _MOST_TOKENS and not one.manifest.learned for one in stores]
+    if not stores or not all(known):
+        return ()
+    hidden = [
+        {*gone, *(number for one in exclude for number in store.documents.named(one, gone))}
+        for store, gone in ((one, one.manifest.removed) for one in stores)
+    ]
+    return tuple(
+        name
+        for name in _names(prompt)
+        if not any(map(partial(_stands_in, tokenizer, name), stores, hidden))
+    )
+
+
+def _names(prompt: str) -> list[str]:
+    words = list(_WORD.finditer(prompt))
+    if len(words) > _LONGEST_QUESTION:
+        return []
+    names = []
+    for found in words:
+        name = re.split("['’]", found[0])[0]
+        capital = name[:1].isupper() and not prompt.isupper()
+        begins = _ENDS_SENTENCE.search(prompt[: found.start()]) is not None
+        if 1 < len(name) <= _LONGEST_NAME and (
+            any(map(str.isdigit, name)) or (capital and not begins)
+        ):
+            names.append(name)
+    return list(dict.fromkeys(names))
+
+
+class _Letters:
+    """The letters and digits of a datastore's documents, to be compared with names."""
+
+    def __init__(self, tokenizer: Any, store: Datastore) -> None:
+        tokens, special = np.asarray(store.tokens), special_ids(tokenizer)
+        # Nothing that is compared contains the sign between two documents.
+        parts, ends, end = [], [], 0
+        for first, length in zip(store.documents.first, store.documents.length, strict=True):
+            ids = [one for one in tokens[first : first + length].tolist() if one not in special]
+            parts.append(_compared(decoded(tokenizer, ids)))
+            end += len(parts[-1]) + 1
+            ends.append(end)
+        self._text, self._ends = "\n".join(parts), ends
+
+    def documents_with(self, wanted: str) -> Iterator[int]:
+        """Yields the numbers of the documents that contain some letters, ascending."""
+        place = self._text.find(wanted)
+        while place >= 0:
+            number = bisect_right(self._ends, place)
+            yield number
+            place = self._text.find(wanted, self._ends[number])
+
+
+def _stands_in(tokenizer: Any, name: str, store: Datastore, hidden: Container[int]) -> bool:
+    """Whether a name stands in a document that is not hidden, or in what such a one is called."""
+    if store not in _letters:
+        _letters[store] = _Letters(tokenizer, store)
+    wanted = _compared(name)
+    found = chain(_letters[store].documents_with(wanted), store.documents.search(name))
+    return not wanted or any(number not in hidden for number in found)
+
+
+def _compared(text: str) -> str:
+    """Returns the letters and digits of a text, without case and accents."""
+    plain = unicodedata.normalize("NFKD", text).casefold()
+    return "".join(filter(str.isalnum, plain))
+
+
+def _words(text: str) -> set[str]:
+    return {word.casefold() for word in _WORD.findall(text)}
+
+
+def _words_of(tokenizer: Any, tokens: list[int]) -> set[str]:
+    special = special_ids(tokenizer)
+    return _words(decoded(tokenizer, [token for token in tokens if token not in special]))

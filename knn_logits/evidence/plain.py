@@ -1,0 +1,106 @@
+"""Writes tokens of a trace as plain values, for JSON, and reads them again. Writes the files."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from knn_logits.errors import StorageError
+from knn_logits.evidence.trace import (
+    Candidate,
+    DocumentShare,
+    Familiarity,
+    NeighborTrace,
+    Rival,
+    SequenceTrace,
+    TokenTrace,
+)
+
+
+def token_dict(token: TokenTrace) -> dict[str, Any]:
+    """Returns a token as plain values. Each neighbor has its snippet as a whole and in parts."""
+    plain = asdict(token) | {"meaning": token.meaning}
+    for neighbor, one in zip(plain["neighbors"], token.neighbors, strict=True):
+        neighbor["snippet"] = one.snippet
+    return plain
+
+
+def read_sequence(content: dict[str, Any]) -> SequenceTrace:
+    """Reads a sequence, as `Trace.to_dict` writes it."""
+    tokens = []
+    for token in content["tokens"]:
+        neighbors = [
+            NeighborTrace(**{name: value for name, value in one.items() if name != "snippet"})
+            for one in token["neighbors"]
+        ]
+        documents = [DocumentShare(**one) for one in token.get("documents", ())]
+        candidates = [Candidate(**one) for one in token.get("candidates", ())]
+        rivals = {name: _rival(token.get(name)) for name in ("by_model", "by_memory")}
+        token = {name: value for name, value in token.items() if name != "meaning"}
+        parts = {"neighbors": neighbors, "documents": documents, "candidates": candidates}
+        tokens.append(TokenTrace(**{**token, **rivals, **parts}))
+    known = content.get("familiarity")
+    unknown = tuple(content.get("unknown", ()))
+    familiarity = Familiarity(**known) if known else None
+    return SequenceTrace(content["prompt"], tokens, familiarity, unknown)
+
+
+def _rival(content: dict[str, Any] | None) -> Rival | None:
+    if content is None:
+        return None
+    document = content.get("document")
+    return Rival(**{**content, "document": DocumentShare(**document) if document else None})
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a file. What stood there before stays whole if that fails, where the folder allows.
+
+    Raises:
+        StorageError: when the file cannot be written.
+    """
+    where = Path(path)
+    try:
+        for number in (1, 2):
+            if _is_open_as(where, number):
+                # Others write to it, too, and each goes on where the one before ended.
+                with os.fdopen(os.dup(number), "w", encoding="utf-8") as stream:
+                    stream.write(text)
+                return
+        if where.exists() and not where.is_file():
+            where.write_text(text, encoding="utf-8")  # a pipe or a device
+            return
+        where = where.resolve()
+        partial = where.with_name(f".{secrets.token_hex(8)}.partial")
+        try:
+            file = partial.open("xb")
+        except PermissionError:
+            where.write_text(text, encoding="utf-8")
+            return
+        try:
+            with file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            if where.exists():
+                shutil.copymode(where, partial)
+            partial.replace(where)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StorageError(
+            f"{where} cannot be written: {error.strerror or error}; free some space, or give "
+            "another place"
+        ) from error
+
+
+def _is_open_as(path: Path, number: int) -> bool:
+    """Whether a path leads to what a file descriptor of this process has open."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(number))
+    except OSError:
+        return False

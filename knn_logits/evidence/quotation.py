@@ -1,0 +1,350 @@
+"""Finds where a text says something else than a passage that it otherwise quotes.
+
+The thousand neighbors of a large datastore vote almost evenly, so their vote hardly ever
+contradicts a word. But if a text repeats a passage, the passage's entries are among these
+neighbors, since both have the same words before them. So the text is compared with them word for
+word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from knn_logits.arrays import Array
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.store.datastore import Datastore
+
+# A passage is compared with the text where this many tokens are the same.
+_LEAST = 6
+# The text and the passage must agree again within this many tokens, for at least three tokens or up
+# to an end of the text.
+_FURTHEST, _AGAIN = 8, 3
+# The most passages that are compared at one position, and the most tokens on each side.
+_PASSAGES, _LONGEST = 8, 48
+# What is the same around the difference must have so many words. Lines such as "Status: Final" are
+# the same in many documents, so that words which begin with a capital do not count.
+_WORDS = 4
+
+TextOf = Callable[[Array], str]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Words of a text in whose place a passage has others, between words that are the same.
+
+    Attributes:
+        first: The first token of these words in the text.
+        last: The place after their last token.
+        store: The number of the datastore.
+        begin: The position in `tokens.npy` of the passage's own words.
+        end: The position after them.
+        before: Number of tokens before the words that are the same.
+        after: Number of tokens after them that are the same.
+        ends: Whether the text ends with these words and the tokens that are the same after them.
+    """
+
+    first: int
+    last: int
+    store: int
+    begin: int
+    end: int
+    before: int
+    after: int
+    ends: bool
+
+    @property
+    def same(self) -> int:
+        """Number of tokens that are the same."""
+        return self.before + self.after
+
+
+class _Match(NamedTuple):
+    """A passage whose tokens before a position are those of the text."""
+
+    store: int
+    position: int
+    length: int
+
+
+class Quotations:
+    """Compares a text with its neighbors, word for word.
+
+    Args:
+        stores: The datastores, in the order in which the neighbors' entries are numbered.
+    """
+
+    def __init__(self, stores: Sequence[Datastore]) -> None:
+        self._stores = stores
+        self._bounds = np.cumsum([0, *(len(one) for one in stores)])
+        self._matches: dict[int, list[_Match]] = {}
+        self._supported: set[int] = set()
+        # Passages whose words are those of the text up to the next place, by that place.
+        self._going_on: dict[int, set[tuple[int, int]]] = {}
+        self._votes: dict[int, tuple[Array, Array]] = {}
+
+    def look(self, ids: Array, place: int, neighbors: Neighbors, weights: Tensor) -> None:
+        """Compares the text before a token with the text before its neighbors.
+
+        Args:
+            ids: int64 [tokens], the text.
+            place: The token's place in it.
+            neighbors: The token's neighbors, one row, on the CPU.
+            weights: log w_i, float32 [1, k], on the CPU.
+        """
+        entries, values = neighbors.ids[0].numpy(), neighbors.values[0].numpy()
+        self._votes[place] = values, weights[0].numpy()
+        # What has no share in the vote says nothing, as entries of a datastore whose weight is 0.
+        entries = entries[(entries >= 0) & (weights[0].numpy() > -np.inf)]
+        owners = np.searchsorted(self._bounds, entries, side="right") - 1
+        found: list[_Match] = []
+        for number in np.unique(owners).tolist():
+            store = self._stores[number]
+            own = entries[owners == number] - self._bounds[number]
+            positions = own + np.searchsorted(store.contexts.first_entry, own, side="right")
+            tokens, before = np.asarray(store.tokens), ids[:place]
+            # Most neighbors have another token before them, and need no closer look.
+            positions = positions[tokens[positions - 1] == before[-1]]
+            for position, length in _alike(tokens, positions, _firsts(store, positions), before):
+                found.append(_Match(number, position, length))
+        on = {(one.store, one.position) for one in found} | self._going_on.pop(place, set())
+        same = [one for one in sorted(on) if self._stores[one[0]].tokens[one[1]] == ids[place]]
+        if same:
+            self._supported.add(place)
+            # An approximate search may miss them at the next place.
+            self._going_on[place + 1] = {
+                (number, position + 1)
+                for number, position in same[:_PASSAGES]
+                if self._same_document(number, position)
+            }
+        if found:
+            found.sort(key=lambda one: -one.length)
+            self._matches[place] = found[:_PASSAGES]
+
+    @property
+    def supported(self) -> set[int]:
+        """The places whose token a passage has, too, after the same six tokens or more."""
+        return self._supported
+
+    def p_knn(self, place: int, token: int) -> float:
+        """Returns the probability of a token by the neighbors at a place of the text."""
+        values, log_weights = self._votes.get(place, (np.empty(0, np.int64), np.empty(0)))
+        return float(np.exp(log_weights[values == token]).sum())
+
+    def differences(self, ids: Array, text_of: TextOf) -> list[Difference]:
+        """Finds the differences from the passages that the text quotes, in the text's order.
+
+        A word is no difference if another passage with the same words before it has it too.
+
+        Args:
+            ids: int64 [tokens], the text, after `look` at each of its places.
+            text_of: Turns tokens into text.
+        """
+        found = [one for one in self._candidates(ids) if _is_prose(one, ids, text_of)]
+        kept: list[Difference] = []
+        for one in sorted(found, key=lambda one: -one.same):
+            whole = self._whole_words(one, ids, text_of)
+            if all(whole.last <= other.first or whole.first >= other.last for other in kept):
+                kept.append(whole)
+        parts = [part for one in kept for part in self._parts(one, ids, text_of)]
+        return sorted(parts, key=lambda one: one.first)
+
+    def _candidates(self, ids: Array) -> list[Difference]:
+        found: list[Difference | None] = []
+        compared = set()
+        for place, matches in self._matches.items():
+            longest = matches[0].length
+            for one in matches:
+                found += self._all_after(ids, place, one)
+                start = (one.store, place - one.length, one.position - one.length)
+                if one.length == longest < min(place, _LONGEST) and start not in compared:
+                    compared.add(start)
+                    found.append(self._before(ids, place, one))
+        return [one for one in found if one is not None]
+
+    def _all_after(self, ids: Array, place: int, match: _Match) -> list[Difference]:
+        """Finds the differences from a passage in a row, as long as the text follows it."""
+        found: list[Difference] = []
+        _, _, end = self._document(match)
+        while place < len(ids) and match.position < end and place not in self._supported:
+            one = self._after(ids, place, match)
+            if one is None:
+                break
+            found.append(one)
+            if one.after >= _LONGEST:
+                break
+            place = one.last + one.after
+            match = _Match(match.store, one.end + one.after, one.same)
+        return found
+
+    def _after(self, ids: Array, place: int, match: _Match) -> Difference | None:
+        """Looks for the place where the text and the passage agree again after a difference."""
+        tokens, _, end = self._document(match)
+        rest = ids[place : place + _FURTHEST + _LONGEST]
+        passage = tokens[match.position : min(end, match.position + _FURTHEST + _LONGEST)]
+        again = _again(rest, passage, place + len(rest) == len(ids))
+        if again is None:
+            return None
+        own, other, after = again
+        ends = place + own + after == len(ids)
+        begin = match.position
+        return Difference(
+            place, place + own, match.store, begin, begin + other, match.length, after, ends
+        )
+
+    def _before(self, ids: Array, place: int, match: _Match) -> Difference | None:
+        """Looks for the place where the text and the passage agreed before a difference."""
+        tokens, first, end = self._document(match)
+        last, here = place - match.length, match.position - match.length
+        # Another passage may have the words of the text before this one.
+        later = (self._matches.get(one) for one in range(last + _LEAST, place + _LONGEST))
+        reach = (_LEAST + number - one[0].length for number, one in enumerate(later) if one)
+        if min(reach, default=0) < 0:
+            return None
+        low = max(0, last - _FURTHEST - _LONGEST)
+        passage = tokens[max(first, here - _FURTHEST - _LONGEST) : here]
+        again = _again(ids[low:last][::-1], passage[::-1], low == 0)
+        if again is None:
+            return None
+        own, other, before = again
+        after = match.length + _run(ids[place:], tokens[match.position : end])
+        ends = last + after == len(ids)
+        return Difference(last - own, last, match.store, here - other, here, before, after, ends)
+
+    def _same_document(self, number: int, position: int) -> bool:
+        """Whether the next token belongs to the same document."""
+        _, _, end = self._document(_Match(number, position, 0))
+        return position + 1 < end
+
+    def _document(self, match: _Match) -> tuple[Array, int, int]:
+        """Returns a datastore's tokens, and the first and last bound of a match's document."""
+        store = self._stores[match.store]
+        one = store.documents[store.documents.at_token(match.position)]
+        return np.asarray(store.tokens), one.first, one.first + one.length
+
+    def _whole_words(self, one: Difference, ids: Array, text_of: TextOf) -> Difference:
+        """Widens a difference to whole words, on both sides by the same tokens."""
+        while one.before and not text_of(ids[one.first : one.first + 1])[:1].isspace():
+            if text_of(ids[one.first - 1 : one.first])[-1:].isspace():
+                break
+            one = replace(one, first=one.first - 1, begin=one.begin - 1, before=one.before - 1)
+        # If words were left out or put in, the next word stands on both sides.
+        empty = one.first == one.last or one.begin == one.end
+        while one.after and (empty or text_of(ids[one.last : one.last + 1])[:1].isalnum()):
+            empty = False
+            one = replace(one, last=one.last + 1, end=one.end + 1, after=one.after - 1)
+        return one
+
+    def _parts(self, one: Difference, ids: Array, text_of: TextOf) -> list[Difference]:
+        """Divides a difference of several words where both sides have the same word."""
+        text = ids[one.first : one.last]
+        passage = np.asarray(self._stores[one.store].tokens[one.begin : one.end])
+        starts, others = _word_starts(text, text_of), _word_starts(passage, text_of)
+        own = [_bare(text_of(text[a:b])) for a, b in pairwise(starts)]
+        other = [_bare(text_of(passage[a:b])) for a, b in pairwise(others)]
+        found = []
+        for kind, a, b, c, d in SequenceMatcher(None, own, other, autojunk=False).get_opcodes():
+            if kind == "equal":
+                continue
+            if a == b or c == d:
+                # Words were left out or put in: the word beside them stands on both sides.
+                a, b, c, d = (a, b + 1, c, d + 1) if b < len(own) else (a - 1, b, c - 1, d)
+            begin, end = others[max(c, 0)], others[min(d, len(other))]
+            found.append(
+                replace(
+                    one,
+                    first=one.first + starts[max(a, 0)],
+                    last=one.first + starts[b],
+                    begin=one.begin + begin,
+                    end=one.begin + end,
+                )
+            )
+        return found
+
+
+def _firsts(store: Datastore, positions: Array) -> Array:
+    """Returns the first token of the document of each position, int64."""
+    first = store.documents.first
+    found: Array = first[np.searchsorted(first, positions, side="right") - 1]
+    return found
+
+
+def _alike(tokens: Array, positions: Array, first: Array, before: Array) -> list[tuple[int, int]]:
+    """Finds the positions that have at least `_LEAST` tokens before them in common with a text.
+
+    Returns:
+        The positions, each with the number of these tokens, of which there are at most `_LONGEST`.
+    """
+    lengths = np.zeros(len(positions), np.int64)
+    active = np.arange(len(positions))
+    for back in range(1, min(len(before), _LONGEST) + 1):
+        inside = active[positions[active] - back >= first[active]]
+        active = inside[tokens[positions[inside] - back] == before[-back]]
+        if not len(active):
+            break
+        lengths[active] = back
+    long = np.flatnonzero(lengths >= _LEAST)
+    return list(zip(positions[long].tolist(), lengths[long].tolist(), strict=True))
+
+
+def _word_starts(tokens: Array, text_of: TextOf) -> list[int]:
+    """Returns the place of each word's first token, and the place after the last token."""
+    starts, open_ = [0], True
+    for place in range(len(tokens)):
+        text = text_of(tokens[place : place + 1])
+        if place and not open_ and text[:1].isspace():
+            starts.append(place)
+        open_ = not text.strip()
+    return [*starts, len(tokens)]
+
+
+def _run(one: Array, other: Array) -> int:
+    """Counts the tokens at the beginning of two texts that are the same, at most `_LONGEST`."""
+    size = min(len(one), len(other), _LONGEST)
+    differ = np.flatnonzero(one[:size] != other[:size])
+    return int(differ[0]) if len(differ) else size
+
+
+def _again(text: Array, passage: Array, whole: bool) -> tuple[int, int, int] | None:
+    """Finds where two texts that begin differently become the same.
+
+    Args:
+        text: The text from the difference on.
+        passage: The passage from the difference on.
+        whole: Whether the text is given up to its end.
+
+    Returns:
+        The number of tokens of the text that differ, those of the passage, and the number of
+        tokens that are the same after them. None if they do not become the same soon.
+    """
+    for total in range(1, 2 * _FURTHEST + 1):
+        for own in range(max(0, total - _FURTHEST), min(_FURTHEST, total) + 1):
+            same = _run(text[own:], passage[total - own :])
+            if same >= _AGAIN or (same and whole and own + same == len(text)):
+                return own, total - own, same
+    return None
+
+
+def _is_prose(one: Difference, ids: Array, text_of: TextOf) -> bool:
+    """Whether enough words around a difference are the same, in the same paragraph."""
+    before = re.split(r"\n\s*\n", text_of(ids[one.first - one.before : one.first]))[-1]
+    after = re.split(r"\n\s*\n", text_of(ids[one.last : one.last + one.after]))[0]
+    left, right = _words(before), _words(after)
+    opens = one.first - one.before <= 0
+    return left + right >= _WORDS and (left > 0 or opens) and (right > 0 or one.ends)
+
+
+def _words(text: str) -> int:
+    words = re.findall(r"[^\W\d_]{2,}", text)
+    return sum(not word[0].isupper() for word in words)
+
+
+def _bare(text: str) -> str:
+    return "".join(one for one in text if one.isalnum()).casefold()

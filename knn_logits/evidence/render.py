@@ -1,0 +1,328 @@
+"""Shows a trace to people: in colours in a terminal, and as escaped HTML in a notebook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from knn_logits.evidence.sources import (
+    Source,
+    contradiction,
+    documents_of,
+    main_sources,
+    share_of,
+    word_sources,
+    words_of,
+)
+from knn_logits.evidence.trace import (
+    LEAST_INFLUENCE,
+    SequenceTrace,
+    TokenTrace,
+    Trace,
+)
+from knn_logits.printable import Encoded, one_line, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+# The colour and the kind of underline both show the level, so that either is enough.
+_LEVELS = (
+    (0.75, "bold underline green4", "#8fd19e", "double"),
+    (0.50, "underline green4", "#c0e6c8", "solid"),
+    (0.25, "underline yellow4", "#f5ecb3", "dashed"),
+    (0.05, "underline grey58", "#eeeeee", "dotted"),
+)
+NOTHING_NEAR = (
+    "nothing near: the datastore holds nothing like this text, so what it says may be about "
+    "something else"
+)
+_AGREED, _CONTRADICTED, _OUTVOTED = "underline", "bold underline red", "italic"
+_LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
+
+
+# The most documents that a text's last line names, and the share below which it only counts them.
+_DOCUMENTS, _LEAST_LISTED = 5, 0.01
+
+
+def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
+    """Returns the style of a word, which shows what the memory did for it, and how much."""
+    meanings = {token.meaning for token in tokens}
+    if "contradicted" in meanings:
+        return _CONTRADICTED
+    if "outvoted" in meanings:
+        return _OUTVOTED
+    share = share_of(tokens)
+    if "changed" not in meanings:
+        return _AGREED if share >= LEAST_INFLUENCE and "agreed" in meanings else ""
+    return level_style(share)
+
+
+def level_style(share: float) -> str:
+    """Returns the style of a word in which the memory has a share."""
+    return next((style for least, style, _, _ in _LEVELS if share >= least), "")
+
+
+def coloured_text(sequence: SequenceTrace) -> Text:
+    """Makes rich text of a sequence. The prompt is dim, and styles show the memory's part."""
+    from rich.text import Text
+
+    text = Text()
+    text.append(printable(sequence.prompt), style="dim")
+    for tokens in words_of(sequence.tokens):
+        style = _terminal_style(tokens)
+        for token in tokens:
+            text.append(printable(token.token), style=style)
+    return text
+
+
+def legend() -> Text:
+    """Explains the colours in one line."""
+    from rich.text import Text
+
+    text = Text("brought by the memory, its share in the word: ", style="dim")
+    for name, (_, style, _, _) in zip(_LEGEND, _LEVELS, strict=True):
+        text.append(name, style=style)
+        text.append("  ")
+    text.append("agreed", style=_AGREED)
+    text.append("  ")
+    text.append("contradicted", style=_CONTRADICTED)
+    text.append("  ")
+    text.append("outvoted", style=_OUTVOTED)
+    return text
+
+
+def show(trace: Trace, sources: int, console: Console | None = None) -> None:
+    """Prints a trace.
+
+    Args:
+        trace: The trace to print.
+        sources: The most passages to list for each sequence.
+        console: Where to print; None takes standard output.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    stream: Any = Encoded(sys.stdout)
+    console = console or Console(file=stream, highlight=False)
+    for sequence in trace:
+        console.print(coloured_text(sequence), soft_wrap=True)
+        listed = main_sources(sequence, sources)
+        if listed:
+            console.print(legend(), soft_wrap=True)
+        _print_sources(listed, console)
+        for tokens in words_of(sequence.tokens):
+            said = _contradiction(tokens)
+            if said:
+                style = "red" if contradiction(tokens) else "dim"
+                console.print(Text(said, style=style), soft_wrap=True)
+        if sequence.near is False:
+            console.print(Text(NOTHING_NEAR, style="yellow"), soft_wrap=True)
+        if sequence.unknown:
+            console.print(Text(printable(sequence.unknown_line), style="yellow"), soft_wrap=True)
+        parts = documents_line(sequence)
+        if parts:
+            console.print(Text(parts, style="dim"), soft_wrap=True)
+        console.print()
+
+
+def show_word(tokens: Sequence[TokenTrace], console: Console, sources: int = 3) -> None:
+    """Prints the details of one word: its probabilities, its documents, and other candidates.
+
+    Args:
+        tokens: The tokens of the word.
+        console: Where to print.
+        sources: The most documents to list.
+    """
+    from rich.text import Text
+
+    listed = word_sources(tokens, sources)
+    if not listed:
+        console.print("no document is behind this word: it is the model's own", style="dim")
+    _print_sources(listed, console)
+    first = tokens[0]
+    if first.by_model is not None:
+        line = f"the model alone: {_named(first.by_model.token)} ({first.by_model.p:.0%})"
+        console.print(Text(line, style="dim"), soft_wrap=True)
+    said = _contradiction(tokens)
+    if said:
+        style = "red" if contradiction(tokens) else "dim"
+        console.print(Text(said, style=style), soft_wrap=True)
+
+
+def _print_sources(listed: Sequence[Source], console: Console) -> None:
+    from rich.text import Text
+
+    several = len({one.document.store for one in listed}) > 1
+    for source in listed:
+        console.print(_heading(source, named=several), soft_wrap=True)
+        if source.neighbor is None:
+            continue
+        passage = Text("    … ", style="dim")
+        passage.append(one_line(source.neighbor.before)[-120:].lstrip())
+        # Without colours, as in a file, the words are marked with signs.
+        words = one_line(source.words)
+        marked = words if console.is_terminal else words.replace(words.strip(), _mark(words))
+        passage.append(marked, style="reverse")
+        passage.append(one_line(source.after)[:60])
+        console.print(passage, soft_wrap=True)
+        if source.neighbor.source is not None:
+            line = Text("    ⇐ ", style="dim")
+            line.append(one_line(source.neighbor.source)[:200])
+            console.print(line, soft_wrap=True)
+
+
+def _mark(words: str) -> str:
+    return f"»{words.strip()}«"
+
+
+def _contradiction(tokens: Sequence[TokenTrace]) -> str:
+    """Says in one line what the memory has in place of a word; empty if it does not object."""
+    rival = contradiction(tokens) or contradiction(tokens, "outvoted")
+    if rival is None:
+        return ""
+    word = one_line("".join(one.token for one in tokens)).strip()
+    by = ""
+    if rival.document is not None:
+        by = f", by {one_line(rival.document.title or rival.document.document)}"
+    if rival.quoted:
+        said = _named(rival.token)
+        return f"{word}: the memory says {said} (the words around are the same{by})"
+    place = next(place for place, one in enumerate(tokens) if one.by_memory is rival)
+    whole = _named("".join(one.token for one in tokens[:place]) + rival.token)
+    return (
+        f"{word}: the memory's neighbors would have written {whole} ({rival.p:.0%} of its vote{by})"
+    )
+
+
+def _named(token: str) -> str:
+    """Puts a token in quotation marks. White space, which cannot be seen, gets a name."""
+    if token.strip():
+        return repr(one_line(token).strip())
+    return "a line break" if "\n" in token else "white space"
+
+
+def documents_line(sequence: SequenceTrace) -> str:
+    """Lists the documents of a whole text with their shares, and the share of the model."""
+    documents = sequence.documents
+    listed = [one for one in documents[:_DOCUMENTS] if one.share >= _LEAST_LISTED]
+    if not listed:
+        return ""
+    shown = [f"{one.share:.0%} {one_line(one.title or one.document)}" for one in listed]
+    rest = documents[len(listed) :]
+    if rest:
+        part = sum(one.share for one in rest)
+        shown.append(f"{part:.0%} {len(rest)} more document{'s' if len(rest) > 1 else ''}")
+    own = 1.0 - sum(one.share for one in documents)
+    return f"documents: {', '.join(shown)}; the model itself {max(0.0, own):.0%}"
+
+
+def _title(source: Source, *, named: bool) -> str:
+    """Returns a document's title or id with the place, and the datastore if there are several."""
+    document = source.document
+    placed = source.neighbor.title if source.neighbor is not None else None
+    title = placed or document.title or document.document
+    return f"{title} ({document.store})" if named else title
+
+
+def _heading(source: Source, *, named: bool) -> Text:
+    from rich.text import Text
+
+    line = Text()
+    line.append(one_line(source.words).strip(), style=_terminal_style(source.tokens))
+    line.append(
+        f"  {source.total:.0%} by the neighbors, {source.document.share:.0%} by ", style="dim"
+    )
+    line.append(one_line(_title(source, named=named)), style="bold")
+    instead = source.tokens[0].by_model
+    if instead is not None and instead.token.strip():
+        line.append(f"  in place of {one_line(instead.token).strip()!r}", style="dim")
+    known = [
+        (one.p_lm, one.p) for one in source.tokens if one.p is not None and one.p_lm is not None
+    ]
+    if known:
+        p_lm, p = (sum(column) / len(known) for column in zip(*known, strict=True))
+        line.append(f"  p_LM {p_lm:.3f} → p {p:.3f}", style="dim")
+    return line
+
+
+def _escaped(text: str) -> str:
+    return escape(printable(text), quote=True)
+
+
+def to_html(trace: Trace) -> str:
+    """Makes HTML of a trace. Every text from outside is escaped."""
+    parts = ['<div class="knn-trace" style="font-family:serif;line-height:1.7">']
+    for sequence in trace:
+        parts.append('<p style="white-space:pre-wrap">')
+        parts.append(f'<span style="opacity:.6">{_escaped(sequence.prompt)}</span>')
+        for tokens in words_of(sequence.tokens):
+            parts += [_token_html(token, tokens) for token in tokens]
+        parts.append("</p>")
+        listed = main_sources(sequence, 8)
+        several = len({one.document.store for one in listed}) > 1
+        parts += [_source_html(source, named=several) for source in listed]
+        if sequence.near is False:
+            parts.append(f'<p style="font-size:.9em"><b>{_escaped(NOTHING_NEAR)}</b></p>')
+        if sequence.unknown:
+            parts.append(f'<p style="font-size:.9em"><b>{_escaped(sequence.unknown_line)}</b></p>')
+        line = documents_line(sequence)
+        if line:
+            parts.append(f'<p style="opacity:.7;font-size:.9em">{_escaped(line)}</p>')
+    parts.append("</div>")
+    return "".join(parts)
+
+
+def to_page(trace: Trace) -> str:
+    """Makes a whole HTML document of a trace, without scripts and without other files."""
+    title = _escaped("".join(one.text for one in trace)[:60].strip() or "a trace")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'\">"
+        f'<title>{title}</title></head><body style="max-width:60em;margin:2em auto;padding:0 1em">'
+        f"{to_html(trace)}</body></html>\n"
+    )
+
+
+def _source_html(source: Source, *, named: bool) -> str:
+    neighbor, title = source.neighbor, _title(source, named=named)
+    passage = read = ""
+    if neighbor is not None:
+        passage = (
+            f": {_escaped(neighbor.before)}<mark>{_escaped(source.words)}</mark>"
+            f"{_escaped(source.after)}"
+        )
+        if neighbor.source:
+            read = f'<br><span style="opacity:.6">⇐ {_escaped(neighbor.source)}</span>'
+    return (
+        f'<div style="margin:.2em 1em;font-size:.9em"><b>{_escaped(source.words)}</b> '
+        f"{source.total:.0%}, {source.document.share:.0%} by <i>{_escaped(title)}</i>"
+        f"{passage}{read}</div>"
+    )
+
+
+def _token_html(token: TokenTrace, word: Sequence[TokenTrace]) -> str:
+    share, text = share_of(word), _escaped(token.token)
+    said = _contradiction(word)
+    if said:
+        line = "wavy #b3261e" if contradiction(word) else "dotted #777"
+        return (
+            f'<span title="{_escaped(said)}" style="text-decoration:underline {line}">{text}</span>'
+        )
+    level = next((level for level in _LEVELS if share >= level[0]), None)
+    meanings = {one.meaning for one in word}
+    if level is None or not meanings & {"changed", "agreed"}:
+        return f"<span>{text}</span>"
+    title = f"{share:.0%} from the neighbors"
+    documents = documents_of(token)
+    if documents:
+        title += f": {documents[0].title or documents[0].document}"
+    if "changed" not in meanings:
+        style = "border-bottom:1px solid #227744"
+    else:
+        style = f"color:#111;background:{level[2]};border-bottom:2px {level[3]} #227744"
+    return f'<span title="{_escaped(title)}" style="{style}">{text}</span>'

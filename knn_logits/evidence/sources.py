@@ -1,0 +1,199 @@
+"""Finds the sources of words in a trace. It handles data only, and shows nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from knn_logits.evidence.trace import (
+    LEAST_INFLUENCE,
+    DocumentShare,
+    Meaning,
+    NeighborTrace,
+    Rival,
+    SequenceTrace,
+    TokenTrace,
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Consecutive words, and the document with the largest share in them.
+
+    A document's share in a word of several tokens is its share in the weakest token. So a document
+    that gave only the beginning of a number is not a source of the number.
+
+    Attributes:
+        words: The words, as they are in the text.
+        tokens: The tokens of the words.
+        total: The share of all neighbors in the words' probability. For a word it is the share in
+            the weakest token, and for several words the mean.
+        document: The document with its share, computed in the same way.
+        neighbor: The passage of the first token; None if no kept passage contains the words.
+        after: The text that follows the words in the passage.
+    """
+
+    words: str
+    tokens: list[TokenTrace]
+    total: float
+    document: DocumentShare
+    neighbor: NeighborTrace | None
+    after: str = ""
+
+    def joined(self, other: Source) -> Source | None:
+        """Joins this source with the next one; None if that is not from the same passage."""
+        one, two = self.neighbor, other.neighbor
+        if one is None or two is None or _place(self.document) != _place(other.document):
+            return None
+        if two.entry != one.entry + len(self.tokens):
+            return None
+        tokens = [*self.tokens, *other.tokens]
+        part = len(self.tokens) / len(tokens)
+        total = part * self.total + (1 - part) * other.total
+        share = part * self.document.share + (1 - part) * other.document.share
+        document = replace(self.document, share=share)
+        if not self.words.strip():
+            # The words begin on the line of the first that is seen.
+            one = replace(one, title=two.title, uri=two.uri)
+        return Source(self.words + other.words, tokens, total, document, one, other.after)
+
+
+# Signs that end a word and do not belong to it.
+PUNCTUATION = ".,;:!?)]}»”\"'"
+
+
+def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
+    """Groups tokens into words. A token that begins with white space begins a word.
+
+    White space alone is a separate word, since a passage may contain the line break but not the
+    word after it. So are the signs behind a word, since a sentence may end here that goes on in
+    the passage. Signs within a word, as in 3.5, belong to it. Special tokens are in no word.
+    """
+    words: list[list[TokenTrace]] = []
+    for token in tokens:
+        if token.special:
+            continue
+        blank = bool(words) and not "".join(one.token for one in words[-1]).strip()
+        if not words or token.token[:1].isspace() or blank:
+            words.append([])
+        words[-1].append(token)
+    return [part for word in words for part in _parts(word)]
+
+
+def _parts(word: list[TokenTrace]) -> list[list[TokenTrace]]:
+    """Returns a word, and the signs behind it as a word of their own."""
+    end = len(word)
+    while end and word[end - 1].token and not word[end - 1].token.strip(PUNCTUATION):
+        end -= 1
+    return [part for part in (word[:end], word[end:]) if part]
+
+
+def share_of(tokens: Sequence[TokenTrace]) -> float:
+    """Returns the neighbors' share in a word, which is their share in its weakest token."""
+    return min((token.influence for token in tokens), default=0.0)
+
+
+def contradiction(tokens: Sequence[TokenTrace], meaning: Meaning = "contradicted") -> Rival | None:
+    """Finds what the memory supports in place of a word.
+
+    Args:
+        tokens: The tokens of one word.
+        meaning: "contradicted" for the words of a passage, "outvoted" for what the vote prefers.
+
+    Returns:
+        What stands there at the first token with this meaning; None if no token has it.
+    """
+    found = (token.by_memory for token in tokens if token.meaning == meaning)
+    return next(found, None)
+
+
+def documents_of(token: TokenTrace) -> list[DocumentShare]:
+    """Returns the documents behind a token. Traces of earlier versions have only passages."""
+    if token.documents:
+        return token.documents
+    found: dict[tuple[str, str], DocumentShare] = {}
+    for one in token.neighbors:
+        share = DocumentShare(one.store, one.document, one.title, one.uri, one.influence)
+        known = found.get(_place(share))
+        found[_place(share)] = replace(share, share=one.influence + (known.share if known else 0.0))
+    return sorted(found.values(), key=lambda one: -one.share)
+
+
+def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
+    """Returns the words with the largest shares of documents, in the order of the text.
+
+    Words that are consecutive in both the text and the passage make one source.
+
+    Args:
+        sequence: The traced sequence.
+        number: The most sources to return.
+    """
+    found: list[Source] = []
+    last: Source | None = None
+    for tokens in words_of(sequence.tokens):
+        source = source_of(tokens)
+        joined = last.joined(source) if last is not None and source is not None else None
+        if joined is not None:
+            found[-1] = last = joined
+            continue
+        last = source
+        if source is not None:
+            found.append(source)
+    listed = [source for source in found if source.words.strip().strip(PUNCTUATION)]
+    strongest = sorted(listed, key=lambda one: -one.document.share * len(one.tokens))[:number]
+    kept = {id(source) for source in strongest}
+    return [source for source in listed if id(source) in kept]
+
+
+def source_of(tokens: Sequence[TokenTrace]) -> Source | None:
+    """Finds the document with the largest share in all tokens of a word.
+
+    Returns:
+        The source. None if no document has at least a twentieth of each token, if the word is
+        less likely in the mixture than for the model alone, or if a passage contradicts it.
+    """
+    supported = _more_likely(tokens) and contradiction(tokens) is None
+    found = word_sources(tokens, 1) if supported else []
+    return found[0] if found and found[0].document.share >= LEAST_INFLUENCE else None
+
+
+def word_sources(tokens: Sequence[TokenTrace], number: int = 3) -> list[Source]:
+    """Finds the documents with the largest shares in a word, each with a passage of the word.
+
+    Args:
+        tokens: The tokens of one word.
+        number: The most documents to return.
+
+    Returns:
+        The sources, the strongest first. A document's share is its share in the weakest token. A
+        document behind only some of the tokens is left out.
+    """
+    shares = [{_place(one): one for one in documents_of(token)} for token in tokens]
+    common = set(shares[0]).intersection(*shares[1:]) if shares else set()
+    weakest = {place: min(one[place].share for one in shares) for place in common}
+    places = sorted(common, key=lambda one: (-weakest[one], -shares[0][one].share, one))
+    text = "".join(token.token for token in tokens)
+    found = []
+    for place in places[:number]:
+        document = replace(shares[0][place], share=weakest[place])
+        neighbor, after = None, ""
+        for one in tokens[0].neighbors:
+            passage = one.word + one.after
+            if (one.store, one.document) == place and passage.startswith(text):
+                neighbor, after = one, passage[len(text) :]
+                break
+        found.append(Source(text, list(tokens), share_of(tokens), document, neighbor, after))
+    return found
+
+
+def _more_likely(tokens: Sequence[TokenTrace]) -> bool:
+    before = after = 1.0
+    for token in tokens:
+        if token.p is not None and token.p_lm is not None:
+            before, after = before * token.p_lm, after * token.p
+    return after >= before
+
+
+def _place(document: DocumentShare) -> tuple[str, str]:
+    """Identifies a document. Its id does not suffice, since several datastores may use it."""
+    return document.store, document.document

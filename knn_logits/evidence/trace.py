@@ -1,0 +1,385 @@
+"""`Trace` holds, for each token, its probabilities and the passages that caused it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from knn_logits.errors import TraceError
+
+_FORMAT = "knn-logits trace"
+_VERSION = 1
+# A document with a smaller share in a token's probability is not a source of it.
+LEAST_INFLUENCE = 0.05
+# The neighbors outvote a token only if more than this share of their vote is for one other.
+_MAJORITY = 0.5
+# A text with a smaller share of the expected hits counts as unlike the memory. With fewer positions
+# than the first number nothing is known, and with fewer than the last number little.
+_FAMILIAR, _FEWEST_PLACES, _ENOUGH_PLACES = 0.65, 3, 12
+
+Meaning: TypeAlias = Literal["changed", "agreed", "contradicted", "outvoted", "own"]
+
+
+@dataclass(frozen=True)
+class NeighborTrace:
+    """A passage that voted for a token.
+
+    Attributes:
+        before: Text before the word.
+        word: The text of the entry's token, which the passage voted for.
+        after: Text after the word.
+        document: The document's id.
+        title: The document's title, if there is one. If the passage's place is known, the title or
+            the id with the place, such as "handbook.pdf, page 12".
+        uri: The document's address, if there is one, with a fragment that leads to the place.
+        store: The datastore's name.
+        entry: The entry's number in the datastore.
+        weight: w_i, its share of p_kNN, in [0, 1].
+        distance: The squared distance for "l2", the similarity for "ip" and "cosine". None for an
+            occurrence of the text's end whose key was not among the nearest.
+        influence: lmbda * w_i / p, its share of the token's probability.
+        source: The source whose target the passage is, for an encoder-decoder model.
+        matched: For an occurrence that the ∞-gram found, the number of tokens before the word that
+            it shares with the text; None for a neighbor. An entry that was found both ways has
+            both numbers, and its weight and influence are those of both votes.
+    """
+
+    before: str
+    word: str
+    after: str
+    document: str
+    title: str | None
+    uri: str | None
+    store: str
+    entry: int
+    weight: float
+    distance: float | None
+    influence: float
+    source: str | None = None
+    matched: int | None = None
+
+    @property
+    def snippet(self) -> str:
+        """The passage as it is in its document."""
+        return self.before + self.word + self.after
+
+
+@dataclass(frozen=True)
+class DocumentShare:
+    """A document's share in a token's probability, or in a whole text.
+
+    Attributes:
+        store: The datastore's name.
+        document: The document's id.
+        title: The document's title, if there is one.
+        uri: The document's address, if there is one.
+        share: The document's share, in [0, 1].
+    """
+
+    store: str
+    document: str
+    title: str | None
+    uri: str | None
+    share: float
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another token than the one in the text, which the model or the neighbors prefer.
+
+    Attributes:
+        token: The text of the token. For a passage that the text quotes, the text of all words that
+            differ.
+        p: The probability of the token, or of the first of several, by the model alone or by the
+            neighbors alone.
+        document: For the neighbors' token, the document with the largest share of p. For a passage,
+            its document.
+        entry: The entry of the passage's first word that differs. None if this is not the text of a
+            passage.
+    """
+
+    token: str
+    p: float
+    document: DocumentShare | None = None
+    entry: int | None = None
+
+    @property
+    def quoted(self) -> bool:
+        """Whether these are the words of a passage that has the words around them from the text."""
+        return self.entry is not None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that might have been chosen in place of a token.
+
+    Attributes:
+        token: The text of the token.
+        token_id: The id of the token.
+        p: Its probability in the mixture.
+        p_lm: Its probability by the language model.
+        p_knn: Its probability by the neighbors.
+    """
+
+    token: str
+    token_id: int
+    p: float
+    p_lm: float
+    p_knn: float
+
+
+@dataclass(frozen=True)
+class TokenTrace:
+    """A token and the origins of its probability.
+
+    If no call of the processor chose the token, its probabilities are None.
+
+    Attributes:
+        token: The text of the token.
+        token_id: The id of the token.
+        p: Its probability in the mixture.
+        p_lm: Its probability by the language model.
+        p_knn: Its probability by the neighbors.
+        lmbda: The weight of the neighbors at this step; 0 if there were none.
+        influence: lmbda * p_knn / p, the neighbors' share of p. The rest is the model's share.
+        neighbors: Passages that voted for the token. First comes one passage of each of the
+            strongest documents, in their order, and then the strongest other passages.
+        retrieval: How the neighbors were found: by a "search", by following "pointers" from the
+            step before, or not at all ("skipped").
+        documents: All documents that voted for the token, the strongest first. Their shares sum
+            to `influence`.
+        by_model: The model's likeliest token, if it is another one and is known.
+        by_memory: What the memory says in place of the token: the words of a passage that the text
+            quotes but for these, or else the neighbors' likeliest token, if it is another one.
+        candidates: The likeliest tokens at this position in the mixture, and the model's own
+            favourite, if they were asked for. The likeliest comes first.
+        near: Whether the nearest neighbor was as near as neighbors within the datastore are. None
+            if the datastore does not know what is near.
+        verbatim: Whether the text stands in a document here: a passage that has the same six words
+            or pieces of words before it goes on with this token, whatever the vote says. Only a
+            text that is explained is compared with passages.
+        special: Whether it is a token of the tokenizer's own, such as the one that ends a text. It
+            belongs to no word, and has no part in a text's documents.
+    """
+
+    token: str
+    token_id: int
+    p: float | None
+    p_lm: float | None
+    p_knn: float | None
+    lmbda: float
+    influence: float
+    neighbors: list[NeighborTrace] = field(default_factory=list)
+    retrieval: str = "search"
+    documents: list[DocumentShare] = field(default_factory=list)
+    by_model: Rival | None = None
+    by_memory: Rival | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+    near: bool | None = None
+    special: bool = False
+    verbatim: bool = False
+
+    @property
+    def meaning(self) -> Meaning:
+        """What the memory did for the token.
+
+        "contradicted": the text quotes a passage that has other words here.
+        "outvoted": most of the neighbors' vote is for one other token, and the memory supports that
+            token more than the mixture supports this one. The text may still say the same in other
+            words. A token with a source, or that a passage has after the same words, is neither.
+        "changed": the memory brought this token. The model alone would have chosen another one.
+        "agreed": the memory supports this token. The model alone would have chosen it as well.
+        "own": the token is the model's own.
+        """
+        if self.p is None or self.p_knn is None or self.p_lm is None:
+            return "own"
+        told = self.by_memory
+        if told is not None and told.quoted and not self.verbatim:
+            return "contradicted"
+        # A memory that has no weight here contradicts nothing.
+        least = max(self.p, LEAST_INFLUENCE)
+        sharp = told is not None and told.p > _MAJORITY and self.lmbda * told.p > least
+        supported = self.verbatim or self.influence >= LEAST_INFLUENCE
+        # White space and signs alone are no word.
+        if told is not None and sharp and not supported and _is_word(self.token, told.token):
+            return "outvoted"
+        if self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
+            return "own"
+        return "agreed" if self.by_model is None else "changed"
+
+
+def _is_word(*texts: str) -> bool:
+    """Whether each of some texts has a letter or a digit."""
+    return all(any(map(str.isalnum, text)) for text in texts)
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """How well the memory predicts a given text, which shows whether it knows such text.
+
+    Attributes:
+        hits: Number of positions where one of the nearest entries has the token that follows.
+        places: Number of positions that were checked.
+        expected: The share of hits in text like the datastore's own.
+        trusted: Whether a gate gave the memory most of a word that was written to the text.
+        named: Whether the first word that the memory wrote to the text is from a near passage that
+            names what the text names.
+    """
+
+    hits: int
+    places: int
+    expected: float
+    trusted: bool = False
+    named: bool = False
+
+    @property
+    def near(self) -> bool | None:
+        """Whether the memory has anything like the text; None if the text is too short to say.
+
+        A question may ask in other words for what the documents say. So the wording of the prompt
+        does not count where a gate trusts the memory, since a gate judges each query, and where the
+        passage behind the answer names what the prompt names (`trace.naming`).
+
+        The memory has nothing like the text if the text has less than two thirds of the hits of
+        text like the datastore's own (LOG.md). A text of a few words must have no hit at all.
+        """
+        if self.trusted or self.named:
+            return True
+        if self.places < _FEWEST_PLACES:
+            return None
+        if self.places < _ENOUGH_PLACES:
+            return self.hits > 0
+        return self.hits >= _FAMILIAR * self.expected * self.places
+
+
+@dataclass(frozen=True)
+class SequenceTrace:
+    """One traced sequence.
+
+    Attributes:
+        prompt: The text that was given.
+        tokens: The traced tokens after the prompt.
+        familiarity: How well the memory knows the prompt. None if the datastore does not know what
+            text like its own finds in it.
+        unknown: Names in the prompt that stand nowhere in the datastores (`trace.naming`).
+    """
+
+    prompt: str
+    tokens: list[TokenTrace]
+    familiarity: Familiarity | None = None
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The traced text."""
+        return "".join(token.token for token in self.tokens)
+
+    @property
+    def near(self) -> bool | None:
+        """Whether the memory has anything like the prompt; None if that is not known."""
+        return None if self.familiarity is None else self.familiarity.near
+
+    @property
+    def unknown_line(self) -> str:
+        """Says which names of the prompt stand in no document; empty if none is unknown."""
+        names = " and ".join(f"“{name}”" for name in self.unknown)
+        verb = "stands" if len(self.unknown) == 1 else "stand"
+        return f"{names} {verb} in no document" if names else ""
+
+    @property
+    def documents(self) -> list[DocumentShare]:
+        """Each document's share in the text, the mean over its tokens, the largest first."""
+        found: dict[tuple[str, str], DocumentShare] = {}
+        tokens = [token for token in self.tokens if not token.special]
+        for token in tokens:
+            for one in token.documents:
+                key, part = (one.store, one.document), one.share / len(tokens)
+                known = found.get(key)
+                found[key] = replace(one, share=part + (known.share if known else 0.0))
+        return sorted(found.values(), key=lambda one: -one.share)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The sequences of one `generate()`, or one explained text."""
+
+    sequences: list[SequenceTrace]
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __getitem__(self, number: int) -> SequenceTrace:
+        return self.sequences[number]
+
+    def __iter__(self) -> Iterator[SequenceTrace]:
+        return iter(self.sequences)
+
+    def show(self, sources: int = 8) -> None:
+        """Prints the text in the colours of its influence, and the main sources below it.
+
+        Args:
+            sources: The most passages to list for each sequence.
+        """
+        from knn_logits.evidence.render import show
+
+        show(self, sources)
+
+    def _repr_html_(self) -> str:
+        from knn_logits.evidence.render import to_html
+
+        return to_html(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the trace as plain values, as `save` writes it."""
+        from knn_logits.evidence.plain import token_dict
+
+        return {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "sequences": [
+                {
+                    "prompt": one.prompt,
+                    "text": one.text,
+                    "familiarity": asdict(one.familiarity) if one.familiarity else None,
+                    "unknown": list(one.unknown),
+                    "tokens": [token_dict(token) for token in one.tokens],
+                }
+                for one in self.sequences
+            ],
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the trace as JSON."""
+        from knn_logits.evidence.plain import write_whole
+
+        write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the trace as an HTML page that needs no other files."""
+        from knn_logits.evidence.plain import write_whole
+        from knn_logits.evidence.render import to_page
+
+        write_whole(path, to_page(self))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trace:
+        """Reads a trace that `save` wrote.
+
+        Raises:
+            TraceError: when the file is not a trace.
+        """
+        from knn_logits.evidence.plain import read_sequence
+
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            if content["format"] != _FORMAT or content["version"] != _VERSION:
+                raise ValueError("another format or version")
+            return cls([read_sequence(one) for one in content["sequences"]])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise TraceError(
+                f"{path} is not a trace ({error}); give a file that Trace.save() wrote"
+            ) from error

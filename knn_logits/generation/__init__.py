@@ -1,0 +1,1 @@
+"""`generate()` with a memory: the logits processor, and drafts."""

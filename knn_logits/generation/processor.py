@@ -1,0 +1,405 @@
+"""`KNNLogitsProcessor` attaches to a model, mixes the neighbors' vote in, and records it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import LogitsProcessor
+from typing_extensions import Unpack
+
+from knn_logits.engine.calls import Call, Course, course_of, with_course
+from knn_logits.engine.compatibility import check_tokenizer, vocabulary_size
+from knn_logits.engine.hooks import StateCapture, Window
+from knn_logits.errors import ConfigError, ModelError, TraceError
+from knn_logits.evidence.assemble import MAX_NEIGHBORS, trace_recording, with_trust
+from knn_logits.evidence.naming import unknown_names
+from knn_logits.evidence.recording import Recording, Step, end_tokens, inputs_of, sources_of
+from knn_logits.evidence.trace import Familiarity, Trace
+from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
+from knn_logits.generation.drafter import Drafter
+from knn_logits.generation.loop import DraftedDecoding
+from knn_logits.index.base import full_precision
+from knn_logits.locks import new_lock
+from knn_logits.mixture.gates.gate import Gate
+from knn_logits.mixture.memory import Memory, MemorySettings
+from knn_logits.mixture.presets import generation_settings
+from knn_logits.mixture.vote import Vote
+from knn_logits.search.combined import Stores
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.settings.config import KNNConfig, whole_number
+
+logger = logging.getLogger(__name__)
+
+_NO_PASS = (
+    "kNN is off: a KNNLogitsProcessor was called, but its model made no forward pass over "
+    "these tokens in this thread. Call generate() of the very model that it was made with, not of "
+    "a copy, in evaluation mode, and run by PyTorch itself"
+)
+# The most generations that stay recorded, and their most bytes.
+_RECORDINGS_KEPT = 32
+_BYTES_KEPT = 32 << 20
+# So many positions at the end of a prompt decide whether the memory has anything near.
+_PROMPT_PLACES = 32
+
+
+class KNNLogitsProcessor(LogitsProcessor):
+    """Mixes the vote of a datastore's neighbors into a model's next-token distribution.
+
+        with KNNLogitsProcessor(model, store) as knn:
+            output = model.generate(**inputs, logits_processor=[knn])
+            knn.trace(output, tokenizer).show()
+
+    The processor attaches hooks to the model. They act in `generate()` calls of any thread, and
+    change nothing in one without the processor. Greedy search, sampling, beams, left padding,
+    assisted decoding and prompt lookup work. Continuous batching is refused.
+
+    Khandelwal et al. (2020), "Generalization through Memorization", section 2.
+
+    Args:
+        model: A causal or encoder-decoder language model of transformers.
+        datastore: A `Memory` of this model, or one or several datastores or their folders. Several
+            are searched as one. Settings that are not given are the first datastore's for writing.
+        record: Whether to keep what `trace` needs, about 24 * k bytes for each generated token.
+        candidates: How many of the likeliest tokens of each step a trace names.
+        settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and so on, which
+            `Memory` explains.
+
+    Raises:
+        KNNLogitsError: as `Memory` explains.
+    """
+
+    supports_continuous_batching = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        datastore: Memory | Stores,
+        *,
+        record: bool = True,
+        candidates: int = 0,
+        **settings: Unpack[MemorySettings],
+    ) -> None:
+        self._candidates = whole_number("candidates", candidates, 0)
+        self.memory = Memory.of(model, datastore, scoring=False, **settings)
+        self._record = record
+        self._warned = False
+        self._recordings: list[Recording] = []
+        self._current = threading.local()
+        self._lock = new_lock(self)
+        self._model_config: Any = getattr(model, "generation_config", None) or model.config
+        self._ends = end_tokens(self._model_config, vocabulary_size(model))
+        self._end_index = torch.tensor(self._ends, dtype=torch.int64)
+        self._capture = StateCapture(model, self.memory.location)
+
+    @property
+    def config(self) -> KNNConfig:
+        """The settings that are numbers."""
+        return self.memory.config
+
+    @property
+    def gate(self) -> Gate | None:
+        """The gate that decides on λ; None if λ is a number."""
+        return self.memory.gate
+
+    @property
+    def vote(self) -> Vote | None:
+        """The memory's vote at this thread's latest step; None before the first step."""
+        return getattr(self._current, "vote", None)
+
+    def close(self) -> None:
+        """Removes the hooks from the model, which is then as it was before."""
+        self._capture.close()
+
+    def generate(self, inputs: Tensor | None = None, *, draft: bool = True, **settings: Any) -> Any:
+        """Calls the model's `generate()` with this processor, and uses drafts where possible.
+
+            output = knn.generate(**tokenizer("The winch", return_tensors="pt"))
+
+        With drafts one forward pass gives several tokens, and the text stays the same. Drafts work
+        for one text at a time, greedy or sampled, as `drafting.arguments.can_draft` explains.
+        Otherwise this is the same as `generate()`.
+
+        Args:
+            inputs: The ids of the prompt, int64 [rows, length]; or give them as `input_ids`.
+            draft: Whether to use drafts.
+            settings: Arguments of `generate()`. Where neither these nor their `generation_config`
+                have a `no_repeat_ngram_size`, the datastore's setting for writing holds.
+
+        Returns:
+            The result of `generate()`.
+        """
+        model: Any = self.memory.model
+        settings = with_defaults(settings, generation_settings(self.memory.stores[0]))
+        others = settings.pop("logits_processor", None) or ()
+        settings["logits_processor"] = [self, *(other for other in others if other is not self)]
+        if inputs is not None:
+            settings["input_ids"] = inputs
+        ids = checked_ids(settings)
+        drafted = arguments_for_drafts(model, settings) if draft else None
+        if drafted is not None:
+            drafter, streamer = Drafter(self.memory), settings.get("streamer")
+            loop = DraftedDecoding(
+                lambda text: drafter.draft(text, self.vote), drafter.learn, streamer
+            )
+            output = model.generate(**drafted, custom_generate=loop)
+            self._current.passes = loop.passes
+            return output
+        output = model.generate(**settings)
+        # Embeddings are not part of the result, and a text without a prompt has one token.
+        before = 0 if settings.get("inputs_embeds") is not None else 1
+        if ids is not None and not model.config.is_encoder_decoder:
+            before = ids.shape[1]
+        self._current.passes = getattr(output, "sequences", output).shape[1] - before - 1
+        return output
+
+    @property
+    def passes(self) -> int:
+        """Forward passes after the prompt's in this thread's latest call of `generate`."""
+        return int(getattr(self._current, "passes", 0))
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        raise ConfigError(
+            "a KNNLogitsProcessor is given in a list: generate(..., logits_processor=[knn])"
+        )
+
+    __iter__ = __len__
+
+    def __enter__(self) -> KNNLogitsProcessor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @torch.no_grad()
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Mixes the neighbors' vote into the scores of one step.
+
+        Args:
+            input_ids: int64 [rows, length].
+            scores: [rows, vocabulary], logits or log-probabilities.
+
+        Returns:
+            float32 [rows, vocabulary], log-probabilities of the mixture. If no forward pass of the
+            model produced the scores, `scores` itself.
+
+        Raises:
+            ModelError: when the processor was closed.
+        """
+        if self._capture.closed:
+            raise ModelError("this KNNLogitsProcessor was closed: make a new one")
+        call = Call.now()
+        found = self._capture.find(input_ids, call)
+        if found is None:
+            if not call.drafts and not self._warned:
+                logger.warning(_NO_PASS)
+                self._warned = True
+            return scores
+        with full_precision(scores.device):
+            return self._mixed(call, *found, input_ids, scores)
+
+    def _mixed(
+        self, call: Call, window: Window, position: int, input_ids: Tensor, scores: Tensor
+    ) -> Tensor:
+        is_first = not window.answers
+        self._follow(call, window, input_ids)
+        log_p_lm = torch.log_softmax(scores.float(), dim=-1)
+        neighbors = self._neighbors(window, position, input_ids, log_p_lm)
+        vote = self.memory.vote(neighbors, log_p_lm)
+        self._current.vote = vote
+        mixed = vote.log_p
+        if self._record:
+            recording = self._recording(input_ids, is_first=is_first)
+            if recording.states is None:
+                first = max(1, position - _PROMPT_PLACES)
+                recording.states = self._capture.states(window, first)[:, : position - first]
+            self._note(recording, input_ids, vote, call.going_on)
+        return mixed
+
+    def _follow(self, call: Call, window: Window, input_ids: Tensor) -> None:
+        """Notices where a generation begins. One may be made within another."""
+        courses, length = getattr(self._current, "courses", []), input_ids.shape[1]
+        course = course_of(courses, call, length, whole=window.whole, again=bool(window.answers))
+        self._current.courses = with_course(courses, course or self._begun(call, window, length))
+
+    def _begun(self, call: Call, window: Window, length: int) -> Course:
+        self.memory.check_again()
+        self.memory.retriever.begin_text()
+        course = Course(call, length, whole=window.whole)
+        if self._record or self.memory.retriever.follows_text:
+            course.sources = sources_of(window.encoded)
+        return course
+
+    @property
+    def _course(self) -> Course | None:
+        """The generation of this thread's latest call."""
+        return next(iter(getattr(self._current, "courses", ())), None)
+
+    def _neighbors(
+        self, window: Window, position: int, input_ids: Tensor, log_p_lm: Tensor
+    ) -> Neighbors:
+        if position not in window.answers:
+            # Assisted decoding asks for the positions from here on one by one. They are searched
+            # together, unless a gate skips some, which needs the model's scores at each.
+            states = self._capture.states(window, position)
+            # A gate that skips searches gets the scores one by one, and so asks one by one.
+            reads_model = getattr(self.gate, "searches", None) is not None
+            if reads_model or self.memory.retriever.follows_text:
+                states = states[:, :1]
+            rows, positions, _ = states.shape
+            texts = input_ids
+            if positions > 1 and window.ids is not None:
+                candidates = window.ids[:, position + 1 :].to(input_ids.device)
+                texts = torch.cat([input_ids, candidates], dim=-1)
+            sources = self._sources(input_ids)
+            if sources is not None:
+                # Another source makes another text. A number that no token has tells them apart.
+                texts = torch.cat([-1 - sources.unsqueeze(1), texts], dim=-1)
+            found = self.memory.neighbors(states, texts, log_p_lm if reads_model else None)
+            for number in range(positions):
+                part = slice(number * rows, (number + 1) * rows)
+                window.answers[position + number] = found[part]
+        answer: Neighbors = window.answers[position]
+        return answer
+
+    def _sources(self, input_ids: Tensor) -> Tensor | None:
+        """Numbers the sources that the rows read, int64 [rows], as `sources_of` explains."""
+        sources = self._course.sources if self._course is not None else None
+        if sources is None or len(sources) != len(input_ids):
+            return None
+        return sources.to(input_ids.device)
+
+    def _recording(self, input_ids: Tensor, *, is_first: bool) -> Recording:
+        """Returns the recording that a call belongs to. A new `generate()` gets a new one."""
+        course = self._course
+        assert course is not None
+        recording: Recording | None = course.recording
+        if recording is not None and not is_first:
+            return recording
+        if recording is None or not recording.goes_on(input_ids):
+            inputs = inputs_of(input_ids, self._sources(input_ids))
+            recording = Recording(input_ids, inputs, self._ends)
+            course.recording = recording
+            with self._lock:
+                kept = self._recordings
+                kept.append(recording)
+                while len(kept) > _RECORDINGS_KEPT or (
+                    len(kept) > 1 and sum(one.bytes for one in kept) > _BYTES_KEPT
+                ):
+                    del kept[0]
+        return recording
+
+    def _note(
+        self, recording: Recording, input_ids: Tensor, vote: Vote, going_on: Tensor | None
+    ) -> None:
+        log_p_lm = vote.log_p_lm
+        best, token = log_p_lm.max(dim=-1)
+        recording.add(
+            Step(
+                length=input_ids.shape[1],
+                ids=input_ids,
+                neighbors=vote.neighbors,
+                weights=vote.log_weights,
+                lmbda=vote.lmbda,
+                log_p_lm=log_p_lm,
+                end_log_p_lm=log_p_lm.index_select(-1, self._end_index.to(log_p_lm.device)),
+                going_on=going_on,
+                likeliest=(best, token),
+                candidates=vote.candidates(self._candidates) if self._candidates else None,
+            )
+        )
+
+    def _familiarity(self, recording: Recording, row: int, places: int) -> Familiarity | None:
+        """Measures how well the memory knows the end of a row's prompt."""
+        expected, states = self.memory.expected_hits, recording.states
+        if expected is None or states is None or min(places, states.shape[1]) < 1:
+            return None
+        states = states[row, -places:]
+        tokens = recording.prompt[row, -len(states) :]
+        return Familiarity(int(self.memory.hits(states, tokens).sum()), len(states), expected)
+
+    def trace(
+        self,
+        output: Any,
+        tokenizer: Any,
+        *,
+        max_neighbors: int = MAX_NEIGHBORS,
+        pad_token_id: int | None = None,
+        rows: Collection[int] | int | None = None,
+    ) -> Trace:
+        """Traces which passages caused which token of an output.
+
+        Args:
+            output: The result of `generate()` in any thread. Beam search needs
+                `return_dict_in_generate=True`, since only then the output says which beam a token
+                came from.
+            tokenizer: The model's tokenizer.
+            max_neighbors: The most passages to keep for each token.
+            pad_token_id: The padding token of finished rows, if `generate()` was given another
+                one than the model's. Padding is not traced.
+            rows: The sequences of the output to trace, or a single one; None for all.
+
+        Returns:
+            A trace with one sequence for each of these sequences of the output. With beams, the
+            token that ends a sequence has probabilities only if it is an end token of the model's
+            own `generation_config`.
+
+        Raises:
+            TraceError: when this processor has not recorded the generation, or no longer has it.
+            MismatchError: when the tokenizer is not the datastore's.
+        """
+        max_neighbors = whole_number("max_neighbors", max_neighbors, 0)
+        check_tokenizer(tokenizer, self.memory.stores[0])
+        sequences = getattr(output, "sequences", output)
+        beam_indices = getattr(output, "beam_indices", None)
+        if not is_ids(sequences):
+            raise TraceError("this is not an output of generate(): give trace() such an output")
+        if pad_token_id is None:
+            pad_token_id = getattr(self._model_config, "pad_token_id", None)
+            if pad_token_id is None and self._ends:
+                pad_token_id = self._ends[0]
+        with self._lock:
+            recordings = self._recordings[::-1]
+        own = self._course.recording if self._course is not None else None
+        recordings.sort(key=lambda recording: recording is not own)
+        for recording in recordings:
+            there = recording.prompt.device
+            beams = None if beam_indices is None else beam_indices.to(there)
+            if recording.fits(sequences.to(there), beams):
+                trace = trace_recording(
+                    recording,
+                    sequences.to(there),
+                    beams,
+                    tokenizer,
+                    self.memory.retriever.locate,
+                    self.memory.name_of,
+                    max_neighbors=max_neighbors,
+                    pad=pad_token_id,
+                    near_within=self.memory.near_within,
+                    familiarity=partial(self._familiarity, recording),
+                    rows=rows,
+                    unknown_names=partial(
+                        unknown_names,
+                        stores=self.memory.voting,
+                        exclude=self.memory.config.exclude,
+                    ),
+                )
+                return trace if self.memory.gate is None else with_trust(trace)
+        raise TraceError(
+            "this processor has not recorded such a generation: give the whole output of a recent "
+            "generate(), made with record=True; beam search needs return_dict_in_generate=True"
+        )

@@ -1,0 +1,394 @@
+"""Opens a datastore's index from its arrays or from the keys, and checks it with its probe."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from knn_logits.arrays import Array
+from knn_logits.errors import ConfigError, DamagedError, DatastoreError
+from knn_logits.index.base import Index
+from knn_logits.index.demand import check_building
+from knn_logits.index.exact import ExactIndex
+from knn_logits.index.opening_on_gpu import KEYS_AT_ONCE, moved, open_compact
+from knn_logits.locks import new_lock
+from knn_logits.settings.config import IndexConfig, KNNConfig, Metric
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
+from knn_logits.store.sinks import find_sink
+
+if TYPE_CHECKING:
+    from knn_logits.index.faiss_backend import FaissIndex
+
+logger = logging.getLogger(__name__)
+
+_PROBE_FOUND = 0.75
+# The most objects kept for a datastore: its index, indexes without some documents, and pointers.
+_KEPT = 6
+_T = TypeVar("_T")
+# Adds all keys to a trained index: the index, its factory string, and the keys in order.
+Fill = Callable[["FaissIndex", str, Iterable[Array]], None]
+
+
+def usable_device(name: torch.device | str) -> torch.device:
+    """Returns a device to search on.
+
+    Raises:
+        ConfigError: when there is no such device here.
+    """
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"the device {name!r} is unknown; give cpu or cuda") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"the device is {device}, but PyTorch finds no such GPU; give cpu")
+    return device
+
+
+class Indexes:
+    """The open indexes of some datastores. Each is opened once. It is safe for threads.
+
+    An index without some documents, or with another nprobe, is a separate index. The latest few of
+    these are kept.
+
+    Args:
+        device: The device to search on. FAISS searches there if faiss-gpu is installed.
+        threads: OpenMP threads for searches; None takes one for small batches.
+        native: Read indexes in FAISS's own format, as `open_index` explains.
+
+    Raises:
+        ConfigError: when there is no such device here.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str = "cpu",
+        threads: int | None = None,
+        *,
+        native: bool = False,
+    ) -> None:
+        self.device = usable_device(device)
+        self.threads = threads
+        self.native = native
+        self._lock = new_lock(self)
+        # This does not keep datastores alive. An index is closed with its datastore.
+        self._made: WeakKeyDictionary[Datastore, OrderedDict[object, Any]] = WeakKeyDictionary()
+
+    def open(self, store: Datastore, config: KNNConfig) -> Index:
+        """Returns the index of a datastore, with the settings' `exclude` and `nprobe`.
+
+        Raises:
+            DamagedError: when the index's arrays do not belong to it.
+            DatastoreError: when there is neither an index file nor keys.
+        """
+        return self.once(
+            store,
+            ("index", config.exclude, config.nprobe),
+            lambda: open_index(
+                store,
+                device=self.device,
+                threads=self.threads,
+                native=self.native,
+                without=_left_out(store, config),
+            ),
+        )
+
+    def once(self, store: Datastore, what: object, make: Callable[[], _T]) -> _T:
+        """Returns an object that belongs to a datastore. The first caller makes it.
+
+        Args:
+            store: The datastore.
+            what: The object's name and the settings that it depends on.
+            make: Makes the object, which must not keep the datastore alive.
+        """
+        with self._lock:
+            known = self._made.setdefault(store, OrderedDict())
+            if what not in known:
+                known[what] = make()
+                if len(known) > _KEPT:
+                    known.popitem(last=False)
+            known.move_to_end(what)
+            found: _T = known[what]
+            return found
+
+
+def _left_out(store: Datastore, config: KNNConfig) -> Array | None:
+    """The entries that no search may find, beside those of removed documents."""
+    excluded = store.entries_of(config.exclude) if config.exclude else None
+    # A sink is far from every other state, but its inner product with them may be the largest.
+    sink = find_sink(store) if store.manifest.metric == "ip" else None
+    if sink is None:
+        return excluded
+    sinks = np.flatnonzero(sink.entries.numpy())
+    return sinks if excluded is None else np.union1d(excluded, sinks)
+
+
+def training_sample(store: Datastore, size: int, seed: int) -> Array:
+    """Draws keys to train an index on, without replacement.
+
+    Returns:
+        float32 [min(size, entries), dim], in the entries' order.
+    """
+    size = min(size, len(store))
+    ids = np.random.default_rng(seed).permutation(len(store))[:size]
+    return store.keys(np.sort(ids)).astype(np.float32)
+
+
+def index_from_keys(
+    store: Datastore,
+    factory: str,
+    config: IndexConfig,
+    *,
+    threads: int | None = None,
+    fill: Fill | None = None,
+) -> Index:
+    """Builds an index over a datastore's keys.
+
+    Args:
+        store: A datastore with keys.
+        factory: "exact" or a FAISS factory string. "auto" must be resolved before.
+        config: The training size and the seed.
+        threads: OpenMP threads; None leaves the choice to FAISS.
+        fill: Adds all keys to the index once it is trained; None adds them here.
+
+    Raises:
+        ConfigError: when FAISS cannot make such an index for these keys.
+    """
+    batches = store.key_batches(KEYS_AT_ONCE)
+    metric = store.manifest.metric
+    if factory == "exact":
+        return ExactIndex.from_batches(batches, len(store), store.manifest.dim, metric)
+    from knn_logits.index.choice import choose_train_size
+    from knn_logits.index.faiss_backend import build_faiss
+    from knn_logits.index.faiss_library import inverted_file, make_empty
+
+    size = config.train_size
+    if size is None:
+        ivf = inverted_file(make_empty(factory, store.manifest.dim, metric))
+        size = choose_train_size(len(store), int(ivf.nlist) if ivf is not None else 256)
+    sample = training_sample(store, size, config.seed)
+    return build_faiss(factory, store.manifest.dim, metric, sample, batches, threads, fill)
+
+
+def open_index(
+    store: Datastore,
+    *,
+    device: torch.device | str = "cpu",
+    threads: int | None = None,
+    native: bool = False,
+    without: Array | None = None,
+) -> Index:
+    """Opens the index of a datastore from its arrays, or from the keys if there are no arrays.
+
+    The index is without the entries of removed documents.
+
+    Args:
+        store: The datastore.
+        device: The device to search on. On a GPU all keys are compared if they fit its memory.
+            Otherwise FAISS searches there if faiss-gpu is installed.
+        threads: OpenMP threads for searches.
+        native: Read an index in FAISS's own format. That format cannot be checked, so the
+            publisher of the datastore must be trusted.
+        without: Further entries that the index in memory is to be without.
+
+    Raises:
+        DamagedError: when the index's arrays do not belong to it.
+        DatastoreError: when there is neither an index file nor keys.
+    """
+    device = torch.device(device)
+    on_gpu = device.type == "cuda" and store.manifest.index.factory != "exact"
+    if on_gpu:
+        compact = open_compact(store, device, torch.cuda.mem_get_info(device)[0])
+        if compact is not None:
+            gone = np.union1d(hidden_entries(store, without), store.merged_away)
+            if len(gone):
+                compact.remove(gone)
+            return compact
+    index = whole_index(store, device=device, threads=threads, native=native)
+    check_probe(store, index)
+    hidden = hidden_entries(store, without)
+    if len(hidden):
+        index.remove(hidden)
+    if not on_gpu:
+        return index
+    from knn_logits.index.faiss_backend import FaissIndex
+
+    assert isinstance(index, FaissIndex)
+    return moved(index, store, device)
+
+
+def present_entries(store: Datastore) -> Array | None:
+    """The entries that the index holds, int64, ascending; None where it holds all of them."""
+    if store.merged is None:
+        return None
+    return np.setdiff1d(np.arange(len(store)), store.merged_away, assume_unique=True)
+
+
+def check_leaves_out(store: Datastore, factory: str) -> None:
+    """Refuses a kind of index that has to hold all entries of a datastore with merged entries.
+
+    Raises:
+        ConfigError: when the kind has no inverted lists, or no plain form.
+    """
+    if store.merged is None or factory == "exact":
+        return
+    from knn_logits.index.faiss_library import inverted_file, make_empty
+    from knn_logits.index.plain import has_plain_form
+
+    empty = make_empty(factory, store.manifest.dim, store.manifest.metric)
+    if inverted_file(empty) is None or not has_plain_form(empty):
+        raise ConfigError(
+            f"entries of {store.folder} are merged, and the index {factory!r} cannot leave entries "
+            "out: take exact or one such as IVF1024,SQ8, or undo the merging with `knn-logits "
+            "merge --keep 1`"
+        )
+
+
+def hidden_entries(store: Datastore, without: Array | None) -> Array:
+    """Returns the entries that no search may find, int64 [hidden], ascending."""
+    if without is None or not len(without):
+        return store.removed_entries
+    found: Array = np.union1d(store.removed_entries, without)
+    return found
+
+
+def whole_index(
+    store: Datastore,
+    *,
+    device: torch.device | str = "cpu",
+    threads: int | None = None,
+    native: bool = False,
+) -> Index:
+    """Opens the index over all entries, including removed ones, as `open_index` does.
+
+    Entries that others stand for are not in it.
+    """
+    record, size, dim = store.manifest.index, len(store), store.manifest.dim
+    metric: Metric = store.manifest.metric
+    if store.manifest.on_demand is not None:
+        raise DatastoreError(
+            f"{store.folder} stores no keys and has no index, since its keys are computed on "
+            "demand: open it as Memory(model, datastore), or build it without --no-keys"
+        )
+    if record.factory == "exact":
+        exact = ExactIndex.from_batches(store.key_batches(KEYS_AT_ONCE), size, dim, metric, device)
+        away = store.merged_away
+        if len(away):
+            exact.remove(away)
+        return exact
+    from knn_logits.index import faiss_backend, plain
+
+    saved = store.index_arrays()
+    if saved is not None:
+        return plain.from_arrays(
+            saved,
+            record.factory,
+            dim,
+            metric,
+            size,
+            there=present_entries(store),
+            nprobe=record.nprobe,
+            threads=threads,
+        )
+    check_leaves_out(store, record.factory)
+    data = store.native_index() if native else None
+    if data is not None:
+        from knn_logits.index.native import from_bytes
+
+        return from_bytes(
+            data, record.factory, dim, metric, size, nprobe=record.nprobe, threads=threads
+        )
+    if not store.offers_keys:
+        advice = (
+            "give --native-index if you trust its publisher" if record.native else "build it again"
+        )
+        raise DatastoreError(
+            f"{store.folder} has neither an index of plain arrays nor keys; {advice}"
+        )
+    if not native:
+        check_factory(store)
+    logger.warning(
+        "the index %s is not stored as plain arrays, so it is built from the keys at each opening",
+        record.factory,
+    )
+    config = IndexConfig(record.factory, train_size=record.train_size, seed=record.seed)
+    built = index_from_keys(store, record.factory, config, threads=threads)
+    assert isinstance(built, faiss_backend.FaissIndex)
+    return faiss_backend.FaissIndex(built.raw, metric, nprobe=record.nprobe, threads=threads)
+
+
+def check_factory(store: Datastore) -> None:
+    """Refuses to build a datastore's index if that might take all memory or end the process.
+
+    Raises:
+        DamagedError: when it is refused. The message says why.
+    """
+    manifest = store.manifest
+    factory = manifest.index.factory
+    try:
+        check_building(factory, manifest.dim, len(store), manifest.index.train_size)
+    except ValueError as error:
+        raise DamagedError(
+            f"building the index {factory[:40]!r} of {store.folder} is refused ({error}): give "
+            "--native-index if you trust its publisher, or make another with `knn-logits index`"
+        ) from error
+
+
+def check_probe(store: Datastore, index: Index) -> None:
+    """Refuses an index whose results differ from those at its build.
+
+    Args:
+        store: The datastore.
+        index: Its index over all entries, of which none is hidden.
+
+    Raises:
+        DamagedError: when it finds other entries, or other distances.
+    """
+    queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
+    if queries is None or expected is None or not expected.size:
+        if len(store) and store.manifest.index.factory != "exact":
+            logger.warning(
+                "%s has no probe, so the results of its index could not be checked: make the index "
+                "again with `knn-logits index`",
+                store.folder,
+            )
+        return
+    asked = np.ascontiguousarray(queries, np.float32)
+    if expected.ndim != 2 or asked.shape != (len(expected), store.manifest.dim):
+        raise DamagedError(f"the probe of {store.folder} has another shape; build it again")
+    distances, ids = index.search(torch.from_numpy(asked), expected.shape[1])
+    found = [
+        len(set(row) & set(true)) / len(true)
+        for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
+    ]
+    # Equal keys may come in another order, and either may be missing at the end.
+    if float(np.mean(found)) < _PROBE_FOUND:
+        raise DamagedError(
+            f"the index of {store.folder} finds other entries than when it was built, so the "
+            "index, the metric or the keys have changed: make it again with `knn-logits index`"
+        )
+    _check_distances(store, asked, distances.cpu().numpy())
+
+
+def _check_distances(store: Datastore, asked: Array, found: Array) -> None:
+    """Refuses an index whose distances differ from those at its build."""
+    expected, metric = store.checks.get(PROBE_DISTANCES), store.manifest.metric
+    if expected is None or expected.shape != found.shape:
+        return
+    # Two metrics can give the same neighbors, but not the same distances.
+    # A file may hold numbers whose squares exceed single precision, so this takes double precision.
+    asked, found, expected = (one.astype(np.float64) for one in (asked, found, expected))
+    scale = 1.0 if metric == "cosine" else float(np.square(asked).sum(axis=-1).mean())
+    close = np.isclose(np.sort(found), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
+    if float(close.mean()) < _PROBE_FOUND:
+        raise DamagedError(
+            f"the index of {store.folder} gives other distances than when it was built, so its "
+            f"metric is not {metric}, or its keys have changed: make it again with `knn-logits "
+            "index`"
+        )

@@ -1,0 +1,127 @@
+"""Chooses the form of a datastore's index on a GPU, and compares it with the stored probe."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from knn_logits.arrays import Array
+from knn_logits.index.base import Index
+from knn_logits.index.compact import CompactIndex, form_for
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.layout import PROBE_DISTANCES, PROBE_QUERIES
+
+if TYPE_CHECKING:
+    from knn_logits.index.faiss_backend import FaissIndex
+
+logger = logging.getLogger(__name__)
+
+KEYS_AT_ONCE = 65_536
+# The share of the probe's queries that an index on a GPU must answer as well as the stored one.
+_ANSWERED = 0.75
+# So many neighbors an index of FAISS is asked for when it is compared.
+_NEIGHBORS = 1024
+
+
+def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIndex | None:
+    """Opens a datastore's keys for an exact search on a device.
+
+    Args:
+        store: The datastore.
+        device: The device.
+        free: Free bytes on the device.
+
+    Returns:
+        The index over all entries. None if the keys are not in the datastore's folder, do not fit
+        the device, or are found to be further away there than they are.
+    """
+    if not store.has_keys or store.manifest.learned is not None:
+        return None
+    size, dim, dtype = len(store), store.manifest.dim, store.manifest.dtype
+    form = form_for(size, dim, np.dtype(dtype).itemsize, free)
+    if form is None:
+        logger.warning(
+            "the keys of %s take %.1f GB at one byte a number, and %s has %.1f GB free: FAISS "
+            "searches in place of PyTorch",
+            store.folder,
+            size * dim / 1e9,
+            device,
+            free / 1e9,
+        )
+        return None
+    # An index must not keep its datastore alive.
+    owner = weakref.ref(store)
+
+    def keys(ids: Array) -> Array:
+        opened = owner()
+        assert opened is not None
+        return opened.keys(ids)
+
+    index = CompactIndex(
+        partial(store.key_batches, KEYS_AT_ONCE),
+        size,
+        dim,
+        store.manifest.metric,
+        device,
+        dtype=getattr(torch, dtype),
+        keys=keys if form == "bytes" else None,
+    )
+    queries, distances = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_DISTANCES)
+    if queries is None or distances is None or not distances.size:
+        return index
+    return index if finds_as_much(index, store, queries, distances) else None
+
+
+def moved(index: FaissIndex, store: Datastore, device: torch.device) -> FaissIndex:
+    """Moves a FAISS index to a GPU, if FAISS has a form of it there that finds as much.
+
+    Returns:
+        The index on the GPU, or the given one.
+    """
+    from knn_logits.index.faiss_backend import to_gpu
+
+    there = to_gpu(index, device)
+    queries = store.checks.get(PROBE_QUERIES)
+    if there is index or queries is None:
+        return there
+    # Some forms work for few neighbors only.
+    distances, _ = index.search(torch.from_numpy(np.float32(queries)), _NEIGHBORS)
+    return there if finds_as_much(there, store, queries, distances.numpy()) else index
+
+
+def finds_as_much(index: Index, store: Datastore, queries: Array, expected: Array) -> bool:
+    """Whether an index on a GPU finds neighbors as near as an index on the processor did.
+
+    An exact search may find nearer ones. If it finds none as near, something is wrong with the
+    device or its libraries, and a warning says that the next form is taken.
+
+    Args:
+        index: The index on the GPU.
+        store: The datastore.
+        queries: [rows, dim], the queries.
+        expected: [rows, k], the distances of what the processor found.
+    """
+    try:
+        distances, _ = index.search(torch.from_numpy(np.float32(queries)), expected.shape[1])
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        logger.warning("an index of %s is left aside on the GPU: %s", store.folder, reason)
+        return False
+    sign = 1.0 if store.manifest.metric == "l2" else -1.0
+    found = np.sort(sign * distances.cpu().double().numpy())
+    wanted = np.sort(sign * expected.astype(np.float64))
+    known = np.isfinite(wanted)
+    slack = 1e-2 * np.abs(wanted[known]).mean() if known.any() else 0.0
+    as_near = found.shape == wanted.shape and (found <= wanted + slack).mean() >= _ANSWERED
+    if not as_near:
+        logger.warning(
+            "an index of %s is left aside on the GPU, since its neighbors there are further away "
+            "than on the processor",
+            store.folder,
+        )
+    return bool(as_near)

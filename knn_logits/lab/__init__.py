@@ -1,0 +1,1 @@
+"""Experiments: the papers' studies, learned memories, datastores of earlier systems."""

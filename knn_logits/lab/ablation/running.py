@@ -1,0 +1,247 @@
+"""`ablate` makes one study after another, keeps each that is done, and writes the report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from knn_logits._version import __version__
+from knn_logits.corpus.documents import Document, as_documents
+from knn_logits.engine.compatibility import model_record, tokenizer_record
+from knn_logits.engine.cutting import text_ids
+from knn_logits.engine.location import is_encoder_decoder
+from knn_logits.errors import ConfigError, CorpusError, DamagedError, ModelError
+from knn_logits.lab.ablation.bench import Studied
+from knn_logits.lab.ablation.finding import Finding
+from knn_logits.lab.ablation.report import write_report
+from knn_logits.lab.ablation.studies import STUDIES
+from knn_logits.measure.figures import check_writable, new_figure, writing
+from knn_logits.progress import Progress, no_progress
+from knn_logits.settings.config import DEFAULT_K, MOST_SEED, whole_number
+from knn_logits.store.files import write_bytes
+from knn_logits.store.lock import locked
+from knn_logits.store.manifest import read_json
+
+# The text is taken from the beginnings of this many documents.
+_DOCUMENTS = 16
+PLAN, STUDIES_FOLDER, WORK_FOLDER = "plan.json", "studies", "work"
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """The report of all studies.
+
+    Attributes:
+        settings: The settings of the studies.
+        findings: The findings, by the studies' names.
+        files: The paths of the report's files.
+    """
+
+    settings: dict[str, Any]
+    findings: dict[str, Finding]
+    files: list[Path]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as JSON."""
+        return {
+            "settings": self.settings,
+            "findings": {name: one.to_dict() for name, one in self.findings.items()},
+            "files": [str(one) for one in self.files],
+        }
+
+
+def ablate(
+    model: nn.Module,
+    tokenizer: Any,
+    corpus: Iterable[Document | str],
+    texts: Iterable[Document | str],
+    out: str | os.PathLike[str],
+    *,
+    entries: int = 100_000,
+    tokens: int = 20_000,
+    k: int = DEFAULT_K,
+    studies: Sequence[str] | None = None,
+    seed: int = 0,
+    command: str | None = None,
+    progress: Progress = no_progress,
+) -> Ablation:
+    """Repeats the studies of the kNN-LM papers on a given model and text.
+
+    An interrupted run continues when it is called again with the same arguments. Then finished
+    studies, datastores and queries are read from the folder.
+
+    Args:
+        model: A causal language model.
+        tokenizer: The tokenizer of the model.
+        corpus: Documents of the datastore. The first ones are used, up to `entries` tokens.
+        texts: Similar documents that are not in the corpus. The beginnings of the first sixteen
+            are used, together up to `tokens` tokens.
+        out: The folder of the report, which is new or has an earlier run.
+        entries: The most tokens of the corpus.
+        tokens: The most tokens of the text.
+        k: The largest k, the neighbors of each query.
+        studies: Names of the studies to make; None makes all.
+        seed: The seed of every random choice.
+        command: The command that is printed at the end of the report.
+        progress: A callback for the progress.
+
+    Returns:
+        The findings, and the paths of the report's files.
+
+    Raises:
+        ConfigError: when a setting is out of its range, or the folder holds another ablation.
+        CorpusError: when there is too little text.
+        ModelError: for an encoder-decoder model.
+        MissingDependencyError: when matplotlib is not installed.
+    """
+    numbers = {
+        "entries": whole_number("entries", entries, 256),
+        "tokens": whole_number("tokens", tokens, 256),
+        "k": whole_number("k", k, 1),
+        "seed": whole_number("seed", seed, 0, MOST_SEED),
+    }
+    names = _wanted(studies)
+    if is_encoder_decoder(model):
+        raise ModelError(
+            "the studies need a causal model, but this model is an encoder-decoder: give a causal "
+            "model"
+        )
+    new_figure(1, 1)
+    check_writable(out)
+    own = first_tokens(corpus, tokenizer, numbers["entries"])
+    some = list(islice(as_documents(texts), _DOCUMENTS))
+    each = -(-numbers["tokens"] // max(1, len(some)))
+    other = first_tokens(some, tokenizer, numbers["tokens"], each)
+    plan = {
+        "version": __version__,
+        "model": model_record(model).config_sha256,
+        "tokenizer": tokenizer_record(tokenizer).sha256,
+        "corpus": _digest(own),
+        "text": _digest(other),
+        **numbers,
+    }
+    folder = Path(out)
+    with writing(folder):
+        (folder / STUDIES_FOLDER).mkdir(parents=True, exist_ok=True)
+        (folder / WORK_FOLDER).mkdir(exist_ok=True)
+    with locked(folder):
+        _check_plan(folder, plan)
+        studied = Studied(
+            model,
+            tokenizer,
+            own,
+            other,
+            folder / WORK_FOLDER,
+            numbers["k"],
+            numbers["seed"],
+            progress,
+        )
+        findings = {}
+        for done, name in enumerate(names):
+            progress("studies", done, len(names))
+            findings[name] = _study(name, studied, folder)
+        progress("studies", len(names), len(names))
+        settings = {
+            "model": model_record(model).id,
+            "entries": sum(_lengths(own, tokenizer)) - len(own),
+            "documents": len(own),
+            "tokens of the text": sum(_lengths(other, tokenizer)) - len(other),
+            "documents of the text": len(other),
+            "largest k": numbers["k"],
+        }
+        files = write_report(findings, settings, folder, command)
+        if set(names) == set(STUDIES):
+            # The keys are many times as large as the report, and all studies are done.
+            shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
+    return Ablation(settings, findings, files)
+
+
+def _study(name: str, studied: Studied, folder: Path) -> Finding:
+    """Makes a study, or reads its finding of an earlier run."""
+    path = folder / STUDIES_FOLDER / f"{name}.json"
+    if path.exists():
+        try:
+            return Finding.from_dict(read_json(path))
+        except (TypeError, KeyError, AttributeError) as error:
+            raise DamagedError(
+                f"{path} cannot be read as a finding: delete it, and run the same command again"
+            ) from error
+    content = json.dumps(STUDIES[name](studied).to_dict(), indent=1, allow_nan=False)
+    write_bytes(path, content.encode() + b"\n")
+    # The finding is read from its JSON, so that it equals that of a later run.
+    return Finding.from_dict(json.loads(content))
+
+
+def _wanted(studies: Sequence[str] | None) -> list[str]:
+    unknown = [one for one in studies or () if one not in STUDIES]
+    if unknown:
+        raise ConfigError(f"there is no study {unknown[0]!r}: choose from {', '.join(STUDIES)}")
+    return [name for name in STUDIES if not studies or name in studies]
+
+
+def _check_plan(folder: Path, plan: dict[str, Any]) -> None:
+    path = folder / PLAN
+    if not path.exists():
+        write_bytes(path, json.dumps(plan, indent=1).encode() + b"\n")
+        return
+    there = read_json(path)
+    known = there if isinstance(there, dict) else {}
+    for name, value in plan.items():
+        if known.get(name) != value:
+            raise ConfigError(
+                f"{folder} has an ablation with another {name}: give the same {name}, or choose "
+                "another folder"
+            )
+
+
+def first_tokens(
+    documents: Iterable[Document | str], tokenizer: Any, tokens: int, each: int | None = None
+) -> list[Document]:
+    """Takes the first documents, and cuts them so that they have at most `tokens` tokens.
+
+    Args:
+        documents: The documents.
+        tokenizer: The tokenizer that counts their tokens.
+        tokens: The most tokens of all documents together.
+        each: The most tokens of each document; None cuts only the last document.
+
+    Raises:
+        CorpusError: when no document has two tokens.
+    """
+    found: list[Document] = []
+    left = tokens
+    for document in as_documents(documents):
+        if left < 2:
+            break
+        most = left if each is None else min(left, each)
+        # A long document is not tokenized as a whole, since a token rarely has 16 characters.
+        text = document.text[: 16 * most]
+        ids = text_ids(tokenizer, text)
+        if len(ids) > most:
+            text = tokenizer.decode(ids[:most], skip_special_tokens=True)
+        if len(ids) > 1:
+            found.append(Document(text, document.id, title=document.title, uri=document.uri))
+        left -= min(most, len(ids))
+    if not found:
+        raise CorpusError("there is no document of two tokens or more: give more text")
+    return found
+
+
+def _lengths(documents: Sequence[Document], tokenizer: Any) -> list[int]:
+    return [len(text_ids(tokenizer, one.text)) for one in documents]
+
+
+def _digest(documents: Sequence[Document]) -> str:
+    digest = hashlib.sha256()
+    for one in documents:
+        digest.update(json.dumps([one.id, one.text]).encode())
+    return digest.hexdigest()

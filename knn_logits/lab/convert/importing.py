@@ -1,0 +1,375 @@
+"""`import_datastore` converts a datastore of an earlier kNN-LM system to this package's format.
+
+The earlier datastore has no documents. Its values are one stream of tokens, in which value i
+follows key i. Here the stream becomes one document. The token before the first key was not stored,
+so another token takes its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from knn_logits._version import __version__
+from knn_logits.arrays import Array
+from knn_logits.build.indexing import make_index, write_index
+from knn_logits.build.recall import measured
+from knn_logits.build.steps import KeyPlan, write_canary
+from knn_logits.engine.compatibility import (
+    CANARY_KEYS,
+    model_record,
+    tokenizer_record,
+    vocabulary_size,
+)
+from knn_logits.engine.forward import evaluating, input_device, key_states
+from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
+from knn_logits.engine.pairs import context_length
+from knn_logits.engine.windows import resolve
+from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
+from knn_logits.index.faiss_file import FaissFile, read_faiss_file
+from knn_logits.lab.convert.csr_pickle import read_csr
+from knn_logits.lab.convert.legacy import (
+    LegacyFiles,
+    find_files,
+    key_parts,
+    read_keys,
+    read_values,
+    written_entries,
+)
+from knn_logits.progress import Progress, no_progress
+from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.files import write_array
+from knn_logits.store.job import Job, begin
+from knn_logits.store.manifest import Manifest
+from knn_logits.store.records import IndexRecord, KeyRecord, SettingsRecord, WindowRecord
+from knn_logits.store.writer import SHARD_BYTES, KeyWriter, TokenWriter
+
+logger = logging.getLogger(__name__)
+
+# The settings that these systems search with by default.
+_TEMPERATURE = 1.0
+# The distance of a key from the model's own key at the same place, divided by the distance at other
+# places. The right model gave 0.34 to 0.82 under another context, and other weights 1.00 to 1.01.
+_OTHER_MODEL = 0.95
+_SPAN = 256
+_LEAST_SPAN = 64
+_SPANS = 4
+
+
+@dataclass(frozen=True)
+class Imported:
+    """An imported datastore, and what is not possible with it.
+
+    Attributes:
+        store: The datastore.
+        files: The files that it came from.
+        unwritten: Number of entries at the end that the other system never filled. They are left
+            out.
+        model_error: How far the keys are from this model's own keys. It is near 1 for the keys of
+            another model, and None where it could not be checked.
+        limits: What is not possible with the datastore, one line each.
+    """
+
+    store: Datastore
+    files: LegacyFiles
+    unwritten: int
+    model_error: float | None
+    limits: tuple[str, ...]
+
+
+def import_datastore(
+    model: nn.Module,
+    tokenizer: Any,
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    key: str = DEFAULT_KEY,
+    window: WindowConfig | None = None,
+    index: IndexConfig | None = None,
+    k: int | None = None,
+    lmbda: float | None = None,
+    temperature: float | None = None,
+    suffix_weight: float | None = None,
+    threads: int | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    overwrite: bool = False,
+    license: str | None = None,
+    source_text: str | None = None,
+    progress: Progress = no_progress,
+) -> Imported:
+    """Makes a datastore from the files of knn-transformers, knnlm, knn-models and their relatives.
+
+    The other system's index is taken over if there is one. Its file is read as data and never by
+    FAISS, and no pickle is loaded. Sizes and number formats are found from the files.
+
+    Args:
+        model: The model that built it.
+        tokenizer: Its tokenizer.
+        source: Folder of the files. If it holds several datastores, the file of values.
+        folder: The folder to write. It must be new or empty.
+        key: The place of the key in the model.
+        window: Number of tokens that the model sees at once when text is scored. The files do not
+            say what the other system used.
+        index: Build this index from the keys instead of taking over the old one.
+        k: Neighbors for each query. This value, `lmbda` and `temperature` are kept as the
+            datastore's settings, which hold where a user gives none.
+        lmbda: Weight of the neighbors.
+        temperature: Temperature of the softmax; None takes 1, as these systems do.
+        suffix_weight: How many times as much an entry counts for each token before it that is also
+            before the query; None takes 1, as these systems do.
+        threads: OpenMP threads of the index; None leaves the choice to FAISS.
+        shard_bytes: Size of one file of keys.
+        overwrite: Replace an existing datastore.
+        license: Licence of the text, kept in the manifest.
+        source_text: Where the text is from, kept in the manifest.
+        progress: A callback that is told how far the work is.
+
+    Returns:
+        The datastore, and what is not possible with it.
+
+    Raises:
+        CorpusError: when the files are missing.
+        MismatchError: when the files do not belong to this model.
+        DamagedError: when a file holds something else than it should.
+        DatastoreError: when there are neither keys nor an index, or the folder cannot be used.
+        StorageError: when the disk is full.
+    """
+    settings = KNNConfig().with_given(
+        k=k,
+        lmbda=lmbda,
+        temperature=_TEMPERATURE if temperature is None else temperature,
+        suffix_weight=suffix_weight,
+    )
+    files = find_files(Path(source))
+    if files.keys is None and files.index is None:
+        raise DatastoreError(
+            f"there are neither keys nor an index beside {files.values}, so nothing can be "
+            "searched: put one of them there as well"
+        )
+    if files.keys is None and index is not None:
+        raise ConfigError(
+            "another index has to be built from the keys, which are missing: leave --index out"
+        )
+    location = find_key(model, key)
+    sizes = resolve(window or WindowConfig(), context_length(model))
+    plan = KeyPlan(
+        location, WindowRecord(window=sizes[0], stride=sizes[1], concatenate=True), "float16", 1
+    )
+    target = Path(folder).resolve()
+    described = plan.as_text(model, tokenizer) | {"import of": str(files.values.resolve())}
+    with begin(target, "build", described, overwrite=overwrite) as job, evaluating(model):
+        canary = write_canary(job, model, tokenizer, plan)
+        dim = int(canary[CANARY_KEYS].shape[1])
+        found = _their_index(files, index, dim, progress)
+        vocabulary = vocabulary_size(model)
+        values = read_values(files, dim, vocabulary, found.size if found else None)
+        keys = read_keys(files.keys, len(values), dim) if files.keys else None
+        entries = written_entries(keys, values) if keys is not None else len(values)
+        error = _model_error(model, location, keys, values[:entries])
+        _write_text(job, tokenizer, values[:entries], vocabulary, files)
+        if job.repeated:
+            job.give_up()
+            store = Datastore(folder)
+            limits = _limits(files, keys is not None, store.clusters is not None)
+            return Imported(store, files, len(values) - entries, error, limits)
+        if keys is not None:
+            _write_keys(job, keys[:entries], shard_bytes, progress)
+        clusters = _write_clusters(job, files, len(values), entries)
+        manifest = Manifest(
+            created_with=__version__,
+            model=model_record(model),
+            tokenizer=tokenizer_record(tokenizer),
+            key=KeyRecord(name=key, module=location.module, side=location.side),
+            entries=entries,
+            documents=1,
+            tokens=entries + 1,
+            dim=dim,
+            dtype="float32" if keys is not None and keys.dtype.itemsize == 4 else "float16",
+            metric=found.metric if found else "l2",
+            windows=plan.windows,
+            index=IndexRecord(factory="exact", requested="import"),
+            settings=SettingsRecord(
+                k=settings.k,
+                lmbda=settings.lmbda,
+                temperature=settings.temperature,
+                suffix_weight=settings.suffix_weight,
+            ),
+            license=license,
+            source=source_text,
+            files=job.files,
+        )
+        store = Datastore.unfinished(target, manifest)
+        record = _write_index(job, store, found, entries, index, canary, threads, progress)
+        job.commit(manifest, index=record)
+    limits = _limits(files, keys is not None, clusters)
+    return Imported(Datastore(folder), files, len(values) - entries, error, limits)
+
+
+def _their_index(
+    files: LegacyFiles, wanted: IndexConfig | None, dim: int, progress: Progress
+) -> FaissFile | None:
+    """Reads the other system's index; None if another is wanted or it cannot be taken over."""
+    if files.index is None or wanted is not None:
+        return None
+    progress("reading the index", 0, None)
+    try:
+        found = read_faiss_file(files.index)
+    except DamagedError as error:
+        if files.keys is None:
+            raise
+        logger.warning("%s; a new index is built from the keys instead", error)
+        return None
+    if found.dim != dim:
+        raise MismatchError(
+            f"{files.index} holds vectors of {found.dim} numbers, but the model's keys have {dim}: "
+            "name the model that built it, or give the place of its keys with --key"
+        )
+    return found
+
+
+def _write_text(
+    job: Job, tokenizer: Any, values: Array, vocabulary: int, files: LegacyFiles
+) -> None:
+    first = next(
+        (
+            one
+            for one in (tokenizer.bos_token_id, tokenizer.eos_token_id)
+            if one is not None and one < vocabulary
+        ),
+        0,
+    )
+    with TokenWriter(job, concatenate=True, vocabulary=vocabulary) as writer:
+        tokens = np.concatenate([[first], np.asarray(values, np.int64)])
+        writer.add(tokens, id=files.values.name, title=f"all of {files.values.name}")
+
+
+def _write_keys(job: Job, keys: Array, shard_bytes: int, progress: Progress) -> None:
+    dtype = "float32" if keys.dtype.itemsize == 4 else "float16"
+    writer = KeyWriter(job, keys.shape[1], dtype, len(keys), shard_bytes=shard_bytes)
+    skipped = writer.done
+    for part in key_parts(keys):
+        writer.append(part[min(skipped, len(part)) :])
+        skipped -= min(skipped, len(part))
+        progress("keys", writer.done, len(keys))
+    writer.flush()
+
+
+def _write_clusters(job: Job, files: LegacyFiles, entries: int, kept: int) -> bool:
+    """Writes the cluster of each entry, if the other system made clusters."""
+    if files.clusters is None:
+        return False
+    try:
+        (rows, columns), indptr, indices = read_csr(files.clusters)
+        if columns != entries or len(indices) != entries:
+            raise DamagedError(
+                f"{files.clusters} is made for {columns} entries and names {len(indices)}, but the "
+                f"datastore has {entries}"
+            )
+        # The numbers are compared and not subtracted, since differences of large ones wrap around.
+        rising = bool((indptr[1:] >= indptr[:-1]).all())
+        if not rising or (int(indptr[0]), int(indptr[-1])) != (0, entries) or rows > entries:
+            raise DamagedError(f"{files.clusters} has clusters whose sizes do not add up")
+        if int(indices.min(initial=0)) < 0 or int(indices.max(initial=0)) >= entries:
+            raise DamagedError(f"{files.clusters} names entries that the datastore does not have")
+        sizes: Array = np.diff(indptr.astype(np.int64))
+        clusters = np.full(entries, -1, np.int32)
+        clusters[indices] = np.repeat(np.arange(rows, dtype=np.int32), sizes)
+        if int(clusters.min(initial=0)) < 0:
+            raise DamagedError(f"{files.clusters} leaves entries without a cluster")
+    except DamagedError as error:
+        logger.warning("%s; the datastore is imported without clusters", error)
+        return False
+    write_array(job.path("clusters"), clusters[:kept])
+    job.note(job.path("clusters"))
+    return True
+
+
+def _write_index(
+    job: Job,
+    store: Datastore,
+    found: FaissFile | None,
+    entries: int,
+    wanted: IndexConfig | None,
+    canary: dict[str, Array],
+    threads: int | None,
+    progress: Progress,
+) -> IndexRecord:
+    if found is None:
+        built, record = make_index(
+            store, wanted or IndexConfig(), threads=threads, progress=progress
+        )
+        write_index(job, store, built, record, canary)
+        return record
+    from knn_logits.index import plain
+
+    kept = np.arange(found.size) < entries
+    opened = plain.from_arrays(
+        found.arrays,
+        found.factory,
+        found.dim,
+        found.metric,
+        found.size,
+        kept=None if kept.all() else kept,
+        nprobe=found.nprobe,
+        threads=threads,
+    )
+    record = IndexRecord(factory=found.factory, requested="import", nprobe=found.nprobe)
+    if store.has_keys:
+        record = measured(store, opened, record, (found.nprobe or 1,), progress)
+    write_index(job, store, opened, record, canary)
+    return record
+
+
+def _model_error(
+    model: nn.Module, location: KeyLocation, keys: Array | None, values: Array
+) -> float | None:
+    """Measures how far the keys are from this model's keys of the same text; 1 is chance.
+
+    The context of the other system is not known, so even the right model computes other keys. But
+    the right model's state at a place is nearer to the key of that place than to other keys.
+
+    Raises:
+        MismatchError: when the keys are another model's.
+    """
+    span = min(_SPAN, context_length(model) or _SPAN, len(values) // 2)
+    if keys is None or is_encoder_decoder(model) or span < _LEAST_SPAN:
+        return None
+    own, others = [], []
+    for start in np.linspace(0, len(values) - span - 1, _SPANS).astype(np.int64).tolist():
+        tokens = torch.from_numpy(np.array(values[start : start + span], np.int64))
+        inputs = {"input_ids": tokens.unsqueeze(0).to(input_device(model))}
+        states = key_states(model, location, inputs)[0].float().cpu().numpy()
+        theirs = np.asarray(keys[start + 1 : start + span + 1], np.float32)
+        # Only places with a long context are compared.
+        mine, theirs = states[span // 2 :], theirs[span // 2 :]
+        own.append(np.linalg.norm(mine - theirs, axis=1))
+        others.append(np.linalg.norm(mine - np.roll(theirs, len(theirs) // 2, axis=0), axis=1))
+    chance = float(np.median(np.concatenate(others)))
+    error = float(np.median(np.concatenate(own))) / max(chance, 1e-12)
+    if not error <= _OTHER_MODEL:
+        raise MismatchError(
+            f"the keys are not this model's states at {location}: they are no nearer to them than "
+            f"chance ({error:.2f}); name the model that built them, or give the place of its keys "
+            "with --key"
+        )
+    return error
+
+
+def _limits(files: LegacyFiles, has_keys: bool, clusters: bool) -> tuple[str, ...]:
+    limits = ["sources are passages of one stream, since the files do not name documents"]
+    if not has_keys:
+        limits += [
+            "there are no keys, so refine, add, compact and another index are not possible",
+            "the recall is unknown, and nothing shows whether the index belongs to this model",
+        ]
+    if files.clusters is not None and not clusters:
+        limits.append("the clusters could not be taken over")
+    return tuple(limits)

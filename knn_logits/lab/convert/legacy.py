@@ -1,0 +1,245 @@
+"""Finds and reads the files of earlier kNN-LM systems.
+
+knn-transformers writes `dstore_TYPE_N_D_keys.npy`, `_vals.npy`, `index_TYPE_N_D.indexed` and
+`members_*.pkl`; knnlm, knn-models and their relatives `keys.npy` and `vals.npy` (or `values.npy`)
+with `faiss.index`. In spite of their names most files are bare memory maps. Their sizes and number
+formats are found from the lengths of the files, and from the numbers that each format would give.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.errors import CorpusError, DamagedError, MismatchError
+from knn_logits.store.reading import array_facts, open_file
+
+_TRANSFORMERS = re.compile(r"dstore_(?P<type>.+)_(?P<size>\d+)_(?P<dim>\d+)_vals\.npy")
+_VALUES = re.compile(r"(?P<stem>.*)(?P<word>vals|values)\.npy")
+_INDEX = re.compile(r".*\.(indexed|index|faiss)|knn_index|faiss_index")
+_ROWS = 1 << 20
+# The widest format is tried first. Narrow numbers read as wide ones are far out of range, but wide
+# numbers read as narrow ones may look right.
+_VALUE_KINDS = ("<i8", "<i4", "<u2")
+
+
+@dataclass(frozen=True)
+class LegacyFiles:
+    """The files of one datastore of an earlier system.
+
+    Attributes:
+        values: The file of tokens, one for each entry.
+        keys: The file of keys, one for each entry. Published datastores often lack it.
+        index: The index that FAISS wrote.
+        clusters: A pickle that says which entries belong to which cluster.
+        entries: Number of entries according to the file's name; None if the name has no number.
+        dim: Length of a key according to the file's name; None if the name has no number.
+    """
+
+    values: Path
+    keys: Path | None = None
+    index: Path | None = None
+    clusters: Path | None = None
+    entries: int | None = None
+    dim: int | None = None
+
+
+def find_files(source: Path) -> LegacyFiles:
+    """Finds the files of a datastore of an earlier system.
+
+    Args:
+        source: Its folder. If the folder holds several datastores, the file of values.
+
+    Raises:
+        CorpusError: when there is no such datastore, or more than one.
+    """
+    if source.is_file():
+        values = source
+        if _VALUES.fullmatch(values.name) is None:
+            raise CorpusError(
+                f"{source} is not a file of values: name a folder, or the file *_vals.npy in it"
+            )
+    else:
+        found = (
+            sorted(one for one in source.iterdir() if _VALUES.fullmatch(one.name))
+            if source.is_dir()
+            else []
+        )
+        if len(found) != 1:
+            names = ", ".join(one.name for one in found[:5]) or "none"
+            raise CorpusError(
+                f"{source} does not hold exactly one datastore of an earlier system (files of "
+                f"values: {names}): name the datastore's folder, or its file *vals.npy"
+            )
+        values = _file(found[0])
+    folder = values.parent
+    named = _TRANSFORMERS.fullmatch(values.name)
+    if named is not None:
+        kind, entries, dim = named["type"], int(named["size"]), int(named["dim"])
+        members = sorted(folder.glob(f"members_{kind}_{entries}_{dim}_*.pkl"))
+        return LegacyFiles(
+            values,
+            _there(folder / f"dstore_{kind}_{entries}_{dim}_keys.npy"),
+            _there(folder / f"index_{kind}_{entries}_{dim}.indexed"),
+            _file(members[0]) if members else None,
+            entries,
+            dim,
+        )
+    parts = _VALUES.fullmatch(values.name)
+    assert parts is not None
+    indexes = sorted(_file(one) for one in folder.iterdir() if _INDEX.fullmatch(one.name))
+    if len(indexes) > 1:
+        names = ", ".join(one.name for one in indexes[:5])
+        raise CorpusError(f"{folder} holds several indexes ({names}): leave only one there")
+    keys = _there(folder / f"{parts['stem']}keys.npy")
+    return LegacyFiles(values, keys, indexes[0] if indexes else None)
+
+
+def _there(path: Path) -> Path | None:
+    return _file(path) if path.exists() else None
+
+
+def _file(path: Path) -> Path:
+    """Refuses a folder, a pipe or a device in place of a file. Reading one may never end."""
+    if not path.is_file():
+        raise CorpusError(f"{path} is a folder, a pipe or a device, not a file: remove it")
+    return path
+
+
+def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | None) -> Array:
+    """Maps the file of values, whatever its number format is.
+
+    Args:
+        files: The files of the datastore.
+        dim: Length of a key of the model.
+        vocabulary: Number of tokens of the model.
+        entries: Number of entries, if the index tells it.
+
+    Returns:
+        Integers [entries]. Values of 16 bits that had become negative are corrected.
+
+    Raises:
+        MismatchError: when the values do not belong to this model.
+    """
+    if files.dim not in (None, dim):
+        raise MismatchError(
+            f"{files.values} belongs to keys of {files.dim} numbers, but the model's keys have "
+            f"{dim}: name the model that built it, or give the place of its keys with --key"
+        )
+    known = entries if entries is not None else files.entries
+    if entries is not None and files.entries not in (None, entries):
+        raise MismatchError(
+            f"the name of {files.values} says {files.entries} entries, but the index has "
+            f"{entries}: take an index that belongs to it"
+        )
+    size = files.values.stat().st_size
+    for kind in _VALUE_KINDS:
+        found = _mapped(files.values, kind)
+        if found is None or known not in (None, len(found)):
+            continue
+        if files.keys is not None and _key_width(files.keys, len(found), dim) is None:
+            continue
+        if len(found) and _within(found, vocabulary):
+            return found
+    raise MismatchError(
+        f"{files.values} ({size} bytes) does not hold tokens of this model, which has {vocabulary} "
+        f"tokens and keys of {dim} numbers: name the model that built it, or give the place of its "
+        "keys with --key"
+    )
+
+
+def _within(values: Array, vocabulary: int) -> bool:
+    return all(
+        int(part.min()) >= 0 and int(part.max()) < vocabulary
+        for first in range(0, len(values), _ROWS)
+        if len(part := values[first : first + _ROWS])
+    )
+
+
+def read_keys(path: Path, entries: int, dim: int) -> Array:
+    """Maps the file of keys.
+
+    Returns:
+        float16 or float32 [entries, dim].
+
+    Raises:
+        MismatchError: when the file has another number of keys, or keys of another length.
+    """
+    width = _key_width(path, entries, dim)
+    if width is None:
+        raise MismatchError(
+            f"{path} ({path.stat().st_size} bytes) does not hold {entries} keys of {dim} numbers: "
+            "name the model that built it"
+        )
+    found = _mapped(path, f"<f{width}")
+    assert found is not None
+    return found.reshape(entries, dim)
+
+
+def key_parts(keys: Array) -> Iterator[Array]:
+    """Yields the keys in order, part by part.
+
+    Raises:
+        DamagedError: when a key is not finite.
+    """
+    for first in range(0, len(keys), _ROWS // 16):
+        part = np.asarray(keys[first : first + _ROWS // 16])
+        if not np.isfinite(part).all():
+            raise DamagedError(
+                f"some keys after entry {first} are not finite, so the file is damaged or has "
+                "another number format: get it again"
+            )
+        yield part
+
+
+def written_entries(keys: Array, values: Array) -> int:
+    """Counts the entries up to the last written one. The files begin as zeros, and are filled."""
+    last = len(keys)
+    while last:
+        first = max(0, last - _ROWS // 16)
+        used = np.flatnonzero(np.asarray(keys[first:last]).any(axis=1) | (values[first:last] != 0))
+        if len(used):
+            return first + int(used[-1]) + 1
+        last = first
+    return 0
+
+
+def _key_width(path: Path, entries: int, dim: int) -> int | None:
+    """Returns the bytes of one number; None if the file does not hold so many keys."""
+    facts = _npy(path)
+    if facts is not None:
+        dtype, shape, _ = facts
+        same = shape == (entries, dim) and dtype in ("float16", "float32")
+        return np.dtype(dtype).itemsize if same else None
+    size = path.stat().st_size
+    return next((width for width in (2, 4) if size == entries * dim * width), None)
+
+
+def _npy(path: Path) -> tuple[str, tuple[int, ...], int] | None:
+    """Reads the header of a .npy file; None for a bare memory map."""
+    try:
+        return array_facts(path)
+    except (ValueError, OSError):
+        return None
+
+
+def _mapped(path: Path, kind: str) -> Array | None:
+    """Maps a file's numbers as a flat array; None if they cannot have this format."""
+    facts, offset = _npy(path), 0
+    dtype: np.dtype[Any] = np.dtype(kind)
+    if facts is not None:
+        offset = facts[2]
+        if np.dtype(facts[0]).newbyteorder("<") not in (dtype, np.dtype(kind.replace("u", "i"))):
+            return None
+    size = path.stat().st_size - offset
+    if size <= 0 or size % dtype.itemsize:
+        return None
+    with open_file(path) as file:
+        shape = (size // dtype.itemsize,)
+        return np.memmap(file, dtype, mode="r", offset=offset, shape=shape)

@@ -1,0 +1,234 @@
+"""`distill`: from a corpus to a folder of learned rows that take the place of a datastore."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from knn_logits._version import __version__
+from knn_logits.build.planning import planned
+from knn_logits.build.steps import write_canary, write_keys, write_text
+from knn_logits.build.writing_settings import unrepeated_ngram
+from knn_logits.corpus.documents import Document, several
+from knn_logits.engine.compatibility import (
+    CANARY_KEYS,
+    check_model,
+    check_tokenizer,
+    locate_key,
+    model_record,
+    tokenizer_record,
+)
+from knn_logits.engine.forward import evaluating
+from knn_logits.engine.location import DEFAULT_KEY, is_encoder_decoder
+from knn_logits.errors import ConfigError, ModelError
+from knn_logits.lab.distillation.learning import Learnt, check_enough, learn
+from knn_logits.progress import Progress, no_progress
+from knn_logits.settings.config import DEFAULT_K, MOST_SEED, WindowConfig, whole_number
+from knn_logits.store import layout
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.documents import DocumentRecord, write_documents
+from knn_logits.store.files import write_array, write_arrays
+from knn_logits.store.job import Job, begin
+from knn_logits.store.learned import DOCUMENT, needs_text
+from knn_logits.store.manifest import Manifest
+from knn_logits.store.records import (
+    IndexRecord,
+    KeyRecord,
+    SettingsRecord,
+    WritingRecord,
+)
+
+_LARGEST_ROWS = 1000.0
+
+
+def distill(
+    model: nn.Module,
+    tokenizer: Any,
+    corpus: Datastore | Iterable[Document | str],
+    folder: str | os.PathLike[str],
+    *,
+    rows: float = 3.0,
+    teacher: Datastore | None = None,
+    epochs: int = 6,
+    key: str = DEFAULT_KEY,
+    window: WindowConfig | None = None,
+    batch_tokens: int | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    license: str | None = None,
+    source: str | None = None,
+    progress: Progress = no_progress,
+) -> Datastore:
+    """Learns an output embedding with several rows a token, which takes the place of a datastore.
+
+    The model stays as it is. Its state before a token is multiplied with the rows, a softmax over
+    all of them is summed by token, and the result is mixed with the model's distribution. Xu, Alon
+    and Neubig (2023), "Why do nearest neighbor language models work?". The folder opens wherever a
+    datastore does. A row is an entry, its token is the value, and its logit is the similarity. It
+    keeps no text, so a vote names a row and no passage.
+
+    A tenth of the corpus at most is held out. It chooses when learning ends, and k, λ and the
+    temperature. An interrupted call goes on when it is repeated: the states are taken from the
+    folder, and the rows are learnt from the beginning.
+
+    Args:
+        model: A causal language model.
+        tokenizer: Its tokenizer.
+        corpus: Texts or `Document`s, or a datastore with its keys, whose text is then the corpus.
+        folder: The folder to write. It must be new or empty.
+        rows: Rows for each different token of the corpus, on average. Frequent tokens get more.
+        teacher: A datastore whose distributions are learnt beside the corpus's tokens; None learns
+            the tokens alone.
+        epochs: How often the corpus is read, at most.
+        key: The place of the key in the model, where `corpus` is no datastore.
+        window: Tokens that the model sees at once, and the stride, likewise.
+        batch_tokens: Tokens of one forward pass; None chooses by the device.
+        seed: Seed of every random choice.
+        overwrite: Replace an existing datastore once the rows are complete.
+        license: Licence of the text, kept in the manifest; None takes the datastore's.
+        source: Where the text comes from, kept in the manifest; None takes the datastore's.
+        progress: A callback that is told how far the work is.
+
+    Returns:
+        The finished memory, open.
+
+    Raises:
+        ConfigError: when a setting is out of its range.
+        CorpusError: when the corpus is too small to hold a part of it out.
+        ModelError: for an encoder-decoder model, or a model without a place for the key.
+        MismatchError: when a datastore was built by another model.
+        DatastoreError: when the folder cannot be used, or a datastore has no keys.
+        BusyError: when another process is writing the folder.
+        StorageError: when the disk is full.
+    """
+    rows = _checked(rows)
+    epochs, seed = whole_number("epochs", epochs, 1), whole_number("seed", seed, 0, MOST_SEED)
+    if is_encoder_decoder(model):
+        raise ModelError(
+            "a learned memory is of a causal model, and this model reads a source: give a causal "
+            "model, or build a datastore of pairs"
+        )
+    for store in (corpus, teacher):
+        if isinstance(store, Datastore):
+            needs_text(store.manifest, store.folder, "`distill`")
+            check_tokenizer(tokenizer, store)
+            check_model(model, store, locate_key(model, store))
+    if isinstance(corpus, Datastore):
+        check_enough(len(corpus))
+        corpus.fetch_keys(progress)
+        own = corpus.manifest
+        key = own.key.name
+        window = WindowConfig(own.windows.window, own.windows.stride)
+        license, source = license or own.license, source or own.source
+    else:
+        corpus = several(corpus, "documents")
+    if teacher is not None and teacher.manifest.key.name != key:
+        raise ConfigError(
+            f"the keys of {teacher.folder} are of another place ({teacher.manifest.key.name}): "
+            "give --key with this name"
+        )
+    build = planned(
+        model, tokenizer, key=key, window=window, concatenate=False, source_prefix="",
+        source_lang=None, target_lang=None, index=None, k=None, lmbda=None, temperature=None,
+        keys_dtype="float16", batch_tokens=batch_tokens, threads=None,
+    )  # fmt: skip
+    keys = build.keys
+    plan = keys.as_text(model, tokenizer) | {
+        "rows": f"{rows:g}",
+        "epochs": str(epochs),
+        "seed": str(seed),
+        "targets": "tokens" if teacher is None else teacher.manifest.checksum[:12],
+        "corpus": corpus.manifest.checksum[:12] if isinstance(corpus, Datastore) else "documents",
+    }
+    target = Path(folder).resolve()
+    with begin(target, "build", plan, overwrite=overwrite) as job, evaluating(model):
+        if job.ended and isinstance(corpus, Datastore):
+            job.give_up()
+            return Datastore(target)
+        canary = write_canary(job, model, tokenizer, keys)
+        manifest = Manifest(
+            created_with=__version__,
+            model=model_record(model),
+            tokenizer=tokenizer_record(tokenizer),
+            key=KeyRecord(name=key, module=keys.location.module, side=keys.location.side),
+            entries=0,
+            documents=0,
+            tokens=0,
+            dim=canary[CANARY_KEYS].shape[1],
+            windows=keys.windows,
+            index=IndexRecord(factory="exact", requested="exact"),
+            settings=SettingsRecord(k=DEFAULT_K, lmbda=0.25, temperature=1.0),
+            license=license,
+            source=source,
+            files=(),
+        )
+        if isinstance(corpus, Datastore):
+            states = corpus
+        else:
+            text = write_text(job, tokenizer, corpus, model, False, progress)
+            if job.repeated:
+                job.give_up()
+                return Datastore(target)
+            contexts = text.contexts()
+            check_enough(contexts.entries)
+            write_keys(job, model, keys, text, contexts, progress=progress)
+            made = {"entries": contexts.entries, "documents": text.documents, "tokens": text.tokens}
+            states = Datastore.unfinished(
+                target, manifest.model_copy(update={**made, "files": job.files})
+            )
+        learnt = learn(
+            model, keys.location, states, teacher, rows=rows, epochs=epochs, seed=seed,
+            progress=progress,
+        )  # fmt: skip
+        ngram = unrepeated_ngram(states, seed)
+        del states
+        _write(job, manifest, learnt, ngram)
+    return Datastore(target)
+
+
+def _checked(rows: float) -> float:
+    if (
+        isinstance(rows, bool)
+        or not isinstance(rows, (int, float))
+        or not (0.0 < rows <= _LARGEST_ROWS)
+    ):
+        raise ConfigError(
+            f"rows must be a number above 0 and at most {_LARGEST_ROWS:g}, not {rows!r}"
+        )
+    return float(rows)
+
+
+def _write(job: Job, manifest: Manifest, learnt: Learnt, ngram: int | None) -> None:
+    """Replaces text and keys of an unfinished folder by the rows, and finishes it."""
+    number = len(learnt.tokens)
+    write_arrays(job.path("rows"), {layout.ROWS: learnt.rows}, {})
+    job.note(job.path("rows"))
+    # The corpus and its states were the way to the rows, and do not belong to them.
+    while job.file("keys") is not None:
+        job.drop("keys")
+    write_array(job.path("tokens"), np.concatenate([learnt.tokens[:1], learnt.tokens]))
+    job.note(job.path("tokens"))
+    title = f"learned from {learnt.record.documents:,} documents"
+    write_documents(job.path("documents"), [DocumentRecord(0, number + 1, DOCUMENT, title)])
+    job.note(job.path("documents"))
+    settings = learnt.settings
+    job.commit(
+        manifest,
+        entries=number,
+        documents=1,
+        tokens=number + 1,
+        metric="ip",
+        settings=settings,
+        writing=WritingRecord(
+            k=settings.k,
+            lmbda=settings.lmbda,
+            temperature=settings.temperature,
+            no_repeat_ngram_size=ngram,
+        ),
+        learned=learnt.record,
+    )

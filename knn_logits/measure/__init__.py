@@ -1,0 +1,1 @@
+"""Perplexity, BLEU, and settings that are tuned on held-out text."""

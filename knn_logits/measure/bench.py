@@ -1,0 +1,137 @@
+"""Prepares a model, with or without its memory, to score texts, and checks all settings."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from typing_extensions import Unpack
+
+from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer, vocabulary_size
+from knn_logits.engine.forward import input_device
+from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key
+from knn_logits.engine.pairs import PairTokenizer, context_length
+from knn_logits.engine.windows import check_window, resolve
+from knn_logits.errors import ConfigError
+from knn_logits.measure.text_pass import scoring_batch_tokens
+from knn_logits.mixture.memory import Memory, MemorySettings
+from knn_logits.search.combined import Stores
+from knn_logits.settings.config import WindowConfig, check_threads, whole_number
+from knn_logits.store.datastore import Datastore
+
+logger = logging.getLogger(__name__)
+
+
+class BenchSettings(MemorySettings, total=False):
+    """Keyword arguments that say how texts are read and a memory is opened; see `open_bench`."""
+
+    window: WindowConfig | None
+    concatenate: bool | None
+    batch_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A model with its memory, ready to score texts.
+
+    Attributes:
+        model: The model.
+        tokenizer: Its tokenizer.
+        location: Where the key is.
+        memory: The datastores with their settings; None scores the model alone.
+        window: Number of tokens read at once.
+        stride: Number of tokens by which the window moves on.
+        concatenate: Whether documents are joined into one stream.
+        batch_tokens: Number of tokens of one forward pass.
+        pairs: Cuts the pairs of an encoder-decoder model; None for a causal model.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    location: KeyLocation
+    memory: Memory | None
+    window: int
+    stride: int
+    concatenate: bool
+    batch_tokens: int
+    pairs: PairTokenizer | None = None
+
+
+def open_bench(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Memory | Stores | None,
+    *,
+    window: WindowConfig | None = None,
+    concatenate: bool | None = None,
+    batch_tokens: int | None = None,
+    **settings: Unpack[MemorySettings],
+) -> Bench:
+    """Checks that model, tokenizer, datastores and settings fit one another.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        datastore: A memory, or datastores to open one from; None scores the model alone.
+        window: The number of tokens that the model sees at once, and the stride; None takes the
+            datastore's.
+        concatenate: Join the documents into one stream; None does what the datastore did.
+        batch_tokens: Tokens of one forward pass; None chooses by device and vocabulary.
+        settings: `Memory` explains these.
+
+    Raises:
+        ConfigError: when a setting is out of its range.
+        MismatchError: when model or tokenizer are not the datastore's.
+    """
+    if batch_tokens is not None:
+        batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
+    check_threads(settings.get("threads"))
+    window = WindowConfig() if window is None else window
+    check_window(window)
+    memory, store = None, None
+    windows = (window, False)
+    if datastore is None:
+        location = find_key(model, DEFAULT_KEY)
+    else:
+        memory = Memory.of(model, datastore, scoring=True, **settings)
+        for one in memory.stores:
+            check_tokenizer(tokenizer, one)
+            if memory.config.retomaton and memory.config.min_knns == 1 and one.clusters is None:
+                logger.warning(
+                    "%s has no clusters, so RetoMaton may predict worse than a search at each "
+                    "token: make them with `knn-logits cluster`, or search more often with "
+                    "--min-knns 8",
+                    one.name,
+                )
+        location, store = memory.location, memory.stores[0]
+        windows = _like_the_store(window, store)
+    size, stride = resolve(windows[0], context_length(model))
+    pairs = pair_tokenizer(model, tokenizer, store)
+    if pairs is not None:
+        if concatenate:
+            raise ConfigError(
+                "pairs of source and target cannot be joined into one stream: leave out "
+                "--concatenate"
+            )
+        concatenate = False
+    return Bench(
+        model,
+        tokenizer,
+        location,
+        memory,
+        size,
+        stride,
+        windows[1] if concatenate is None else concatenate,
+        batch_tokens or scoring_batch_tokens(input_device(model), vocabulary_size(model)),
+        pairs,
+    )
+
+
+def _like_the_store(window: WindowConfig, store: Datastore) -> tuple[WindowConfig, bool]:
+    """Returns the given windows, or those of the datastore where none are given."""
+    record = store.manifest.windows
+    if window.window is None:
+        return WindowConfig(record.window, window.stride or record.stride), record.concatenate
+    return window, record.concatenate

@@ -1,0 +1,330 @@
+"""Computes the likelihood of tokens under thousands of settings from one search.
+
+The distances of a token's neighbors do not depend on k, temperature and λ. They are sorted once.
+Then the sums of the weights up to each k give p_kNN for every k at a temperature, and
+
+    log p = log p_LM + log(1 - λ + λ p_kNN / p_LM)
+
+takes one logarithm for each setting. Khandelwal et al. (2020), "Generalization through
+Memorization", equations 2 and 3.
+
+This module knows distances, votes and the model's probability of each token. It knows no model, no
+datastore and no files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.arrays import Array
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.settings.config import Metric
+
+# Rows computed at once. With fewer, calls cost more than sums. With many more, the distances do not
+# fit the cache.
+_ROWS_AT_ONCE = 512
+# p_LM counts as at least e^-80 here, so that p_kNN / p_LM stays within float32.
+_LOWEST = -80.0
+
+LMBDAS = (0.0, 0.02, *(round(0.05 * step, 2) for step in range(1, 20)), 0.98)
+# The range of temperatures in units of `spread`. At the lower end nearly all weight is on the
+# nearest neighbor, and at the upper end weights are nearly equal.
+_COLDEST, _HOTTEST = 0.02, 1.0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Settings to try, each list ascending.
+
+    Attributes:
+        ks: Numbers of neighbors of each query.
+        temperatures: Temperatures of the softmax over the neighbors.
+        lmbdas: Weights of the neighbors.
+    """
+
+    ks: tuple[int, ...]
+    temperatures: tuple[float, ...]
+    lmbdas: tuple[float, ...] = LMBDAS
+
+    @property
+    def settings(self) -> int:
+        """The number of settings in the grid."""
+        return len(self.ks) * len(self.temperatures) * len(self.lmbdas)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best setting of a grid.
+
+    Attributes:
+        k: Neighbors of each query.
+        temperature: Temperature of the softmax over the neighbors.
+        lmbda: Weight of the neighbors.
+        place: The indices of k, the temperature and λ in the grid.
+        perplexity: Perplexity of the tokens that the setting was chosen on.
+    """
+
+    k: int
+    temperature: float
+    lmbda: float
+    place: tuple[int, int, int]
+    perplexity: float
+
+
+def spread(neighbors: Neighbors, metric: Metric) -> float:
+    """Measures how far distances are from the nearest, which is the scale for temperatures.
+
+    Returns:
+        The mean over the queries of (mean distance - nearest distance), in the unit of the
+        distances. It is 1 if no query has two neighbors at different distances.
+    """
+    distances = neighbors.distances.double()
+    nearness = -distances if metric == "l2" else distances
+    mask = neighbors.mask & distances.isfinite()
+    counts = mask.sum(dim=-1)
+    nearness = nearness[counts > 1].masked_fill(~mask[counts > 1], -math.inf)
+    if not nearness.numel():
+        return 1.0
+    below = (nearness.amax(dim=-1, keepdim=True) - nearness).masked_fill(nearness == -math.inf, 0.0)
+    found = float((below.sum(dim=-1) / counts[counts > 1]).mean())
+    return found if math.isfinite(found) and found > 0.0 else 1.0
+
+
+def temperatures_around(scale: float, through: float) -> tuple[float, ...]:
+    """Returns temperatures in steps of √2 over the whole sensible range.
+
+    Each temperature is half of the one two steps later, which saves most of the exponentials.
+
+    Args:
+        scale: The result of `spread`.
+        through: A temperature that must be in the result.
+    """
+    steps = np.arange(
+        min(0, math.floor(2 * math.log2(_COLDEST * scale / through))),
+        max(0, math.ceil(2 * math.log2(_HOTTEST * scale / through))) + 1,
+    )
+    return tuple((through * 2.0 ** (steps / 2)).tolist())
+
+
+class GridLikelihood:
+    """Sums the log-likelihood of tokens for each setting of a grid.
+
+    The memory that it needs does not depend on the number of tokens.
+
+    Args:
+        grid: The settings.
+        metric: How keys are compared.
+        shares: The share of each of several datastores in the vote, which sum to 1, where their
+            neighbors stand side by side. None lets all neighbors vote together.
+
+    Attributes:
+        sums: float64 [ks, temperatures, lmbdas], log-likelihoods in nats.
+        lm: The log-likelihood under the model alone.
+        tokens: Number of tokens added.
+    """
+
+    def __init__(self, grid: Grid, metric: Metric, shares: Sequence[float] | None = None) -> None:
+        self.grid = grid
+        self.metric: Metric = metric
+        self.shares = shares
+        self.sums = torch.zeros(
+            len(grid.ks), len(grid.temperatures), len(grid.lmbdas), dtype=torch.float64
+        )
+        self.lm = 0.0
+        self.tokens = 0
+
+    def add(
+        self,
+        neighbors: Neighbors,
+        targets: Tensor,
+        log_p_lm: Tensor,
+        keep: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        """Adds tokens.
+
+        Args:
+            neighbors: The neighbors of each token's query, at least for the largest k of the grid.
+            targets: int64 [rows], the tokens.
+            log_p_lm: float32 [rows], log p_LM of each token.
+            keep: Called with p_kNN of the tokens under each k and temperature, float32
+                [some, ks, temperatures], for a few rows at a time, in order.
+        """
+        for first in range(0, len(targets), _ROWS_AT_ONCE):
+            rows = slice(first, first + _ROWS_AT_ONCE)
+            self._add(neighbors[rows].to("cpu"), targets[rows], log_p_lm[rows], keep)
+
+    def _add(
+        self,
+        neighbors: Neighbors,
+        targets: Tensor,
+        log_p_lm: Tensor,
+        keep: Callable[[Tensor], None] | None,
+    ) -> None:
+        self.tokens += len(targets)
+        self.lm += float(log_p_lm.double().sum())
+        ratio = self._p_knn(neighbors, targets)
+        if keep is not None:
+            keep(ratio.clone())
+        # A token without neighbors keeps the model's probability under every setting.
+        ratio *= log_p_lm.clamp(min=_LOWEST).neg().exp()[:, None, None]
+        if not neighbors.every_row:
+            ratio[~neighbors.mask.any(dim=-1)] = 1.0
+        self.sums += float(log_p_lm.double().sum())
+        buffer = torch.empty_like(ratio)
+        for number, lmbda in enumerate(self.grid.lmbdas):
+            torch.mul(ratio, lmbda, out=buffer).add_(1.0 - lmbda).log_()
+            self.sums[:, :, number] += buffer.sum(dim=0)
+
+    def _p_knn(self, neighbors: Neighbors, targets: Tensor) -> Tensor:
+        if self.shares is None:
+            return p_knn_table(neighbors, self.metric, targets, self.grid)
+        parts = neighbors.columns(len(self.shares))
+        # The share of a datastore that finds nothing goes to the others.
+        there = torch.stack([part.mask.any(dim=-1) for part in parts])
+        shares = there * torch.tensor(self.shares).unsqueeze(-1)
+        shares /= shares.sum(dim=0).clamp(min=torch.finfo(torch.float32).tiny)
+        tables = [p_knn_table(part, self.metric, targets, self.grid) for part in parts]
+        return torch.einsum("sr,srkt->rkt", shares, torch.stack(tables))
+
+    def perplexities(self) -> Tensor:
+        """Computes the perplexity under each setting, float64 [ks, temperatures, lmbdas]."""
+        return (-self.sums / max(1, self.tokens)).exp()
+
+    def best(self, k_tolerance: float = 0.0, least_k: int = 1) -> Choice:
+        """Returns the setting with the largest likelihood.
+
+        Args:
+            k_tolerance: A smaller k is taken if it makes the perplexity larger by at most this
+                share, since a search for fewer neighbors is faster.
+            least_k: The smallest k that may be taken.
+        """
+        found = self.perplexities().nan_to_num(nan=math.inf)
+        found[[k < least_k for k in self.grid.ks]] = math.inf
+        of_k = found.flatten(1).amin(dim=1)
+        place_k = int((of_k <= of_k.min() * (1.0 + k_tolerance)).nonzero()[0])
+        place_t, place_l = divmod(int(found[place_k].argmin()), len(self.grid.lmbdas))
+        return Choice(
+            self.grid.ks[place_k],
+            self.grid.temperatures[place_t],
+            self.grid.lmbdas[place_l],
+            (place_k, place_t, place_l),
+            float(found[place_k, place_t, place_l]),
+        )
+
+
+def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Grid) -> Tensor:
+    """Computes p_kNN of one token in each row, for every k and temperature of a grid.
+
+    Args:
+        neighbors: The neighbors of each row's query. For each k the nearest k of them count.
+        metric: How keys are compared.
+        targets: int64 [rows], the tokens.
+        grid: The settings.
+
+    Returns:
+        float32 [rows, ks, temperatures]; 0 for a row without neighbors.
+    """
+    shape = (neighbors.rows, len(grid.ks), len(grid.temperatures))
+    table = torch.zeros(shape, dtype=torch.float32)
+    if not neighbors.k:
+        return table
+    below, votes, bonus = _sorted_votes(neighbors, metric, targets)
+    if bonus is not None:
+        return _with_bonus(below, votes, bonus, grid)
+    segments = len(grid.ks)
+    # The segment of the grid's ks that each column is in. Columns beyond the last do not count.
+    columns = min(neighbors.k, grid.ks[-1])
+    below, votes = below[:, :columns], votes[:, :columns]
+    segment = torch.bucketize(torch.arange(columns), torch.tensor(grid.ks), right=True)
+    row, column = votes.nonzero(as_tuple=True)
+    flat, target = row * columns + column, row * segments + segment[column]
+    ends = [min(k, columns) for k in grid.ks]
+    below = below.contiguous()
+    # A weight at half the temperature is the weight's square, so the last two are kept.
+    before = torch.empty_like(below), torch.empty_like(below)
+    for number in reversed(range(len(grid.temperatures))):
+        weights, temperature = before[number % 2], grid.temperatures[number]
+        if grid.temperatures[number + 2 : number + 3] == (2.0 * temperature,):
+            weights.square_()
+        else:
+            torch.mul(below, -1.0 / temperature, out=weights).exp_()
+        total = torch.stack(
+            [weights[:, a:b].sum(dim=1) for a, b in zip([0, *ends], ends, strict=False)], dim=1
+        )
+        voted = torch.zeros(neighbors.rows * segments, dtype=torch.float32)
+        voted.index_add_(0, target, weights.view(-1)[flat])
+        total = total.cumsum(dim=1).clamp_(min=torch.finfo(torch.float32).tiny)
+        table[:, :, number] = voted.view(-1, segments).cumsum(dim=1) / total
+    return table
+
+
+def _with_bonus(below: Tensor, votes: Tensor, bonus: Tensor, grid: Grid) -> Tensor:
+    """Computes `p_knn_table` from logits. Many shared tokens are a factor beyond float32.
+
+    Args:
+        below: float32 [rows, k], as from `_sorted_votes`; so are the next two.
+        votes: bool [rows, k].
+        bonus: float32 [rows, k].
+        grid: The settings.
+    """
+    ends = [min(k, below.shape[1]) for k in grid.ks]
+    spans = list(zip([0, *ends], ends, strict=False))
+    below, votes, bonus = (one[:, : ends[-1]] for one in (below, votes, bonus))
+    table = torch.zeros(len(below), len(ends), len(grid.temperatures))
+    for number, temperature in enumerate(grid.temperatures):
+        logits = torch.add(bonus, below, alpha=-1.0 / temperature)
+        parts = logits, logits.masked_fill(~votes, -math.inf)
+        total, voted = (
+            torch.stack([one[:, a:b].logsumexp(dim=1) for a, b in spans], dim=1).logcumsumexp(dim=1)
+            for one in parts
+        )
+        table[:, :, number] = (voted - total).exp_()
+    # A row without neighbors has no weight at all.
+    return table.nan_to_num_(nan=0.0)
+
+
+def _sorted_votes(
+    neighbors: Neighbors, metric: Metric, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Sorts the neighbors by distance, and tells which of them vote for the target.
+
+    The vote is stored in the last bit of the distance, so that a plain sort keeps both together.
+    This is three times as fast as sorting indices, and changes a distance by less than its
+    rounding.
+
+    Returns:
+        below: float32 [rows, k], how much farther than the nearest each neighbor is, in ascending
+            order; +inf for padding.
+        votes: bool [rows, k], whether the neighbor votes for the row's target.
+        bonus: float32 [rows, k], what is added to the neighbor's logit; None where all count the
+            same.
+    """
+    distances = neighbors.distances if metric == "l2" else -neighbors.distances
+    numbers = np.array(distances.numpy(), dtype=np.float32, copy=True)
+    votes = ((neighbors.values == targets.unsqueeze(-1)) & neighbors.mask).numpy()
+    numbers[~np.isfinite(numbers)] = np.inf
+    votes &= np.isfinite(numbers)
+    if neighbors.bonus is not None:
+        order = numbers.argsort(axis=1, kind="stable")
+        numbers, votes = (np.take_along_axis(one, order, axis=1) for one in (numbers, votes))
+        bonus = neighbors.bonus.gather(-1, torch.from_numpy(order)).float()
+        return torch.from_numpy(numbers - _finite_nearest(numbers)), torch.from_numpy(votes), bonus
+    bits = numbers.view(np.int32)
+    bits &= ~1
+    bits |= votes
+    numbers.sort(axis=1)
+    voted = torch.from_numpy((numbers.view(np.int32) & 1).astype(bool))
+    return torch.from_numpy(numbers - _finite_nearest(numbers)), voted, None
+
+
+def _finite_nearest(numbers: Array) -> Array:
+    """The first of each row's sorted distances, [rows, 1]; 0 where it is infinite."""
+    nearest: Array = numbers[:, :1].copy()
+    nearest[~np.isfinite(nearest)] = 0.0
+    return nearest

@@ -1,0 +1,243 @@
+"""Finds the tokens of a text that a datastore also holds, in runs of at least 13 tokens.
+
+A measure on such tokens only shows that the datastore contains them. The runs of the text are
+hashed and sorted. Then the datastore's tokens are read once, and runs with an equal hash are
+compared token by token. This module knows tokens and tables of documents, but no model.
+
+Brown et al. (2020), "Language Models are Few-Shot Learners", appendix C, take a run of 13 as a
+sign that a text was in the training data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from knn_logits.arrays import Array
+from knn_logits.printable import first_few
+from knn_logits.store.datastore import Datastore
+
+RUN = 13
+# So many tokens of a text are collected before they are looked for. A token takes some 30 bytes.
+_KEPT = 4 << 20
+# So many tokens of a datastore are read at once.
+_AT_ONCE = 1 << 18
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+# The size of a table of bits that sorts out most runs that are not in the text.
+_TABLE_BITS = 24
+_NAMED = 10
+# Limits for the share of a text's tokens. Similar text that is not in the datastore has a share of
+# 3% to 20% (LOG.md).
+_NOTABLE, _HELD, _HELD_WHOLE = 0.1, 0.5, 0.1
+# A document counts as contained if this share of it is.
+_WHOLE = 0.9
+
+Hashes = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How much of a text the datastores hold.
+
+    Attributes:
+        tokens: Number of tokens of the text.
+        shared: Number of tokens in runs of 13 that a datastore also holds.
+        texts: Numbers of the text's documents that are shared to nine tenths or more.
+        in_texts: Number of tokens of these documents.
+        documents: The documents of the datastores that hold most of the runs, at most ten, each as
+            (id, number of runs).
+    """
+
+    tokens: int
+    shared: int
+    texts: tuple[int, ...]
+    in_texts: int
+    documents: tuple[tuple[str, int], ...]
+
+    @property
+    def share(self) -> float:
+        """The share of the text's tokens that the datastores also hold."""
+        return self.shared / max(1, self.tokens)
+
+    @property
+    def notable(self) -> bool:
+        """Whether the overlap is large enough to be reported with measures of the text."""
+        return self.share >= _NOTABLE or bool(self.texts)
+
+    @property
+    def held(self) -> bool:
+        """Whether the overlap is so large that settings must not be chosen on the text."""
+        return self.share >= _HELD or self.in_texts >= _HELD_WHOLE * max(1, self.tokens)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all fields, for JSON."""
+        content = asdict(self)
+        content["documents"] = [{"id": id, "runs": runs} for id, runs in self.documents]
+        return {"share": self.share, **content, "texts": list(self.texts)}
+
+    def __str__(self) -> str:
+        named = first_few([id for id, _ in self.documents])
+        whole = f", {len(self.texts):,} of its documents whole" if self.texts else ""
+        return (
+            f"{self.share:.1%} of the text's tokens are in the datastore, in runs of {RUN} or more"
+            f"{whole} ({named})"
+        )
+
+
+class OverlapCheck:
+    """Takes a text's tokens while they are read, and finds those that datastores hold.
+
+    The memory needed does not depend on the size of the text or the datastores. The datastores are
+    read once for every four million tokens of the text.
+
+    Args:
+        stores: The datastores.
+        exclude: Ids of documents that are ignored.
+    """
+
+    def __init__(self, stores: Sequence[Datastore], exclude: Collection[str] = ()) -> None:
+        self._stores = stores
+        self._exclude = exclude
+        self._parts: list[Array] = []
+        self._numbers: list[int] = []
+        self._waiting = 0
+        self._tokens = self._shared = 0
+        self._by_text: dict[int, list[int]] = {}
+        self._documents: dict[str, int] = {}
+
+    def add(self, document: int, tokens: Array) -> None:
+        """Takes more tokens of the text.
+
+        Args:
+            document: Number of the document that the tokens belong to.
+            tokens: int32 [tokens].
+        """
+        for first in range(0, len(tokens), _KEPT):
+            part = np.asarray(tokens[first : first + _KEPT], np.int32)
+            self._parts.append(part)
+            self._numbers.append(document)
+            self._waiting += len(part)
+            if self._waiting >= _KEPT:
+                self._look()
+
+    def result(self) -> Overlap:
+        """Returns the overlap of all tokens that were given."""
+        self._look()
+        whole = {
+            number: all for number, (all, found) in self._by_text.items() if found >= _WHOLE * all
+        }
+        most = sorted(self._documents.items(), key=lambda one: -one[1])[:_NAMED]
+        return Overlap(
+            self._tokens, self._shared, tuple(sorted(whole)), sum(whole.values()), tuple(most)
+        )
+
+    def _look(self) -> None:
+        if not self._parts:
+            return
+        tokens = np.concatenate(self._parts)
+        sizes = [len(part) for part in self._parts]
+        document = np.repeat(np.array(self._numbers), sizes)
+        self._parts, self._numbers, self._waiting = [], [], 0
+        runs = _Runs(tokens, document)
+        for store in self._stores:
+            for id, count in runs.look_in(store, self._exclude).items():
+                self._documents[id] = self._documents.get(id, 0) + count
+        shared = runs.shared()
+        self._tokens += len(tokens)
+        self._shared += int(shared.sum())
+        numbers, place = np.unique(document, return_inverse=True)
+        counts = np.bincount(place), np.bincount(place, shared).astype(np.int64)
+        for number, all, found in zip(numbers.tolist(), *(c.tolist() for c in counts), strict=True):
+            before = self._by_text.setdefault(number, [0, 0])
+            before[0] += all
+            before[1] += found
+
+
+class _Runs:
+    """The runs of some tokens, by hash."""
+
+    def __init__(self, tokens: Array, document: Array) -> None:
+        self._tokens = tokens
+        hashes = hashed(tokens)
+        # A run must lie within one document.
+        starts = np.flatnonzero(document[: len(hashes)] == document[len(document) - len(hashes) :])
+        hashes = hashes[starts]
+        self._known, first, self._place = np.unique(hashes, return_index=True, return_inverse=True)
+        self._starts = starts
+        self._first = starts[first]
+        self._found = np.zeros(len(self._known), dtype=bool)
+        self._table = np.zeros(1 << _TABLE_BITS, dtype=bool)
+        self._table[_place(self._known)] = True
+
+    def shared(self) -> Array:
+        """Whether each token is in a run that was found, bool [tokens]."""
+        starts = self._starts[self._found[self._place]]
+        steps = np.zeros(len(self._tokens) + 1, dtype=np.int64)
+        np.add.at(steps, starts, 1)
+        np.add.at(steps, starts + RUN, -1)
+        return np.asarray(np.cumsum(steps[:-1]) > 0)
+
+    def look_in(self, store: Datastore, exclude: Collection[str]) -> dict[str, int]:
+        """How many runs each document of a datastore shares, by id."""
+        if not len(self._known) or store.manifest.learned is not None:
+            return {}
+        table = store.documents
+        away = set(store.manifest.removed)
+        for one in exclude:
+            away.update(table.named(one, store.manifest.removed))
+        gone = np.array(sorted(away), np.int64)
+        counts: dict[str, int] = {}
+        for first in range(0, max(0, len(store.tokens) - RUN + 1), _AT_ONCE):
+            tokens = np.asarray(store.tokens[first : first + _AT_ONCE + RUN - 1])
+            at, places = self._same(tokens)
+            owner = np.searchsorted(table.first, first + at, side="right") - 1
+            # A run that crosses from one document to the next is in neither.
+            inside = first + at + RUN <= table.first[owner] + table.length[owner]
+            inside &= ~np.isin(owner, gone)
+            self._found[places[inside]] = True
+            numbers, runs = np.unique(owner[inside], return_counts=True)
+            for number, count in zip(numbers.tolist(), runs.tolist(), strict=True):
+                id = table[number].id
+                counts[id] = counts.get(id, 0) + count
+        return counts
+
+    def _same(self, tokens: Array) -> tuple[Array, Array]:
+        """Finds the positions of the text's runs among some tokens, and which run each is."""
+        hashes = hashed(tokens)
+        at = np.flatnonzero(self._table[_place(hashes)])
+        places = np.searchsorted(self._known, hashes[at])
+        places[places == len(self._known)] = 0
+        same = self._known[places] == hashes[at]
+        at, places = at[same], places[same]
+        steps = np.arange(RUN)
+        theirs = tokens[at[:, None] + steps]
+        ours = self._tokens[self._first[places][:, None] + steps]
+        equal = (theirs == ours).all(axis=1)
+        return at[equal], places[equal]
+
+
+def hashed(tokens: Array) -> Hashes:
+    """Hashes each run of 13 tokens, by a polynomial modulo 2^64.
+
+    Args:
+        tokens: int32 [tokens].
+
+    Returns:
+        uint64 [tokens - 12]; empty for fewer than 13 tokens.
+    """
+    runs = max(0, len(tokens) - RUN + 1)
+    numbers = tokens.astype(np.uint64) + np.uint64(1)
+    found = np.zeros(runs, dtype=np.uint64)
+    for step in range(RUN):
+        found *= _FACTOR
+        found += numbers[step : step + runs]
+    return found
+
+
+def _place(hashes: Hashes) -> Hashes:
+    """Returns positions in the table, from the bits that depend on all tokens of a run."""
+    return np.asarray(hashes >> np.uint64(64 - _TABLE_BITS))

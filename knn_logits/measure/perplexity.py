@@ -1,0 +1,314 @@
+"""`evaluate` measures how well a model, its neighbors and their mixture predict texts.
+
+Texts are streamed. Only the probabilities of the text's own tokens are kept, and never a table over
+the vocabulary. Of a whole text only the sums of each document are kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from knn_logits.arrays import Array, Ints
+from knn_logits.corpus.documents import Document
+from knn_logits.engine.compatibility import model_record
+from knn_logits.engine.forward import evaluating
+from knn_logits.engine.windows import Piece
+from knn_logits.errors import CorpusError
+from knn_logits.measure.bench import Bench, BenchSettings, open_bench
+from knn_logits.measure.following import followed
+from knn_logits.measure.overlap import OverlapCheck
+from knn_logits.measure.results import Evaluation, Tally, TextResult, join
+from knn_logits.measure.text_pass import TokenScores, score_pieces
+from knn_logits.measure.texts import Text, Texts, named
+from knn_logits.mixture.distribution import log_p_knn_of, mix_one, second_vote_of
+from knn_logits.mixture.gates.gate import gate_name, rows_to_search, weigh_rows
+from knn_logits.mixture.memory import Memory
+from knn_logits.progress import Progress, no_progress
+from knn_logits.search.combined import Stores
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.settings.config import MOST_SEED, whole_number
+
+logger = logging.getLogger(__name__)
+
+# The most queries of one search. With k 1024 their neighbors take 20 MB.
+_QUERIES_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class TokenLikelihoods:
+    """Log-likelihoods of some tokens of a text.
+
+    Attributes:
+        places: int64 [rows], the position of each token in the text.
+        lm: float32 [rows], log p_LM.
+        knn: float32 [rows], log p_kNN; -inf where no neighbor votes for the token. With the ∞-gram
+            it is the vote of both.
+        mixed: float32 [rows], log p of the mixture.
+        searches: For how many of the tokens a search was made.
+        without_expert: float32 [rows], log p of the mixture without the ∞-gram.
+        expert: log p by the ∞-gram, float32 [rows], and the number of tokens of the end that
+            occurs, int64 [rows]; None if the ∞-gram takes no part.
+    """
+
+    places: Ints
+    lm: Tensor
+    knn: Tensor
+    mixed: Tensor
+    searches: int
+    without_expert: Tensor
+    expert: tuple[Tensor, Tensor] | None = None
+
+
+def evaluate(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Memory | Stores | None,
+    texts: Texts | Iterable[Document | str],
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    allow_overlap: bool = False,
+    progress: Progress = no_progress,
+    **settings: Unpack[BenchSettings],
+) -> Evaluation:
+    """Measures the perplexity of texts under the model, its neighbors, and their mixture.
+
+    Each token is predicted once, with at least `window - stride` tokens before it where its
+    document has them. Khandelwal et al. (2020), "Generalization through Memorization", section 3.
+
+    Args:
+        model: The model that built the datastore.
+        tokenizer: Its tokenizer.
+        datastore: A `Memory` of this model, or one or several datastores or their folders. None
+            measures the model alone.
+        texts: The documents of a text, or of several texts by name. They are read once.
+        samples: Resamples of the bootstrap over documents; 0 leaves intervals out.
+        seed: Seed of the bootstrap.
+        allow_overlap: Do not check whether the datastores hold the texts. With the check, a
+            warning names the share and the documents.
+        progress: A callback that is told how many of the tokens read so far are scored.
+        settings: `window`, `concatenate` and `batch_tokens`, which `open_bench` explains; `k`,
+            `lmbda`, `temperature`, `weights`, `retomaton` and so on, which `Memory` explains. The
+            default of each is the datastore's setting for scoring.
+
+    Returns:
+        The measures of each text and of all texts together.
+
+    Raises:
+        ConfigError: when a setting is out of its range.
+        CorpusError: when a text has no token that follows another.
+        MismatchError: when model or tokenizer are not the datastore's.
+    """
+    lots = named(texts)
+    samples, seed = whole_number("samples", samples, 0), whole_number("seed", seed, 0, MOST_SEED)
+    bench = open_bench(model, tokenizer, datastore, **settings)
+    started = time.monotonic()
+    results: list[TextResult] = []
+    tallies: list[Tally] = []
+    options: dict[str, Any] = {
+        "with_knn": bench.memory is not None,
+        "samples": samples,
+        "seed": seed,
+    }
+    passed = 0.0
+    check, read = None, 0
+    if bench.memory is not None and not allow_overlap:
+        check = OverlapCheck(bench.memory.stores, bench.memory.config.exclude)
+    for name, documents in lots.items():
+        started = time.monotonic()
+        on_tokens = partial(_noted, check, read) if check is not None else None
+        text, tally = _score_text(bench, name, documents, progress, on_tokens)
+        read += text.documents
+        passed += time.monotonic() - started
+        results.append(tally.result(name, text.documents, text.words, text.bytes, **options))
+        tallies.append(tally)
+    if not results:
+        raise CorpusError("no text is given; give at least one")
+    total = results[0]
+    if len(results) > 1:
+        counts = [
+            sum(getattr(one, of) for one in results) for of in ("documents", "words", "bytes")
+        ]
+        total = join(tallies).result("total", *counts, **options)
+    searches = sum(tally.searches for tally in tallies)
+    saved = total.tokens - searches if bench.memory is not None else 0
+    overlap = None if check is None else check.result()
+    if overlap is not None and overlap.notable:
+        logger.warning("%s, so the numbers will be worse on other text", overlap)
+    return Evaluation(results, total, describe(bench), searches, saved, passed, overlap)
+
+
+def _noted(check: OverlapCheck, before: int, document: int, tokens: Array) -> None:
+    check.add(before + document, tokens)
+
+
+def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLikelihoods]:
+    """Scores windows of a text token by token, with one search for each forward pass.
+
+    Args:
+        bench: Model, datastore and settings.
+        pieces: Windows with their tokens.
+
+    Yields:
+        The likelihoods of the tokens of one search, in no particular order.
+    """
+    for scored, neighbors in searched(bench, pieces):
+        if neighbors is None or bench.memory is None:
+            nothing = torch.full_like(scored.log_p_lm, float("-inf"))
+            own = scored.log_p_lm
+            yield TokenLikelihoods(scored.places, own, nothing, own, 0, own)
+            continue
+        lmbdas, weights = _weighed(bench.memory, scored, neighbors)
+        targets = scored.targets.to(weights.device)
+        knn = log_p_knn_of(weights, neighbors.values, targets).cpu()
+        mixed = without = mix_one(scored.log_p_lm, knn, lmbdas)
+        expert = None
+        if bench.memory.infini_gram is not None:
+            expert = bench.memory.infini_gram.score(scored.prefixes, scored.targets)
+            shares = bench.memory.infini_gram.shares(expert[1])
+            knn, lmbdas = second_vote_of(knn, lmbdas, expert[0], shares)
+            mixed = mix_one(scored.log_p_lm, knn, lmbdas)
+        searches = len(mixed) if neighbors.searched is None else int(neighbors.searched.sum())
+        yield TokenLikelihoods(
+            scored.places, scored.log_p_lm, knn, mixed, searches, without, expert
+        )
+
+
+def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
+    """Returns λ of each token, float32 [rows], and log w_i, [rows, k].
+
+    λ is 0 for a token without neighbors.
+    """
+    weights = memory.retriever.log_weights(neighbors)
+    if memory.gate is not None:
+        parts = [
+            weigh_rows(
+                memory.gate,
+                neighbors[rows].to(log_p.device),
+                weights[rows].to(log_p.device),
+                memory.retriever.metric,
+                log_p,
+            )
+            for rows, log_p in scored.distributions.parts()
+        ]
+        shares, own = (torch.cat(one) for one in zip(*parts, strict=True))
+        return shares.cpu(), own.to(weights.device)
+    lmbda = torch.full_like(scored.log_p_lm, memory.config.lmbda)
+    if not neighbors.every_row:
+        lmbda = lmbda.masked_fill(~neighbors.mask.any(dim=-1).cpu(), 0.0)
+    return lmbda, weights
+
+
+def _wanted(memory: Memory, scored: TokenScores) -> Tensor | None:
+    """Selects the tokens that the gate wants neighbors for, bool [rows]; None means all."""
+    if getattr(memory.gate, "searches", None) is None:
+        return None
+    found = [rows_to_search(memory.gate, log_p) for _, log_p in scored.distributions.parts()]
+    return torch.cat([one for one in found if one is not None])
+
+
+def searched(
+    bench: Bench, pieces: Iterable[Piece]
+) -> Iterator[tuple[TokenScores, Neighbors | None]]:
+    """Scores windows of a text with the model alone, and searches the neighbors of each token.
+
+    Args:
+        bench: Model, datastore and settings.
+        pieces: Windows with their tokens.
+
+    Yields:
+        The tokens of one forward pass, and their neighbors. Without a datastore these are None.
+    """
+    memory = bench.memory
+    for scored in score_pieces(bench.model, bench.location, pieces, bench.batch_tokens):
+        if memory is not None and memory.retriever.follows_text:
+            yield from followed(memory.retriever, scored, _wanted(memory, scored))
+            continue
+        for first in range(0, len(scored.targets), _QUERIES_AT_ONCE):
+            part = scored[first : first + _QUERIES_AT_ONCE]
+            if memory is None:
+                yield part, None
+            else:
+                wanted = _wanted(memory, part)
+                yield part, memory.retriever.search_some(part.states, wanted, part.prefixes)
+
+
+def _score_text(
+    bench: Bench,
+    name: str,
+    documents: Iterable[Document | str],
+    progress: Progress,
+    on_tokens: Callable[[int, Array], None] | None,
+) -> tuple[Text, Tally]:
+    text = Text(
+        name,
+        documents,
+        bench.tokenizer,
+        bench.window,
+        bench.stride,
+        concatenate=bench.concatenate,
+        pairs=bench.pairs,
+        on_tokens=on_tokens,
+    )
+    tally = Tally()
+    progress(name, 0, None)
+    done = 0
+    with evaluating(bench.model):
+        for batch in token_likelihoods(bench, text.pieces()):
+            tally.add(
+                text.documents_at(batch.places),
+                *(one.numpy().astype(np.float64) for one in (batch.lm, batch.knn, batch.mixed)),
+            )
+            done += len(batch.places)
+            tally.searches += batch.searches
+            progress(name, done, text.tokens)
+    if not done:
+        raise CorpusError(
+            f"no token of {name} follows another, so nothing can be predicted; give a longer text"
+        )
+    return text, tally
+
+
+def describe(bench: Bench) -> dict[str, Any]:
+    """Describes the conditions of an evaluation, for JSON."""
+    settings: dict[str, Any] = {"model": model_record(bench.model).id}
+    memory = bench.memory
+    if memory is not None:
+        config, stores = memory.config, memory.stores
+        settings |= {
+            "datastore": ", ".join(store.name for store in stores),
+            "entries": sum(len(store) for store in stores),
+            "index": ", ".join(dict.fromkeys(store.manifest.index.factory for store in stores)),
+            "metric": memory.retriever.metric,
+            "k": config.k,
+            "lmbda": config.lmbda if memory.gate is None else gate_name(memory.gate),
+            "temperature": config.temperature,
+            "nprobe": getattr(getattr(memory.retriever, "index", None), "nprobe", None),
+            "refine": config.refine,
+            "retomaton": config.retomaton,
+        }
+        if config.retomaton:
+            for name in ("min_knns", "max_knns", "pointer_weight", "pointer_distances"):
+                settings[name] = getattr(config, name)
+        if config.suffix_weight != 1.0:
+            settings["suffix_weight"] = config.suffix_weight
+        if config.infini_gram is not None:
+            settings["infini_gram"] = config.infini_gram
+        shares = memory.retriever.weights
+        if shares is not None:
+            settings["weights"] = ", ".join(f"{share:g}" for share in shares)
+    return settings | {
+        "window": bench.window,
+        "stride": bench.stride,
+        "concatenate": bench.concatenate,
+    }

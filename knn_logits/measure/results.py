@@ -1,0 +1,253 @@
+"""The results of an evaluation: sums of each document, and perplexities. It knows numbers only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from knn_logits.arrays import Floats, Ints
+from knn_logits.measure.overlap import Overlap
+from knn_logits.measure.resampling import resampled
+
+_LM, _KNN, _MIXED, _ORACLE, _TOKENS, _REACHED, _REACHED_LM, _REACHED_KNN = range(8)
+_LARGEST_EXPONENT = 700.0
+
+
+@dataclass(frozen=True)
+class Measures:
+    """One measure of the model, of the neighbors alone, of their mixture, and of the oracle.
+
+    The oracle takes the better of p_LM and p_kNN for each token. A rule would have to know the
+    token to reach it. A measure that is infinite is None.
+
+    Attributes:
+        lm: The measure of the model alone.
+        knn: The measure of the neighbors alone. It is infinite if a single token has no vote.
+        interpolated: The measure of the mixture.
+        oracle: The measure of the better of both for each token.
+    """
+
+    lm: float | None
+    knn: float | None
+    interpolated: float | None
+    oracle: float | None
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The tokens that at least one neighbor votes for, where p_kNN has a finite perplexity.
+
+    Attributes:
+        share: Share of all tokens.
+        lm: Perplexity of the model on these tokens.
+        knn: Perplexity of the neighbors alone on these tokens.
+    """
+
+    share: float
+    lm: float | None
+    knn: float | None
+
+
+@dataclass(frozen=True)
+class TextResult:
+    """The measures of one text, or of all texts together.
+
+    Attributes:
+        name: The text's name.
+        documents: Number of its documents.
+        tokens: Number of scored tokens, which are all but the first of each context.
+        words: Number of words, which are separated by white space.
+        bytes: Number of bytes in UTF-8.
+        perplexity: The exponential of the mean negative log-likelihood of a token.
+        perplexity_per_word: The same for a word. It does not depend on the tokenizer.
+        bits_per_byte: The mean negative log-likelihood of a byte, to the base 2.
+        reached: The tokens that a neighbor votes for.
+        interval: 95% intervals of "lm", "interpolated", "oracle" and "ratio", from a bootstrap
+            over documents. "ratio" is the mixture's perplexity divided by the model's. None with
+            fewer than two documents.
+    """
+
+    name: str
+    documents: int
+    tokens: int
+    words: int
+    bytes: int
+    perplexity: Measures
+    perplexity_per_word: Measures
+    bits_per_byte: Measures
+    reached: Reached
+    interval: dict[str, tuple[float, float] | None] | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of `evaluate`.
+
+    Attributes:
+        texts: The result of each text.
+        total: The result of all texts together.
+        settings: The conditions of the numbers: model, datastore, k, lmbda, temperature, windows.
+        searches: Number of queries that the index was searched for.
+        searches_saved: Number of queries that were answered without a search.
+        seconds: Seconds that the pass over the texts took, without loading.
+        overlap: How much of the texts the datastores hold; None if it was not checked.
+    """
+
+    texts: list[TextResult]
+    total: TextResult
+    settings: dict[str, Any]
+    searches: int
+    searches_saved: int
+    seconds: float
+    overlap: Overlap | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Number of tokens scored in a second."""
+        return self.total.tokens / max(self.seconds, 1e-9)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all fields for JSON: the total's numbers at the top, and a list of texts."""
+        total = asdict(self.total)
+        del total["name"]
+        return {
+            **total,
+            "searches": self.searches,
+            "searches_saved": self.searches_saved,
+            "seconds": round(self.seconds, 3),
+            "tokens_per_second": round(self.tokens_per_second, 1),
+            "overlap": self.overlap.to_dict() if self.overlap is not None else None,
+            "settings": self.settings,
+            "texts": [asdict(text) for text in self.texts],
+        }
+
+
+class Tally:
+    """Sums log-likelihoods by document. It keeps eight numbers for each document."""
+
+    def __init__(self) -> None:
+        self._sums: Floats = np.zeros((0, 8))
+        self.searches = 0
+
+    def add(self, documents: Ints, lm: Floats, knn: Floats, mixed: Floats) -> None:
+        """Adds tokens.
+
+        Args:
+            documents: int64 [rows], the document of each token.
+            lm: float64 [rows], log p_LM.
+            knn: float64 [rows], log p_kNN, -inf without a vote.
+            mixed: float64 [rows], log p of the mixture.
+        """
+        if not len(documents):
+            return
+        missing = int(documents.max()) + 1 - len(self._sums)
+        if missing > 0:
+            self._sums = np.concatenate([self._sums, np.zeros((missing, 8))])
+        reached = knn > -np.inf
+        first, last = int(documents.min()), int(documents.max()) + 1
+        for column, numbers in (
+            (_LM, lm),
+            (_KNN, knn),
+            (_MIXED, mixed),
+            (_ORACLE, np.maximum(lm, knn)),
+            (_TOKENS, np.ones(len(lm))),
+            (_REACHED, reached.astype(np.float64)),
+            (_REACHED_LM, np.where(reached, lm, 0.0)),
+            (_REACHED_KNN, np.where(reached, knn, 0.0)),
+        ):
+            self._sums[first:last, column] += np.bincount(
+                documents - first, numbers, minlength=last - first
+            )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens added so far."""
+        return int(self._sums[:, _TOKENS].sum())
+
+    def by_document(self) -> Floats:
+        """Tokens, mean log p_LM and mean log p of each document, float64 [documents, 3]."""
+        used = self._sums[self._sums[:, _TOKENS] > 0]
+        tokens = used[:, _TOKENS]
+        return np.stack([tokens, used[:, _LM] / tokens, used[:, _MIXED] / tokens], axis=-1)
+
+    def result(
+        self,
+        name: str,
+        documents: int,
+        words: int,
+        bytes: int,
+        *,
+        with_knn: bool,
+        samples: int,
+        seed: int,
+    ) -> TextResult:
+        """Computes the measures of all tokens that were added."""
+        sums = self._sums.sum(axis=0)
+        tokens = float(sums[_TOKENS])
+        nats = [-float(sums[column]) for column in (_LM, _KNN, _MIXED, _ORACLE)]
+        if not with_knn:
+            nats[1:] = [math.inf] * 3
+        reached = float(sums[_REACHED])
+        return TextResult(
+            name=name,
+            documents=documents,
+            tokens=int(tokens),
+            words=words,
+            bytes=bytes,
+            perplexity=Measures(*(perplexity(one, tokens) for one in nats)),
+            perplexity_per_word=Measures(*(perplexity(one, words) for one in nats)),
+            bits_per_byte=Measures(*(_bits(one, bytes) for one in nats)),
+            reached=Reached(
+                reached / max(tokens, 1.0),
+                perplexity(-float(sums[_REACHED_LM]), reached),
+                perplexity(-float(sums[_REACHED_KNN]), reached),
+            ),
+            interval=self._intervals(with_knn, samples, seed),
+        )
+
+    def _intervals(
+        self, with_knn: bool, samples: int, seed: int
+    ) -> dict[str, tuple[float, float] | None] | None:
+        columns = self._sums[:, [_LM, _MIXED, _ORACLE, _TOKENS]]
+        columns = columns[columns[:, 3] > 0]
+        if len(columns) < 2 or samples < 2:
+            return None
+        drawn = resampled(columns, samples, seed)
+        nats = -drawn[:, :3] / drawn[:, 3:]
+        found = {"lm": _middle(nats[:, 0])}
+        if with_knn:
+            found["interpolated"] = _middle(nats[:, 1])
+            found["oracle"] = _middle(nats[:, 2])
+            # The difference of two infinite sums has no meaning.
+            with np.errstate(invalid="ignore"):
+                found["ratio"] = _middle(nats[:, 1] - nats[:, 0])
+        return found
+
+
+def join(tallies: list[Tally]) -> Tally:
+    """Joins the documents of several texts."""
+    joined = Tally()
+    joined._sums = np.concatenate([one._sums for one in tallies])
+    joined.searches = sum(one.searches for one in tallies)
+    return joined
+
+
+def perplexity(nats: float, count: float) -> float | None:
+    """Computes exp(nats / count); None if it is infinite or the count is 0."""
+    if count <= 0 or not nats / count < _LARGEST_EXPONENT:
+        return None
+    return math.exp(nats / count)
+
+
+def _bits(nats: float, count: int) -> float | None:
+    return nats / math.log(2.0) / count if count and math.isfinite(nats) else None
+
+
+def _middle(nats: Floats) -> tuple[float, float] | None:
+    if not np.isfinite(nats).all() or np.abs(nats).max() > _LARGEST_EXPONENT:
+        return None
+    low, high = np.quantile(nats, [0.025, 0.975])
+    return math.exp(low), math.exp(high)

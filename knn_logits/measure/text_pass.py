@@ -1,0 +1,206 @@
+"""Runs a model over windows of text: the queries, and the model's probability of each token.
+
+This module knows models and windows, but no datastore, no search and no tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from knn_logits.arrays import Ints
+from knn_logits.engine.forward import input_device, key_states_and_logits, windows_batch
+from knn_logits.engine.location import KeyLocation
+from knn_logits.engine.windows import Piece, TextWindow, batches
+from knn_logits.search.occurrences import Prefixes
+
+# Windows of similar size share a batch. They are sorted within groups of so many batches.
+_BATCHES_A_GROUP = 16
+# The activations of a larger batch no longer fit the cache of a CPU.
+_BATCH_TOKENS = {"cpu": 2048, "cuda": 32_768}
+# The most scores of the model held at once, which are 256 MB of float32.
+_SCORES = 64 << 20
+_ROWS_AT_ONCE = 128
+
+
+@dataclass(frozen=True)
+class Distributions:
+    """A model's distributions over the next token at some positions of a text.
+
+    The scores are those of a forward pass. Log-probabilities are computed for a few rows at a time,
+    so that there is no second table over the vocabulary.
+
+    Attributes:
+        scores: [positions of the pass, vocabulary], any floating type.
+        rows: int64 [rows], the chosen positions of the pass, on the device of the scores.
+    """
+
+    scores: Tensor
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Tensor | slice) -> Distributions:
+        """Selects some of the positions."""
+        there = rows if isinstance(rows, slice) else rows.to(self.rows.device)
+        return Distributions(self.scores, self.rows[there])
+
+    def parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yields the log-probabilities of a few rows at a time, in order.
+
+        Yields:
+            The slice of the rows, and their log-probabilities, float32 [some, vocabulary].
+        """
+        for first in range(0, len(self.rows), _ROWS_AT_ONCE):
+            part = slice(first, min(first + _ROWS_AT_ONCE, len(self.rows)))
+            yield part, torch.log_softmax(self.scores[self.rows[part]].float(), dim=-1)
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """A model's states and probabilities of some tokens of a text.
+
+    Attributes:
+        states: [rows, dim], the state before each token, which is the query of a search.
+        targets: int64 [rows], the tokens.
+        log_p_lm: float32 [rows], log p_LM of each token.
+        places: int64 [rows], the position of each token in the text.
+        distributions: The model's distribution at each token.
+        prefixes: The text that the model read before each token.
+        lengths: The number of tokens that each window of the pass predicts, in order.
+    """
+
+    states: Tensor
+    targets: Tensor
+    log_p_lm: Tensor
+    places: Ints
+    distributions: Distributions
+    prefixes: Prefixes
+    lengths: tuple[int, ...] = ()
+
+    def __getitem__(self, rows: Tensor | slice) -> TokenScores:
+        """Selects some of the tokens."""
+        there = rows if isinstance(rows, slice) else rows.to(self.states.device)
+        own = rows if isinstance(rows, slice) else rows.numpy()
+        return TokenScores(
+            self.states[there],
+            self.targets[rows],
+            self.log_p_lm[rows],
+            self.places[own],
+            self.distributions[rows],
+            self.prefixes[rows],
+        )
+
+
+def scoring_batch_tokens(device: torch.device, vocabulary: int) -> int:
+    """The tokens of a batch that a device works through quickly, and whose scores fit memory."""
+    return max(1, min(_BATCH_TOKENS.get(device.type, 8192), _SCORES // max(1, vocabulary)))
+
+
+def score_pieces(
+    model: nn.Module, location: KeyLocation, pieces: Iterable[Piece], batch_tokens: int
+) -> Iterator[TokenScores]:
+    """Scores every token that windows of a text predict.
+
+    Args:
+        model: The model, in evaluation mode.
+        location: Where the key is.
+        pieces: Windows with their tokens, and with their sources for an encoder-decoder model.
+        batch_tokens: Tokens of one forward pass, padding included.
+
+    Yields:
+        The tokens of one forward pass. Passes come in no particular order.
+
+    Raises:
+        ModelError: when the key's module did not run.
+    """
+    device = input_device(model)
+    group: list[Piece] = []
+    waiting = 0
+    for piece in pieces:
+        group.append(piece)
+        waiting += piece.size
+        if waiting >= _BATCHES_A_GROUP * batch_tokens:
+            yield from _score_group(model, location, group, batch_tokens, device)
+            group, waiting = [], 0
+    if group:
+        yield from _score_group(model, location, group, batch_tokens, device)
+
+
+def _score_group(
+    model: nn.Module,
+    location: KeyLocation,
+    group: list[Piece],
+    batch_tokens: int,
+    device: torch.device,
+) -> Iterator[TokenScores]:
+    tokens = np.concatenate([piece.tokens for piece in group])
+    starts = np.cumsum([0, *(len(piece.tokens) for piece in group[:-1])]).tolist()
+    windows = [
+        TextWindow(start, piece.size, piece.skip, number, source=piece.source)
+        for number, (start, piece) in enumerate(zip(starts, group, strict=True))
+    ]
+    for batch in batches(windows, batch_tokens):
+        inputs = windows_batch(tokens, batch, device)
+        states, logits = key_states_and_logits(model, location, inputs)
+        length = logits.shape[1]
+        flat = logits.flatten(0, 1)
+        parts = []
+        for row, window in enumerate(batch):
+            piece = group[window.first_entry]
+            targets = torch.from_numpy(piece.tokens[piece.skip + 1 :].astype(np.int64))
+            own = logits[row, window.skip : window.size]
+            first = piece.first + piece.skip + 1
+            parts.append(
+                TokenScores(
+                    states[row, window.skip : window.size],
+                    targets,
+                    log_p_of(own, targets.to(own.device)),
+                    np.arange(first, first + len(targets), dtype=np.int64),
+                    Distributions(
+                        flat,
+                        torch.arange(window.skip, window.size, device=flat.device) + row * length,
+                    ),
+                    Prefixes(
+                        tokens,
+                        np.full(len(targets), window.start, np.int64),
+                        window.start + window.skip + 1 + np.arange(len(targets), dtype=np.int64),
+                    ),
+                )
+            )
+        yield TokenScores(
+            torch.cat([part.states for part in parts]),
+            torch.cat([part.targets for part in parts]),
+            torch.cat([part.log_p_lm for part in parts]).cpu(),
+            np.concatenate([part.places for part in parts]),
+            Distributions(flat, torch.cat([part.distributions.rows for part in parts])),
+            Prefixes(
+                tokens,
+                np.concatenate([part.prefixes.first for part in parts]),
+                np.concatenate([part.prefixes.end for part in parts]),
+            ),
+            tuple(len(part.targets) for part in parts),
+        )
+
+
+def log_p_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """Computes the log softmax of one token in each row, for a few rows at a time.
+
+    Args:
+        logits: [rows, vocabulary], any floating type.
+        targets: int64 [rows], on the same device.
+
+    Returns:
+        float32 [rows].
+    """
+    chosen = []
+    for rows, tokens in zip(logits.split(_ROWS_AT_ONCE), targets.split(_ROWS_AT_ONCE), strict=True):
+        rows = rows.float()
+        own = rows.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        chosen.append(own - torch.logsumexp(rows, dim=-1))
+    return torch.cat(chosen)

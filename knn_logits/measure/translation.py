@@ -1,0 +1,272 @@
+"""Translates with an encoder-decoder model, without and with kNN, and measures the quality.
+
+Khandelwal et al. (2021), "Nearest Neighbor Machine Translation", section 3. sacrebleu (Post, 2018)
+computes BLEU and chrF, and its signatures say how.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+from typing_extensions import Unpack
+
+from knn_logits.corpus.documents import Document, checked_text, several
+from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
+from knn_logits.engine.forward import evaluating, input_device
+from knn_logits.engine.pairs import PairTokenizer, context_length
+from knn_logits.errors import CorpusError, ModelError
+from knn_logits.generation.processor import KNNLogitsProcessor
+from knn_logits.measure.scores import Score, scores
+from knn_logits.measure.texts import named
+from knn_logits.mixture.memory import Memory, MemorySettings
+from knn_logits.progress import Progress, no_progress
+from knn_logits.search.combined import Stores
+from knn_logits.settings.config import check_threads, whole_number
+from knn_logits.store.datastore import Datastore
+
+_BATCH_SIZE = 16
+# A translation may have so many times the tokens of its source, and so many more.
+_TIMES, _MORE = 2, 50
+# The settings that determine what an encoder reads.
+_READING = ("source_prefix", "source_lang", "target_lang", "max_new_tokens")
+
+
+def translate(
+    model: nn.Module,
+    tokenizer: Any,
+    sources: Sequence[str],
+    datastore: Memory | Stores | None = None,
+    *,
+    num_beams: int = 1,
+    batch_size: int = _BATCH_SIZE,
+    max_new_tokens: int | None = None,
+    source_prefix: str | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    progress: Progress = no_progress,
+    phase: str = "translating",
+    **settings: Unpack[MemorySettings],
+) -> list[str]:
+    """Writes a target for each source with an encoder-decoder model, such as a translation.
+
+    Args:
+        model: An encoder-decoder model.
+        tokenizer: Its tokenizer.
+        sources: The texts that the model reads, without prefix.
+        datastore: A `Memory` of this model, or one or several datastores or their folders. None
+            takes the model alone.
+        num_beams: Number of beams; 1 is greedy search.
+        batch_size: Number of sources in a batch. Sources are sorted by length.
+        max_new_tokens: The most tokens to write for each source. None allows twice the tokens of a
+            batch's longest source and 50 more, within what the model can read.
+        source_prefix: Text that stands before every source; None takes the datastore's prefix.
+        source_lang: Language of the sources, if the tokenizer knows languages; None takes the
+            datastore's.
+        target_lang: Language to write; None takes the datastore's.
+        progress: A callback that is told how many sources are done.
+        phase: The name of this work for the callback.
+        settings: `k`, `lmbda`, `temperature`, `weights`, `device` and so on, which `Memory`
+            explains.
+
+    Returns:
+        A text for each source.
+
+    Raises:
+        ConfigError: when a setting is out of its range.
+        MismatchError: when model or tokenizer are not the datastore's.
+        ModelError: for a causal model.
+    """
+    num_beams = whole_number("num_beams", num_beams, 1)
+    batch_size = whole_number("batch_size", batch_size, 1)
+    if max_new_tokens is not None:
+        max_new_tokens = whole_number("max_new_tokens", max_new_tokens, 1)
+    check_threads(settings.get("threads"))
+    sources = [checked_text(one, "a source") for one in several(sources, "sources")]
+    memory = None if datastore is None else Memory.of(model, datastore, **settings)
+    for store in memory.stores if memory else []:
+        check_tokenizer(tokenizer, store)
+    pairs = pair_tokenizer(
+        model,
+        tokenizer,
+        memory.stores[0] if memory else None,
+        source_prefix=source_prefix,
+        source_lang=source_lang,
+        target_lang=target_lang,
+    )
+    if pairs is None:
+        raise ModelError("a causal model does not read sources: give an encoder-decoder model")
+    attached = KNNLogitsProcessor(model, memory, record=False) if memory else nullcontext()
+    found: list[str] = [""] * len(sources)
+    progress(phase, 0, len(sources))
+    done = 0
+    with attached as knn, evaluating(model):
+        extra = {} if knn is None else {"logits_processor": [knn]}
+        written = _written(model, pairs, sources, num_beams, batch_size, max_new_tokens, extra)
+        for rows, texts in written:
+            for row, text in zip(rows, texts, strict=True):
+                found[row] = text
+            done += len(rows)
+            progress(phase, done, len(sources))
+    return found
+
+
+def _written(
+    model: Any,
+    pairs: PairTokenizer,
+    sources: Sequence[str],
+    num_beams: int,
+    batch_size: int,
+    max_new_tokens: int | None,
+    extra: dict[str, Any],
+) -> Iterator[tuple[list[int], list[str]]]:
+    order = sorted(range(len(sources)), key=lambda row: -len(sources[row]))
+    room = context_length(model)
+    for first in range(0, len(order), batch_size):
+        rows = order[first : first + batch_size]
+        inputs = pairs.inputs([sources[row] for row in rows], input_device(model))
+        most = max_new_tokens or _TIMES * inputs["input_ids"].shape[1] + _MORE
+        if room is not None:
+            most = min(most, room - len(pairs.opening))
+        output = model.generate(
+            **inputs,
+            num_beams=num_beams,
+            do_sample=False,
+            max_new_tokens=most,
+            **pairs.settings,
+            **extra,
+        )
+        yield rows, pairs.texts(output)
+
+
+def reading_of(store: Datastore) -> dict[str, Any]:
+    """Returns a datastore's prefix and languages, for a `translate` without the datastore."""
+    record = store.manifest.pairs
+    return record.model_dump() if record is not None else {}
+
+
+@dataclass(frozen=True)
+class Translations:
+    """A model's translations of a text's sources, and their scores.
+
+    Attributes:
+        name: The text's name.
+        pairs: Number of its pairs.
+        num_beams: Number of beams; 1 is greedy search.
+        lm: BLEU and chrF of the model alone.
+        knn: BLEU and chrF with kNN; None without a datastore.
+        p_value: For each score, the probability of so large a difference by chance, from
+            sacrebleu's paired bootstrap.
+        lm_per_second: Pairs that the model alone translates in a second.
+        knn_per_second: Pairs that the model translates in a second with kNN.
+        texts: For each pair, the source, the target and both translations.
+    """
+
+    name: str
+    pairs: int
+    num_beams: int
+    lm: dict[str, Score]
+    knn: dict[str, Score] | None
+    p_value: dict[str, float] | None
+    lm_per_second: float
+    knn_per_second: float | None
+    texts: list[dict[str, str]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all fields but the texts, for JSON."""
+        plain = asdict(self)
+        del plain["texts"]
+        return plain
+
+
+def evaluate_translations(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Stores | None,
+    texts: Mapping[str, Iterable[Document]],
+    *,
+    num_beams: Sequence[int] = (1, 5),
+    batch_size: int = _BATCH_SIZE,
+    samples: int = 1000,
+    progress: Progress = no_progress,
+    **settings: Any,
+) -> list[Translations]:
+    """Measures BLEU and chrF of a model's translations, without and with kNN.
+
+    Args:
+        model: An encoder-decoder model.
+        tokenizer: Its tokenizer.
+        datastore: A `Memory` of this model, or one or several datastores or their folders. None
+            measures the model alone.
+        texts: The pairs of each text, by the text's name. They are read once.
+        num_beams: The numbers of beams to decode with.
+        batch_size: Number of sources in a batch.
+        samples: Number of resamples of the bootstrap over pairs, for intervals and p values.
+        progress: A callback that is told how many sources are done.
+        settings: `source_prefix`, `source_lang` and `target_lang`, which `translate` explains;
+            `k`, `lmbda`, `temperature` and so on, which `Memory` explains.
+
+    Returns:
+        One result for each text and number of beams.
+
+    Raises:
+        CorpusError: when a text has no pair.
+        MissingDependencyError: when sacrebleu is not installed.
+    """
+    lots = named(texts)
+    read = {name: settings.pop(name) for name in _READING if name in settings}
+    memory = None if datastore is None else Memory.of(model, datastore, **settings)
+    # The model alone gets the same prefix and languages as with the datastore.
+    read = (reading_of(memory.stores[0]) if memory else {}) | read
+    found = []
+    for name, documents in lots.items():
+        rows = list(documents)
+        if not rows or any(row.source is None for row in rows):
+            raise CorpusError(
+                f"{name} has no pairs, which translations are measured on: give rows with a source "
+                "and a target"
+            )
+        sources, targets = [str(row.source) for row in rows], [row.text for row in rows]
+        for beams in num_beams:
+            systems: dict[str, list[str]] = {}
+            speeds: dict[str, float] = {}
+            for system in ("lm", "knn") if memory else ("lm",):
+                started = time.monotonic()
+                systems[system] = translate(
+                    model,
+                    tokenizer,
+                    sources,
+                    memory if system == "knn" else None,
+                    num_beams=beams,
+                    batch_size=batch_size,
+                    progress=progress,
+                    phase=f"{name}, {'kNN' if system == 'knn' else 'model'}, beams {beams}",
+                    **read,
+                )
+                speeds[system] = len(sources) / max(time.monotonic() - started, 1e-9)
+            measured, p_value = scores(systems, targets, samples)
+            found.append(
+                Translations(
+                    name=name,
+                    pairs=len(rows),
+                    num_beams=beams,
+                    lm=measured["lm"],
+                    knn=measured.get("knn"),
+                    p_value=p_value,
+                    lm_per_second=speeds["lm"],
+                    knn_per_second=speeds.get("knn"),
+                    texts=[
+                        {
+                            "source": sources[row],
+                            "target": targets[row],
+                            **{system: lines[row] for system, lines in systems.items()},
+                        }
+                        for row in range(len(rows))
+                    ],
+                )
+            )
+    return found

@@ -1,0 +1,290 @@
+"""Tests whether one setting is significantly better than another on a held-out text.
+
+The test is a bootstrap over documents. If there are too few documents, it draws blocks of tokens.
+Blocks do not show how documents differ, so such a text must also have a certain length. This module
+knows sums of log-likelihood, but no model and no datastore.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from knn_logits.measure.likelihood import Grid, GridLikelihood
+from knn_logits.measure.resampling import resampled
+from knn_logits.measure.text_pass import TokenScores
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.settings.config import Metric
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# With fewer documents, blocks of tokens are drawn.
+FEW_DOCUMENTS = 10
+# The fewest held-out tokens, if documents are drawn and if blocks are drawn.
+LEAST_OF_DOCUMENTS, LEAST_OF_BLOCKS = 1000, 4000
+# The number of tokens of the smallest block.
+_BLOCK = 64
+# The most cells of a text. A cell has a number for each setting of a grid, about 25 kB.
+_CELLS = 256
+_BLOCKS = "blocks of tokens"
+_LOW, _HIGH = 0.025, 0.975
+# The 95% interval reaches so many standard errors to each side.
+_WIDTH = 1.96
+# Advice to give more than so many times the text would be useless.
+_MOST = 1000
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison of one setting with another on held-out text.
+
+    Attributes:
+        ratio: The perplexity under the setting divided by the perplexity under the other.
+        interval: 95% interval of the ratio; None if there are too few units to draw.
+        units: What is drawn: "documents", "groups of documents" or "blocks of tokens".
+        count: Number of units.
+        tokens: Number of held-out tokens.
+        needed: An estimate of the held-out tokens needed for an interval below 1. None if the
+            interval is below 1 already, or if no amount of text would help.
+    """
+
+    ratio: float
+    interval: tuple[float, float] | None
+    units: str
+    count: int
+    tokens: int
+    needed: int | None
+
+    @property
+    def better(self) -> bool:
+        """Whether the setting is significantly better."""
+        below = self.interval is not None and self.interval[1] < 1.0
+        return below and self.tokens >= _least(self.units != _BLOCKS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all fields, for JSON."""
+        return {
+            "better": self.better,
+            "ratio": self.ratio,
+            "interval": None if self.interval is None else list(self.interval),
+            "units": self.units,
+            "count": self.count,
+            "tokens": self.tokens,
+            "tokens_needed": self.needed,
+        }
+
+    def reason(self, what: str, than: str) -> str:
+        """Says why the setting is not significantly better, and what would help.
+
+        Args:
+            what: The name of the setting in the message.
+            than: The name of the other setting in the message.
+        """
+        if self.interval is None:
+            found = f"{what} cannot be compared with {than} on {self.count} {self.units}"
+        elif self.interval[1] >= 1.0:
+            low, high = (f"{one - 1:+.1%}" for one in self.interval)
+            found = (
+                f"{what} is not significantly better than {than}: perplexity "
+                f"{self.ratio - 1:+.1%}, 95% interval {low} to {high}"
+            )
+        else:
+            found = f"{what} cannot be trusted: {self.tokens:,} held-out tokens are too few"
+        if self.needed is None:
+            return f"{found}; more text like this would not help"
+        return (
+            f"{found}; give about {2 * self.needed:,} tokens of text, half of which is held out, "
+            f"in {2 * FEW_DOCUMENTS} documents or more"
+        )
+
+
+def compared(
+    gains: Floats, tokens: Ints, documents: bool, *, grouped: bool, samples: int, seed: int
+) -> Verdict:
+    """Compares two settings by the gain of each unit of a text.
+
+    Args:
+        gains: float64 [units], the log-likelihood of each unit under one setting minus that under
+            the other.
+        tokens: int64 [units], the number of tokens of each unit.
+        documents: Whether units are documents.
+        grouped: Whether each unit is a group of documents.
+        samples: Number of resamples.
+        seed: Seed of the draws.
+    """
+    units = ("groups of documents" if grouped else "documents") if documents else _BLOCKS
+    total = max(1, int(tokens.sum()))
+    mean = float(gains.sum()) / total
+    interval = None
+    if len(gains) > 1 and samples > 1:
+        sums, sizes = resampled(np.stack([gains, tokens], axis=-1), samples, seed).T
+        low, high = np.exp(-np.quantile(sums / sizes, [_HIGH, _LOW]))
+        interval = (float(low), float(high))
+    found = Verdict(math.exp(-mean), interval, units, len(gains), total, None)
+    if found.better or mean <= 0.0:
+        return found
+    # The error of a ratio of sums shrinks with the root of the number of units. With few units the
+    # error itself is uncertain, so somewhat more units are needed.
+    error = math.sqrt(float(((gains - mean * tokens) ** 2).sum())) / total
+    times = max((_WIDTH * error / mean) ** 2, 1.0)
+    if interval is None or interval[1] >= 1.0:
+        times = max(times, 1.25)
+    needed = max(math.ceil(total * times), _least(documents))
+    return replace(found, needed=_rounded(needed) if times <= _MOST else None)
+
+
+def compared_by_token(gains: Floats, documents: Ints, *, samples: int, seed: int) -> Verdict:
+    """Compares two settings by the gain of each token.
+
+    Args:
+        gains: float64 [tokens], the log-likelihood of each token under one setting minus that
+            under the other.
+        documents: int64 [tokens], the document of each token.
+        samples: Number of resamples.
+        seed: Seed of the draws.
+    """
+    numbers, units = np.unique(documents, return_inverse=True)
+    whole = len(numbers) >= FEW_DOCUMENTS
+    if not whole:
+        order = np.argsort(units, kind="stable")
+        counts = np.bincount(units)
+        inside = np.arange(len(units)) - np.repeat(np.cumsum(counts) - counts, counts)
+        blocks = units[order] * (len(units) + 1) + inside // _BLOCK
+        gains, units = gains[order], np.unique(blocks, return_inverse=True)[1]
+    return compared(
+        np.bincount(units, gains).astype(np.float64),
+        np.bincount(units),
+        whole,
+        grouped=False,
+        samples=samples,
+        seed=seed,
+    )
+
+
+def _least(documents: bool) -> int:
+    return LEAST_OF_DOCUMENTS if documents else LEAST_OF_BLOCKS
+
+
+def _rounded(number: int) -> int:
+    """Rounds a number up to two digits, for advice."""
+    step = int(10 ** max(0, len(str(number)) - 2))
+    return -(-number // step) * step
+
+
+class Cells:
+    """Log-likelihoods of a text under all settings of a grid, by document and block of tokens.
+
+    The memory does not grow with the text. With more than 256 cells, blocks become twice as long.
+    When each block is a whole document, documents are joined two by two.
+    """
+
+    def __init__(self) -> None:
+        self._block, self._group = _BLOCK, 1
+        self._cells: dict[tuple[int, int], tuple[int, Tensor]] = {}
+
+    def parts(self, documents: Ints, places: Ints) -> Iterator[tuple[tuple[int, int], slice]]:
+        """Yields each cell with the stretch of tokens that belongs to it.
+
+        Args:
+            documents: int64 [rows], the document of each token.
+            places: int64 [rows], the position of each token in its document.
+        """
+        groups, blocks = documents // self._group, places // self._block
+        edges = np.flatnonzero((np.diff(groups) != 0) | (np.diff(blocks) != 0)) + 1
+        for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(groups)], strict=True):
+            yield (int(groups[first]), int(blocks[first])), slice(first, last)
+
+    def add(self, cell: tuple[int, int], tokens: int, sums: Tensor) -> None:
+        """Adds to a cell that `parts` named."""
+        before = self._cells.get(cell)
+        if before is not None:
+            tokens, sums = tokens + before[0], sums + before[1]
+        self._cells[cell] = (tokens, sums)
+
+    def settle(self) -> None:
+        """Makes cells larger if there are too many. It is called between two calls of `parts`."""
+        while len(self._cells) > _CELLS:
+            documents = len({document for document, _ in self._cells})
+            if 2 * documents > len(self._cells):
+                self._group *= 2
+                # Positions count from a document's beginning, so a group of documents is one cell.
+                self._merge(lambda document, _: (document // 2, 0))
+                self._block = 1 << 62
+            else:
+                self._block *= 2
+                self._merge(lambda document, block: (document, block // 2))
+
+    def _merge(self, place: Callable[[int, int], tuple[int, int]]) -> None:
+        old, self._cells = self._cells, {}
+        for (document, block), (tokens, sums) in old.items():
+            self.add(place(document, block), tokens, sums)
+
+    def verdict(
+        self,
+        before: tuple[int, int, int],
+        chosen: tuple[int, int, int],
+        *,
+        samples: int,
+        seed: int,
+        other: Cells | None = None,
+    ) -> Verdict:
+        """Compares one setting of the grid with another.
+
+        Args:
+            before: The indices in the grid of the setting to compare with.
+            chosen: The indices of the chosen setting.
+            other: The same tokens under the grid that `before` is in; None takes this one.
+            samples: Number of resamples of the bootstrap.
+            seed: Seed of the bootstrap.
+        """
+        other = other or self
+        documents = {document for document, _ in self._cells}
+        whole = len(documents) >= FEW_DOCUMENTS
+        for cells in (self, other) if whole else ():
+            cells._merge(lambda document, _: (document, 0))
+        gains = np.array(
+            [
+                float(sums[chosen] - other._cells[cell][1][before])
+                for cell, (_, sums) in self._cells.items()
+            ]
+        )
+        tokens = np.array([tokens for tokens, _ in self._cells.values()], dtype=np.int64)
+        return compared(gains, tokens, whole, grouped=self._group > 1, samples=samples, seed=seed)
+
+
+class HeldOut(GridLikelihood):
+    """The likelihood of a held-out text under each setting of a grid, in total and by parts."""
+
+    def __init__(self, grid: Grid, metric: Metric, shares: Sequence[float] | None = None) -> None:
+        super().__init__(grid, metric, shares)
+        self.cells = Cells()
+
+    def add_by_cell(
+        self,
+        documents: Ints,
+        places: Ints,
+        neighbors: Neighbors,
+        scored: TokenScores,
+        keep: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        """Adds tokens, as `add` does.
+
+        Args:
+            documents: int64 [rows], the document of each token.
+            places: int64 [rows], the position of each token in its document.
+            neighbors: The neighbors of each token's query.
+            scored: The tokens.
+            keep: The callback that `add` explains.
+        """
+        for cell, rows in self.cells.parts(documents, places):
+            before, tokens = self.sums.clone(), self.tokens
+            self.add(neighbors[rows], scored.targets[rows], scored.log_p_lm[rows], keep)
+            self.cells.add(cell, self.tokens - tokens, self.sums - before)
+        self.cells.settle()

@@ -1,0 +1,362 @@
+"""Fits gates on one part of a text and judges them on another, from one pass of `tune`.
+
+The k and the temperature of the gate are known only when all tokens have been seen. So a few
+features of each token are kept, and its p_kNN under each k and temperature. A rescorer needs the
+neighbors themselves, which are kept of a sample of the tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from knn_logits.arrays import Bools, Floats, Ints
+from knn_logits.measure.likelihood import Choice
+from knn_logits.measure.resampling import resampled
+from knn_logits.measure.text_pass import TokenScores
+from knn_logits.measure.tune.confidence import Verdict, compared_by_token
+from knn_logits.measure.tune.wanted import GateKind, Wanted
+from knn_logits.mixture.gates.distance import DistanceGate
+from knn_logits.mixture.gates.fitting import (
+    best_lmbda,
+    fit_confidence_skip,
+    fit_distance_gate,
+    fit_learned_gate,
+    fit_learned_skip,
+    fit_meta_k_gate,
+)
+from knn_logits.mixture.gates.learned import LearnedGate, gate_features
+from knn_logits.mixture.gates.meta_k import MetaKGate, meta_k_features
+from knn_logits.mixture.gates.rescorer import LARGEST_K, RescorerGate
+from knn_logits.mixture.gates.rescorer_fitting import (
+    Neighborhoods,
+    NeighborhoodSample,
+    fit_rescorer,
+    rescored,
+)
+from knn_logits.mixture.gates.skipping import ConfidenceSkip, LearnedSkip, skip_features
+from knn_logits.mixture.gates.stored import StoredGate, WeightGate
+from knn_logits.progress import Progress, no_progress
+from knn_logits.search.neighbors import Neighbors, powers_up_to
+from knn_logits.settings.config import Metric
+
+
+class Gathered:
+    """The features and probabilities that are kept of the tokens of one part of a text.
+
+    Args:
+        wanted: The gate that is asked for.
+        seed: Seed of the sample of tokens whose neighbors are kept, for a gate that needs them.
+    """
+
+    def __init__(self, wanted: Wanted, seed: int = 0) -> None:
+        self.wanted = wanted
+        self._seed = seed
+        self._sample: NeighborhoodSample | None = None
+        self.ks: tuple[int, ...] = ()
+        self._kept: dict[str, list[Any]] = {
+            name: [] for name in ("features", "skip", "found", "lm", "knn", "documents")
+        }
+
+    def add(
+        self,
+        scored: TokenScores,
+        neighbors: Neighbors,
+        metric: Metric,
+        documents: Ints,
+        ks: tuple[int, ...],
+    ) -> None:
+        """Adds tokens, while the model's scores of them are in memory.
+
+        Args:
+            scored: The tokens.
+            neighbors: The neighbors of each token's query.
+            metric: Metric of their distances.
+            documents: int64 [rows], the document of each token.
+            ks: The values of k in the grid.
+        """
+        self.ks = ks
+        if self.wanted.kind == "rescorer" and self._sample is None:
+            self._sample = NeighborhoodSample(min(ks[-1], LARGEST_K), metric, self._seed)
+        for rows, log_p in scored.distributions.parts():
+            near = neighbors[rows].to(log_p.device)
+            if self.wanted.kind == "meta-k":
+                features = meta_k_features(near, metric, log_p, ks)
+            elif self._sample is not None:
+                features = meta_k_features(near, metric, log_p, powers_up_to(self._sample.k))
+                self._sample.add(near, scored.targets[rows], log_p)
+            else:
+                features = gate_features(near, metric, log_p)
+            self._kept["features"].append(features.cpu().numpy())
+            if self.wanted.skip is not None:
+                self._kept["skip"].append(skip_features(log_p).cpu().numpy())
+        self._kept["found"].append(neighbors.mask.any(-1).cpu().numpy())
+        self._kept["lm"].append(scored.log_p_lm.double().numpy())
+        self._kept["documents"].append(documents)
+
+    def keep(self, p_knn: Tensor) -> None:
+        """Adds p_kNN of the same tokens, float32 [rows, ks, temperatures]."""
+        self._kept["knn"].append(p_knn.numpy())
+
+    def at(self, best: Choice) -> _Tokens:
+        """Returns the tokens under one k and temperature of the grid.
+
+        For a rescorer these are the tokens of the sample.
+        """
+        kept, place = self._kept, best.place
+        found = np.concatenate(kept["found"])
+        features = np.concatenate(kept["features"])
+        with np.errstate(divide="ignore"):
+            by_k = np.log(
+                np.concatenate([one[:, :, place[1]] for one in kept["knn"]]).astype(float)
+            )
+        tokens = _Tokens(
+            features=features,
+            nearest=np.where(found, features[:, 0], np.inf),
+            skip=np.concatenate(kept["skip"]) if kept["skip"] else None,
+            lm=np.concatenate(kept["lm"]),
+            knn=by_k[:, place[0]],
+            by_k=by_k,
+            documents=np.concatenate(kept["documents"]),
+            temperature=best.temperature,
+        )
+        if self._sample is None:
+            return tokens
+        rows, neighborhoods = self._sample.taken()
+        return replace(tokens[rows], neighborhoods=neighborhoods)
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    features: npt.NDArray[np.float32]
+    nearest: Floats
+    skip: npt.NDArray[np.float32] | None
+    lm: Floats
+    knn: Floats
+    by_k: Floats
+    documents: Ints
+    temperature: float
+    neighborhoods: Neighborhoods | None = None
+
+    def __getitem__(self, rows: Bools | Ints) -> _Tokens:
+        near = self.neighborhoods
+        return _Tokens(
+            self.features[rows],
+            self.nearest[rows],
+            None if self.skip is None else self.skip[rows],
+            self.lm[rows],
+            self.knn[rows],
+            self.by_k[rows],
+            self.documents[rows],
+            self.temperature,
+            None if near is None else near[rows],
+        )
+
+    def mixed(self, lmbda: float | WeightGate, progress: Progress = no_progress) -> Floats:
+        """Computes log p of each token under a number λ, or under a gate that always searches."""
+        if isinstance(lmbda, RescorerGate):
+            assert self.neighborhoods is not None
+            return rescored(
+                lmbda, self.neighborhoods, self.features, self.lm, self.temperature, progress
+            )
+        if isinstance(lmbda, MetaKGate):
+            shares = lmbda.at(torch.from_numpy(self.features)).double().numpy()
+            sides = np.column_stack([self.lm, self.by_k])
+            found = np.logaddexp.reduce(shares + sides, axis=1)
+            return np.where(np.isfinite(self.nearest), found, self.lm)
+        if isinstance(lmbda, DistanceGate):
+            share = lmbda.at(torch.from_numpy(self.nearest).float().clamp(-3e38, 3e38))
+        elif isinstance(lmbda, LearnedGate):
+            share = lmbda.at(torch.from_numpy(self.features))
+        else:
+            share = torch.full((len(self.lm),), lmbda, dtype=torch.float32)
+        weight = np.where(np.isfinite(self.nearest), share.double().numpy(), 0.0)
+        with np.errstate(divide="ignore"):
+            mixed: Floats = np.logaddexp(np.log1p(-weight) + self.lm, np.log(weight) + self.knn)
+        return mixed
+
+    def searched(self, gate: object) -> Bools:
+        """Tells which tokens a gate searches for, bool [tokens]."""
+        if isinstance(gate, LearnedSkip):
+            return (gate.expected(torch.from_numpy(self.skip)) > gate.threshold).numpy()
+        if isinstance(gate, ConfidenceSkip):
+            assert self.skip is not None
+            least = np.log(gate.limit) if gate.limit > 0.0 else -np.inf
+            return np.asarray(self.skip[:, 0] <= least)
+        return np.ones(len(self.lm), dtype=bool)
+
+
+@dataclass(frozen=True)
+class GateTuning:
+    """A gate, and its results on the part of the text that it was not fitted on.
+
+    Attributes:
+        gate: The gate.
+        kind: The kind of gate, and how it skips.
+        lm: Perplexity of the model alone.
+        constant: Perplexity of the mixture with the best number as λ and a search at every token.
+        perplexity: Perplexity under the gate.
+        ratio: The gate's perplexity divided by that of the best number.
+        interval: 95% interval of the ratio by a bootstrap over documents; None with fewer than two
+            documents.
+        skipped: Share of the tokens without a search.
+        verdict: The comparison of the gate with the best number. Skipping searches costs
+            likelihood, so a gate that skips is compared with the model alone.
+        against: The name of what it is compared with.
+        tokens: How many tokens these results are of: the whole part, or a sample of it.
+    """
+
+    gate: StoredGate
+    kind: str
+    lm: float
+    constant: float
+    perplexity: float
+    ratio: float
+    interval: tuple[float, float] | None
+    skipped: float
+    verdict: Verdict
+    against: str
+    tokens: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all fields but the gate itself, for JSON."""
+        return {
+            "kind": self.kind,
+            "perplexity": self.perplexity,
+            "perplexity_constant": self.constant,
+            "perplexity_lm": self.lm,
+            "ratio": self.ratio,
+            "interval": list(self.interval) if self.interval is not None else None,
+            "skipped": self.skipped,
+            "tokens": self.tokens,
+            "verdict": self.verdict.to_dict(),
+        }
+
+
+def fit(
+    one: Gathered,
+    other: Gathered,
+    metric: Metric,
+    best: Choice,
+    *,
+    samples: int,
+    seed: int,
+    progress: Progress = no_progress,
+) -> GateTuning:
+    """Fits a gate on one part and judges it on the other.
+
+    Args:
+        one: The part to fit the gate on.
+        other: The part to judge the gate on.
+        metric: Metric of the distances.
+        best: k, temperature and λ that were chosen on the first part.
+        samples: Number of resamples of the bootstrap.
+        seed: Seed of the bootstrap, and of the gate's first weights.
+        progress: A callback that is told the steps of a long training.
+
+    Raises:
+        ConfigError: when no token has a neighbor.
+    """
+    fitted_on, held_out = one.at(best), other.at(best)
+
+    def weight(tokens: _Tokens) -> float | WeightGate:
+        return _weight(one.wanted.kind, tokens, metric, best, seed, one.ks, progress)
+
+    inner = weight(fitted_on)
+    gate: float | StoredGate = inner
+    if one.wanted.skip is not None:
+        skipping = _skipping(one.wanted, fitted_on, inner, seed)
+        # λ is fitted to the tokens that the gate searches for.
+        left = fitted_on[fitted_on.searched(skipping)]
+        if np.isfinite(left.nearest).any():
+            inner = weight(left)
+        gate = type(skipping).from_arrays(inner, skipping.skip_arrays())
+    assert not isinstance(gate, float)
+    constant = held_out.mixed(best.lmbda)
+    searched = held_out.searched(gate)
+    gated = np.where(searched, held_out.mixed(inner, progress), held_out.lm)
+    skips = one.wanted.skip is not None
+    gains = gated - (held_out.lm if skips else constant)
+    return GateTuning(
+        gate=gate,
+        kind=gate.kind,
+        lm=_perplexity(held_out.lm),
+        constant=_perplexity(constant),
+        perplexity=_perplexity(gated),
+        ratio=float(np.exp(np.mean(constant) - np.mean(gated))),
+        interval=_interval(constant - gated, held_out.documents, samples, seed),
+        skipped=float(1.0 - searched.mean()),
+        verdict=compared_by_token(gains, held_out.documents, samples=samples, seed=seed),
+        against="the model alone" if skips else "the best number",
+        tokens=len(gated),
+    )
+
+
+def _weight(
+    kind: GateKind,
+    tokens: _Tokens,
+    metric: Metric,
+    best: Choice,
+    seed: int,
+    ks: tuple[int, ...],
+    progress: Progress,
+) -> float | WeightGate:
+    if kind == "constant":
+        there = np.isfinite(tokens.nearest)
+        return best_lmbda(tokens.lm[there], tokens.knn[there])
+    if kind == "distance":
+        return fit_distance_gate(tokens.nearest, tokens.lm, tokens.knn, metric)
+    if kind == "rescorer":
+        assert tokens.neighborhoods is not None
+        return fit_rescorer(
+            tokens.neighborhoods,
+            tokens.features,
+            tokens.lm,
+            metric,
+            temperature=best.temperature,
+            lmbda=best.lmbda,
+            seed=seed,
+            progress=progress,
+        )
+    features = tokens.features.copy()
+    # The distance is not finite for a token without neighbors, which is then left out.
+    features[:, 0] = tokens.nearest
+    if kind == "meta-k":
+        return fit_meta_k_gate(features, ks, tokens.lm, tokens.by_k, metric, seed=seed)
+    return fit_learned_gate(features, tokens.lm, tokens.knn, metric, seed=seed)
+
+
+def _skipping(
+    wanted: Wanted, tokens: _Tokens, inner: float | WeightGate, seed: int
+) -> ConfidenceSkip | LearnedSkip:
+    assert wanted.skip is not None
+    assert tokens.skip is not None
+    if wanted.skip_by == "confidence":
+        return fit_confidence_skip(tokens.skip[:, 0], wanted.skip, inner)
+    gains = tokens.mixed(inner) - tokens.lm
+    return fit_learned_skip(tokens.skip, gains, wanted.skip, inner, seed=seed)
+
+
+def _perplexity(log_p: Floats) -> float:
+    return float(np.exp(-np.mean(log_p)))
+
+
+def _interval(
+    differences: Floats, documents: Ints, samples: int, seed: int
+) -> tuple[float, float] | None:
+    """Computes the 95% interval of exp(mean difference) by a bootstrap over documents."""
+    _, numbers = np.unique(documents, return_inverse=True)
+    count = int(numbers.max()) + 1
+    if count < 2 or samples < 2:
+        return None
+    units = np.stack(
+        [np.bincount(numbers, differences), np.bincount(numbers)], axis=-1, dtype=float
+    )
+    sums, sizes = resampled(units, samples, seed).T
+    low, high = np.exp(np.quantile(sums / sizes, [0.025, 0.975]))
+    return float(low), float(high)

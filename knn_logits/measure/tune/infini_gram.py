@@ -1,0 +1,273 @@
+"""Fits the share of the ∞-gram in the mixture to text, by the length of the matched suffix.
+
+Each token has one length, so the share of each length is fitted on its own. It is the share of a
+list that makes the tokens of this length likeliest. The settings of the neighbors are not changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+from typing_extensions import Unpack
+
+from knn_logits.arrays import Bools, Floats, Ints
+from knn_logits.corpus.documents import Document
+from knn_logits.engine.forward import evaluating
+from knn_logits.errors import ConfigError, CorpusError
+from knn_logits.measure.bench import BenchSettings, open_bench
+from knn_logits.measure.overlap import Overlap, OverlapCheck
+from knn_logits.measure.perplexity import token_likelihoods
+from knn_logits.measure.texts import Texts, named
+from knn_logits.measure.tune.confidence import Verdict, compared_by_token
+from knn_logits.measure.tune.parts import halved
+from knn_logits.mixture.memory import Memory
+from knn_logits.progress import Progress, no_progress
+from knn_logits.search.combined import Stores, open_stores
+from knn_logits.search.infini_gram import LENGTHS
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.lock import locked
+from knn_logits.store.manifest import put_manifest, read_manifest
+from knn_logits.store.records import InfiniGramRecord
+
+logger = logging.getLogger(__name__)
+
+_SHARES = np.array([0.0, 0.005, 0.01, 0.02, 0.03, *np.arange(1, 20) / 20, 0.97, 0.99])
+# A length with fewer tokens is fitted together with the length before it.
+_FEWEST = 100
+
+
+@dataclass(frozen=True)
+class InfiniGramFit:
+    """The fitted shares, and their effect on the tokens that were held out.
+
+    Attributes:
+        record: The shares by length.
+        tokens: Number of tokens that the shares were fitted to.
+        held_out: Number of tokens that were held out.
+        perplexity: The perplexities of the held-out tokens. "lm" is that of the model, "without"
+            that of model and neighbors, and "with" that of model, neighbors and ∞-gram.
+            "without_knn" is that of model and ∞-gram, with shares that were fitted without
+            neighbors.
+        verdict: Whether the ∞-gram makes the held-out tokens likelier with confidence.
+        overlap: The text that the datastores contain as well; None if it was not searched.
+        held_out_documents: Numbers of the documents that were held out. It is empty if a part of
+            one document was.
+        refused: Why the shares were not written; None if they were, or writing was not wanted.
+    """
+
+    record: InfiniGramRecord
+    tokens: int
+    held_out: int
+    perplexity: dict[str, float]
+    verdict: Verdict
+    overlap: Overlap | None
+    held_out_documents: tuple[int, ...] = ()
+    refused: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as JSON."""
+        return {
+            "infini_gram": self.record.model_dump(mode="json"),
+            "tokens": self.tokens,
+            "held_out": self.held_out,
+            "perplexity": self.perplexity,
+            "held_out_documents": list(self.held_out_documents),
+            "verdict": self.verdict.to_dict(),
+            "overlap": self.overlap.to_dict() if self.overlap is not None else None,
+            "refused": self.refused,
+        }
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """The probabilities of some tokens, with lengths and documents.
+
+    Attributes:
+        lm: float64 [tokens], p by the model.
+        mixed: float64 [tokens], p by the model and the neighbors.
+        expert: float64 [tokens], p by the ∞-gram.
+        lengths: int64 [tokens], the length of the matched suffix before each token.
+        documents: int64 [tokens], the number of each token's document.
+    """
+
+    lm: Floats
+    mixed: Floats
+    expert: Floats
+    lengths: Ints
+    documents: Ints
+
+    def __getitem__(self, rows: Bools) -> _Tokens:
+        return _Tokens(*(one[rows] for one in vars(self).values()))
+
+
+def fit_infini_gram(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Memory | Stores,
+    texts: Texts | Iterable[Document | str],
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    write: bool = False,
+    force: bool = False,
+    allow_overlap: bool = False,
+    progress: Progress = no_progress,
+    **settings: Unpack[BenchSettings],
+) -> InfiniGramFit:
+    """Fits the shares of the ∞-gram to one half of some texts, and measures them on the other.
+
+    Args:
+        model: The model that built the datastore.
+        tokenizer: The tokenizer of the model.
+        datastore: A `Memory` of this model, or a datastore with a suffix index, or its folder.
+        texts: Documents like those that the model will meet. They must not be in the datastore.
+            They are read once.
+        samples: Resamples of the bootstrap.
+        seed: The seed of the bootstrap.
+        write: Whether to store the shares in the datastore, if they are better with confidence.
+        force: Whether to store them even if they are not.
+        allow_overlap: Whether to skip the search for text that the datastore contains as well.
+        progress: A callback for the number of tokens that were scored, of those read so far.
+        settings: The same settings as for `tune`.
+
+    Returns:
+        The fitted shares, and their effect on the other half.
+
+    Raises:
+        ConfigError: when a setting is out of its range, or `write` is given with several
+            datastores.
+        CorpusError: when a half has no token that follows another.
+        DatastoreError: when a datastore has no suffix index.
+    """
+    stores = datastore.stores if isinstance(datastore, Memory) else open_stores(datastore)
+    if write and len(stores) > 1:
+        raise ConfigError(
+            "write can store shares in one datastore only: tune each datastore by itself"
+        )
+    asked: Any = {**settings, "infini_gram": "auto"}
+    bench = open_bench(
+        model, tokenizer, datastore if isinstance(datastore, Memory) else stores, **asked
+    )
+    memory = bench.memory
+    assert memory is not None
+    check = None if allow_overlap else OverlapCheck(memory.stores, memory.config.exclude)
+    text, halves = halved(bench, named(texts), check)
+    parts: list[list[_Tokens]] = [[], []]
+    done = 0
+    progress("tuning", 0, None)
+    with evaluating(model):
+        for batch in token_likelihoods(bench, text.pieces()):
+            assert batch.expert is not None
+            tokens = _Tokens(
+                batch.lm.double().exp().numpy(),
+                batch.without_expert.double().exp().numpy(),
+                batch.expert[0].double().exp().numpy(),
+                batch.expert[1].numpy(),
+                text.documents_at(batch.places),
+            )
+            second = halves.second(batch.places)
+            for part, rows in zip(parts, (~second, second), strict=True):
+                part.append(tokens[rows])
+            done += len(batch.places)
+            progress("tuning", done, text.tokens)
+    first, other = (_joined(part) for part in parts)
+    if not len(first.lm) or not len(other.lm):
+        raise CorpusError("the texts are too short to fit shares on one half: give more text")
+    record, alone = fitted(first.mixed, first), fitted(first.lm, first)
+    both = mixed(other.mixed, other, record)
+    verdict = compared_by_token(
+        np.log(both) - np.log(other.mixed), other.documents, samples=samples, seed=seed
+    )
+    found = InfiniGramFit(
+        record,
+        len(first.lm),
+        len(other.lm),
+        {
+            "lm": _perplexity(other.lm),
+            "without": _perplexity(other.mixed),
+            "without_knn": _perplexity(mixed(other.lm, other, alone)),
+            "with": _perplexity(both),
+        },
+        verdict,
+        None if check is None else check.result(),
+        halves.held_out(),
+    )
+    if found.overlap is not None and found.overlap.notable:
+        logger.warning("%s, so the shares are too large for other text", found.overlap)
+    return _written(memory.stores[0], found, force) if write else found
+
+
+def fitted(base: Floats, tokens: _Tokens) -> InfiniGramRecord:
+    """Fits the best share for each length.
+
+    Args:
+        base: float64 [tokens], p of each token without the ∞-gram.
+        tokens: The tokens.
+    """
+    place = np.searchsorted(LENGTHS, tokens.lengths, side="right") - 1
+    lengths: list[int] = []
+    counts: list[int] = []
+    sums: list[Floats] = []
+    for number, length in enumerate(LENGTHS):
+        rows = place == number
+        p = np.log((1.0 - _SHARES) * base[rows, None] + _SHARES * tokens.expert[rows, None]).sum(
+            axis=0
+        )
+        if sums and (rows.sum() < _FEWEST or counts[-1] < _FEWEST):
+            sums[-1], counts[-1] = sums[-1] + p, counts[-1] + int(rows.sum())
+            continue
+        lengths.append(length)
+        counts.append(int(rows.sum()))
+        sums.append(p)
+    shares = tuple(float(_SHARES[int(one.argmax())]) for one in sums)
+    return InfiniGramRecord(lengths=tuple(lengths), shares=shares)
+
+
+def mixed(base: Floats, tokens: _Tokens, record: InfiniGramRecord) -> Floats:
+    """Mixes the ∞-gram into the probabilities of tokens.
+
+    Args:
+        base: float64 [tokens], p of each token without the ∞-gram.
+        tokens: The tokens.
+        record: The shares by length.
+
+    Returns:
+        p of each token with the ∞-gram, float64 [tokens].
+    """
+    shares = np.array([0.0, *record.shares])
+    own = shares[np.searchsorted(record.lengths, tokens.lengths, side="right")]
+    return (1.0 - own) * base + own * tokens.expert
+
+
+def _joined(parts: list[_Tokens]) -> _Tokens:
+    fields = zip(*(vars(one).values() for one in parts), strict=True)
+    return _Tokens(*(np.concatenate(one) for one in fields))
+
+
+def _perplexity(p: Floats) -> float:
+    return float(np.exp(-np.log(p).mean()))
+
+
+def _written(store: Datastore, found: InfiniGramFit, force: bool) -> InfiniGramFit:
+    refused = None
+    if not force and found.overlap is not None and found.overlap.held:
+        refused = (
+            f"{found.overlap}, and shares fitted to such text are too large for any other; give "
+            "text that is not in the datastore, or --allow-overlap (allow_overlap=True)"
+        )
+    elif not force and not found.verdict.better:
+        refused = found.verdict.reason("the ∞-gram", "the memory without it")
+        refused += "; --force (force=True) writes it anyway"
+    if refused is not None:
+        logger.warning("the shares were not written: %s", refused)
+        return InfiniGramFit(**{**vars(found), "refused": refused})
+    folder = store.folder.resolve()
+    with locked(folder):
+        old = read_manifest(folder)
+        put_manifest(folder, old.model_copy(update={"infini_gram": found.record}))
+    return found

@@ -1,0 +1,135 @@
+"""The result of `tune`: the chosen settings, their perplexity, and every setting that was tried."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from knn_logits.measure.likelihood import Grid
+from knn_logits.measure.overlap import Overlap
+from knn_logits.measure.tune.confidence import Verdict
+from knn_logits.measure.tune.gates import GateTuning
+from knn_logits.measure.tune.translating import BleuTuning
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the text.
+
+    Attributes:
+        documents: Number of whole documents in it. It is 1 if the part is half of one document.
+        tokens: Number of scored tokens.
+        lm: Perplexity of the model alone.
+        before: Perplexity of the mixture under the datastore's settings.
+        perplexity: Perplexity of the mixture under the chosen settings.
+    """
+
+    documents: int
+    tokens: int
+    lm: float
+    before: float
+    perplexity: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The result of `tune`.
+
+    Attributes:
+        k: The chosen number of neighbors of each query.
+        lmbda: The chosen weight of the neighbors.
+        temperature: The chosen temperature of the softmax over the neighbors.
+        suffix_weight: The suffix weight of all settings that were tried.
+        chosen_on: The part that the settings were chosen on.
+        held_out: The other part, whose numbers can be trusted.
+        at_the_edge: Names of settings whose best value is the largest or smallest tried.
+        grid: The settings that were tried.
+        perplexities: float64 [ks, temperatures, lmbdas], on the part that they were chosen on.
+        held_out_perplexities: The same on the other part.
+        place: The indices of the chosen settings in the grid.
+        settings: The conditions of the numbers: model, datastore, windows.
+        seconds: Seconds that the pass over the texts took, without loading.
+        gate: The gate that was fitted and its results, if a gate was asked for.
+        held_out_documents: Numbers of the held-out documents, in the order of reading; empty for
+            halves of a single document.
+        bleu: The BLEU of the likeliest settings, if it was asked for.
+        verdict: The comparison of the choice with the stored settings, on the held-out part.
+        overlap: How much of the text the datastore holds; None if it was not checked.
+        written: Whether the choice was stored in the datastore.
+        refused: Why the choice was not stored, if it was to be.
+    """
+
+    k: int
+    lmbda: float
+    temperature: float
+    chosen_on: Part
+    held_out: Part
+    at_the_edge: tuple[str, ...]
+    grid: Grid
+    perplexities: npt.NDArray[np.float64]
+    held_out_perplexities: npt.NDArray[np.float64]
+    place: tuple[int, int, int]
+    settings: dict[str, Any]
+    seconds: float
+    gate: GateTuning | None = None
+    held_out_documents: tuple[int, ...] = ()
+    bleu: BleuTuning | None = None
+    verdict: Verdict | None = None
+    overlap: Overlap | None = None
+    written: bool = False
+    refused: str | None = None
+    suffix_weight: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the choice and its perplexities, for JSON."""
+        return {
+            "lmbda": self.lmbda,
+            "temperature": self.temperature,
+            "k": self.k,
+            "suffix_weight": self.suffix_weight,
+            "perplexity": self.held_out.perplexity,
+            "perplexity_lm": self.held_out.lm,
+            "perplexity_before": self.held_out.before,
+            "settings_tried": self.grid.settings,
+            "seconds": round(self.seconds, 3),
+            "tokens": self.chosen_on.tokens + self.held_out.tokens,
+            "chosen_on": asdict(self.chosen_on),
+            "held_out": asdict(self.held_out),
+            "at_the_edge": list(self.at_the_edge),
+            "settings": self.settings,
+            "gate": self.gate.to_dict() if self.gate is not None else None,
+            "bleu": self.bleu.to_dict() if self.bleu is not None else None,
+            "verdict": self.verdict.to_dict() if self.verdict is not None else None,
+            "overlap": self.overlap.to_dict() if self.overlap is not None else None,
+            "written": self.written,
+            "refused": self.refused,
+        }
+
+    def numbers(self) -> dict[str, Any]:
+        """Returns the heat map, the curve and all other fields, for JSON."""
+        place_k = self.place[0]
+        return {
+            **self.to_dict(),
+            "ks": list(self.grid.ks),
+            "temperatures": list(self.grid.temperatures),
+            "lmbdas": list(self.grid.lmbdas),
+            "perplexity_by_temperature_and_lmbda": _rounded(self.perplexities[place_k]),
+            "perplexity_by_k": _rounded(self.perplexities.min(axis=(1, 2))),
+            "held_out_perplexity_by_k": _rounded(np.array(self.held_out_by_k())),
+        }
+
+    def held_out_by_k(self) -> list[float]:
+        """The held-out perplexity for each k, under the settings chosen on the other part."""
+        flat = self.perplexities.reshape(len(self.grid.ks), -1)
+        held = self.held_out_perplexities.reshape(len(self.grid.ks), -1)
+        return [float(row[best]) for row, best in zip(held, flat.argmin(axis=1), strict=True)]
+
+
+def _rounded(numbers: npt.NDArray[np.float64]) -> Any:
+    """Makes nested lists, with None for numbers that JSON cannot hold."""
+    if numbers.ndim > 1:
+        return [_rounded(row) for row in numbers]
+    return [float(f"{one:.6g}") if np.isfinite(one) else None for one in numbers.tolist()]

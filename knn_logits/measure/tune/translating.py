@@ -1,0 +1,152 @@
+"""Translates with the few likeliest settings, and finds the setting with the highest BLEU.
+
+Likelihood and BLEU do not always agree, and translating with every setting would take days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from knn_logits.corpus.documents import Document
+from knn_logits.errors import CorpusError
+from knn_logits.measure.likelihood import Choice, GridLikelihood
+from knn_logits.measure.scores import bleu
+from knn_logits.measure.translation import reading_of, translate
+from knn_logits.mixture.memory import Memory
+from knn_logits.progress import Progress
+from knn_logits.store.records import SettingsRecord
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A setting that was decoded.
+
+    Attributes:
+        k: Neighbors of each query.
+        lmbda: Weight of the neighbors.
+        temperature: Temperature of the softmax over the neighbors.
+        perplexity: Perplexity of the pairs that it was tried on.
+        bleu: BLEU of their translations.
+    """
+
+    k: int
+    lmbda: float
+    temperature: float
+    perplexity: float
+    bleu: float
+
+
+@dataclass(frozen=True)
+class BleuTuning:
+    """The BLEU of the settings that were decoded.
+
+    Attributes:
+        num_beams: Number of beams; 1 is greedy search.
+        trials: The settings that were tried, the likeliest first.
+        held_out: BLEU of the held-out pairs: of the model alone ("lm"), under the datastore's
+            settings ("before"), and under the choice ("chosen").
+        pairs: Number of pairs that were decoded for each trial.
+        held_out_pairs: Number of held-out pairs.
+    """
+
+    num_beams: int
+    trials: tuple[Trial, ...]
+    held_out: dict[str, float]
+    pairs: int
+    held_out_pairs: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all fields, for JSON."""
+        return asdict(self)
+
+
+def likeliest(part: GridLikelihood, number: int) -> list[Choice]:
+    """Returns the likeliest settings, the best first, with one λ for each k and temperature."""
+    found = part.perplexities().nan_to_num(nan=np.inf)
+    choices = []
+    for place_k, k in enumerate(part.grid.ks):
+        for place_t, temperature in enumerate(part.grid.temperatures):
+            place_l = int(found[place_k, place_t].argmin())
+            place = (place_k, place_t, place_l)
+            lmbda = part.grid.lmbdas[place_l]
+            choices.append(Choice(k, temperature, lmbda, place, float(found[place])))
+    return sorted(choices, key=lambda choice: choice.perplexity)[:number]
+
+
+def choose_by_bleu(
+    model: nn.Module,
+    tokenizer: Any,
+    memory: Memory,
+    stored: SettingsRecord,
+    part: GridLikelihood,
+    pairs: Sequence[Document],
+    held_out: Sequence[Document],
+    number: int,
+    *,
+    num_beams: int,
+    progress: Progress,
+) -> tuple[Choice, BleuTuning]:
+    """Decodes the likeliest settings and takes the one with the highest BLEU.
+
+    Args:
+        model: An encoder-decoder model.
+        tokenizer: Its tokenizer.
+        memory: The model's open memory, which has the suffix weight that is tuned with.
+        stored: The datastore's settings, to compare with.
+        part: The likelihood of the pairs under each setting.
+        pairs: The pairs that settings are chosen on.
+        held_out: The held-out pairs.
+        number: Number of settings to decode.
+        num_beams: Number of beams; 1 is greedy search.
+        progress: A callback that is told how far decoding is.
+
+    Raises:
+        CorpusError: when a part has no pair.
+        MissingDependencyError: when sacrebleu is not installed.
+    """
+    if not pairs or not held_out:
+        raise CorpusError(
+            "there are too few pairs to choose on some and report on others: give more pairs"
+        )
+
+    alone = reading_of(memory.stores[0])
+
+    def decoded(of: Sequence[Document], name: str, choice: Choice | SettingsRecord | None) -> float:
+        own: dict[str, Any] = {}
+        if choice is not None:
+            own = {"k": choice.k, "lmbda": choice.lmbda, "temperature": choice.temperature}
+            own["suffix_weight"] = getattr(choice, "suffix_weight", memory.config.suffix_weight)
+        texts = translate(
+            model,
+            tokenizer,
+            [str(one.source) for one in of],
+            memory if choice is not None else None,
+            num_beams=num_beams,
+            progress=progress,
+            phase=name,
+            **own,
+            **alone,
+        )
+        return bleu(texts, [one.text for one in of])
+
+    choices = likeliest(part, number)
+    scores = [
+        decoded(pairs, f"setting {place + 1} of {len(choices)}", choice)
+        for place, choice in enumerate(choices)
+    ]
+    best = choices[int(np.argmax(scores))]
+    trials = tuple(
+        Trial(one.k, one.lmbda, one.temperature, one.perplexity, score)
+        for one, score in zip(choices, scores, strict=True)
+    )
+    reported = {
+        "lm": decoded(held_out, "held out, model", None),
+        "before": decoded(held_out, "held out, before", stored),
+        "chosen": decoded(held_out, "held out, chosen", best),
+    }
+    return best, BleuTuning(num_beams, trials, reported, len(pairs), len(held_out))

@@ -1,0 +1,370 @@
+"""`tune` tries thousands of settings in one pass with one search, and reports the best.
+
+The distances of a token's neighbors are the same for every setting. So the neighbors are searched
+once, used for all settings, and then dropped. The memory does not grow with the text.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+from typing_extensions import Unpack
+
+from knn_logits.arrays import Bools, Ints
+from knn_logits.corpus.documents import Document
+from knn_logits.engine.forward import evaluating
+from knn_logits.errors import ConfigError, CorpusError
+from knn_logits.measure.bench import Bench, BenchSettings, open_bench
+from knn_logits.measure.likelihood import (
+    LMBDAS,
+    Choice,
+    Grid,
+    GridLikelihood,
+    spread,
+    temperatures_around,
+)
+from knn_logits.measure.overlap import OverlapCheck
+from knn_logits.measure.perplexity import describe, searched
+from knn_logits.measure.text_pass import TokenScores
+from knn_logits.measure.texts import Texts, named
+from knn_logits.measure.tune.confidence import HeldOut
+from knn_logits.measure.tune.gates import Gathered, fit
+from knn_logits.measure.tune.parts import Halves, halved
+from knn_logits.measure.tune.result import Part, Tuning
+from knn_logits.measure.tune.storing import refusal, write_settings
+from knn_logits.measure.tune.translating import choose_by_bleu
+from knn_logits.measure.tune.wanted import GateKind, SkipKind, Wanted
+from knn_logits.mixture.gates.learned import FEW
+from knn_logits.mixture.memory import Memory
+from knn_logits.progress import Progress, no_progress
+from knn_logits.search.combined import Stores, open_stores
+from knn_logits.search.neighbors import Neighbors, powers_up_to
+from knn_logits.settings.config import DEFAULT_K, MOST_SEED, whole_number
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.records import SettingsRecord
+
+logger = logging.getLogger(__name__)
+
+
+def tune(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Memory | Stores,
+    texts: Texts | Iterable[Document | str],
+    *,
+    gate: GateKind | Literal["none"] | None = None,
+    skip: float | None = None,
+    skip_by: SkipKind = "learned",
+    bleu: int | None = None,
+    num_beams: int = 1,
+    samples: int = 1000,
+    seed: int = 0,
+    write: bool = False,
+    force: bool = False,
+    allow_overlap: bool = False,
+    progress: Progress = no_progress,
+    **settings: Unpack[BenchSettings],
+) -> Tuning:
+    """Chooses k, λ and temperature for a datastore by the likelihood of texts.
+
+    The documents are divided into two parts of similar size. Settings are chosen on one part, and
+    their perplexity is measured on the other. A single document is cut in the middle.
+
+    Khandelwal et al. (2020), "Generalization through Memorization", section 3, choose λ on
+    validation text. The temperature is that of Khandelwal et al. (2021), equation 2.
+
+    Args:
+        model: The model that built the datastore.
+        tokenizer: Its tokenizer.
+        datastore: A `Memory` of this model, or a datastore or its folder.
+        texts: Documents that resemble those the model will meet, and are not in the datastore.
+            They are read once.
+        gate: A kind of gate to fit at the chosen k and temperature: "distance" or "learned".
+            "meta-k" and "rescorer" read the neighbors of the largest k that is tried. "constant" is
+            the best number, for a gate that skips. "none" removes a stored gate. Fitting keeps
+            about 400 bytes for each token. A rescorer keeps 10 bytes for each neighbor as well,
+            10 kB a token at k 1,024, and at most 256 MB for each half of the text. A longer text is
+            sampled, and the gate is then fitted and judged on the sample.
+        skip: Share of the tokens that the gate does not search for, at least 0 and below 1.
+        skip_by: How these tokens are chosen: by a "learned" network, or by the model's
+            "confidence".
+        bleu: For an encoder-decoder model, the number of likeliest settings to translate with. The
+            setting with the highest BLEU is taken.
+        num_beams: Number of beams for these translations; 1 is greedy search.
+        samples: Number of resamples of the bootstrap.
+        seed: Seed of the bootstrap, and of the gate's first weights.
+        write: Store the choice in the datastore, and the gate with it. A stored gate stays if no
+            gate is asked for. The choice is stored only if a bootstrap of the held-out part shows
+            that it is significantly better than the stored settings. Otherwise `refused` of the
+            result says why, and how much text would be needed.
+        force: Store the choice even then.
+        allow_overlap: Do not check whether the datastore holds the texts. With the check, a
+            warning tells of such texts, and a choice on them is not stored.
+        progress: A callback that is told how many of the tokens read so far are scored.
+        settings: `k` is the largest that is tried. Its default is 1,024, or the datastore's if
+            that is larger. `open_bench` explains `window`, `concatenate` and `batch_tokens`.
+            `Memory` explains `refine`, `nprobe`, `device` and so on.
+
+    Returns:
+        The choice, and the perplexity under every setting.
+
+    Raises:
+        ConfigError: when a setting is out of its range, or several datastores are to be written.
+        CorpusError: when a part has no token that follows another.
+        MismatchError: when model or tokenizer are not the datastore's.
+    """
+    lots = named(texts)
+    samples, seed = whole_number("samples", samples, 0), whole_number("seed", seed, 0, MOST_SEED)
+    if bleu is not None:
+        bleu = whole_number("bleu", bleu, 1)
+    stores = datastore.stores if isinstance(datastore, Memory) else open_stores(datastore)
+    if write and len(stores) > 1:
+        raise ConfigError(
+            "write can store settings in one datastore only: tune each datastore by itself"
+        )
+    wanted = Wanted.of(gate, skip, skip_by)
+    if bleu is not None and wanted is not None:
+        raise ConfigError("a gate is fitted by likelihood: leave out bleu, or the gate and skip")
+    own = stores[0].manifest.settings
+    # The datastore's own gate is not used here.
+    asked: Any = {"k": max(DEFAULT_K, own.k), "lmbda": own.lmbda}
+    # With these two and a temperature, the suffix weight would be the papers'.
+    asked["suffix_weight"] = own.suffix_weight
+    if isinstance(datastore, Memory):
+        asked["suffix_weight"] = datastore.asked(scoring=True).config.suffix_weight
+    asked |= {name: value for name, value in settings.items() if value is not None}
+    bench = open_bench(model, tokenizer, datastore, **asked)
+    assert bench.memory is not None
+    if bleu is not None and bench.pairs is None:
+        raise ConfigError("a causal model does not translate, so it has no BLEU: leave bleu out")
+    rows: list[Document] = []
+    if bleu is not None:
+        rows = list(chain.from_iterable(lots.values()))
+        lots = named(rows)
+    if bench.memory.retriever.weights is not None and wanted is not None and wanted.reads_all:
+        raise ConfigError(
+            f"a gate of the kind {wanted.kind} weighs all neighbors together, whatever share their "
+            "datastore has: leave the weights out, or fit another gate"
+        )
+    started = time.monotonic()
+    gathered = (Gathered(wanted, seed), Gathered(wanted, seed)) if wanted is not None else None
+    check = None if allow_overlap else OverlapCheck(stores, bench.memory.config.exclude)
+    one, other, stored, halves = _pass(bench, own, lots, progress, gathered, check)
+    metric = bench.memory.retriever.metric
+    # A gate reads features of so many nearest neighbors, and needs as many as it was fitted on.
+    least = 1 if wanted is None else one.grid.ks[-1] if wanted.reads_all else FEW
+    best = one.best(least_k=min(least, one.grid.ks[-1]))
+    fitted = None
+    if gathered is not None:
+        progress("gate", 0, None)
+        fitted = fit(*gathered, metric, best, samples=samples, seed=seed, progress=progress)
+    decoded = None
+    if bleu is not None:
+        away = set(halves.held_out())
+        best, decoded = choose_by_bleu(
+            model,
+            tokenizer,
+            bench.memory,
+            own,
+            one,
+            [row for number, row in enumerate(rows) if number not in away],
+            [rows[number] for number in sorted(away)],
+            bleu,
+            num_beams=num_beams,
+            progress=progress,
+        )
+    seconds = time.monotonic() - started
+    before = _place(stored[0].grid, own)
+    chosen_on, held_out = (
+        Part(number, part.tokens, *_perplexities(part, best.place, same, before))
+        for part, same, number in zip((one, other), stored, halves.counts(), strict=True)
+    )
+    described = describe(bench)
+    for name in ("k", "lmbda", "temperature", "suffix_weight"):
+        described.pop(name, None)
+    result = Tuning(
+        k=best.k,
+        lmbda=best.lmbda,
+        temperature=best.temperature,
+        chosen_on=chosen_on,
+        held_out=held_out,
+        at_the_edge=_edges(best, one.grid),
+        grid=one.grid,
+        perplexities=one.perplexities().numpy(),
+        held_out_perplexities=other.perplexities().numpy(),
+        place=best.place,
+        settings=described,
+        seconds=seconds,
+        gate=fitted,
+        held_out_documents=halves.held_out(),
+        bleu=decoded,
+        verdict=other.cells.verdict(
+            before, best.place, samples=samples, seed=seed, other=stored[1].cells
+        ),
+        overlap=None if check is None else check.result(),
+        suffix_weight=bench.memory.config.suffix_weight,
+    )
+    if result.overlap is not None and result.overlap.notable:
+        logger.warning("%s, so the choice is worse on other text", result.overlap)
+    if write:
+        refused = None if force else refusal(result, before if stored[0] is one else None)
+        result = replace(result, written=refused is None, refused=refused)
+        if refused is None:
+            _write(stores[0], result, keep_gate=gate is None)
+        else:
+            logger.warning("the settings are not written: %s", refused)
+    return result
+
+
+def _write(store: Datastore, result: Tuning, *, keep_gate: bool) -> None:
+    found = result.gate.gate if result.gate is not None else None
+    keep_gate = keep_gate and store.manifest.file("gate") is not None
+    write_settings(
+        store,
+        result.k,
+        result.lmbda,
+        result.temperature,
+        found,
+        keep_gate=keep_gate,
+        suffix_weight=result.suffix_weight,
+    )
+    if keep_gate:
+        logger.warning(
+            "%s keeps its gate, which was fitted to the old settings and holds where no lmbda is "
+            "given: fit it again with --gate KIND, or remove it with --gate none",
+            store.folder,
+        )
+
+
+def _pass(
+    bench: Bench,
+    own: SettingsRecord,
+    texts: Texts,
+    progress: Progress,
+    gathered: tuple[Gathered, Gathered] | None = None,
+    check: OverlapCheck | None = None,
+) -> tuple[GridLikelihood, HeldOut, tuple[GridLikelihood, HeldOut], Halves]:
+    """Scores the texts under all settings, and under the datastore's own.
+
+    Returns:
+        The half that settings are chosen on, the other half, both under the datastore's own
+        settings (the same objects, unless these have another suffix weight), and which documents
+        the halves have.
+    """
+    text, halves = halved(bench, texts, check)
+    memory = bench.memory
+    assert memory is not None
+    weight, metric, shares = (
+        memory.config.suffix_weight,
+        memory.retriever.metric,
+        memory.retriever.weights,
+    )
+    found_with = weight
+    if weight == 1.0 and own.suffix_weight != 1.0:
+        # A search under the weight 1 counts no shared tokens.
+        found_with = own.suffix_weight
+        bench = replace(bench, memory=memory.asked(scoring=True, suffix_weight=found_with))
+    parts: tuple[GridLikelihood, HeldOut] | None = None
+    first = 1 if gathered is None or gathered[0].wanted.reads_all else FEW
+    done = 0
+    progress("tuning", 0, None)
+    with evaluating(bench.model):
+        for scored, found in searched(bench, text.pieces()):
+            assert found is not None
+            neighbors = found.reweighed(found_with, weight)
+            if parts is None:
+                largest = memory.config.k
+                grid = Grid(
+                    tuple(sorted({*powers_up_to(largest, first), min(largest, own.k)})),
+                    temperatures_around(spread(neighbors, metric), own.temperature),
+                    tuple(sorted({*LMBDAS, own.lmbda})),
+                )
+                parts = GridLikelihood(grid, metric, shares), HeldOut(grid, metric, shares)
+                stored = parts
+                if weight != own.suffix_weight:
+                    grid = Grid((min(largest, own.k),), (own.temperature,), (own.lmbda,))
+                    stored = GridLikelihood(grid, metric, shares), HeldOut(grid, metric, shares)
+            second = halves.second(scored.places)
+            for number, rows in enumerate((~second, second)):
+                if not rows.any():
+                    continue
+                some, near = _rows(scored, neighbors, rows)
+                documents_at = text.documents_at(some.places)
+                keep = None
+                if gathered is not None:
+                    keep = gathered[number].keep
+                    gathered[number].add(some, near, metric, documents_at, parts[0].grid.ks)
+                inside = some.places - np.array(text.starts)[documents_at]
+                _add(parts, number, documents_at, inside, near, some, keep)
+                if stored is not parts:
+                    _, near = _rows(scored, found.reweighed(found_with, own.suffix_weight), rows)
+                    _add(stored, number, documents_at, inside, near, some)
+            done += len(second)
+            progress("tuning", done, text.tokens)
+    if parts is None or not all(part.tokens for part in parts):
+        raise CorpusError(
+            "the texts are too short to choose on one part and report on another: give more text, "
+            "best in dozens of documents"
+        )
+    return *parts, stored, halves
+
+
+def _add(
+    parts: tuple[GridLikelihood, HeldOut],
+    number: int,
+    documents: Ints,
+    inside: Ints,
+    near: Neighbors,
+    some: TokenScores,
+    keep: Callable[[torch.Tensor], None] | None = None,
+) -> None:
+    """Adds tokens to one of two halves, the second of which is kept by cells."""
+    if number == 0:
+        parts[0].add(near, some.targets, some.log_p_lm, keep)
+    else:
+        parts[1].add_by_cell(documents, inside, near, some, keep)
+
+
+def _rows(scored: TokenScores, neighbors: Neighbors, rows: Bools) -> tuple[TokenScores, Neighbors]:
+    if rows.all():
+        return scored, neighbors
+    chosen = torch.from_numpy(rows)
+    return scored[chosen], neighbors[chosen.to(neighbors.ids.device)]
+
+
+def _place(grid: Grid, own: SettingsRecord) -> tuple[int, int, int]:
+    """Finds the indices of a datastore's settings in the grid. A larger k counts as the largest."""
+    k = min(own.k, grid.ks[-1])
+    return (
+        grid.ks.index(k),
+        grid.temperatures.index(own.temperature),
+        grid.lmbdas.index(own.lmbda),
+    )
+
+
+def _perplexities(
+    part: GridLikelihood,
+    best: tuple[int, int, int],
+    stored: GridLikelihood,
+    before: tuple[int, int, int],
+) -> tuple[float, float, float]:
+    lm = float(np.exp(-part.lm / part.tokens))
+    return lm, float(stored.perplexities()[before]), float(part.perplexities()[best])
+
+
+def _edges(best: Choice, grid: Grid) -> tuple[str, ...]:
+    """Names the settings whose best value might lie beyond those tried."""
+    found = []
+    if len(grid.ks) > 1 and best.place[0] == len(grid.ks) - 1:
+        found.append("k")
+    if best.lmbda > 0.0 and best.place[1] in (0, len(grid.temperatures) - 1):
+        found.append("temperature")
+    return tuple(found)

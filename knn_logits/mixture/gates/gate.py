@@ -1,0 +1,179 @@
+"""`Gate` gives a λ for each row in place of one number. This module has what all gates share.
+
+It knows neighbors and probabilities, but no models and indexes, and not how a gate was fitted.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from knn_logits.errors import ConfigError
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.settings.config import Metric
+
+# λ stays below 1, since with λ 1 a token without a vote would be impossible. A sigmoid in float32
+# can reach 1.
+MOST_BY_NETWORK = 0.999
+
+
+@runtime_checkable
+class Gate(Protocol):
+    """Decides how much the neighbors' vote counts, row by row.
+
+    Any object with this method can be given as `lmbda`. A gate that was fitted for a metric has an
+    attribute `metric`, and is refused with another metric.
+
+    A gate may also have a method `searches(log_p_lm)`. It takes the model's log-probabilities and
+    returns bool [rows]: False where no search is needed. Such a row has λ 0. He et al. (2021),
+    "Efficient Nearest Neighbor Language Models", section 4.1.
+
+    A gate may also have a method `weigh(neighbors, log_weights, metric, log_p_lm)`, which is then
+    called instead of `lmbda`. It also chooses the weight of each neighbor. It takes log w_i
+    [rows, k], and returns λ [rows] and log w_i [rows, k]. The weights of a row with neighbors must
+    sum to 1.
+    """
+
+    def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
+        """Returns λ of each row.
+
+        Args:
+            neighbors: The neighbors of each row's query, in no particular order. A row may have
+                no neighbor.
+            metric: The metric of the neighbors' distances.
+            log_p_lm: The model's normalised log-probabilities after all earlier processors,
+                float32 [rows, vocabulary], on the device of the neighbors.
+
+        Returns:
+            [rows], in [0, 1].
+        """
+        ...
+
+
+def gate_name(gate: Gate) -> str:
+    """Returns a gate's name in results: "learned", "distance", "learned, skips by confidence"."""
+    return str(getattr(gate, "kind", type(gate).__name__))
+
+
+def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | None, Gate | None]:
+    """Tells whether a number or a gate was given as λ.
+
+    Args:
+        lmbda: A number, a gate, or None for neither.
+        metric: The metric of the datastore's distances.
+
+    Returns:
+        The number and the gate; at most one of them is not None.
+
+    Raises:
+        ConfigError: when the gate was fitted for another metric.
+    """
+    if lmbda is None or not isinstance(lmbda, Gate):
+        if callable(lmbda):
+            raise ConfigError(
+                f"lmbda must be a number or a gate, not a {type(lmbda).__name__}: a gate is an "
+                "object with a method lmbda(neighbors, metric, log_p_lm), see knn_logits.Gate"
+            )
+        return lmbda, None
+    own = getattr(lmbda, "metric", None)
+    if own is not None and own != metric:
+        raise ConfigError(
+            f"the gate was fitted for the metric {own}, but the datastore has {metric}: fit a gate "
+            "on this datastore, or give a number as lmbda"
+        )
+    return None, lmbda
+
+
+def rows_to_search(gate: Gate | None, log_p_lm: Tensor) -> Tensor | None:
+    """Returns the rows that a gate wants neighbors for.
+
+    Args:
+        gate: A gate, or None.
+        log_p_lm: The model's log-probabilities, [rows, vocabulary].
+
+    Returns:
+        bool [rows], on the CPU. None if there is no gate, or it never skips a search.
+
+    Raises:
+        ConfigError: when the gate returns anything else.
+    """
+    searches = getattr(gate, "searches", None)
+    if searches is None:
+        return None
+    found = searches(log_p_lm)
+    rows = len(log_p_lm)
+    if not isinstance(found, Tensor) or found.shape != (rows,) or found.dtype != torch.bool:
+        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found)
+        raise ConfigError(
+            f"{type(gate).__name__}.searches must return a bool tensor of shape ({rows},), with "
+            f"one answer for each row, not {what}"
+        )
+    return found.cpu()
+
+
+def lmbda_of_rows(gate: Gate, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
+    """Asks a gate for λ and checks the answer. A row without neighbors gets λ 0.
+
+    Args:
+        gate: Any gate.
+        neighbors: The neighbors of `rows` queries.
+        metric: Metric of their distances.
+        log_p_lm: The model's log-probabilities, [rows, vocabulary].
+
+    Returns:
+        [rows], in [0, 1], in the type and on the device of `log_p_lm`.
+
+    Raises:
+        ConfigError: when the gate returns anything else.
+    """
+    share = gate.lmbda(neighbors, metric, log_p_lm)
+    return _checked(share, f"{type(gate).__name__}.lmbda", neighbors, log_p_lm)
+
+
+def _checked(share: object, source: str, neighbors: Neighbors, log_p_lm: Tensor) -> Tensor:
+    """Checks λ as a gate gave it, and sets it to 0 for rows without neighbors."""
+    if not isinstance(share, Tensor) or share.shape != (neighbors.rows,):
+        what = tuple(share.shape) if isinstance(share, Tensor) else type(share).__name__
+        raise ConfigError(
+            f"{source} must return a tensor of shape ({neighbors.rows},), with one number for each "
+            f"row, not {what}"
+        )
+    share = share.to(log_p_lm)
+    if not bool(((share >= 0.0) & (share <= 1.0)).all()):
+        raise ConfigError(
+            f"{source} must return numbers between 0 and 1: end it with a sigmoid or a clamp"
+        )
+    return share if neighbors.every_row else share.masked_fill(~neighbors.mask.any(-1), 0.0)
+
+
+def weigh_rows(
+    gate: Gate, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Asks a gate for λ and the weights of the neighbors, and checks the answer.
+
+    Args:
+        gate: Any gate.
+        neighbors: The neighbors of `rows` queries.
+        log_weights: log w_i, [rows, k].
+        metric: Metric of their distances.
+        log_p_lm: The model's log-probabilities, [rows, vocabulary].
+
+    Returns:
+        λ [rows] as in `lmbda_of_rows`, and log w_i [rows, k].
+
+    Raises:
+        ConfigError: when the gate returns anything else.
+    """
+    weigh = getattr(gate, "weigh", None)
+    if weigh is None:
+        return lmbda_of_rows(gate, neighbors, metric, log_p_lm), log_weights
+    share, weights = weigh(neighbors, log_weights, metric, log_p_lm)
+    if not isinstance(weights, Tensor) or weights.shape != log_weights.shape:
+        what = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise ConfigError(
+            f"{type(gate).__name__}.weigh must return weights of shape "
+            f"{tuple(log_weights.shape)}, not {what}"
+        )
+    return _checked(share, f"{type(gate).__name__}.weigh", neighbors, log_p_lm), weights

@@ -1,0 +1,200 @@
+"""`MetaKGate` chooses at each token how many of the nearest neighbors count, and how much.
+
+Zheng et al. (2021), "Adaptive Nearest Neighbor Machine Translation", section 3 (meta-k network):
+a small network divides probability between {no neighbors, the nearest 1, 2, 4, ..., k}, and
+
+    p(y) = a_0 p_LM(y) + sum over j of a_j p_kNN(y | the nearest k_j)
+
+This is again a mixture of p_LM and one vote: λ = 1 - a_0, and a neighbor's weight is the sum of its
+weights in all sets that it belongs to. So everything that works with λ and weights works here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.arrays import Array
+from knn_logits.errors import ConfigError
+from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
+from knn_logits.mixture.gates.learned import FEATURES, gate_features
+from knn_logits.mixture.gates.network import Network
+from knn_logits.search.neighbors import Neighbors, nearest_distance
+from knn_logits.settings.config import Metric, check_metric
+
+_LARGEST_KS = 64
+
+
+def meta_k_features(
+    neighbors: Neighbors,
+    metric: Metric,
+    log_p_lm: Tensor,
+    ks: Sequence[int],
+    *,
+    order: Tensor | None = None,
+) -> Tensor:
+    """Computes the features that a `MetaKGate` reads.
+
+    Args:
+        neighbors: The neighbors of `rows` queries.
+        metric: Metric of their distances.
+        log_p_lm: The model's log-probabilities, [rows, vocabulary].
+        ks: The values of k, ascending.
+        order: The result of `nearest_first`, if it is already known.
+
+    Returns:
+        float32 [rows, 6 + 2 ks], finite. These are the features of `gate_features`, the distance
+        of the k-th nearest neighbor for each k, and the logarithm of the number of different
+        values among the nearest k. If fewer than k were found, all of them count as the nearest k.
+        For a row without neighbors, the features of neighbors are 0.
+    """
+    plain = gate_features(neighbors, metric, log_p_lm)
+    rows = neighbors.rows
+    if not neighbors.k:
+        return torch.cat([plain, plain.new_zeros(rows, 2 * len(ks))], dim=-1)
+    if order is None:
+        order = nearest_first(neighbors, metric)
+    found = (neighbors.ids >= 0).sum(-1, keepdim=True)
+    columns = torch.tensor(ks, device=found.device).expand(rows, -1)
+    columns = torch.minimum(columns, found).sub(1).clamp_(min=0)
+    distances = neighbors.distances.gather(-1, order.gather(-1, columns))
+    values = neighbors.values.gather(-1, order)
+    by_value, places = values.sort(dim=-1, stable=True)
+    # The sort is stable, so the first neighbor with a value is the nearest with that value.
+    first = torch.ones_like(by_value)
+    first[:, 1:] = (by_value[:, 1:] != by_value[:, :-1]).long()
+    different = torch.zeros_like(first).scatter_(-1, places, first).cumsum(-1)
+    counts = different.gather(-1, columns).float().log()
+    own = torch.cat([distances, counts], dim=-1).masked_fill(found == 0, 0.0)
+    limit = torch.finfo(torch.float32).max
+    return torch.cat([plain, own.float().to(plain.device)], dim=-1).clamp(-limit, limit)
+
+
+def nearest_first(neighbors: Neighbors, metric: Metric) -> Tensor:
+    """Sorts the columns of each row from the nearest to the farthest, with padding last.
+
+    Equal contexts have equal keys. Of two equally near entries the one with the lower number comes
+    first.
+
+    Returns:
+        int64 [rows, k], numbers of columns.
+    """
+    by_entry = neighbors.ids.argsort(dim=-1)
+    distances = neighbors.distances.gather(-1, by_entry)
+    order = distances.argsort(dim=-1, descending=metric != "l2", stable=True)
+    return by_entry.gather(-1, order)
+
+
+class MetaKGate:
+    """A network that chooses the shares of the model and of the nearest 1, 2, 4, ..., k neighbors.
+
+    `fit_meta_k_gate` makes a gate. λ is at most 0.999, so that the model's share is never 0. A row
+    without neighbors has λ 0.
+
+    Args:
+        metric: The metric of the distances that the gate was fitted for.
+        ks: The values of k, ascending, each at least 1. Neighbors beyond the last have no vote.
+        arrays: The arrays of a `Network` with 6 + 2 ks inputs and 1 + ks outputs.
+
+    Raises:
+        ConfigError: when the arrays do not fit together or `ks` are not such numbers.
+    """
+
+    kind = "meta-k"
+
+    def __init__(self, metric: Metric, ks: Sequence[int], arrays: Mapping[str, Any]) -> None:
+        self.metric: Metric = check_metric(metric)
+        found = np.asarray(ks, dtype=np.float64)
+        if (
+            found.ndim != 1
+            or not 0 < found.size <= _LARGEST_KS
+            or not np.isfinite(found).all()
+            or (found != np.round(found)).any()
+            or (np.diff(found, prepend=0.0) < 1.0).any()
+            or found[-1] >= 2**24
+        ):
+            raise ConfigError("the ks of a MetaKGate must be ascending whole numbers above 0")
+        self.ks: tuple[int, ...] = tuple(found.astype(int).tolist())
+        inputs = len(FEATURES) + 2 * len(self.ks)
+        self._network = Network("MetaKGate", inputs, arrays, outputs=1 + len(self.ks))
+
+    def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
+        """Returns λ of each row, as `Gate.lmbda` says. `weigh` divides it among the neighbors.
+
+        Raises:
+            ConfigError: when the gate was fitted for another metric.
+        """
+        return self._lmbda_and_shares(neighbors, metric, log_p_lm, None)[0]
+
+    def weigh(
+        self, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Returns λ of each row, and log w_i of the neighbors, as `Gate` says.
+
+        Raises:
+            ConfigError: when the gate was fitted for another metric.
+        """
+        order = nearest_first(neighbors, metric)
+        lmbda, shares = self._lmbda_and_shares(neighbors, metric, log_p_lm, order)
+        if not neighbors.k:
+            return lmbda, log_weights
+        weights = log_weights.gather(-1, order)
+        ks = torch.tensor(self.ks, device=weights.device)
+        within = weights.exp().cumsum(-1)[:, ks.clamp(max=neighbors.k) - 1]
+        # The share of a set for one unit of w_i in it. A set without weight has no share.
+        there = within >= torch.finfo(within.dtype).tiny
+        parts = torch.where(there, shares / within, torch.zeros_like(within))
+        # A neighbor belongs to its own set and to all larger ones.
+        sums = torch.nn.functional.pad(parts.flip(-1).cumsum(-1).flip(-1), (0, 1))
+        ranks = torch.arange(1, neighbors.k + 1, device=weights.device)
+        mixed = weights + sums[:, torch.bucketize(ranks, ks)].log()
+        total = mixed.logsumexp(-1, keepdim=True)
+        # A row without neighbors has the total -inf, and -inf - -inf would be NaN.
+        mixed -= total.masked_fill(total.isinf(), 0.0)
+        return lmbda, torch.empty_like(log_weights).scatter_(-1, order, mixed)
+
+    def _lmbda_and_shares(
+        self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, order: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if metric != self.metric:
+            raise ConfigError(
+                f"this gate was fitted for the metric {self.metric}, not {metric}: fit another gate"
+            )
+        said = self._network(meta_k_features(neighbors, metric, log_p_lm, self.ks, order=order))
+        lmbda = torch.sigmoid(said[:, 1:].logsumexp(-1) - said[:, 0]).clamp(max=MOST_BY_NETWORK)
+        lmbda = lmbda.masked_fill(nearest_distance(neighbors, metric).isinf(), 0.0)
+        return lmbda, torch.softmax(said[:, 1:], dim=-1)
+
+    def at(self, features: Tensor) -> Tensor:
+        """Returns log a_0, log a_1, ... for some features.
+
+        Args:
+            features: float32 [n, features], the result of `meta_k_features`.
+
+        Returns:
+            float32 [n, 1 + ks].
+        """
+        shares = torch.log_softmax(self._network(features), dim=-1)
+        model = shares[:, :1].clamp(min=math.log1p(-MOST_BY_NETWORK))
+        # If the model's share is raised, the sets lose in proportion.
+        sets = torch.log_softmax(shares[:, 1:], dim=-1) + torch.log1p(-model.exp())
+        return torch.cat([model, sets], dim=-1)
+
+    def to_arrays(self) -> dict[str, Array]:
+        """Returns the gate as arrays, float32."""
+        return {"ks": np.array(self.ks, np.float32), **self._network.to_arrays()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> MetaKGate:
+        """Makes the gate from its arrays.
+
+        Raises:
+            KeyError: when an array is missing.
+            ConfigError: when the arrays do not form a gate.
+        """
+        return cls(metric, arrays["ks"].tolist(), arrays)

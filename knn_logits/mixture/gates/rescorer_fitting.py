@@ -1,0 +1,365 @@
+"""Fits a `RescorerGate`: keeps the neighbors of a sample of tokens, and trains on them.
+
+A rescorer needs each neighbor of a token, ten kilobytes of them at k 1,024, where other gates need
+some numbers. So the tokens are sampled, and the sample has a limit in bytes. Weights depend on the
+temperature, which is known only when all tokens have been seen. So distances are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from knn_logits.arrays import Array, Bools, Floats, Ints
+from knn_logits.errors import ConfigError
+from knn_logits.index.base import padding_distance
+from knn_logits.mixture.distribution import log_weights
+from knn_logits.mixture.gates.meta_k import nearest_first
+from knn_logits.mixture.gates.rescorer import (
+    NEIGHBOR_FEATURES,
+    SCORING,
+    Near,
+    RescorerGate,
+    bounded,
+    scores,
+    standardised,
+)
+from knn_logits.progress import Progress, no_progress
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.settings.config import Metric
+
+# The neighbors of a sample take at most so much memory.
+MOST_BYTES = 256 << 20
+_ROWS_AT_ONCE = 128
+# The mean and the scale of features are those of so many tokens.
+_MEASURED = 2048
+_BATCH, _RATE = 128, 4e-3
+_LEAST_SCALE, _LARGEST = 1e-6, 1e15
+# Numbers in place of -inf, which has no gradient: the least log p_LM and log p_kNN, and a weight.
+_LOWEST, _NO_VOTE, _NOTHING = -80.0, -1e4, -1e30
+
+
+@dataclass(frozen=True)
+class Neighborhoods:
+    """The nearest neighbors of some tokens of a text, the nearest first.
+
+    Attributes:
+        distances: float32 [tokens, k]; infinitely far for padding.
+        log_p: float32 [tokens, k], log p_LM of each neighbor's value.
+        groups: int16 [tokens, k], numbers that are equal where the values are; -1 for padding.
+        bonus: float32 [tokens, k], as in `Neighbors`; None if no neighbor has one.
+        targets: int16 [tokens], the group that votes for the token; -1 if none does.
+    """
+
+    distances: npt.NDArray[np.float32]
+    log_p: npt.NDArray[np.float32]
+    groups: npt.NDArray[np.int16]
+    bonus: npt.NDArray[np.float32] | None
+    targets: npt.NDArray[np.int16]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, rows: slice | Bools | Ints) -> Neighborhoods:
+        """The neighbors of some of the tokens."""
+        bonus = None if self.bonus is None else self.bonus[rows]
+        return Neighborhoods(
+            self.distances[rows], self.log_p[rows], self.groups[rows], bonus, self.targets[rows]
+        )
+
+    def near(self, metric: Metric, temperature: float) -> Near:
+        """The neighbors as a gate reads them, with their weights at a temperature."""
+        groups = torch.from_numpy(self.groups.astype(np.int64))
+        there = groups >= 0
+        neighbors = Neighbors(
+            there.long() - 1,
+            torch.from_numpy(self.distances),
+            groups,
+            bonus=None if self.bonus is None else torch.from_numpy(self.bonus),
+        )
+        return Near(
+            there,
+            log_weights(neighbors, metric, temperature),
+            neighbors.distances,
+            torch.from_numpy(self.log_p),
+            groups.clamp(min=0),
+        )
+
+    def votes(self) -> Tensor:
+        """Whether each neighbor votes for the token, bool [tokens, k]."""
+        groups, targets = torch.from_numpy(self.groups), torch.from_numpy(self.targets)
+        return (groups == targets[:, None]) & (groups >= 0)
+
+
+class NeighborhoodSample:
+    """Keeps the neighbors of tokens, and of a random sample of them where memory ends.
+
+    It is reservoir sampling (Vitter, 1985, algorithm R): each token that was seen has the same
+    chance to be in the sample.
+
+    Args:
+        k: How many of the nearest neighbors are kept of each token.
+        metric: Metric of their distances.
+        seed: Seed of the sample.
+        most_bytes: The limit of the memory.
+    """
+
+    def __init__(self, k: int, metric: Metric, seed: int = 0, most_bytes: int = MOST_BYTES) -> None:
+        self.k = k
+        self.metric: Metric = metric
+        self._random = np.random.default_rng(seed)
+        self._seen = 0
+        most = max(1, most_bytes // (10 * k))
+        # The system gives memory where something is written, so a short text takes little.
+        self._distances = np.empty((most, k), np.float32)
+        self._log_p = np.empty((most, k), np.float32)
+        self._groups = np.empty((most, k), np.int16)
+        self._targets = np.empty(most, np.int16)
+        self._tokens = np.empty(most, np.int64)
+        self._bonus: npt.NDArray[np.float32] | None = None
+
+    def add(self, neighbors: Neighbors, targets: Tensor, log_p_lm: Tensor) -> None:
+        """Adds tokens.
+
+        Args:
+            neighbors: The neighbors of each token's query.
+            targets: int64 [rows], the tokens.
+            log_p_lm: The model's log-probabilities, [rows, vocabulary].
+        """
+        numbers = np.arange(self._seen, self._seen + neighbors.rows)
+        self._seen += neighbors.rows
+        slots = np.where(
+            numbers < len(self._tokens), numbers, self._random.integers(0, numbers + 1)
+        )
+        # Of several tokens for one slot the last stays.
+        _, last = np.unique(slots[::-1], return_index=True)
+        rows = np.sort(len(slots) - 1 - last)
+        rows = rows[slots[rows] < len(self._tokens)]
+        if not len(rows):
+            return
+        slots, chosen = slots[rows], torch.from_numpy(rows)
+        self._tokens[slots] = numbers[rows]
+        self._put(
+            slots,
+            neighbors[chosen.to(neighbors.ids.device)],
+            targets[chosen],
+            log_p_lm[chosen.to(log_p_lm.device)],
+        )
+
+    def _put(self, slots: Ints, neighbors: Neighbors, targets: Tensor, log_p_lm: Tensor) -> None:
+        order = nearest_first(neighbors, self.metric)[:, : self.k]
+        width = order.shape[-1]
+        for array, empty in (
+            (self._distances, padding_distance(self.metric)),
+            (self._log_p, 0.0),
+            (self._groups, -1),
+            (self._targets, -1),
+        ):
+            array[slots] = empty
+        if self._bonus is None and neighbors.bonus is not None:
+            self._bonus = np.zeros_like(self._distances)
+        if self._bonus is not None:
+            self._bonus[slots] = 0.0
+        if not width:
+            return
+        near = Near.of(neighbors, neighbors.distances, log_p_lm, order)
+        there = near.there.cpu()
+        groups = near.groups.cpu().masked_fill(~there, -1)
+        values = neighbors.values.gather(-1, order).cpu()
+        found, column = ((values == targets.cpu()[:, None]) & there).max(dim=-1)
+        target = groups.gather(-1, column[:, None])[:, 0].masked_fill(~found, -1)
+        self._targets[slots] = target.numpy()
+        self._groups[slots, :width] = groups.numpy()
+        self._log_p[slots, :width] = near.log_p.cpu().numpy()
+        self._distances[slots, :width] = near.distances.cpu().numpy()
+        if self._bonus is not None and neighbors.bonus is not None:
+            self._bonus[slots, :width] = neighbors.bonus.gather(-1, order).cpu().numpy()
+
+    def taken(self) -> tuple[Ints, Neighborhoods]:
+        """Returns the numbers of the tokens in the sample, counted as added, and the sample."""
+        there = slice(0, min(self._seen, len(self._tokens)))
+        sample = Neighborhoods(
+            self._distances, self._log_p, self._groups, self._bonus, self._targets
+        )
+        return self._tokens[there], sample[there]
+
+
+def fit_rescorer(
+    neighborhoods: Neighborhoods,
+    features: Array,
+    log_p_lm: Array,
+    metric: Metric,
+    *,
+    temperature: float,
+    lmbda: float,
+    units: int = 16,
+    lmbda_units: int = 32,
+    steps: int = 800,
+    decay: float = 0.3,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> RescorerGate:
+    """Trains a `RescorerGate` that makes a text likely.
+
+    It minimises the mean of -log(λ p_kNN + (1 - λ) p_LM) with AdamW on batches of 128 tokens, and
+    begins with the best number as λ and with the weights at the best temperature. 800 steps take
+    half a minute of a core at k 512. The same seed and number of threads give the same gate.
+
+    Args:
+        neighborhoods: The neighbors of each token.
+        features: [tokens, 6 + 2 ks], the result of `meta_k_features` for k_j = 1, 2, 4, ..., k.
+        log_p_lm: [tokens], log p_LM of the tokens.
+        metric: The metric of the distances.
+        temperature: The temperature of the weights that the gate will be given.
+        lmbda: λ at the beginning.
+        units: Number of hidden units of the network that weighs a neighbor.
+        lmbda_units: Number of hidden units of the network for λ.
+        steps: Number of training steps.
+        decay: Weight decay.
+        seed: Seed of the first weights and of the batches.
+        progress: A callback that is told the steps done.
+
+    Raises:
+        ConfigError: when the arrays do not fit together or no token has a neighbor.
+    """
+    lm = torch.from_numpy(np.array(log_p_lm, np.float32))
+    read = torch.from_numpy(np.array(features, np.float32))
+    if read.ndim != 2 or lm.shape != (len(neighborhoods),) or len(read) != len(lm):
+        raise ConfigError("the arrays that a gate is fitted to need one row for each token")
+    if bool(lm.isnan().any()) or bool(read.isnan().any()):
+        raise ConfigError("the arrays that a gate is fitted to hold NaN: compute them again")
+    usable = (neighborhoods.groups[:, :1] >= 0).any(-1)
+    usable &= np.isfinite(log_p_lm) | (neighborhoods.targets >= 0)
+    places = np.flatnonzero(usable)
+    if not len(places):
+        raise ConfigError("no token has a neighbor: fit the gate on text like the datastore's")
+    lm = lm.clamp(min=_LOWEST)
+    random = torch.Generator().manual_seed(seed)
+    measured = places[torch.randperm(len(places), generator=random).numpy()[:_MEASURED]]
+    of_neighbors = _scaling(neighborhoods[measured], metric, temperature)
+    mean, scale = read[usable].mean(0), read[usable].std(0, correction=0)
+    scale = torch.where(scale > _LEAST_SCALE, scale, torch.ones_like(scale))
+    rows = (read - mean) / scale
+    weights = _first_weights(units, lmbda_units, rows.shape[1], lmbda, random)
+
+    def loss(some: Ints) -> Tensor:
+        chosen = neighborhoods[some]
+        near, of = chosen.near(metric, temperature), torch.from_numpy(some)
+        known = standardised(near.features(metric), *of_neighbors)
+        said = scores(known, bounded(rows[of]), *(weights[name] for name in SCORING))
+        # An infinite number would have no gradient.
+        heavy = near.log_weights.isfinite()
+        logits = weights["log_sharpness"].exp() * near.log_weights.masked_fill(~heavy, 0.0) + said
+        logits = logits.masked_fill(~heavy, _NOTHING)
+        voted = logits.masked_fill(~chosen.votes(), _NOTHING).logsumexp(-1)
+        knn = (voted - logits.logsumexp(-1)).clamp(min=_NO_VOTE)
+        inside = torch.tanh(rows[of] @ weights["hidden"].T + weights["hidden_bias"])
+        logit = inside @ weights["out"] + weights["out_bias"]
+        mixed = torch.logaddexp(
+            lm[of] + functional.logsigmoid(-logit), knn + functional.logsigmoid(logit)
+        )
+        return mixed.mean().neg()
+
+    optimizer = torch.optim.AdamW(weights.values(), lr=_RATE, weight_decay=decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    batch = min(len(places), _BATCH)
+    for step in range(steps):
+        progress("gate", step, steps)
+        drawn = torch.randint(len(places), (batch,), generator=random).numpy()
+        with torch.enable_grad():
+            optimizer.zero_grad()
+            loss(places[drawn]).backward()
+        optimizer.step()
+        schedule.step()
+    progress("gate", steps, steps)
+    arrays = {name: one.detach() for name, one in weights.items()}
+    arrays["sharpness"] = arrays.pop("log_sharpness").exp()
+    arrays |= {"mean": mean, "scale": scale}
+    arrays["near_mean"], arrays["near_scale"] = of_neighbors
+    return RescorerGate(metric, neighborhoods.groups.shape[1], arrays)
+
+
+def _first_weights(
+    units: int, lmbda_units: int, inputs: int, lmbda: float, random: torch.Generator
+) -> dict[str, Tensor]:
+    """Draws the weights that a training begins with. They leave each neighbor's weight as it is."""
+    kind = torch.float32
+
+    def drawn(outputs: int, numbers: int) -> Tensor:
+        found = torch.rand(outputs, numbers, generator=random, dtype=kind)
+        return found.mul(2.0).sub(1.0).div(numbers**0.5)
+
+    start = min(max(lmbda, 0.01), 0.99)
+    weights = {
+        "near_hidden": drawn(units, len(NEIGHBOR_FEATURES)),
+        "near_row": drawn(units, inputs),
+        "near_bias": drawn(units, 1)[:, 0],
+        "near_out": torch.zeros(units, dtype=kind),
+        "hidden": drawn(lmbda_units, inputs),
+        "hidden_bias": torch.zeros(lmbda_units, dtype=kind),
+        "out": torch.zeros(lmbda_units, dtype=kind),
+        "out_bias": torch.full((1,), math.log(start / (1.0 - start)), dtype=kind),
+        "log_sharpness": torch.zeros(1, dtype=kind),
+    }
+    for one in weights.values():
+        one.requires_grad_()
+    return weights
+
+
+def _scaling(
+    neighborhoods: Neighborhoods, metric: Metric, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Computes the mean and the standard deviation of each feature over all neighbors."""
+    total = torch.zeros(3, len(NEIGHBOR_FEATURES), dtype=torch.float64)
+    for first in range(0, len(neighborhoods), _ROWS_AT_ONCE):
+        near = neighborhoods[first : first + _ROWS_AT_ONCE].near(metric, temperature)
+        known = near.features(metric)[near.there].double().clamp(-_LARGEST, _LARGEST)
+        total += torch.stack([torch.ones_like(known).sum(0), known.sum(0), known.square().sum(0)])
+    number, sums, squares = total
+    mean = sums / number
+    scale = (squares / number - mean.square()).clamp(min=0.0).sqrt().float()
+    return mean.float(), torch.where(scale > _LEAST_SCALE, scale, torch.ones_like(scale))
+
+
+def rescored(
+    gate: RescorerGate,
+    neighborhoods: Neighborhoods,
+    features: Array,
+    log_p_lm: Array,
+    temperature: float,
+    progress: Progress = no_progress,
+) -> Floats:
+    """Computes log p of tokens under a gate.
+
+    Args:
+        gate: The gate.
+        neighborhoods: The neighbors of each token.
+        features: float32 [tokens, 6 + 2 ks], the result of `meta_k_features`.
+        log_p_lm: float64 [tokens], log p_LM of the tokens.
+        temperature: The temperature of the weights that the gate is given.
+        progress: A callback that is told how many tokens are done.
+
+    Returns:
+        float64 [tokens].
+    """
+    found = np.array(log_p_lm, np.float64)
+    for first in range(0, len(neighborhoods), _ROWS_AT_ONCE):
+        progress("gate, held out", first, len(neighborhoods))
+        some = slice(first, first + _ROWS_AT_ONCE)
+        chosen, read = neighborhoods[some], torch.from_numpy(np.asarray(features)[some])
+        near = chosen.near(gate.metric, temperature)
+        lmbda = gate.lmbda_at(read, near.there.any(-1)).double()
+        votes = gate.weights_at(near, read).double().masked_fill(~chosen.votes(), -math.inf)
+        sides = (
+            torch.log1p(-lmbda) + torch.from_numpy(found[some]),
+            lmbda.log() + votes.logsumexp(-1),
+        )
+        found[some] = torch.logaddexp(*sides).numpy()
+    progress("gate, held out", len(neighborhoods), len(neighborhoods))
+    return found

@@ -1,0 +1,378 @@
+"""`Memory` is a model with its datastores, which are opened and checked once and asked many times.
+
+Everything that answers takes a `Memory`: the processor in `generate()`, `explain`, `evaluate`,
+`tune` and the page. Each uses its own settings, and the indexes stay open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from knn_logits.engine.compatibility import WeightsCheck, check_model, locate_key
+from knn_logits.engine.forward import input_device
+from knn_logits.engine.keys import KeySource
+from knn_logits.errors import ConfigError
+from knn_logits.index.opening import Indexes
+from knn_logits.locks import cached_property
+from knn_logits.mixture.distribution import drop_impossible, second_vote
+from knn_logits.mixture.gates.gate import Gate, rows_to_search, weigh_rows
+from knn_logits.mixture.presets import resolve_settings
+from knn_logits.mixture.vote import Vote
+from knn_logits.search.combined import (
+    Stores,
+    check_document,
+    check_shares,
+    distinct_names,
+    open_retriever,
+    open_stores,
+)
+from knn_logits.search.infini_gram import InfiniGram, without_padding
+from knn_logits.search.neighbors import NEAREST, Neighbors, hits, with_occurrences
+from knn_logits.search.occurrences import Prefixes
+from knn_logits.settings.config import (
+    KNNConfig,
+    Metric,
+    Preset,
+    SearchSettings,
+    check_names,
+    check_threads,
+)
+from knn_logits.store.datastore import Datastore
+
+
+class MixtureSettings(SearchSettings, total=False):
+    """Keyword arguments for asking a memory. `Memory` explains each of them."""
+
+    preset: Preset | None
+    weights: Sequence[float] | None
+    k: int | None
+    lmbda: float | Gate | None
+    temperature: float | None
+
+
+class MemorySettings(MixtureSettings, total=False):
+    """Keyword arguments for opening and asking a memory. `Memory` explains each of them."""
+
+    key: str | None
+    device: torch.device | str | None
+    threads: int | None
+    native_index: bool
+    check: bool
+    indexes: Indexes | None
+
+
+_OPENING = ("key", "device", "threads", "native_index", "check", "indexes")
+
+
+class Memory:
+    """A model with one or several datastores, opened and checked once. It is safe for threads.
+
+        memory = Memory(model, store)
+        with KNNLogitsProcessor(model, memory) as knn:
+            ...
+        explain(model, tokenizer, memory, text)
+
+    Settings that are given here hold wherever the memory is asked. For every other setting the
+    datastore has two values: one for scoring and one for writing.
+
+    Args:
+        model: A causal or encoder-decoder language model of transformers.
+        datastore: One or several datastores or their folders. Several are searched as one. This
+            model must have built each of them.
+        scoring: Whether the memory scores texts. Otherwise it writes texts.
+        key: The place of the key; None takes the datastore's. Another place is refused.
+        device: The device to search on. None takes the model's device if the index supports it.
+        threads: OpenMP threads for searches; None takes one for small batches.
+        native_index: Read an index in FAISS's own format. That format cannot be checked, so the
+            publisher of the datastore must be trusted.
+        check: Compute the keys of a short text and compare them with the datastore's.
+        indexes: Opens the datastores' indexes, such as one that is spread over machines; None
+            opens them in this process, on `device` and with `threads`.
+        preset: Where settings come from that are not given: "writing", "scoring" or "paper", as
+            `knn_logits.mixture.presets` explains. None takes what `scoring` says.
+        weights: The share of each of several datastores in the vote; None merges neighbors by
+            distance.
+        k: Neighbors of each query; None takes the datastore's setting.
+        lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token.
+            None takes the datastore's setting. For scoring this is its gate, if it has one.
+        temperature: Temperature of the softmax over the neighbors, above 0; None takes the
+            datastore's setting.
+        settings: `refine`, `nprobe`, `retomaton`, `min_knns`, `max_knns`, `pointer_weight`,
+            `pointer_distances`, `suffix_weight`,
+            `exclude` and `infini_gram`, which say how neighbors are found. `KNNConfig` explains
+            them.
+
+    Attributes:
+        model: The model.
+        location: The place of the key in the model.
+        stores: The datastores.
+        scoring: Whether the memory scores texts.
+        config: The settings that are numbers.
+        gate: The gate that decides on λ; None if λ is the number in `config`.
+        retriever: The retriever that searches the datastores.
+        infini_gram: Finds the end of a text in the datastores word for word; None if the ∞-gram
+            takes no part.
+
+    Raises:
+        ConfigError: when a setting is out of its range, or a gate was fitted for another metric.
+        MismatchError: when a datastore was built by another model.
+        ModelError: when the model has no place for the key.
+        DatastoreError: when a folder is not a datastore.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        datastore: Stores,
+        *,
+        scoring: bool = False,
+        key: str | None = None,
+        device: torch.device | str | None = None,
+        threads: int | None = None,
+        native_index: bool = False,
+        check: bool = True,
+        indexes: Indexes | None = None,
+        **settings: Unpack[MixtureSettings],
+    ) -> None:
+        check_threads(threads)
+        self.model = model
+        self.stores = open_stores(datastore)
+        # Wrong settings are refused before the model computes anything.
+        resolve(self.stores, scoring, settings)
+        self.location = locate_key(model, self.stores[0], key)
+        if check:
+            for store in self.stores:
+                check_model(model, store, self.location)
+        self._weights = WeightsCheck(model, self.location) if check else None
+        if device is None:
+            device = input_device(model.get_submodule(self.location.module))
+            device = device if device.type == "cuda" else "cpu"
+        if indexes is not None and not isinstance(indexes, Indexes):
+            raise ConfigError(f"indexes must be an Indexes or None, not {type(indexes).__name__}")
+        self._indexes = indexes or Indexes(device, threads, native=native_index)
+        self._ask_under(scoring, settings)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an open memory belongs to its model, and so does a KNNLogitsProcessor: they cannot be "
+            "copied or pickled; make new ones with the copy of the model and the same datastore"
+        )
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        datastore: Memory | Stores,
+        *,
+        scoring: bool = False,
+        **settings: Unpack[MemorySettings],
+    ) -> Memory:
+        """Opens a memory of datastores, or takes an open memory with other settings.
+
+        Args:
+            model: The model. It must be the model of an open memory.
+            datastore: An open memory, or datastores to open one from.
+            scoring: Whether the memory scores texts.
+            settings: The settings that `Memory` explains. For an open memory only those of
+                `MixtureSettings` are allowed.
+
+        Raises:
+            ConfigError: when the memory has another model, or a setting is given that only counts
+                when a memory is opened.
+        """
+        if not isinstance(datastore, Memory):
+            return cls(model, datastore, scoring=scoring, **settings)
+        if datastore.model is not model:
+            raise ConfigError(
+                "this memory was opened with another model: give the model that it was opened with"
+            )
+        given: dict[str, Any] = dict(settings)
+        for name in _OPENING:
+            if given.pop(name, None) not in (None, name == "check"):
+                raise ConfigError(
+                    f"{name} cannot be changed on an open memory: give it where the memory is "
+                    "opened"
+                )
+        datastore.check_again()
+        return datastore.asked(scoring=scoring, **given)
+
+    def asked(self, *, scoring: bool, **settings: Unpack[MixtureSettings]) -> Memory:
+        """Returns the same memory for another purpose or with other settings.
+
+        Args:
+            scoring: Whether the memory scores texts. Otherwise it writes texts.
+            settings: The settings that change; None leaves a setting as it is.
+        """
+        return self._sibling(self.stores, scoring, settings)
+
+    def over(self, datastore: Stores, **settings: Unpack[MixtureSettings]) -> Memory:
+        """Returns a memory of the same model with other datastores. Open indexes stay open.
+
+        Args:
+            datastore: Datastores that were checked against the model before.
+            settings: The settings that change; None leaves a setting as it is.
+        """
+        return self._sibling(open_stores(datastore), self.scoring, settings)
+
+    def _sibling(self, stores: list[Datastore], scoring: bool, settings: MixtureSettings) -> Memory:
+        changed = {name: value for name, value in settings.items() if value is not None}
+        other = object.__new__(Memory)
+        other.model, other.stores, other.location = self.model, stores, self.location
+        other._indexes, other._weights = self._indexes, self._weights
+        other._ask_under(scoring, {**self._given, **changed})  # type: ignore[typeddict-item]
+        return other
+
+    def _ask_under(self, scoring: bool, settings: MixtureSettings) -> None:
+        self.scoring = scoring
+        self._given = settings
+        self.config, self.gate = resolve(self.stores, scoring, settings)
+        self.retriever = open_retriever(
+            self.stores,
+            self.config,
+            weights=settings.get("weights"),
+            indexes=self._indexes,
+            source=KeySource(self.model, self.location),
+        )
+        self.infini_gram: InfiniGram | None = None
+        # A share of 0 asks for none, also of a datastore that has no index for it.
+        if self.config.infini_gram:
+            self.infini_gram = InfiniGram(self.stores, self.config, self._indexes)
+
+    def check_again(self) -> None:
+        """Refuses the model if its weights have changed and its keys are no longer the datastore's.
+
+        Raises:
+            MismatchError: when the keys differ.
+        """
+        if self._weights is not None:
+            self._weights.again(self.stores)
+
+    def neighbors(self, states: Tensor, ids: Tensor, log_p_lm: Tensor | None = None) -> Neighbors:
+        """Finds the neighbors of one or several consecutive steps of a batch of texts.
+
+        Args:
+            states: [rows, positions, dim], the states at the last positions of the texts.
+            ids: int64 [rows, length], the texts up to the last of these positions.
+            log_p_lm: [rows * positions, vocabulary], for a gate that skips searches. All rows of
+                the first position come first. None searches for all rows.
+
+        Returns:
+            The neighbors of `rows * positions` queries, in the same order.
+        """
+        wanted = None if log_p_lm is None else rows_to_search(self.gate, log_p_lm)
+        if wanted is not None:
+            wanted = wanted.reshape(states.shape[1], states.shape[0]).T
+        texts = ids
+        if self.infini_gram is not None or self.retriever.reads_text:
+            texts = without_padding(ids, getattr(self.model, "generation_config", None))
+        read = texts if self.retriever.reads_text else ids
+        found = self.retriever.search_steps(states, read, wanted)
+        if self.infini_gram is None:
+            return found
+        more = self.infini_gram.find(Prefixes.of_steps(texts, states.shape[1]))
+        return replace(found, occurrences=more.to(found.ids.device))
+
+    def vote(self, neighbors: Neighbors, log_p_lm: Tensor) -> Vote:
+        """Computes the neighbors' vote on the next token and the mixture.
+
+        A token that the model is forbidden to choose gets no vote, as `drop_impossible` explains.
+
+        Args:
+            neighbors: The neighbors of `rows` queries.
+            log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
+        """
+        neighbors = neighbors.to(log_p_lm.device)
+        weights = self.retriever.log_weights(neighbors)
+        lmbda: float | Tensor = self.config.lmbda
+        if self.gate is not None:
+            lmbda, weights = weigh_rows(
+                self.gate, neighbors, weights, self.retriever.metric, log_p_lm
+            )
+        votes = drop_impossible(weights, neighbors.values, log_p_lm)
+        every_row = neighbors.every_row and votes is weights
+        more = neighbors.occurrences
+        if more is not None:
+            others = drop_impossible(more.log_weights, more.values, log_p_lm)
+            votes, lmbda = second_vote(votes, lmbda, others, more.shares)
+            neighbors, every_row = with_occurrences(neighbors, self.retriever.metric), False
+        return Vote(
+            neighbors, votes, lmbda, log_p_lm, every_row=every_row, near_within=self.near_within
+        )
+
+    @property
+    def voting(self) -> list[Datastore]:
+        """The datastores that have a share in the vote."""
+        shares = self.retriever.weights or [1.0] * len(self.stores)
+        return [store for store, share in zip(self.stores, shares, strict=True) if share]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the datastores in a trace, in their order. No two of them are the same."""
+        return tuple(distinct_names(self.stores))
+
+    def name_of(self, store: Datastore) -> str:
+        """Returns the name of one of the datastores in a trace."""
+        return next(name for one, name in zip(self.stores, self.names, strict=True) if one is store)
+
+    @cached_property
+    def near_within(self) -> tuple[Metric, float] | None:
+        """The metric, and the distance within which a neighbor counts as near.
+
+        None if a datastore does not know what is near in it.
+        """
+        records = [store.manifest.near for store in self.stores]
+        known = [one.distance for one in records if one is not None]
+        if len(known) < len(records):
+            return None
+        metric = self.retriever.metric
+        return metric, max(known) if metric == "l2" else min(known)
+
+    @property
+    def expected_hits(self) -> float | None:
+        """How often text like the datastores' has a hit in them; None if that is not known."""
+        known = [store.manifest.near for store in self.stores]
+        return min((one.hits for one in known if one), default=None) if all(known) else None
+
+    def hits(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Searches whether one of the nearest entries of each state has the token that follows.
+
+        Args:
+            states: [rows, dim], the states.
+            tokens: int64 [rows], the tokens that follow them.
+
+        Returns:
+            bool [rows], on the CPU.
+        """
+        plain = self.asked(
+            scoring=self.scoring, k=NEAREST, retomaton=False, refine=False, infini_gram=0.0
+        )
+        return hits(plain.retriever.search(states), tokens, self.retriever.metric).cpu()
+
+
+def resolve(
+    stores: Sequence[Datastore], scoring: bool, settings: MixtureSettings
+) -> tuple[KNNConfig, Gate | None]:
+    """Resolves the settings to numbers and a gate. It needs no model.
+
+    Raises:
+        ConfigError: when a setting is unknown or out of its range, when the weights do not fit the
+            datastores, or when no datastore has a document that is to be excluded.
+    """
+    check_names("setting", settings, MemorySettings.__annotations__)
+    given: dict[str, Any] = dict(settings)
+    check_shares(given.pop("weights", None), len(stores))
+    preset: Preset = given.pop("preset", None) or ("scoring" if scoring else "writing")
+    without_keys = any(store.manifest.on_demand is not None for store in stores)
+    if without_keys and given.get("retomaton") is None:
+        # Pointers need keys, which the first datastore may have and another one not.
+        given["retomaton"] = False
+    config, gate = resolve_settings(stores[0], preset, **given)
+    for name in config.exclude:
+        check_document(stores, name)
+    return config, gate

@@ -1,0 +1,97 @@
+"""Decides which settings hold. A setting that is not given is taken from a preset.
+
+A datastore has two sets of settings. Those for scoring were chosen by likelihood, and hold where
+text is scored or explained. Those for writing hold where text is written. The third preset is the
+kNN-LM of the papers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import Unpack
+
+from knn_logits.errors import ConfigError
+from knn_logits.mixture.gates.gate import Gate, split_lmbda
+from knn_logits.mixture.gates.stored import stored_gate
+from knn_logits.search.shared_tokens import at_temperature
+from knn_logits.settings.config import PRESETS, KNNConfig, Preset, SearchSettings
+from knn_logits.store.datastore import Datastore
+
+
+def resolve_settings(
+    store: Datastore,
+    preset: Preset,
+    *,
+    k: int | None = None,
+    lmbda: float | Gate | None = None,
+    temperature: float | None = None,
+    **search: Unpack[SearchSettings],
+) -> tuple[KNNConfig, Gate | None]:
+    """Returns the settings that hold: those that are given, and the preset's for all others.
+
+    Args:
+        store: The datastore, or the first of several.
+        preset: "writing" takes the datastore's settings for writing where it has some, but not
+            with a gate, which is fitted to scoring. "scoring" takes those for scoring. "paper"
+            takes k, λ and temperature for scoring and nothing else: no gate, no suffix weight, no
+            pointers.
+        k: Neighbors of each query.
+        lmbda: Weight of the neighbors: a number, or a gate.
+        temperature: Temperature of the softmax over the neighbors.
+        search: How neighbors are found, as `KNNConfig` explains.
+
+    Returns:
+        The settings, and the gate that decides on λ in place of their number, if there is one.
+
+    Raises:
+        ConfigError: when a setting is out of its range, the preset is unknown, or the gate was
+            fitted for another metric.
+        DamagedError: when the datastore's gate cannot be read.
+    """
+    if preset not in PRESETS:
+        raise ConfigError(f"the preset {preset!r} is unknown: give {', '.join(PRESETS)}")
+    record = store.manifest.writing
+    number, gate = split_lmbda(lmbda, store.manifest.metric)
+    if preset == "writing" and record is not None and gate is None:
+        stored = KNNConfig(
+            record.k,
+            record.lmbda,
+            record.temperature,
+            retomaton=record.retomaton,
+            min_knns=record.min_knns,
+            suffix_weight=record.suffix_weight,
+            # Keys that are still on the Hub are many times as large as the index.
+            pointer_distances="keys" if store.has_keys else "index",
+        )
+        config = stored.with_given(k=k, lmbda=number, temperature=temperature, **search)
+        if search.get("suffix_weight") is None and config.temperature != stored.temperature:
+            # A shared token keeps its worth in distance.
+            weight = at_temperature(stored.suffix_weight, stored.temperature, config.temperature)
+            config = config.with_given(suffix_weight=weight)
+        return config, None
+    scoring = store.manifest.settings
+    plain = preset == "paper"
+    weight = 1.0 if plain else scoring.suffix_weight
+    stored = KNNConfig(scoring.k, scoring.lmbda, scoring.temperature, suffix_weight=weight)
+    if gate is None and number is None and not plain:
+        gate = stored_gate(store)
+    return stored.with_given(k=k, lmbda=number, temperature=temperature, **search), gate
+
+
+def generation_settings(store: Datastore) -> dict[str, Any]:
+    """Returns arguments for `generate()` of transformers that keep text from looping.
+
+        model.generate(**inputs, logits_processor=[knn], **generation_settings(store))
+
+    Args:
+        store: The datastore, or the first of several.
+
+    Returns:
+        `no_repeat_ngram_size`, if the datastore has such a setting for writing; otherwise an empty
+        dictionary.
+    """
+    record = store.manifest.writing
+    if record is None or record.no_repeat_ngram_size is None:
+        return {}
+    return {"no_repeat_ngram_size": record.no_repeat_ngram_size}

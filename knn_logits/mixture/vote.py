@@ -1,0 +1,112 @@
+"""`Vote` is the answer of a memory at one step, for a batch of rows.
+
+It holds tensors, and computes the mixture only when it is asked for:
+p(y) = lmbda * p_kNN(y) + (1 - lmbda) * p_LM(y), Khandelwal et al. (2020), equation 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from knn_logits.locks import cached_property
+from knn_logits.mixture.distribution import log_p_knn_of, mix
+from knn_logits.search.neighbors import Neighbors, are_near
+from knn_logits.settings.config import Metric
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The likeliest next tokens of each row, in no particular order.
+
+    The model's own favourite is among them, and may occur twice.
+
+    Attributes:
+        tokens: int64 [rows, candidates], the tokens.
+        p: float32 [rows, candidates], their probabilities in the mixture.
+        p_lm: float32 [rows, candidates], their probabilities by the model alone.
+        p_knn: float32 [rows, candidates], their probabilities by the neighbors alone.
+    """
+
+    tokens: Tensor
+    p: Tensor
+    p_lm: Tensor
+    p_knn: Tensor
+
+    def __getitem__(self, row: int) -> list[tuple[int, float, float, float]]:
+        """Returns (token, p, p_lm, p_knn) of a row's candidates, the likeliest first, each once."""
+        parts = (self.tokens, self.p, self.p_lm, self.p_knn)
+        found = {one[0]: one for one in zip(*(part[row].tolist() for part in parts), strict=True)}
+        return sorted(found.values(), key=lambda one: -one[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Vote:
+    """The neighbors' vote on the next token of each row, with the model's distribution.
+
+    With the ∞-gram its occurrences are among the neighbors, and λ is the weight of both together;
+    `neighbors.matched` tells them apart.
+
+    Attributes:
+        neighbors: The neighbors of `rows` queries, on the device of `log_p_lm`.
+        log_weights: log w_i of the votes that count, float32 [rows, k]; -inf for no vote.
+        lmbda: The weight of the neighbors, if there are any: one number, or a tensor [rows].
+        log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
+        every_row: Whether every row is known to have a vote, which saves several steps.
+        near_within: The metric, and the distance within which a neighbor is near. None if it is
+            not known what is near.
+    """
+
+    neighbors: Neighbors
+    log_weights: Tensor
+    lmbda: float | Tensor
+    log_p_lm: Tensor
+    every_row: bool = False
+    near_within: tuple[Metric, float] | None = None
+
+    @cached_property
+    def near(self) -> Tensor | None:
+        """Whether a neighbor of each row is near, bool [rows]; None if that is not known."""
+        return are_near(self.neighbors, *self.near_within) if self.near_within else None
+
+    @cached_property
+    def log_p(self) -> Tensor:
+        """The mixture's log-probabilities, float32 [rows, vocabulary]."""
+        return mix(
+            self.log_p_lm,
+            self.log_weights,
+            self.neighbors.values,
+            self.lmbda,
+            every_row=self.every_row,
+        )
+
+    @cached_property
+    def lmbdas(self) -> Tensor:
+        """The weight of each row's neighbors, float32 [rows]; 0 for a row without neighbors."""
+        found = torch.as_tensor(self.lmbda, dtype=torch.float32, device=self.log_p_lm.device)
+        found = found.expand(self.neighbors.rows)
+        voted = self.log_weights.isfinite().any(dim=-1) if self.neighbors.k else torch.zeros(1)
+        return found * voted.to(found)
+
+    def influence(self, row: int, token: int) -> float:
+        """Returns the neighbors' share of a token's probability, in [0, 1]."""
+        own = (1.0 - self.lmbdas[row]) * (self.log_p_lm[row, token] - self.log_p[row, token]).exp()
+        return min(1.0, max(0.0, 1.0 - float(own)))
+
+    def candidates(self, number: int) -> Candidates:
+        """Returns the likeliest next tokens.
+
+        Args:
+            number: How many of the mixture's likeliest tokens are wanted. The model's own
+                favourite is added to them.
+        """
+        likeliest = self.log_p.topk(min(number, self.log_p.shape[-1]), dim=-1).indices
+        tokens = torch.cat([likeliest, self.log_p_lm.argmax(dim=-1, keepdim=True)], dim=-1)
+        logs = (
+            self.log_p.gather(-1, tokens),
+            self.log_p_lm.gather(-1, tokens),
+            log_p_knn_of(self.log_weights, self.neighbors.values, tokens),
+        )
+        return Candidates(tokens.cpu(), *(one.exp().cpu() for one in logs))

@@ -1,0 +1,321 @@
+"""Searches several datastores as one, and merges neighbors by distance or by given shares."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from knn_logits.engine.keys import KeySource
+from knn_logits.errors import ConfigError, MismatchError
+from knn_logits.index.opening import Indexes
+from knn_logits.mixture.distribution import log_weights, shared_weights
+from knn_logits.printable import first_few
+from knn_logits.search.neighbors import Neighbors, joined
+from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.on_demand.retriever import OnDemandRetriever
+from knn_logits.search.retomaton import RetomatonRetriever
+from knn_logits.search.retriever import Retriever
+from knn_logits.settings.config import KNNConfig, Metric
+from knn_logits.store.datastore import Datastore
+
+OneStore: TypeAlias = "Datastore | str | os.PathLike[str]"
+Stores: TypeAlias = "OneStore | Sequence[OneStore]"
+
+
+def open_stores(datastores: Stores) -> list[Datastore]:
+    """Opens one datastore or several. Each may be a folder, a name on the Hub, or already open.
+
+    Raises:
+        ConfigError: when no datastore is given, or something else.
+        MismatchError: when the same queries cannot search all of them.
+        DatastoreError: when a folder is not a datastore.
+        HubError: when a datastore cannot be fetched.
+    """
+    single = isinstance(datastores, (Datastore, str, os.PathLike))
+    if not single and not isinstance(datastores, Iterable):
+        datastores = [datastores]
+    given: Sequence[OneStore] = [datastores] if single else list(datastores)  # type: ignore[list-item, arg-type]
+    if not given:
+        raise ConfigError("no datastore was given: give at least one")
+    for one in given:
+        if not isinstance(one, (Datastore, str, os.PathLike)):
+            raise ConfigError(
+                f"expected a datastore, not {type(one).__name__}: give its folder, its name on the "
+                "Hub, or an open one"
+            )
+    stores = [
+        one if isinstance(one, Datastore) else Datastore.from_pretrained(one) for one in given
+    ]
+    first = stores[0].manifest
+    for store in stores[1:]:
+        other = store.manifest
+        for name, mine, theirs in (
+            ("metric", first.metric, other.metric),
+            (
+                "key",
+                first.key.module + ":" + first.key.side,
+                other.key.module + ":" + other.key.side,
+            ),
+            ("length of keys", first.dim, other.dim),
+            ("tokenizer", first.tokenizer.sha256[:12], other.tokenizer.sha256[:12]),
+        ):
+            if mine != theirs:
+                raise MismatchError(
+                    f"{stores[0].folder} and {store.folder} cannot be searched together, since "
+                    f"their {name} differs ({mine}, {theirs}): give datastores built alike"
+                )
+    return stores
+
+
+def distinct_names(stores: Sequence[Datastore]) -> list[str]:
+    """Names datastores so that no two of them have the same name.
+
+    A name that two datastores share is made longer: by the folders that hold them, or by the
+    revision on the Hub. What is still the same gets a number, such as "manuals#2".
+
+    Args:
+        stores: The datastores. One that is given twice has one name.
+    """
+    own = {store.folder.resolve(): store for store in stores}
+    found = {folder: store.name for folder, store in own.items()}
+    for depth in range(2, max(len(folder.parts) for folder in own)):
+        common = {name for name, number in Counter(found.values()).items() if number > 1}
+        for folder, store in own.items():
+            if found[folder] in common:
+                found[folder] = _longer_name(store, depth)
+    names: dict[int, str] = {}
+    for store in stores:
+        title, number = found[store.folder.resolve()], 2
+        while id(store) not in names and title in names.values():
+            title, number = f"{found[store.folder.resolve()]}#{number}", number + 1
+        names.setdefault(id(store), title)
+    return [names[id(store)] for store in stores]
+
+
+def _longer_name(store: Datastore, depth: int) -> str:
+    if store.revision is not None:
+        return f"{store.name}@{store.revision[:12]}"
+    return "/".join(store.folder.resolve().parts[-depth:])
+
+
+def open_retriever(
+    stores: Sequence[Datastore],
+    config: KNNConfig,
+    *,
+    weights: Sequence[float] | None = None,
+    indexes: Indexes | None = None,
+    source: KeySource | None = None,
+) -> Retriever:
+    """Makes a retriever for one datastore, or for several as one.
+
+    Args:
+        stores: The datastores that `open_stores` returned.
+        config: How neighbors are found and weighed.
+        weights: The share of each datastore in the vote; None merges neighbors by distance.
+        indexes: Opens the indexes; None opens them on the CPU.
+        source: Computes the keys of datastores that store none.
+
+    Raises:
+        ConfigError: when the weights do not fit the datastores, or when no datastore has a
+            document that is to be excluded.
+    """
+    weights = check_shares(weights, len(stores))
+    for name in config.exclude:
+        check_document(stores, name)
+    indexes = indexes or Indexes()
+    opened = [_opened(store, config, indexes, source) for store in stores]
+    return opened[0] if len(opened) == 1 else CombinedRetriever(opened, weights)
+
+
+def check_shares(weights: Sequence[float] | None, stores: int) -> list[float] | None:
+    """Refuses weights that do not fit so many datastores."""
+    if weights is None:
+        return None
+    try:
+        shares = [float(weight) for weight in weights]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"weights must be a list of numbers, not {weights!r}") from error
+    whole = len(shares) == stores and all(math.isfinite(share) for share in shares)
+    if not whole or min(shares) < 0 or sum(shares) <= 0:
+        raise ConfigError(
+            f"the weights {shares} do not fit {stores} datastores: give one weight "
+            "for each, at least 0, and at least one above 0"
+        )
+    return shares
+
+
+def check_document(stores: Sequence[Datastore], name: str) -> None:
+    """Refuses a name of documents that none has, or that several with other ids have.
+
+    Removed documents have their names still, but make no other's ambiguous.
+    """
+    named = [(store, store.documents.named(name, store.manifest.removed)) for store in stores]
+    ids = {
+        store.documents[number].id
+        for store, numbers in named
+        for number in numbers
+        if number not in store.manifest.removed
+    }
+    if not any(numbers for _, numbers in named):
+        raise ConfigError(
+            f"none of the datastores has a document with the id, title or uri {name!r}: "
+            "`knn-logits info STORE --documents` lists them (a title without its page or line)"
+        )
+    if len(ids) > 1:
+        some = first_few([repr(one) for one in sorted(ids)])
+        if name in ids:
+            raise ConfigError(
+                f"{name!r} is a document's id in one datastore and a title or uri in another: the "
+                f"ids are {some}; use the datastores one at a time, or give the document another id"
+            )
+        raise ConfigError(
+            f"{len(ids)} documents have the title or uri {name!r}: name them by their ids, {some}"
+        )
+
+
+def _opened(
+    store: Datastore, config: KNNConfig, indexes: Indexes, source: KeySource | None
+) -> Retriever:
+    if store.manifest.on_demand is not None:
+        return OnDemandRetriever(store, config, indexes=indexes, source=source)
+    kind = RetomatonRetriever if config.retomaton else Retriever
+    return kind(store, config, indexes=indexes)
+
+
+class CombinedRetriever(Retriever):
+    """Searches several datastores as one.
+
+    Without weights, the k nearest entries of all datastores vote, as if they were one datastore.
+    With RetoMaton all of their entries vote.
+    With weights, k entries of each datastore vote, and each datastore has its share of p_kNN. The
+    share of a datastore that finds nothing goes to the others.
+
+    Args:
+        retrievers: One retriever for each datastore, all with the same settings.
+        weights: The share of each datastore; None merges by distance.
+    """
+
+    def __init__(
+        self, retrievers: Sequence[Retriever], weights: Sequence[float] | None = None
+    ) -> None:
+        self.retrievers = list(retrievers)
+        first = retrievers[0]
+        self.store = first.store
+        self.config = first.config
+        self.metric: Metric = first.metric
+        self.weights = None
+        if weights is not None:
+            # The sum of the largest floats is infinite.
+            parts = [one / max(weights) for one in weights]
+            self.weights = [one / sum(parts) for one in parts]
+        # A datastore without any share votes for nothing, whatever it finds.
+        self._shares = self.weights or [1.0] * len(self.retrievers)
+        sizes = [len(one.store) for one in retrievers]
+        self._first = [0, *itertools.accumulate(sizes)]
+
+    @property
+    def follows_text(self) -> bool:
+        """See `Retriever.follows_text`."""
+        return any(one.follows_text for one in self.retrievers)
+
+    def begin_text(self) -> None:
+        """See `Retriever.begin_text`."""
+        for one in self.retrievers:
+            one.begin_text()
+
+    @property
+    def stores(self) -> list[Datastore]:
+        """The datastores, in order."""
+        return [one.store for one in self.retrievers]
+
+    def locate(self, entry: int) -> tuple[Datastore, int]:
+        """Returns the datastore of an entry that a search found, and the entry's number there."""
+        number = next(
+            place for place in range(len(self.retrievers)) if entry < self._first[place + 1]
+        )
+        return self.retrievers[number].store, entry - self._first[number]
+
+    @property
+    def reads_text(self) -> bool:
+        """See `Retriever.reads_text`."""
+        return any(one.reads_text for one in self.retrievers)
+
+    def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
+        """Searches the neighbors of a batch of queries. Ids count through all datastores.
+
+        Args:
+            queries: [rows, dim], any floating type and device.
+            texts: The text before each query, where `reads_text` says that it is needed.
+
+        Returns:
+            Neighbors with at most k columns, or with weights at most k columns for each datastore.
+        """
+        return self._merged([one.search(queries, texts) for one in self.retrievers])
+
+    def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
+        """Does what `Retriever.search_steps` does; each datastore follows its own pointers."""
+        return self._merged([one.search_steps(states, ids, wanted) for one in self.retrievers])
+
+    def _merged(self, found: list[Neighbors]) -> Neighbors:
+        found = [one.to(found[0].ids.device) for one in found]
+        if self.weights is not None:
+            widest = max(one.k for one in found)
+            found = [one.padded(max(1, widest), self.metric) for one in found]
+        ids = [
+            torch.where(one.ids >= 0, one.ids + first, one.ids)
+            for one, first in zip(found, self._first, strict=False)
+        ]
+        merged = Neighbors(
+            torch.cat(ids, dim=-1),
+            torch.cat([one.distances for one in found], dim=-1),
+            torch.cat([one.values for one in found], dim=-1),
+            every_row=any(
+                one.every_row and share > 0.0
+                for one, share in zip(found, self._shares, strict=True)
+            ),
+            searched=_any_searched(found),
+            bonus=joined(found, "bonus", -1),
+            shared=joined(found, "shared", -1),
+        )
+        # All pointers vote, so that the widest row of a batch changes no other row.
+        if self.weights is not None or self.follows_text:
+            return merged
+        nearest, order = torch.topk(
+            merged.distances,
+            min(self.config.k, merged.k),
+            dim=-1,
+            largest=self.metric != "l2",
+        )
+        return replace(
+            merged,
+            ids=merged.ids.gather(-1, order),
+            distances=nearest,
+            values=merged.values.gather(-1, order),
+            bonus=None if merged.bonus is None else merged.bonus.gather(-1, order),
+            shared=None if merged.shared is None else merged.shared.gather(-1, order),
+        )
+
+    def log_weights(self, neighbors: Neighbors) -> Tensor:
+        """log w_i of the neighbors that `search` found, [rows, k]."""
+        if self.weights is None:
+            return super().log_weights(neighbors)
+        if not neighbors.k:
+            return neighbors.distances
+        parts = [
+            log_weights(part, self.metric, self.config.temperature)
+            for part in neighbors.columns(len(self.retrievers))
+        ]
+        return shared_weights(parts, self.weights)
+
+
+def _any_searched(found: list[Neighbors]) -> Tensor | None:
+    known = [one.searched for one in found if one.searched is not None]
+    return torch.stack(known).any(dim=0) if len(known) == len(found) else None

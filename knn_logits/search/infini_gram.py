@@ -1,0 +1,358 @@
+"""The ∞-gram predicts the token after the longest suffix of a text that occurs in the corpus.
+
+    p(y) = how often y follows the suffix / how often the suffix occurs
+
+Liu et al. (2024), "Infini-gram: Scaling Unbounded n-gram Language Models to a Trillion Tokens",
+section 2. The ∞-gram needs no keys, no nearest-neighbor search and no model. Each vote is a place
+in the corpus that contains the suffix word for word.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.arrays import Array
+from knn_logits.errors import DatastoreError
+from knn_logits.index.opening import Indexes, hidden_entries
+from knn_logits.locks import new_lock
+from knn_logits.mixture.distribution import log_p_knn_of
+from knn_logits.search.occurrences import Occurrences, Prefixes, join
+from knn_logits.settings.config import KNNConfig
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.learned import needs_text
+
+# The default share of the ∞-gram for a suffix of at least so many tokens. The shares lie between
+# those that are best for PEPs and for WikiText-2 (LOG.md).
+LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13)
+SHARES = (0.02, 0.2, 0.22, 0.25, 0.28, 0.35, 0.5, 0.7)
+# A suffix that occurs more often is represented by a sample of this many occurrences.
+MOST_OCCURRENCES = 1024
+# How many of these samples are kept in memory.
+_KEPT = 128
+# Up to this many numbers are compared directly, which is faster than a bisection.
+_LOOKED_AT = 1 << 16
+# Once `_LONG` tokens match, the text probably copies the corpus. Then the next `_RUN` tokens are
+# compared at once.
+_LONG, _RUN = 4, 32
+# Occurrences of this many tokens are held in memory at once while a text is scored.
+_ROWS_AT_ONCE = 128
+
+
+class SuffixIndex:
+    """Finds the longest suffix of a text that occurs in one datastore. It is safe for threads.
+
+    Args:
+        store: A datastore with a suffix index.
+        without: int64, entries that are ignored in addition to those of removed documents.
+
+    Raises:
+        DatastoreError: when the datastore has no suffix index.
+    """
+
+    def __init__(self, store: Datastore, without: Array | None = None) -> None:
+        needs_text(store.manifest, store.folder, "the ∞-gram")
+        order = store.suffixes
+        if order is None:
+            raise DatastoreError(
+                f"{store.folder} has no suffix index, which the ∞-gram needs: make it with "
+                f"`knn-logits index {store.folder} --suffixes`"
+            )
+        tokens = np.asarray(store.tokens)
+        # The token before each place; -1 at the beginning of a document.
+        self._before = np.empty(len(tokens), np.int32)
+        self._before[1:] = tokens[:-1]
+        self._before[store.documents.first] = -1
+        self._tokens = tokens
+        self._first = store.contexts.first
+        hidden = hidden_entries(store, without)
+        if len(hidden):
+            shown = np.ones(len(store), bool)
+            shown[hidden] = False
+            order = np.asarray(order)
+            order = order[shown[self._entries(order)]]
+        self._order = np.asarray(order)
+        self._vocabulary = int(tokens.max(initial=-1)) + 1
+        counts = np.bincount(self._before[self._order], minlength=self._vocabulary)
+        self._bounds = np.concatenate([[0], np.cumsum(counts)])
+        self._lock = new_lock(self)
+        self._known: OrderedDict[tuple[int, int], tuple[Array, Array, Array]] = OrderedDict()
+
+    def _entries(self, places: Array) -> Array:
+        """Returns the entries of the tokens at some places, int64."""
+        return places.astype(np.int64) - np.searchsorted(self._first, places, side="right")
+
+    def entries(self, low: int, high: int) -> Array:
+        """Returns the entries of a range of the suffix order, int64 [high - low]."""
+        return self._entries(self._order[low:high])
+
+    def ranges(self, prefixes: Prefixes) -> tuple[Array, Array, Array]:
+        """Finds the range of the longest suffix of each text in the suffix order.
+
+        Args:
+            prefixes: The texts.
+
+        Returns:
+            Three arrays int64 [rows]: the beginning of the range, its end (exclusive), and the
+            number of tokens of the suffix. If a text's last token never occurs, its suffix has 0
+            tokens and the range is empty.
+        """
+        rows = len(prefixes)
+        low, high, lengths = (np.zeros(rows, np.int64) for _ in range(3))
+        last = self._asked(prefixes, np.arange(rows), lengths)
+        there = np.flatnonzero((last >= 0) & (last < self._vocabulary))
+        low[there], high[there] = self._bounds[last[there]], self._bounds[last[there] + 1]
+        active = there[high[there] > low[there]]
+        high[high <= low] = low[high <= low]
+        lengths[active] = 1
+        while len(active):
+            wanted = self._asked(prefixes, active, lengths)
+            active, wanted = active[wanted >= 0], wanted[wanted >= 0]
+            if not len(active):
+                break
+            left, right = self._narrowed(low[active], high[active], lengths[active], wanted)
+            found = right > left
+            active = active[found]
+            low[active], high[active] = left[found], right[found]
+            lengths[active] += 1
+            deep = active[lengths[active] >= _LONG]
+            if len(deep):
+                lengths[deep] += self._run(prefixes, deep, low, high, lengths)
+        return low, high, lengths
+
+    @staticmethod
+    def _asked(prefixes: Prefixes, rows: Array, lengths: Array) -> Array:
+        """Returns the token before the last `lengths` tokens of each text, int64; -1 for none."""
+        places = prefixes.end[rows] - 1 - lengths[rows]
+        inside = places >= prefixes.first[rows]
+        found: Array = np.where(inside, prefixes.tokens[np.where(inside, places, 0)], -1)
+        return found
+
+    def _narrowed(
+        self, low: Array, high: Array, lengths: Array, wanted: Array
+    ) -> tuple[Array, Array]:
+        """Narrows each range to the occurrences that the token `wanted` precedes."""
+        widest = int((high - low).max())
+        if widest * len(low) <= _LOOKED_AT:
+            columns = low[:, None] + np.arange(widest)
+            inside = columns < high[:, None]
+            places = self._order[np.where(inside, columns, 0)].astype(np.int64)
+            there = self._before[np.where(inside, places - lengths[:, None], 0)]
+            less = ((there < wanted[:, None]) & inside).sum(axis=1)
+            same = ((there == wanted[:, None]) & inside).sum(axis=1)
+            return low + less, low + less + same
+        return (
+            self._bisected(low, high, lengths, wanted),
+            self._bisected(low, high, lengths, wanted + 1),
+        )
+
+    def _bisected(self, low: Array, high: Array, lengths: Array, wanted: Array) -> Array:
+        """Finds the first place of each range whose preceding token is not below `wanted`."""
+        low, high = low.copy(), high.copy()
+        open_ = np.flatnonzero(low < high)
+        while len(open_):
+            middle = (low[open_] + high[open_]) // 2
+            there = self._before[self._order[middle].astype(np.int64) - lengths[open_]]
+            less = there < wanted[open_]
+            low[open_[less]] = middle[less] + 1
+            high[open_[~less]] = middle[~less]
+            open_ = open_[low[open_] < high[open_]]
+        return low
+
+    def _run(
+        self, prefixes: Prefixes, rows: Array, low: Array, high: Array, lengths: Array
+    ) -> Array:
+        """Counts how many more tokens all occurrences of a range share with the text, int64 [rows].
+
+        A range is sorted, so all occurrences share the tokens that the first and the last share.
+        """
+        steps = np.arange(_RUN)
+        places = prefixes.end[rows, None] - 1 - lengths[rows, None] - steps
+        inside = places >= prefixes.first[rows, None]
+        wanted = np.where(inside, prefixes.tokens[np.where(inside, places, 0)], -1)
+        same = wanted >= 0
+        for edge in (low[rows], high[rows] - 1):
+            there = self._order[edge].astype(np.int64)[:, None] - lengths[rows, None] - steps
+            # Tokens before a document's beginning are compared too, but the -1 there ends the run.
+            same &= self._before[np.maximum(there, 0)] == wanted
+        return np.where(same.all(axis=1), _RUN, np.argmin(same, axis=1))
+
+    def find(self, prefixes: Prefixes, first_entry: int = 0) -> Occurrences:
+        """Finds the occurrences of the longest suffix of each text, and their shares in its vote.
+
+        If a suffix occurs more than 1,024 times, a sample is returned. The sample has at least one
+        occurrence for each token that follows the suffix, and others evenly spread. Each token's
+        share in the vote is exact. Only the division of this share among documents depends on the
+        sample.
+
+        Args:
+            prefixes: The texts.
+            first_entry: A number that is added to the entries.
+        """
+        low, high, lengths = self.ranges(prefixes)
+        counts = high - low
+        listed = [self._listed(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+        width = max((len(one[0]) for one in listed), default=0)
+        ids = np.full((len(listed), width), -1, np.int64)
+        values = np.zeros((len(listed), width), np.int64)
+        logs = np.full((len(listed), width), -np.inf, np.float32)
+        for row, (entries, tokens, weights) in enumerate(listed):
+            end = len(entries)
+            ids[row, :end], values[row, :end], logs[row, :end] = entries, tokens, weights
+        ids[ids >= 0] += first_entry
+        return Occurrences(
+            torch.from_numpy(ids),
+            torch.from_numpy(values),
+            torch.from_numpy(logs),
+            torch.from_numpy(lengths),
+            torch.from_numpy(counts),
+            torch.zeros(len(listed)),
+        )
+
+    def _listed(self, low: int, high: int) -> tuple[Array, Array, Array]:
+        """Returns the entries, tokens and log weights of a range."""
+        count = high - low
+        if count <= MOST_OCCURRENCES:
+            places = self._order[low:high]
+            weights = np.full(count, -np.log(max(1, count)), np.float32)
+            return self._entries(places), self._tokens[places], weights
+        with self._lock:
+            known = self._known.get((low, high))
+            if known is not None:
+                self._known.move_to_end((low, high))
+                return known
+        found = self._sampled(low, high)
+        with self._lock:
+            self._known[low, high] = found
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return found
+
+    def _sampled(self, low: int, high: int) -> tuple[Array, Array, Array]:
+        count = high - low
+        tokens = self._tokens[self._order[low:high]]
+        counts = np.bincount(tokens, minlength=self._vocabulary)
+        one = np.full(self._vocabulary, -1, np.int64)
+        one[tokens[::-1]] = np.arange(count - 1, -1, -1)
+        spread = np.arange(MOST_OCCURRENCES) * count // MOST_OCCURRENCES
+        chosen = np.union1d(one[one >= 0], spread)
+        own = tokens[chosen]
+        listed = np.bincount(own, minlength=self._vocabulary)
+        weights = np.log(counts[own] / listed[own] / count).astype(np.float32)
+        return self._entries(self._order[low + chosen]), own, weights
+
+
+class InfiniGram:
+    """The ∞-gram of one or several datastores, which are read as one corpus.
+
+    Args:
+        stores: Datastores with a suffix index.
+        config: The settings. `infini_gram` is the share of the ∞-gram in the mixture, and
+            `exclude` names documents that are ignored.
+        indexes: Keeps the suffix indexes open.
+
+    Raises:
+        DatastoreError: when a datastore has no suffix index.
+    """
+
+    def __init__(self, stores: Sequence[Datastore], config: KNNConfig, indexes: Indexes) -> None:
+        self._opened: list[tuple[SuffixIndex, int]] = []
+        first = 0
+        for store in stores:
+            without = store.entries_of(config.exclude) if config.exclude else None
+            make = partial(SuffixIndex, store, without)
+            index = indexes.once(store, ("suffixes", config.exclude), make)
+            self._opened.append((index, first))
+            first += len(store)
+        self._lengths, self._shares = shares_by_length(stores[0], config.infini_gram)
+
+    def find(self, prefixes: Prefixes) -> Occurrences:
+        """Finds the occurrences of the longest suffix of each text, as `SuffixIndex.find` does."""
+        found = join([index.find(prefixes, first) for index, first in self._opened])
+        return found.weighed(self.shares(found.lengths))
+
+    def score(self, prefixes: Prefixes, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Computes the probability of the token that follows each text.
+
+        Args:
+            prefixes: The texts.
+            targets: int64 [rows], the tokens that follow.
+
+        Returns:
+            The ∞-gram's log-probability, float32 [rows], which is -inf for a token without a vote;
+            and the number of tokens of the longest suffix, int64 [rows].
+        """
+        logs, lengths = [], []
+        for first in range(0, len(targets), _ROWS_AT_ONCE):
+            rows = slice(first, first + _ROWS_AT_ONCE)
+            found = self.find(prefixes[rows])
+            logs.append(log_p_knn_of(found.log_weights, found.values, targets[rows].cpu()))
+            lengths.append(found.lengths)
+        return torch.cat(logs), torch.cat(lengths)
+
+    def shares(self, lengths: Tensor) -> Tensor:
+        """Returns the share of the ∞-gram in the mixture, float32 [rows].
+
+        Args:
+            lengths: int64 [rows], the number of tokens of the suffixes. A length of 0 has the share
+                0.
+        """
+        places = torch.bucketize(lengths, self._lengths, right=True)
+        return self._shares[places]
+
+
+def shares_by_length(
+    store: Datastore, given: float | Literal["auto"] | None
+) -> tuple[Tensor, Tensor]:
+    """Returns the shares of the ∞-gram by the length of the suffix.
+
+    Args:
+        store: The datastore, which may have fitted shares.
+        given: A share for all lengths, or "auto" for the datastore's shares or the default ones.
+
+    Returns:
+        Ascending lengths, int64 [n]; and shares, float32 [n + 1]. The first share is that of a
+        suffix shorter than all lengths, and the others are those from each length on.
+    """
+    record = store.manifest.infini_gram
+    lengths: tuple[int, ...]
+    shares: tuple[float, ...]
+    if given != "auto":
+        lengths, shares = (1,), (float(given or 0.0),)
+    elif record is not None:
+        lengths, shares = record.lengths, record.shares
+    else:
+        lengths, shares = LENGTHS, SHARES
+    return torch.tensor(lengths), torch.tensor([0.0, *shares])
+
+
+def without_padding(ids: Tensor, config: Any) -> Tensor:
+    """Replaces padding at the beginning of texts by -1.
+
+    Args:
+        ids: int64 [rows, length], the texts. Negative numbers are not tokens, and stay.
+        config: The model's settings for `generate()`, which name the padding token; None for none.
+
+    Returns:
+        int64 [rows, length], the texts with -1 before their beginning. If a text itself begins
+        with the padding token, this token is replaced as well. So a text is read in the same way
+        alone and in a batch.
+    """
+    end = getattr(config, "eos_token_id", None)
+    pads = [getattr(config, "pad_token_id", None), *(end if isinstance(end, list) else [end])]
+    # Most texts begin with a token, which is seen faster than where padding ends.
+    if not any(one < 0 or one in pads for one in ids[:, 0].tolist()):
+        return ids
+    opening = ids < 0
+    for one in pads:
+        if one is not None:
+            opening = opening | (ids == one)
+    opening = opening.int().cumprod(dim=-1).bool()
+    # Other negative numbers stay: RetoMaton tells texts of several sources apart by them.
+    return ids.masked_fill(opening & (ids >= 0), -1) if bool(opening.any()) else ids

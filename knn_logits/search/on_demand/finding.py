@@ -1,0 +1,141 @@
+"""The first stage of a search: which passages matter for the text so far.
+
+A passage matters if it shares ends with the text. At each of the last few places of the text, its
+longest end that occurs in the datastore's text is looked up in the suffix index. Each passage with
+an occurrence gets a point that is larger the fewer passages share it, as in BM25. The sum over the
+places decides.
+
+The passages follow from the text alone, and not from earlier questions. So a text gets the same
+neighbors whether it is scored at once or written token by token, alone or in a batch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.locks import new_lock
+from knn_logits.search.infini_gram import SuffixIndex
+from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.on_demand.passages import Passages
+from knn_logits.store.records import OnDemandRecord
+
+# An end that occurs more often than this says little, and gives no points.
+_MOST_OCCURRENCES = 2048
+# An end is compared over at most so many tokens.
+_LONGEST_END = 64
+# The latest results that are kept.
+_KEPT = 8192
+
+
+class PassageFinder:
+    """Finds the passages of a datastore that matter for texts. Safe for threads.
+
+    Args:
+        suffixes: The suffix index of the datastore's text. Entries that it leaves out are not
+            found.
+        passages: The passages of the text.
+        settings: How often and how widely passages are looked for.
+    """
+
+    def __init__(self, suffixes: SuffixIndex, passages: Passages, settings: OnDemandRecord) -> None:
+        self._suffixes = suffixes
+        self._passages = passages
+        self._settings = settings
+        self._lock = new_lock(self)
+        self._known: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+
+    def find(self, texts: Prefixes) -> list[tuple[int, ...]]:
+        """Finds the passages that matter for each of some texts.
+
+        They are looked for at every `every`-th token of a text. The latest `kept` results count.
+
+        Args:
+            texts: The text before each query.
+
+        Returns:
+            The numbers of the passages for each text, ascending. Queries with the same passages
+            get the same tuple.
+        """
+        settings = self._settings
+        first = _beginnings(texts)
+        steps = (texts.end - first) // settings.every
+        keys = list(zip(first.tolist(), steps.tolist(), strict=True))
+        asked: dict[tuple[int, int], bytes] = {}
+        for begin, step in dict.fromkeys(keys):
+            for earlier in range(max(1, step - settings.kept + 1), step + 1):
+                end = begin + earlier * settings.every
+                start = max(begin, end - settings.ends - _LONGEST_END)
+                asked[begin, earlier] = texts.tokens[start:end].astype(np.int64).tobytes()
+        results = self._results(dict.fromkeys(asked.values()))
+        unions: dict[tuple[int, int], tuple[int, ...]] = {}
+        for begin, step in dict.fromkeys(keys):
+            latest = range(max(1, step - settings.kept + 1), step + 1)
+            union = {one for earlier in latest for one in results[asked[begin, earlier]]}
+            unions[begin, step] = tuple(sorted(union))
+        return [unions[key] for key in keys]
+
+    def _results(self, asked: dict[bytes, None]) -> dict[bytes, tuple[int, ...]]:
+        """Returns the passages that each end of a text finds."""
+        found: dict[bytes, tuple[int, ...]] = {}
+        with self._lock:
+            for one in asked:
+                if one in self._known:
+                    self._known.move_to_end(one)
+                    found[one] = self._known[one]
+        new = [one for one in asked if one not in found]
+        if not new:
+            return found
+        results = self._searched([np.frombuffer(one, np.int64) for one in new])
+        found.update(zip(new, results, strict=True))
+        with self._lock:
+            for one in new:
+                self._known[one] = found[one]
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return found
+
+    def _searched(self, ends: Sequence[Array]) -> list[tuple[int, ...]]:
+        """Looks all places of some ends up at once."""
+        lengths = np.array([len(one) for one in ends], np.int64)
+        first = np.cumsum(lengths) - lengths
+        places = np.minimum(lengths, self._settings.ends)
+        row = np.repeat(np.arange(len(ends)), places)
+        back = np.concatenate([np.arange(count) for count in places.tolist()])
+        last = (first + lengths)[row] - back
+        low, high, matched = self._suffixes.ranges(
+            Prefixes(np.concatenate(ends), np.maximum(first[row], last - _LONGEST_END), last)
+        )
+        bounds = np.concatenate([[0], np.cumsum(places)])
+        return [
+            self._best(low[a:b], high[a:b], matched[a:b])
+            for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+        ]
+
+    def _best(self, low: Array, high: Array, matched: Array) -> tuple[int, ...]:
+        """Returns the passages with the most points, given the ranges of a text's last places."""
+        counts = high - low
+        numbers, points = [], []
+        for place in np.flatnonzero((matched > 0) & (counts <= _MOST_OCCURRENCES)).tolist():
+            entries = self._suffixes.entries(int(low[place]), int(high[place]))
+            here = np.unique(self._passages.of_entries(entries))
+            numbers.append(here)
+            points.append(np.full(len(here), np.log1p(len(self._passages) / len(here))))
+        if not numbers:
+            return ()
+        some, which = np.unique(np.concatenate(numbers), return_inverse=True)
+        total = np.bincount(which, np.concatenate(points))
+        # Among equals the earlier passage comes first.
+        best = np.argsort(-np.round(total, 9), kind="stable")[: self._settings.found]
+        return tuple(some[best].tolist())
+
+
+def _beginnings(texts: Prefixes) -> Array:
+    """Returns where each text begins, behind its last number that is no token, int64 [texts]."""
+    behind = np.where(texts.tokens < 0, np.arange(1, len(texts.tokens) + 1), 0)
+    behind = np.maximum.accumulate(np.concatenate([[0], behind]))
+    found: Array = np.maximum(texts.first, behind[texts.end])
+    return found

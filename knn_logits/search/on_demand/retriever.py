@@ -1,0 +1,188 @@
+"""`OnDemandRetriever` searches a datastore that stores no keys.
+
+A first stage finds the passages that matter for the text so far. The model computes their keys
+once, and the exact search runs over them. The pattern is that of SK-MT (Dai et al. 2023, "Simple
+and Scalable Nearest Neighbor Machine Translation") and NEST (Li et al. 2024, "Nearest Neighbor
+Speculative Decoding").
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.arrays import Array
+from knn_logits.engine.keys import KeySource
+from knn_logits.errors import ConfigError, DatastoreError
+from knn_logits.index.exact import ExactIndex
+from knn_logits.index.opening import Indexes, hidden_entries
+from knn_logits.locks import new_lock
+from knn_logits.search.infini_gram import SuffixIndex
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.on_demand.finding import PassageFinder
+from knn_logits.search.on_demand.keys import PassageKeys
+from knn_logits.search.on_demand.passages import Passages
+from knn_logits.search.retriever import Retriever, suffix_bonus
+from knn_logits.settings.config import KNNConfig, Metric
+from knn_logits.store.datastore import Datastore
+
+# The most bytes of joined indexes that are kept. Each text of a batch has one.
+_JOINED_BYTES = 256 << 20
+
+
+class OnDemandRetriever(Retriever):
+    """Searches the passages of a datastore that matter for each text.
+
+    Args:
+        store: A datastore that was built without keys.
+        config: The settings, of which k, temperature and exclude matter here.
+        indexes: Keeps what is open, and names the device to search on.
+        source: Computes keys.
+        without: Entries that no search may find. None takes those that `config` excludes.
+
+    Raises:
+        ConfigError: when a setting is wanted that needs stored keys.
+        DatastoreError: when no model is there to compute keys.
+    """
+
+    def __init__(
+        self,
+        store: Datastore,
+        config: KNNConfig,
+        *,
+        indexes: Indexes | None = None,
+        source: KeySource | None = None,
+        without: Array | None = None,
+    ) -> None:
+        record = store.manifest.on_demand
+        assert record is not None
+        for name, wanted in (
+            ("--retomaton", config.retomaton),
+            ("--refine", config.refine),
+            ("--nprobe", config.nprobe is not None),
+        ):
+            if wanted:
+                raise ConfigError(
+                    f"{store.folder} stores no keys, which {name} needs: leave {name} out, or "
+                    "build the datastore without --no-keys"
+                )
+        if source is None:
+            raise DatastoreError(
+                f"{store.folder} stores no keys, so a model has to compute them: open it as "
+                "Memory(model, datastore)"
+            )
+        self.store = store
+        self.config = config
+        self.metric: Metric = store.manifest.metric
+        if without is None and config.exclude:
+            without = store.entries_of(config.exclude)
+        self.without = without
+        self.indexes = indexes or Indexes()
+        hidden = hidden_entries(store, self.without)
+        self._hidden: Array | None = None
+        if len(hidden):
+            self._hidden = np.zeros(len(store), bool)
+            self._hidden[hidden] = True
+        self._values = store.values
+        self._array: Array = self._values.numpy()
+        self._by_suffix = suffix_bonus(store, config)
+        once = self.indexes.once
+        cut = record.passage, record.context
+        passages = once(store, ("passages", *cut), lambda: Passages(store.contexts, *cut))
+        device = self.indexes.device
+        self.keys = once(
+            store, ("passage keys", *cut), lambda: PassageKeys(store, passages, source, device)
+        )
+        suffixes = once(store, ("suffixes", config.exclude), lambda: SuffixIndex(store, without))
+        self._finder = once(
+            store,
+            ("finder", config.exclude, record),
+            lambda: PassageFinder(suffixes, passages, record),
+        )
+        self._passages = passages
+        self._lock = new_lock(self)
+        self._open: OrderedDict[tuple[int, ...], tuple[ExactIndex, Tensor]] = OrderedDict()
+
+    @property
+    def reads_text(self) -> bool:
+        """See `Retriever.reads_text`."""
+        return True
+
+    def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
+        """Finds the neighbors of a batch of queries among the passages of their texts.
+
+        Args:
+            queries: [rows, dim], any floating type and device.
+            texts: The text before each query.
+
+        Returns:
+            Neighbors with at most k columns. A text of which nothing is known has none.
+
+        Raises:
+            ConfigError: when no texts are given.
+            MismatchError: when the queries have another length than the keys.
+        """
+        if texts is None:
+            raise ConfigError(
+                f"{self.store.folder} stores no keys, so a search needs the text before each "
+                "query: give it as texts="
+            )
+        self._check_length(queries)
+        rows: dict[tuple[int, ...], list[int]] = {}
+        for row, passages in enumerate(self._finder.find(texts)):
+            rows.setdefault(passages, []).append(row)
+        queries = queries.detach().float()
+        device = self.indexes.device
+        parts: list[tuple[Tensor, Neighbors]] = []
+        for passages, own in rows.items():
+            some = torch.tensor(own)
+            parts.append((some, self._among(passages, queries[some.to(queries.device)])))
+        width = max((found.k for _, found in parts), default=0)
+        if not width:
+            return Neighbors.nothing(len(queries), device)
+        order = torch.cat([some for some, _ in parts]).argsort().to(device)
+        padded = [found.padded(width, self.metric) for _, found in parts]
+        found = Neighbors(
+            torch.cat([one.ids for one in padded])[order],
+            torch.cat([one.distances for one in padded])[order],
+            torch.cat([one.values for one in padded])[order],
+            every_row=all(one.every_row for one in padded),
+        )
+        return self._with_suffixes(self._without_sinks(queries, found), texts)
+
+    def _among(self, passages: tuple[int, ...], queries: Tensor) -> Neighbors:
+        """Searches some passages for queries, float32 [rows, dim]."""
+        if not passages:
+            return Neighbors.nothing(len(queries), self.indexes.device)
+        index, entries = self._joined(passages)
+        distances, places = index.search(queries, self.config.k)
+        if not places.shape[1]:
+            return Neighbors.nothing(len(queries), self.indexes.device)
+        ids = torch.where(places < 0, places, entries[places.clamp(min=0)])
+        every_row = int(ids[:, 0].min()) >= 0
+        return Neighbors(ids, distances, self._looked_up(ids), every_row=every_row)
+
+    def _joined(self, passages: tuple[int, ...]) -> tuple[ExactIndex, Tensor]:
+        """Returns the index over some passages, and the entry of each of its keys."""
+        with self._lock:
+            known = self._open.get(passages)
+            if known is not None:
+                self._open.move_to_end(passages)
+                return known
+        index = ExactIndex.joined(self.keys.of(passages))
+        entries = np.concatenate([np.arange(*self._passages.span(one)) for one in passages])
+        if self._hidden is not None and self._hidden[entries].any():
+            index.remove(np.flatnonzero(self._hidden[entries]))
+        found = index, torch.from_numpy(entries).to(self.indexes.device)
+        with self._lock:
+            self._open[passages] = found
+            while len(self._open) > 1 and self._bytes() > _JOINED_BYTES:
+                self._open.popitem(last=False)
+        return found
+
+    def _bytes(self) -> int:
+        return sum(index.bytes for index, _ in self._open.values())

@@ -1,0 +1,379 @@
+"""RetoMaton, a retriever that follows pointers through the corpus and searches only when needed.
+
+If the token of an entry was chosen, the entry points to the next entry of its document, where the
+corpus continued. These entries, and the members of their clusters if there are clusters, take the
+place of a search. Alon et al. (2022), "Neuro-Symbolic Language Modeling with Automaton-augmented
+Retrieval", sections 3 and 4.
+
+An entry to which a pointer leads counts `pointer_weight` times as much in the vote as its distance
+says, since the text before it continues as the text does. In the paper it counts once.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.arrays import Array
+from knn_logits.errors import DatastoreError
+from knn_logits.index.base import full_precision, normalised, padding_distance
+from knn_logits.index.opening import hidden_entries
+from knn_logits.search.neighbors import Neighbors, joined
+from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.retriever import Retriever
+from knn_logits.settings.config import KNNConfig
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.learned import needs_text
+
+# So many steps are kept, since drafts may be rejected, and an assistant's steps come in between.
+_STEPS_KEPT = 64
+# Each thread has memory for so many keys. 1,024 keys of 768 numbers take 3 MB.
+_KEYS_KEPT = 1024
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The entries that voted in one row's step, in no particular order.
+
+    Attributes:
+        ids: int64 [entries], the numbers of the entries.
+        values: Integers [entries], their tokens.
+        far: float32 [entries], their distances. Smaller is nearer for every metric.
+    """
+
+    ids: Array
+    values: Array
+    far: Array
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What one step leaves for the next: the texts of its rows, and the candidates of each."""
+
+    ids: Tensor
+    candidates: list[Candidates]
+
+
+class Pointers:
+    """Finds the entries that follow the entries of the chosen token.
+
+    Args:
+        store: The datastore.
+        max_knns: The most entries to return.
+        without: Entries that are left out, in addition to those of removed documents.
+    """
+
+    def __init__(self, store: Datastore, max_knns: int, without: Array | None = None) -> None:
+        self._max = max_knns
+        # Whether the next entry belongs to the same document and is not removed.
+        self._goes_on = store.goes_on.copy()
+        hidden = np.zeros(len(store), dtype=bool)
+        hidden[hidden_entries(store, without)] = True
+        self._goes_on[:-1] &= ~hidden[1:]
+        self._clusters: Array | None = store.clusters
+        if self._clusters is not None:
+            shown = np.flatnonzero(~hidden)
+            labels = np.asarray(self._clusters)[shown]
+            self._members = shown[np.argsort(labels, kind="stable")]
+            sizes = np.bincount(labels, minlength=int(labels.max(initial=0)) + 1)
+            self._first = np.concatenate([[0], np.cumsum(sizes)])
+
+    def after(self, candidates: Candidates, token: int) -> Array:
+        """Returns the entries that follow the candidates with the chosen token.
+
+        Args:
+            candidates: The candidates of the step before.
+            token: The chosen token.
+
+        Returns:
+            int64 [pointers], at most `max_knns`. If there are more, the nearest are taken.
+        """
+        chosen = np.flatnonzero(candidates.values == token)
+        if len(chosen) > self._max:
+            chosen = chosen[np.argsort(candidates.far[chosen], kind="stable")]
+        ids = candidates.ids[chosen]
+        following: Array = ids[self._goes_on[ids]] + 1
+        return following
+
+    def extended(self, pointers: Array) -> Array:
+        """Adds the other members of the pointers' clusters. No entry occurs twice.
+
+        Clusters with more of the pointers come first. Alon et al. (2022), section 3.2.
+
+        Returns:
+            int64 [entries], at most `max_knns`.
+        """
+        wanted = self._max - len(pointers)
+        if self._clusters is None or not len(pointers) or wanted <= 0:
+            return pointers[: self._max]
+        # This takes a few microseconds. `np.unique` would take a tenth of a millisecond.
+        counts = np.bincount(self._clusters[pointers])
+        numbers = np.flatnonzero(counts)
+        numbers = numbers[np.argsort(-counts[numbers], kind="stable")]
+        first, last = self._first[numbers], self._first[numbers + 1]
+        # The number of members of each cluster that are not pointers already.
+        others = np.cumsum(last - first - counts[numbers])
+        needed = int(np.searchsorted(others, wanted)) + 1
+        members = np.concatenate(
+            [
+                self._members[start : min(end, start + self._max)]
+                for start, end in zip(first[:needed].tolist(), last[:needed].tolist(), strict=True)
+            ]
+        )
+        taken = np.sort(pointers)
+        new = np.take(taken, np.searchsorted(taken, members), mode="clip") != members
+        return np.concatenate([pointers, members[new][:wanted]])
+
+
+class RetomatonRetriever(Retriever):
+    """Follows pointers, and searches a datastore only where too few of them are left.
+
+    Args:
+        store: A datastore. It needs its keys unless `pointer_distances` is "index".
+        config: The settings, including `min_knns`, `max_knns` and `pointer_distances`.
+        settings: Further arguments of `Retriever`.
+
+    Raises:
+        DatastoreError: when the distances of pointers cannot be computed.
+    """
+
+    def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:
+        needs_text(store.manifest, store.folder, "RetoMaton")
+        super().__init__(store, config, **settings)
+        self._from_index = config.pointer_distances == "index"
+        if self._from_index and store.merged is not None:
+            raise DatastoreError(
+                f"entries of {store.folder} are merged, so its index lacks vectors that pointers "
+                "lead to: leave --pointer-distances index out, or leave --retomaton out"
+            )
+        if not self._from_index and store.offers_keys:
+            store.fetch_keys()
+        elif not self._from_index:
+            raise DatastoreError(
+                f"{store.folder} has no keys to compare pointers by; give --pointer-distances "
+                "index to compare them by the index, or leave --retomaton out"
+            )
+        self._pointers = self.indexes.once(
+            store,
+            ("pointers", config.exclude, config.max_knns),
+            lambda: Pointers(store, config.max_knns, self.without),
+        )
+        self._thread = threading.local()
+
+    @property
+    def follows_text(self) -> bool:
+        """See `Retriever.follows_text`."""
+        return True
+
+    def begin_text(self) -> None:
+        """Begins a new text. An earlier text may have contained the new text's prompt."""
+        self._thread.steps = deque(maxlen=_STEPS_KEPT)
+
+    def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
+        """Does what `Retriever.search_steps` does, with the pointers of each text's last step.
+
+        Rows may come in another order than before, and beams may be doubled or gone. So a row uses
+        the pointers of the row whose text it continues. A row that continues no text makes a
+        search. A step that is not wanted follows no pointers and leaves none.
+        """
+        positions = states.shape[1]
+        if not hasattr(self._thread, "steps"):
+            self.begin_text()
+        steps: deque[_Step] = self._thread.steps
+        found = []
+        for position in range(positions):
+            length = ids.shape[1] - positions + 1 + position
+            here = ids[:, :length]
+            pointers = self._pointers_of(here, steps)
+            queries = states[:, position]
+            rows = None if wanted is None else wanted[:, position].tolist()
+            if self._sink is not None:
+                real = (~self._sink.holds(queries)).cpu()
+                rows = (real if wanted is None else real & wanted[:, position].cpu()).tolist()
+            texts = Prefixes.of_steps(here, 1) if self.reads_text else None
+            neighbors, candidates = self._step(queries, pointers, rows, texts)
+            steps.append(_Step(here, candidates))
+            found.append(neighbors)
+        return _stacked(found, self.metric)
+
+    def _pointers_of(self, ids: Tensor, steps: Sequence[_Step]) -> list[Array]:
+        """Returns the pointers that each row's own text left in the latest step."""
+        before, nothing = ids[:, :-1], np.empty(0, np.int64)
+        for step in reversed(steps):
+            if step.ids.shape[1] != before.shape[1]:
+                continue
+            chosen = ids[:, -1].tolist()
+            if step.ids.shape == before.shape and torch.equal(step.ids, before):
+                parents = list(range(len(chosen)))
+            else:
+                same = (before.unsqueeze(1) == step.ids.unsqueeze(0)).all(dim=-1)
+                known = same.any(dim=-1).tolist()
+                places = same.int().argmax(dim=-1).tolist()
+                parents = [
+                    place if there else -1 for place, there in zip(places, known, strict=True)
+                ]
+            if max(parents) < 0:
+                continue
+            return [
+                self._pointers.after(step.candidates[parent], token) if parent >= 0 else nothing
+                for parent, token in zip(parents, chosen, strict=True)
+            ]
+        return [nothing] * len(ids)
+
+    def _step(
+        self,
+        queries: Tensor,
+        pointers: list[Array],
+        wanted: list[bool] | None,
+        texts: Prefixes | None,
+    ) -> tuple[Neighbors, list[Candidates]]:
+        """Makes one step of all rows, with one search for the rows that need it."""
+        config = self.config
+        if wanted is not None:
+            nothing = np.empty(0, np.int64)
+            pointers = [
+                some if own else nothing for some, own in zip(pointers, wanted, strict=True)
+            ]
+        searching = [
+            row
+            for row, some in enumerate(pointers)
+            if len(some) < config.min_knns and (wanted is None or wanted[row])
+        ]
+        followed = [self._pointers.extended(some) for some in pointers]
+        distances = self._distances(queries, followed)
+        ids: list[Array] = list(followed)
+        if searching:
+            there = torch.tensor(searching, device=queries.device)
+            found = self.search(queries[there]).to("cpu")
+            found_ids, found_distances = found.ids.numpy(), found.distances.numpy()
+            for place, row in enumerate(searching):
+                own = found_ids[place] >= 0
+                new_ids, new_distances = found_ids[place][own], found_distances[place][own]
+                if len(followed[row]):
+                    others = ~np.isin(followed[row], new_ids)
+                    new_ids = np.concatenate([new_ids, followed[row][others]])
+                    new_distances = np.concatenate([new_distances, distances[row][others]])
+                ids[row], distances[row] = new_ids, new_distances
+        found, candidates = self._gathered(
+            ids, distances, searching, self._bonuses(ids, pointers, searching)
+        )
+        return self._with_suffixes(found, texts), candidates
+
+    def _bonuses(
+        self, ids: list[Array], pointers: list[Array], searching: list[int]
+    ) -> list[Array] | None:
+        """Returns each entry's bonus, [entries] for each row; None if no entry has one."""
+        bonus = np.float32(math.log(self.config.pointer_weight))
+        counts = None if self._counts is None else self._counts.numpy()
+        # Where all entries of a row are pointers the bonus counts as well: another datastore may
+        # vote beside this one.
+        if not bonus or not any(len(some) for some in pointers):
+            return None if counts is None else [counts[own] for own in ids]
+        found = []
+        for row, (own, some) in enumerate(zip(ids, pointers, strict=True)):
+            if row in searching:
+                found.append(np.isin(own, some).astype(np.float32) * bonus)
+            else:  # `extended` returns the pointers first.
+                found.append(np.zeros(len(own), np.float32))
+                found[-1][: len(some)] = bonus
+        if counts is None:
+            return found
+        return [one + counts[own] for one, own in zip(found, ids, strict=True)]
+
+    def _gathered(
+        self,
+        ids: list[Array],
+        distances: list[Array],
+        searching: list[int],
+        bonuses: list[Array] | None,
+    ) -> tuple[Neighbors, list[Candidates]]:
+        all_ids = _side_by_side(ids, -1)
+        values = np.take(self._array, all_ids, mode="clip") if len(self.store) else all_ids
+        candidates = [
+            Candidates(own, values[row, : len(own)], far if self.metric == "l2" else -far)
+            for row, (own, far) in enumerate(zip(ids, distances, strict=True))
+        ]
+        searched = np.zeros(len(ids), bool)
+        searched[searching] = True
+        neighbors = Neighbors(
+            torch.from_numpy(all_ids),
+            torch.from_numpy(_side_by_side(distances, padding_distance(self.metric))),
+            torch.from_numpy(values).long(),
+            every_row=all(len(one) for one in ids),
+            searched=torch.from_numpy(searched),
+            bonus=None if bonuses is None else torch.from_numpy(_side_by_side(bonuses, 0.0)),
+        )
+        return neighbors, candidates
+
+    def _distances(self, queries: Tensor, ids: list[Array]) -> list[Array]:
+        """Computes each row's distances to its own entries, in float32.
+
+        It goes row by row, since a thousand keys fit a core's cache and a batch's keys do not.
+        """
+        queries = queries.detach().float().cpu()
+        if self.metric == "cosine":
+            queries = normalised(queries)
+        return [
+            self._distances_of(query, own) if len(own) else np.empty(0, np.float32)
+            for query, own in zip(queries, ids, strict=True)
+        ]
+
+    def _distances_of(self, query: Tensor, ids: Array) -> Array:
+        keys = self._vectors(ids)
+        if self.metric == "l2":
+            apart = keys.sub_(query).numpy()
+            # NumPy's `einsum` needs no table of squares.
+            squared: Array = np.vecdot(apart, apart)
+            return squared
+        keys = normalised(keys) if self.metric == "cosine" else keys
+        with full_precision(keys.device):
+            similarities: Array = torch.mv(keys, query).numpy()
+        return similarities
+
+    def _vectors(self, ids: Array) -> Tensor:
+        """Returns the keys of entries, float32 [entries, dim]. The next call overwrites them."""
+        if self._from_index:
+            return self.index.reconstruct(ids)
+        keys = torch.from_numpy(self.store.keys(ids))
+        if len(keys) > _KEYS_KEPT or keys.dtype == torch.float32:
+            return keys.float()
+        # The memory is reused, since the system gives new memory page by page, which takes longer
+        # than everything else here.
+        if not hasattr(self._thread, "keys"):
+            self._thread.keys = np.empty((_KEYS_KEPT, keys.shape[1]), np.float32)
+        return torch.from_numpy(self._thread.keys[: len(keys)]).copy_(keys)
+
+
+def _side_by_side(rows: list[Array], padding: float) -> Array:
+    """Returns the arrays of all rows as one, [rows, longest]. A single row needs no copy."""
+    if len(rows) == 1:
+        return rows[0][None]
+    found = np.full((len(rows), max(map(len, rows))), padding, rows[0].dtype)
+    for row, own in enumerate(rows):
+        found[row, : len(own)] = own
+    return found
+
+
+def _stacked(steps: list[Neighbors], metric: Any) -> Neighbors:
+    """Joins the neighbors of several steps of the same rows, one step after another."""
+    if len(steps) == 1:
+        return steps[0]
+    width = max(one.k for one in steps)
+    padded = [one.padded(width, metric) for one in steps]
+    return Neighbors(
+        torch.cat([one.ids for one in padded]),
+        torch.cat([one.distances for one in padded]),
+        torch.cat([one.values for one in padded]),
+        every_row=all(one.every_row for one in steps),
+        searched=torch.cat([one.searched for one in steps if one.searched is not None]),
+        bonus=joined(padded, "bonus", 0),
+        shared=joined(padded, "shared", 0),
+    )

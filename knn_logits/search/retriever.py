@@ -1,0 +1,235 @@
+"""Finds the neighbors of queries: searches a datastore's index, and looks the values up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.arrays import Array
+from knn_logits.errors import DatastoreError, MismatchError
+from knn_logits.index.base import Index, padding_distance, pairwise
+from knn_logits.index.opening import Indexes
+from knn_logits.locks import cached_property
+from knn_logits.mixture.distribution import log_weights
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.shared_tokens import SharedTokens
+from knn_logits.settings.config import KNNConfig, Metric
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.merged import log_counts
+from knn_logits.store.sinks import Sink, find_sink
+
+# The most numbers of keys that are gathered at once to refine, which are 256 MB of float32.
+_REFINE_NUMBERS = 64 << 20
+
+
+def suffix_bonus(store: Datastore, config: KNNConfig) -> float:
+    """The logarithm of `suffix_weight`; 0 for a learned memory, whose rows have no text."""
+    return 0.0 if store.manifest.learned is not None else math.log(config.suffix_weight)
+
+
+class Retriever:
+    """Searches one datastore.
+
+    Args:
+        store: The datastore.
+        config: The settings, of which k, refine and nprobe matter here.
+        index: An open index over the datastore's keys, if there is one.
+        indexes: Opens the index if none is given; None opens one on the CPU.
+
+    Raises:
+        DatastoreError: when `refine` is wanted and the datastore has no keys.
+    """
+
+    def __init__(
+        self,
+        store: Datastore,
+        config: KNNConfig,
+        *,
+        index: Index | None = None,
+        indexes: Indexes | None = None,
+    ) -> None:
+        if config.refine and not store.offers_keys:
+            raise DatastoreError(
+                f"{store.folder} has no keys to recompute distances from: leave --refine out, or "
+                "fetch the keys with `knn-logits pull --keys`"
+            )
+        if config.refine:
+            store.fetch_keys()
+        self.store = store
+        self.config = config
+        self.metric: Metric = store.manifest.metric
+        self.without = store.entries_of(config.exclude) if config.exclude else None
+        self.indexes = indexes or Indexes()
+        self.index = self.indexes.open(store, config) if index is None else index
+        if config.nprobe is not None and getattr(self.index, "nprobe", None) is not None:
+            self.index.nprobe = config.nprobe  # type: ignore[attr-defined]
+        self._values = store.values
+        self._array: Array = self._values.numpy()
+        # The logarithm of `suffix_weight`; 0 where the text does not matter.
+        self._by_suffix = suffix_bonus(store, config)
+        # Where entries are merged, the vote of each entry counts for all that it stands for.
+        self._counts = None if store.merged is None else torch.from_numpy(log_counts(store.merged))
+
+    # The share of each of several datastores in the vote; None where all neighbors vote together.
+    weights: list[float] | None = None
+
+    @property
+    def follows_text(self) -> bool:
+        """Whether the neighbors depend on earlier tokens, and not on the state alone."""
+        return False
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether a search needs the text before each query, besides the query."""
+        return self._by_suffix != 0.0
+
+    def begin_text(self) -> None:
+        """Begins a new text: this thread's next step continues no earlier text."""
+
+    @property
+    def stores(self) -> list[Datastore]:
+        """The datastores that are searched."""
+        return [self.store]
+
+    def locate(self, entry: int) -> tuple[Datastore, int]:
+        """Returns the datastore of an entry that a search found, and the entry's number there."""
+        return self.store, entry
+
+    def log_weights(self, neighbors: Neighbors) -> Tensor:
+        """Computes log w_i of the neighbors that `search` found, [rows, k]."""
+        return log_weights(neighbors, self.metric, self.config.temperature)
+
+    def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
+        """Finds the neighbors of one or several consecutive steps of a batch of texts.
+
+        Args:
+            states: [rows, positions, dim], the states at the last positions of the texts.
+            ids: int64 [rows, length], the texts up to the last of these positions.
+            wanted: bool [rows, positions], False where no neighbors are needed; None if all are.
+
+        Returns:
+            The neighbors of `rows * positions` queries. All rows of the first position come first.
+        """
+        queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
+        texts = Prefixes.of_steps(ids, states.shape[1]) if self.reads_text else None
+        return self.search_some(queries, None if wanted is None else wanted.T.reshape(-1), texts)
+
+    def search_some(
+        self, queries: Tensor, wanted: Tensor | None, texts: Prefixes | None = None
+    ) -> Neighbors:
+        """Searches the neighbors of some queries at once. The other queries get padding.
+
+        Args:
+            queries: [rows, dim], any floating type and device.
+            wanted: bool [rows], the queries to search for; None for all.
+            texts: The text before each query, where `reads_text` says that it is needed.
+        """
+        if wanted is None:
+            return self.search(queries, texts)
+        if bool(wanted.any()):
+            some = None if texts is None else texts[wanted]
+            found = self.search(queries[wanted.to(queries.device)], some)
+        else:
+            found = Neighbors.nothing(0)
+        return found.among(wanted, self.metric)
+
+    def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
+        """Finds the neighbors of a batch of queries, in one search.
+
+        Args:
+            queries: [rows, dim], any floating type and device.
+            texts: The text before each query, where `reads_text` says that it is needed.
+
+        Returns:
+            Neighbors with at most k columns, on the device of the index.
+
+        Raises:
+            MismatchError: when the queries have another length than the keys.
+        """
+        self._check_length(queries)
+        if not len(self.store):
+            return Neighbors.nothing(len(queries), queries.device)
+        queries = queries.detach().float()
+        distances, ids = self.index.search(queries, self.config.k)
+        if not ids.shape[1]:
+            return Neighbors.nothing(len(queries), ids.device)
+        values = self._looked_up(ids)
+        if self.config.refine:
+            distances = self._refined(queries.to(ids.device), ids.clamp(min=0))
+            distances = distances.masked_fill(ids < 0, padding_distance(self.metric))
+        bonus = None
+        if self._counts is not None:
+            bonus = self._counts[ids.clamp(min=0).cpu()].to(ids.device)
+        every_row = int(ids[:, 0].min()) >= 0
+        neighbors = Neighbors(ids, distances, values, every_row, bonus=bonus)
+        return self._with_suffixes(self._without_sinks(queries, neighbors), texts)
+
+    @cached_property
+    def _sink(self) -> Sink | None:
+        return self.indexes.once(self.store, "sink", lambda: find_sink(self.store))
+
+    def _without_sinks(self, queries: Tensor, neighbors: Neighbors) -> Neighbors:
+        """Takes the vote from queries and entries that are attention sinks."""
+        if self._sink is None or not neighbors.k:
+            return neighbors
+        ids = neighbors.ids
+        hidden = self._sink.entries[ids.clamp(min=0).cpu()].to(ids.device)
+        hidden |= self._sink.holds(queries).to(ids.device).unsqueeze(-1)
+        if not bool(hidden.any()):
+            return neighbors
+        return replace(
+            neighbors,
+            ids=ids.masked_fill(hidden, -1),
+            distances=neighbors.distances.masked_fill(hidden, padding_distance(self.metric)),
+            every_row=False,
+        )
+
+    def _with_suffixes(self, neighbors: Neighbors, texts: Prefixes | None) -> Neighbors:
+        """Lets entries count more that share the end of the text before their query."""
+        if not self._by_suffix or texts is None or not neighbors.k:
+            return neighbors
+        counts = self._shared.count(neighbors.ids.cpu().numpy(), texts)
+        shared = torch.from_numpy(counts).to(neighbors.distances.device)
+        bonus = shared * self._by_suffix
+        if neighbors.bonus is not None:
+            bonus += neighbors.bonus
+        return replace(neighbors, bonus=bonus, shared=shared)
+
+    @cached_property
+    def _shared(self) -> SharedTokens:
+        tokens, contexts = self.store.tokens, self.store.contexts
+        first = self.store.documents.first
+        make = partial(SharedTokens, tokens, first, contexts.first)
+        return self.indexes.once(self.store, "shared tokens", make)
+
+    def _check_length(self, queries: Tensor) -> None:
+        dim = self.store.manifest.dim
+        if queries.dim() != 2 or queries.shape[1] != dim:
+            raise MismatchError(
+                f"the model's states have {queries.shape[-1]} numbers, but the keys of "
+                f"{self.store.folder} have {dim}: load the model that built the datastore"
+            )
+
+    def _looked_up(self, ids: Tensor) -> Tensor:
+        """Looks up the values of entries, int64 [rows, k]. Padding gets the first entry's value."""
+        if ids.device.type == "cpu":
+            return torch.from_numpy(np.take(self._array, ids.numpy(), mode="clip")).long()
+        if self._values.device != ids.device:
+            self._values = self._values.to(ids.device)
+        return self._values[ids.clamp(min=0)].long()
+
+    def _refined(self, queries: Tensor, ids: Tensor) -> Tensor:
+        rows = max(1, _REFINE_NUMBERS // max(1, ids.shape[1] * queries.shape[1]))
+        return torch.cat(list(self._refined_parts(queries, ids, rows)))
+
+    def _refined_parts(self, queries: Tensor, ids: Tensor, rows: int) -> Iterator[Tensor]:
+        for some_queries, some_ids in zip(queries.split(rows), ids.split(rows), strict=True):
+            keys = torch.from_numpy(self.store.keys(some_ids.cpu().numpy())).float()
+            yield pairwise(some_queries, keys.to(queries.device), self.metric)

@@ -1,0 +1,1 @@
+"""Every setting: its name, range, default and help, declared once."""

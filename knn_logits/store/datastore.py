@@ -1,0 +1,400 @@
+"""`Datastore` reads a finished folder. It knows nothing of models, queries or indexes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from knn_logits.arrays import Array
+from knn_logits.errors import DamagedError, DatastoreError
+from knn_logits.locks import cached_property
+from knn_logits.progress import Progress, no_progress
+from knn_logits.store import layout, verification
+from knn_logits.store.documents import (
+    Contexts,
+    Documents,
+    read_documents,
+)
+from knn_logits.store.hub_client import hub_name
+from knn_logits.store.learned import read_rows
+from knn_logits.store.manifest import Manifest, read_manifest
+from knn_logits.store.merged import away, document_of_entries
+from knn_logits.store.passages import Passage, passage_around
+from knn_logits.store.reading import OpenArrays, hub_repo_of, map_array, read_arrays
+from knn_logits.store.records import FileRecord
+from knn_logits.store.remote import Remote, needed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# So often opening is tried again, if the files change while they are opened.
+_TRIES = 3
+
+
+class Datastore:
+    """A folder of (key, value) entries and of the text they come from.
+
+    `Datastore.from_pretrained(folder or "org/name")` opens a datastore, and `build_datastore`
+    makes one. An open datastore was verified. It stays as it was even if its files are replaced or
+    deleted, as jobs of this package do; open it again to see the change. Only a program that
+    writes into a file in place can change an open datastore. If it shortens a file, reading beyond
+    the new end ends the process with a signal (SIGBUS).
+
+    Attributes:
+        folder: The datastore's folder.
+        manifest: The content of `datastore.json`.
+        remote: The place on the Hub that it was fetched from; None for a folder.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        full: bool = False,
+        progress: Progress = no_progress,
+        remote: Remote | None = None,
+    ) -> None:
+        self.folder, self.remote = Path(folder), remote
+        self._place = self.folder.absolute()
+        while True:
+            self.manifest: Manifest = read_manifest(self.folder)
+            try:
+                self._open_verified(self._open, full=full, progress=progress)
+                return
+            except (DamagedError, OSError) as error:
+                # A job may have ended meanwhile and replaced files that the old manifest names.
+                if read_manifest(self.folder).checksum != self.manifest.checksum:
+                    continue
+                if isinstance(error, DamagedError):
+                    raise
+                raise DamagedError(
+                    f"{self.folder} cannot be read ({error.strerror or error}); check the disk and "
+                    "its permissions"
+                ) from error
+
+    def _open_verified(
+        self, opening: Callable[[], None], *, full: bool = False, progress: Progress = no_progress
+    ) -> None:
+        """Verifies and opens the files, and repeats this if they change in between."""
+        for _ in range(_TRIES):
+            states = verification.check(self.folder, self.manifest, full=full, progress=progress)
+            opening()
+            if verification.unchanged(self.folder, states):
+                return
+        raise DamagedError(
+            f"the files of {self.folder} keep changing while they are read: open it again when the "
+            "change has ended"
+        )
+
+    def _open(self) -> None:
+        """Opens every file, so that a later change of the folder does not affect this object."""
+        manifest = self.manifest
+        self._tokens = map_array(self._path("tokens"), "int32", (manifest.tokens,))
+        self._documents_file = pa.memory_map(str(self._path("documents")))
+        self._open_later()
+        clusters = manifest.file("clusters")
+        self._clusters = (
+            map_array(self._path("clusters"), "int32", (manifest.entries,)) if clusters else None
+        )
+        merged = manifest.file("merged")
+        self._merged = (
+            map_array(self._path("merged"), "int32", (manifest.entries,)) if merged else None
+        )
+        suffixes = manifest.file("suffixes")
+        self._suffixes = (
+            map_array(self._path("suffixes"), "uint32", suffixes.shape or ()) if suffixes else None
+        )
+        self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
+        self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
+        self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
+
+    def _open_later(self) -> None:
+        """Opens the files that a download may lack, if they are there."""
+        records = self.manifest.key_shards
+        # A download may lack them. In any other folder, verification has found them missing.
+        whole = all((self.folder / one.name).exists() for one in records)
+        self._shards = [
+            map_array(self.folder / one.name, self.manifest.dtype, one.shape or ())
+            for one in (records if whole else ())
+        ]
+        if self.manifest.file("rows"):
+            self._shards = [read_rows(self._path("rows"), self.manifest)]
+        native = self.manifest.file("native")
+        here = native is not None and native.bytes > 0 and self._path("native").exists()
+        self._native = np.memmap(self._path("native"), mode="r") if here else None
+
+    def _path(self, kind: layout.Kind) -> Path:
+        record = self.manifest.file(kind)
+        return self.folder / (record.name if record else layout.file_name(kind))
+
+    @classmethod
+    def unfinished(cls, folder: Path, manifest: Manifest) -> Datastore:
+        """Opens a datastore whose manifest is not written yet, for the job that writes it."""
+        store = cls.__new__(cls)
+        store.folder, store.manifest, store.remote = folder, manifest, None
+        store._open()
+        return store
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        token: str | bool | None = None,
+        local_files_only: bool = False,
+        full: bool = False,
+        progress: Progress = no_progress,
+    ) -> Datastore:
+        """Opens a datastore from a folder or from the Hub.
+
+        The first opening on a machine compares every byte with the manifest. A later opening only
+        checks whether the files were written to since. From the Hub it fetches the manifest, the
+        text and the index, and checks their hashes. Keys are fetched only when `refine` or an
+        index that is made from them needs them.
+
+        Args:
+            name: A folder that `knn-logits build` wrote, or "org/name" or "org/name@revision".
+            revision: Branch, tag or commit on the Hub; None takes the newest.
+            cache_dir: The Hub's cache; None takes that of huggingface_hub.
+            token: Access token of the Hub; None takes the one of the login.
+            local_files_only: Take the files from the cache and do not ask the Hub.
+            full: Read every byte again, even if the files were verified before.
+            progress: A callback that is told how far downloading and reading are.
+
+        Returns:
+            The open datastore.
+
+        Raises:
+            DatastoreError: when the folder is not a datastore.
+            HubError: when the datastore cannot be fetched.
+            IncompleteError: when its build did not finish.
+            DamagedError: when a file differs from the manifest.
+            StorageError: when the disk is full.
+        """
+        wanted = hub_name(name, revision)
+        if wanted is None:
+            return cls(name, full=full, progress=progress)
+        remote = Remote.find(
+            wanted,
+            cache_dir=None if cache_dir is None else Path(cache_dir),
+            token=token,
+            local_files_only=local_files_only,
+        )
+        remote.fetch(needed(remote.manifest()), progress)
+        return cls(remote.folder, full=full, progress=progress, remote=remote)
+
+    def __len__(self) -> int:
+        """Number of entries."""
+        return self.manifest.entries
+
+    def __reduce__(self) -> tuple[type[Datastore], tuple[Path]]:
+        """Lets a copy, also one in another process, open the folder again."""
+        return Datastore, (self._place,)
+
+    def __repr__(self) -> str:
+        return f"Datastore({str(self.folder)!r}, entries={len(self)})"
+
+    @property
+    def name(self) -> str:
+        """The folder's name, or the name on the Hub, for people."""
+        return hub_repo_of(self.folder) or self.folder.resolve().name
+
+    @property
+    def revision(self) -> str | None:
+        """The commit on the Hub; None for a folder."""
+        return self.folder.name if hub_repo_of(self.folder) else None
+
+    @property
+    def tokens(self) -> Array:
+        """The tokens of all documents in order, int32 [tokens]."""
+        return self._tokens
+
+    @cached_property
+    def documents(self) -> Documents:
+        """The documents, in the order of their tokens."""
+        manifest = self.manifest
+        return read_documents(
+            self._path("documents"),
+            manifest.documents,
+            manifest.tokens,
+            pairs=manifest.pairs is not None,
+            mapped=self._documents_file,
+        )
+
+    @cached_property
+    def contexts(self) -> Contexts:
+        """The contexts of the text, which are spans of tokens."""
+        first, manifest = self.documents.first, self.manifest
+        return Contexts.of(first, manifest.tokens, manifest.windows.concatenate)
+
+    @cached_property
+    def values(self) -> Tensor:
+        """The token of each entry, int32 [entries]."""
+        # Loading torch takes two seconds, and who only reads the files does not need it.
+        import torch
+
+        first, tokens = self.contexts.first, np.asarray(self.tokens)
+        entries = np.ones(len(tokens), dtype=bool)
+        entries[first] = False
+        return torch.from_numpy(tokens[entries])
+
+    @cached_property
+    def removed_entries(self) -> Array:
+        """The entries of removed documents, which no search finds, int64 [removed], ascending."""
+        removed = np.asarray(self.manifest.removed, np.int64)
+        return self.contexts.entries_of(
+            self.documents.first[removed], self.documents.length[removed]
+        )
+
+    def entries_of(self, documents: Sequence[str]) -> Array:
+        """Returns the entries of all documents with these names, int64 [entries], ascending.
+
+        `Documents.named` explains the names.
+        """
+        named, removed = self.documents.named, self.manifest.removed
+        numbers = {number for name in documents for number in named(name, removed)}
+        found = np.array(sorted(numbers), np.int64)
+        return self.contexts.entries_of(self.documents.first[found], self.documents.length[found])
+
+    @cached_property
+    def goes_on(self) -> Array:
+        """Whether the next entry follows in the same document, bool [entries]."""
+        document = document_of_entries(self.documents.length, self.contexts)
+        on = np.zeros(len(self), dtype=bool)
+        on[:-1] = document[1:] == document[:-1]
+        return on
+
+    @property
+    def clusters(self) -> Array | None:
+        """The cluster of each entry, int32 [entries]; None if there are no clusters."""
+        return self._clusters
+
+    @property
+    def merged(self) -> Array | None:
+        """The entry that stands for each entry, int32 [entries]; None if none were merged."""
+        return self._merged
+
+    @property
+    def merged_away(self) -> Array:
+        """The entries that another one stands for, int64 [merged], ascending."""
+        return np.empty(0, np.int64) if self._merged is None else away(self._merged)
+
+    @property
+    def suffixes(self) -> Array | None:
+        """uint32 [tokens - documents], from `suffix_order`; None when it was not made."""
+        return self._suffixes
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the keys are in the folder. A datastore may be published without them."""
+        return bool(self._shards) or len(self) == 0
+
+    @property
+    def offers_keys(self) -> bool:
+        """Whether the keys are in the folder, or can be fetched from the Hub."""
+        return self.has_keys or bool(self.manifest.key_shards)
+
+    def fetch_keys(self, progress: Progress = no_progress) -> None:
+        """Fetches the keys, unless they are already in the folder.
+
+        Args:
+            progress: A callback that is told how far downloading and reading are.
+
+        Raises:
+            DatastoreError: when the datastore was published without keys.
+            HubError: when they cannot be fetched.
+        """
+        if self.has_keys:
+            return
+        records = self.manifest.key_shards
+        if not records:
+            raise DatastoreError(
+                f"{self.folder} has an index but no keys; build the datastore again to get them"
+            )
+        self._fetch(records, progress)
+
+    def _fetch(self, records: list[FileRecord], progress: Progress) -> None:
+        if self.remote is None:
+            raise DatastoreError(
+                f"{', '.join(one.name for one in records[:3])} of {self.name} were not fetched: "
+                f"run `knn-logits pull {self.name}@{self.revision} --keys`"
+            )
+        self.remote.fetch(records, progress)
+        self._open_verified(self._open_later, progress=progress)
+
+    def _all_shards(self) -> list[Array]:
+        self.fetch_keys()
+        return self._shards
+
+    def keys(self, ids: Array) -> Array:
+        """Returns the keys of some entries, in their stored precision.
+
+        Args:
+            ids: int64 [...], each in [0, entries).
+
+        Returns:
+            [..., dim].
+        """
+        shards, flat = self._all_shards(), np.asarray(ids).reshape(-1)
+        if len(shards) == 1:
+            # A plain view is faster to index than a memory map, and `take` is faster still.
+            only: Array = np.take(np.asarray(shards[0]), flat, axis=0)
+            return only.reshape(*np.shape(ids), self.manifest.dim)
+        out = np.empty((len(flat), self.manifest.dim), self.manifest.dtype)
+        first = 0
+        for shard in shards:
+            inside = (flat >= first) & (flat < first + len(shard))
+            out[inside] = shard[flat[inside] - first]
+            first += len(shard)
+        return out.reshape(*np.shape(ids), self.manifest.dim)
+
+    def key_batches(self, size: int, first_entry: int = 0) -> Iterator[Array]:
+        """Yields the keys in order from an entry on, float32 [`size`, dim] at a time.
+
+        Raises:
+            DatastoreError: when there are no keys. It is raised before the iteration.
+        """
+        shards = self._all_shards()
+        return self._batches(shards, size, first_entry)
+
+    @staticmethod
+    def _batches(shards: list[Array], size: int, first_entry: int) -> Iterator[Array]:
+        start = 0
+        for shard in shards:
+            for first in range(max(0, first_entry - start), len(shard), size):
+                yield np.array(shard[first : first + size], dtype=np.float32)
+            start += len(shard)
+
+    def index_arrays(self) -> dict[str, Array] | None:
+        """The index's plain arrays by name, mapped read-only; None if there is no such file."""
+        return self._index.mapped() if self._index is not None else None
+
+    def gate_arrays(self) -> tuple[dict[str, Array], dict[str, str]] | None:
+        """The arrays and the metadata of the gate; None if there is no such file."""
+        return (self._gate.read(), self._gate.metadata) if self._gate is not None else None
+
+    def native_index(self) -> bytes | None:
+        """The index in FAISS's own format; None if there is no such file."""
+        record = self.manifest.file("native")
+        if record is None:
+            return None
+        if self._native is None and record.bytes:
+            self._fetch([record], no_progress)
+        return b"" if self._native is None else self._native.tobytes()
+
+    def passage(self, entry: int, before: int = 24, after: int = 12) -> Passage:
+        """Returns the text around an entry.
+
+        Args:
+            entry: The entry, in [0, entries).
+            before: Number of tokens wanted before the entry's token.
+            after: Number of tokens wanted after it.
+        """
+        return passage_around(self, entry, before, after)

@@ -1,0 +1,207 @@
+"""Writes files that appear whole or not at all. Only this module writes, renames or deletes.
+
+A file is written under a partial name, synced, and renamed, and then its folder is synced. It is
+written with `write()` and not through a memory map, since a full disk answers `write()` with an
+error and a memory map with a signal. Each operation on the disk is a function, so that tests can
+make any of them fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.errors import StorageError
+from knn_logits.store.layout import partial_name
+
+_HEADER_BYTES = 128
+
+
+def _write(file: IO[bytes], content: Any) -> int:
+    return file.write(content)
+
+
+def _sync(handle: int) -> None:
+    os.fsync(handle)
+
+
+def _rename(old: Path, new: Path) -> None:
+    old.replace(new)
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+class _Partial(io.RawIOBase):
+    """The file that is being written. Each of its writes goes through `_write`."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, content: Any) -> int:
+        return _write(self._file, content)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+def storage_error(path: Path, error: BaseException) -> StorageError:
+    """Makes the error for a file that cannot be written."""
+    number = getattr(error, "errno", None)
+    reason = os.strerror(number) if number else str(error)
+    full = number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in reason
+    advice = "free some space" if full else "check the disk and its permissions"
+    return StorageError(f"{path} cannot be written: {reason}; {advice}, then run the command again")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file for writing that replaces `path` once it is complete.
+
+    Raises:
+        StorageError: when the disk is full or the folder cannot be written.
+    """
+    with staging(path) as file:
+        yield file
+    put_in_place(path)
+
+
+@contextmanager
+def staging(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file for writing under `path`'s partial name, for `put_in_place`.
+
+    Raises:
+        StorageError: when the disk is full or the folder cannot be written.
+    """
+    partial = path.with_name(partial_name(path.name))
+    ours = (None, str(partial), str(path), str(path.parent))
+    try:
+        # Opening would follow a link in its place.
+        _unlink(partial)
+        with partial.open("xb") as file:
+            yield _Partial(file)  # type: ignore[misc]
+            file.flush()
+            _sync(file.fileno())
+    except OSError as error:
+        discard(path)
+        if error.filename not in ours:
+            raise  # the error is about another file, which the caller uses
+        raise storage_error(path, error) from error
+    except BaseException:
+        discard(path)
+        raise
+
+
+def put_in_place(path: Path) -> None:
+    """Gives a staged file its final name.
+
+    Raises:
+        StorageError: when the folder cannot be written.
+    """
+    try:
+        _rename(path.with_name(partial_name(path.name)), path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
+def discard(path: Path) -> None:
+    """Deletes a staged file."""
+    with suppress(OSError):
+        _unlink(path.with_name(partial_name(path.name)))
+
+
+def delete(path: Path) -> None:
+    """Deletes a file, if it is there.
+
+    Raises:
+        StorageError: when the folder cannot be written.
+    """
+    try:
+        _unlink(path)
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames in a folder durable."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _sync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a small file, whole or not at all."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def write_array(path: Path, array: Array) -> None:
+    """Writes one .npy file, whole or not at all."""
+    array = np.ascontiguousarray(array)
+    with replacing(path) as file:
+        file.write(array_header(array.dtype, array.shape))
+        _write_data(file, array)
+
+
+def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """The header of a .npy file, always 128 bytes, so that it can be written last."""
+    text = repr({"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False})
+    text = f"{text[:-1]}, 'shape': {shape!r}, }}"
+    body = text.encode("latin1").ljust(_HEADER_BYTES - 11) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+    """Writes a .safetensors file, whole or not at all. Equal content gives equal bytes.
+
+    The writer of safetensors does not do: it starts a file of another name, which stays there if
+    the process is killed, and it writes the metadata in random order.
+
+    Raises:
+        StorageError: when the disk is full or the folder cannot be written.
+    """
+    # Arrays of wide numbers come first, so that each array is aligned and can be mapped.
+    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    stored = {name: np.ascontiguousarray(arrays[name]) for name in order}
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    end = 0
+    for name, array in stored.items():
+        kind = array.dtype.kind.upper()
+        dtype = "BOOL" if kind == "B" else f"{kind}{8 * array.dtype.itemsize}"
+        first, end = end, end + array.nbytes
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": (first, end)}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    with replacing(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in stored.values():
+            _write_data(file, array)
+
+
+def _write_data(file: IO[bytes], array: Array) -> None:
+    if array.size:
+        file.write(array.reshape(-1).view(np.uint8).data)

@@ -1,0 +1,387 @@
+"""A job that changes a datastore. It can be killed at any moment and continues where it stopped.
+
+A job writes its files next to those of the datastore, under other names, and records each complete
+file in a journal. It replaces the manifest last. Before that readers see the old datastore, and
+after it the new one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from knn_logits.errors import DamagedError, DatastoreError, MismatchError, StorageError
+from knn_logits.store import layout
+from knn_logits.store.files import delete, write_bytes
+from knn_logits.store.learned import needs_text
+from knn_logits.store.lock import locked
+from knn_logits.store.manifest import Manifest, put_manifest, read_json, read_manifest
+from knn_logits.store.reading import array_facts, sha256
+from knn_logits.store.records import FileRecord, Record
+
+logger = logging.getLogger(__name__)
+
+JobKind = Literal["build", "add", "sync", "compact", "index", "cluster", "suffixes", "tune"]
+
+
+class Journal(Record):
+    """What a job has done so far.
+
+    Attributes:
+        kind: What the job does.
+        base: Checksum of the manifest that the job replaces; None for a new datastore.
+        generation: A number that the names of the job's files contain.
+        plan: Everything that determines the keys. A job continues only under the same plan.
+        text: A digest of the job's tokens, once they are written.
+        files: The files that are written, in order.
+    """
+
+    format: Literal["knn-logits job"] = "knn-logits job"
+    kind: JobKind
+    base: str | None
+    generation: int = Field(ge=0, lt=1_000_000_000)
+    plan: dict[str, str]
+    text: str | None = None
+    files: tuple[FileRecord, ...] = Field(default=(), strict=False)
+
+
+class Job:
+    """A job that is running. `begin` makes one.
+
+    Attributes:
+        folder: The datastore's folder.
+        resumed: Whether an earlier run began the job.
+        repeated: Whether an earlier run finished the job, but was stopped before it cleaned up.
+            This is known once the text is known.
+        overwrite: Whether the files of an unfinished job may be deleted.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        journal: Journal,
+        *,
+        resumed: bool = False,
+        ended: Journal | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.resumed = resumed
+        self.repeated = False
+        self.overwrite = overwrite
+        self._journal = journal
+        self._ended = ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether an earlier run of this job finished, but was stopped before it cleaned up."""
+        return self._ended is not None
+
+    @property
+    def generation(self) -> int:
+        """The number that the names of the job's files contain."""
+        return self._journal.generation
+
+    @property
+    def files(self) -> tuple[FileRecord, ...]:
+        """The files that are written, in order."""
+        return self._journal.files
+
+    @property
+    def shards(self) -> list[FileRecord]:
+        """The shards of keys that are written, in order."""
+        return [one for one in self.files if layout.kind_of(one.name) == "keys"]
+
+    def path(self, kind: layout.Kind, shard: int | None = None) -> Path:
+        """The path of a file of the job."""
+        return self.folder / layout.file_name(kind, self.generation, shard)
+
+    def file(self, kind: layout.Kind) -> FileRecord | None:
+        """The record of the job's file of a kind; None while it is not written."""
+        return next((one for one in self.files if layout.kind_of(one.name) == kind), None)
+
+    def manifest(
+        self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any
+    ) -> Manifest:
+        """Makes the manifest of an earlier state together with the job's files.
+
+        A file of the job replaces the old one of its kind. Shards of keys follow the old shards.
+
+        Args:
+            old: The manifest of the earlier state.
+            without: The kinds of files that are removed.
+            changed: Other fields of the manifest.
+        """
+        gone = {layout.kind_of(one.name) for one in self.files} - {"keys"} | set(without)
+        kept = [one for one in old.files if layout.kind_of(one.name) not in gone]
+        listed = [*(one for one in kept if one not in self.files), *self.files]
+        listed.sort(key=lambda one: layout.KINDS.index(layout.kind_of(one.name) or "checks"))
+        changed |= {"generation": self.generation, "files": tuple(listed)}
+        return old.model_copy(update=changed)
+
+    def drop(self, kind: layout.Kind) -> None:
+        """Deletes the job's file of a kind, if there is one."""
+        record = self.file(kind)
+        if record is not None:
+            self._keep(tuple(one for one in self.files if one != record))
+
+    def begin_again(self) -> None:
+        """Deletes what an earlier run has written."""
+        logger.warning("the files of the unfinished job in %s are deleted", self.folder)
+        self._save(self._journal.model_copy(update={"text": None}))
+        self._keep(())
+
+    def _keep(self, files: tuple[FileRecord, ...]) -> None:
+        gone = [one.name for one in self.files if one not in files]
+        self._save(self._journal.model_copy(update={"files": files}))
+        for name in gone:
+            delete(self.folder / name)
+
+    def note_text(self, text: str) -> None:
+        """Notes which tokens the job is about.
+
+        Raises:
+            DatastoreError: when a build may not replace the existing datastore.
+            MismatchError: when an earlier run of the job had other tokens.
+        """
+        if self._ended is not None:
+            self.repeated = text == self._ended.text
+            if not self.repeated and self._ended.kind == "build":
+                raise _taken(self.folder)
+        if self._journal.text not in (None, text):
+            if not self.overwrite:
+                raise MismatchError(
+                    f"the unfinished job in {self.folder} has another corpus; give the same "
+                    f"documents in the same order, or {self._way_out()}"
+                )
+            logger.warning("the unfinished job in %s has another corpus", self.folder)
+            self._keep(tuple(one for one in self.files if layout.kind_of(one.name) == "checks"))
+        self._save(self._journal.model_copy(update={"text": text}))
+
+    def note(self, path: Path) -> FileRecord:
+        """Records a complete file, which may replace an earlier one of its name."""
+        record = record_file(path)
+        others = [one for one in self.files if one.name != path.name]
+        self._save(self._journal.model_copy(update={"files": (*others, record)}))
+        return record
+
+    def _save(self, journal: Journal) -> None:
+        text = journal.model_dump_json(indent=1)
+        write_bytes(self.folder / layout.JOURNAL, text.encode())
+        self._journal = journal
+
+    def _way_out(self) -> str:
+        if self._journal.kind == "build":
+            return "start again with --overwrite"
+        return f"delete {self.folder / layout.JOURNAL} to abandon that job"
+
+    def commit(
+        self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any
+    ) -> None:
+        """Writes the manifest that `manifest` makes, and deletes the files that it does not name.
+
+        Raises:
+            StorageError: when the manifest cannot be written. The old one then stays valid.
+        """
+        manifest = self.manifest(old, without=without, **changed)
+        if not put_manifest(self.folder, manifest):
+            return
+        try:
+            _clear(self.folder, {one.name for one in manifest.files} | {layout.MANIFEST})
+        except StorageError as error:
+            logger.warning("%s is finished, but old files are left: %s", self.folder, error)
+
+    def give_up(self) -> None:
+        """Deletes what the job has written."""
+        # A manifest that cannot be read now may still be good. Nothing is deleted then.
+        with suppress(OSError, DatastoreError):
+            kept: set[str] = set()
+            if layout.MANIFEST in {entry.name for entry in self.folder.iterdir()}:
+                manifest = read_manifest(self.folder)
+                kept = {one.name for one in manifest.files} | {layout.MANIFEST}
+            _clear(self.folder, kept)
+
+
+@contextmanager
+def begin(
+    folder: Path, kind: JobKind, plan: Mapping[str, str], *, overwrite: bool = False
+) -> Iterator[Job]:
+    """Starts a job, or continues it where an earlier run stopped.
+
+    Args:
+        folder: The datastore's folder. For a build it is new, empty, or to be overwritten.
+        kind: What the job does.
+        plan: Everything that determines the keys.
+        overwrite: Whether a build may replace an existing datastore.
+
+    Yields:
+        The job. If it fails after writing keys, its files are kept.
+
+    Raises:
+        BusyError: when another process is writing the folder.
+        DatastoreError: when the folder holds other files, or a datastore that a build may not
+            overwrite.
+        MismatchError: when the folder holds an unfinished build under another plan.
+    """
+    is_new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            raise NotADirectoryError(20, "not a folder")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DatastoreError(f"{folder} cannot be used: {reason}; choose another folder") from error
+    job: Job | None = None
+    try:
+        with locked(folder):
+            job = _open(folder, kind, dict(plan), overwrite=overwrite)
+            try:
+                yield job
+            except BaseException as error:
+                if isinstance(error, Exception) and not job.shards:
+                    job.give_up()
+                raise
+    finally:
+        if is_new and (job is None or not (folder / layout.JOURNAL).exists()):
+            _remove_if_empty(folder)
+
+
+def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool) -> Job:
+    names = _refuse_foreign(folder)
+    manifest = None
+    if layout.MANIFEST in names:
+        try:
+            manifest = read_manifest(folder)
+        except DamagedError:
+            if kind != "build":
+                raise
+    if manifest is not None and kind not in ("build", "tune"):
+        needs_text(manifest, folder, "a suffix index" if kind == "suffixes" else f"`{kind}`")
+    base = manifest.checksum if manifest else None
+    journal = _read_journal(folder, base)
+    ended = None
+    if journal is not None and journal.base != base:
+        # A job that was killed after its last step has done everything.
+        if manifest is not None and not overwrite and _has_ended(journal, manifest):
+            ended = journal if (journal.kind, journal.plan) == (kind, plan) else None
+        journal = None
+    if kind == "build" and layout.MANIFEST in names and not overwrite and ended is None:
+        raise _taken(folder)
+    wanted = Journal(
+        kind=kind, base=base, generation=manifest.generation + 1 if manifest else 0, plan=plan
+    )
+    # No part of an incomplete index can be used.
+    same = journal is not None and (journal.kind, journal.plan) == (kind, plan)
+    same = same and kind != "index"
+    if journal is not None and not same:
+        if kind == "build" and not overwrite:
+            raise MismatchError(_difference(folder, journal, plan))
+        logger.warning("the unfinished %s in %s is abandoned", journal.kind, folder)
+    kept = _whole_files(folder, journal) if same and journal else ()
+    if same and journal and kept:
+        wanted = journal.model_copy(update={"files": kept})
+        rows = sum(one.shape[0] for one in kept if one.shape and len(one.shape) == 2)
+        if rows:
+            logger.warning("continuing the unfinished %s, which has %d keys", kind, rows)
+    known = {one.name for one in (*kept, *(manifest.files if manifest else ()))}
+    _clear(folder, known | ({layout.MANIFEST} if manifest else set()))
+    job = Job(folder, wanted, resumed=bool(kept), ended=ended, overwrite=overwrite)
+    job._save(wanted)
+    return job
+
+
+def _taken(folder: Path) -> DatastoreError:
+    return DatastoreError(
+        f"{folder} already holds a datastore; pass --overwrite to replace it, or add to it with "
+        "`knn-logits add`"
+    )
+
+
+def _read_journal(folder: Path, base: str | None) -> Journal | None:
+    path = folder / layout.JOURNAL
+    if not path.exists():
+        return None
+    try:
+        return Journal.model_validate(read_json(path))
+    except (ValidationError, DamagedError):
+        return Journal(kind="build", base=base, generation=0, plan={"format": "unknown"})
+
+
+def _has_ended(journal: Journal, manifest: Manifest) -> bool:
+    """Whether a job made a manifest."""
+    made = journal.generation == manifest.generation and bool(journal.files)
+    return made and set(journal.files) <= set(manifest.files)
+
+
+def _difference(folder: Path, journal: Journal, plan: dict[str, str]) -> str:
+    for name in {**plan, **journal.plan}:
+        there, here = journal.plan.get(name), plan.get(name)
+        if there != here:
+            return (
+                f"{folder} holds an unfinished build with other settings: its {name} is {there}, "
+                f"and here it is {here}; give the same to continue, or --overwrite to start again"
+            )
+    return f"{folder} holds an unfinished {journal.kind}; give --overwrite to start again"
+
+
+def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
+    """Returns the files of an earlier run up to the first that differs from the journal."""
+    kept = []
+    for record in journal.files:
+        path = folder / record.name
+        try:
+            known = layout.kind_of(record.name) is not None and not path.is_symlink()
+            if not known or record_file(path) != record:
+                break
+        except (OSError, ValueError):
+            break
+        kept.append(record)
+    return tuple(kept)
+
+
+def _refuse_foreign(folder: Path) -> set[str]:
+    names = {entry.name for entry in folder.iterdir()}
+    left = layout.left_by_safetensors(names)
+    left = {one for one in left if (folder / one).is_file() and not (folder / one).is_symlink()}
+    foreign = sorted(name for name in names - left if not layout.is_ours(name))
+    if foreign:
+        raise DatastoreError(
+            f"{folder} holds files that are not a datastore's ({', '.join(foreign[:3])}); choose "
+            "an empty folder"
+        )
+    for name in left:
+        delete(folder / name)
+    return names - left
+
+
+def _clear(folder: Path, kept: set[str]) -> None:
+    """Deletes the files of a datastore's folder that are not in `kept`, and the journal last."""
+    for path in sorted(folder.iterdir(), key=lambda one: one.name == layout.JOURNAL):
+        if layout.is_ours(path.name) and path.name not in kept | {layout.LOCK}:
+            delete(path)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        if {entry.name for entry in folder.iterdir()} <= {layout.LOCK}:
+            (folder / layout.LOCK).unlink(missing_ok=True)
+            folder.rmdir()
+
+
+def leftovers(folder: Path, manifest: Manifest) -> list[str]:
+    """Lists the files of earlier states or unfinished jobs, which the manifest does not name."""
+    known = {one.name for one in manifest.files} | {layout.MANIFEST, layout.LOCK}
+    found = (entry.name for entry in folder.iterdir())
+    return sorted(name for name in found if layout.is_ours(name) and name not in known)
+
+
+def record_file(path: Path) -> FileRecord:
+    """Records the size, shape and hash of a file, which is read back from the disk."""
+    dtype, shape = array_facts(path)[:2] if path.suffix == ".npy" else (None, None)
+    size = path.stat().st_size
+    return FileRecord(name=path.name, dtype=dtype, shape=shape, bytes=size, sha256=sha256(path))

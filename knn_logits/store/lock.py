@@ -1,0 +1,50 @@
+"""Allows one writer at a time, with a lock that the system releases when its holder dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from knn_logits.errors import BusyError, DatastoreError
+from knn_logits.store import layout
+from knn_logits.store.files import storage_error
+from knn_logits.store.reading import hub_repo_of
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other writers out of a folder.
+
+    Args:
+        folder: An existing folder.
+
+    Raises:
+        BusyError: when another process or thread is writing it. It is raised without waiting.
+        DatastoreError: when the folder is a download in the Hub's cache, or the lock is a link to
+            another place.
+        StorageError: when the folder cannot be written.
+    """
+    repo = hub_repo_of(folder)
+    if repo is not None:
+        raise DatastoreError(
+            f"{folder} is a download of {repo} and cannot be changed: copy it to another folder "
+            f"with `knn-logits pull {repo} --out FOLDER`"
+        )
+    if (folder / layout.LOCK).is_symlink():
+        raise DatastoreError(f"{folder / layout.LOCK} is a link, and links are refused; delete it")
+    lock = FileLock(folder / layout.LOCK, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise BusyError(
+            f"another process is writing {folder}: wait until it is done, or stop it"
+        ) from error
+    except OSError as error:
+        raise storage_error(folder / layout.LOCK, error) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,295 @@
+"""The manifest, `datastore.json`: everything needed to refuse a wrong model or a damaged file.
+
+A job writes the manifest last. A folder without it is not a datastore, and files that it does not
+name are not part of the datastore. Its own checksum shows whether it was damaged or edited.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+
+from knn_logits.errors import DamagedError, DatastoreError, IncompleteError, StorageError
+from knn_logits.settings.config import Metric
+from knn_logits.store import layout
+from knn_logits.store.files import write_bytes
+from knn_logits.store.reading import open_file, regular_file
+from knn_logits.store.records import (
+    LARGEST_NUMBER,
+    FileRecord,
+    IndexRecord,
+    InfiniGramRecord,
+    KeyRecord,
+    LearnedRecord,
+    ModelRecord,
+    NearRecord,
+    OnDemandRecord,
+    PairsRecord,
+    Record,
+    SettingsRecord,
+    TokenizerRecord,
+    WindowRecord,
+    WritingRecord,
+)
+
+logger = logging.getLogger(__name__)
+
+FORMAT: Literal["knn-logits datastore"] = "knn-logits datastore"
+FORMAT_VERSION: Literal[1] = 1
+_LARGEST_MANIFEST = 16 << 20
+_CHECKSUM = "checksum"
+_LONGEST_KEY = 1 << 16
+
+
+# The values that a metric can have. Rounding may take a cosine a little above 1.
+_DISTANCES: dict[Metric, tuple[float, float]] = {
+    "l2": (0.0, math.inf),
+    "cosine": (-1.01, 1.01),
+    "ip": (-math.inf, math.inf),
+}
+
+
+class Manifest(Record):
+    """The whole of `datastore.json`.
+
+    Attributes:
+        entries: Number of keys in the datastore.
+        documents: Number of documents that they come from.
+        tokens: Number of tokens of all documents: the entries, and one for each context.
+        dim: Length of a key.
+        dtype: Precision of the stored keys.
+        metric: How keys are compared.
+        generation: Number of the job that wrote the manifest. The names of its files contain it.
+        removed: Numbers of the removed documents, which no search finds, ascending.
+        pairs: How pairs were cut, for an encoder-decoder model; None for any other.
+        skipped: Number of documents of the corpus that could not be read.
+        settings: Settings for scoring.
+        writing: Settings for writing; None where those for scoring hold for writing, too.
+        near: What text like the datastore's finds in it; None if that is not known.
+        infini_gram: Shares of the ∞-gram that were fitted to text; None if none were fitted.
+        learned: How the rows of a learned memory were learnt; None for a datastore of text.
+        on_demand: How keys are made when they are needed; None where the keys are stored.
+        license: Licence of the text, as given by its publisher.
+        source: Where the text comes from, as given by its publisher.
+    """
+
+    format: Literal["knn-logits datastore"] = FORMAT
+    format_version: Literal[1] = FORMAT_VERSION
+    created_with: str
+    generation: int = Field(default=0, ge=0, lt=1_000_000_000)
+    model: ModelRecord
+    tokenizer: TokenizerRecord
+    key: KeyRecord
+    entries: int = Field(ge=0, le=LARGEST_NUMBER)
+    documents: int = Field(ge=0, le=LARGEST_NUMBER)
+    tokens: int = Field(ge=0, le=LARGEST_NUMBER)
+    dim: int = Field(ge=1, le=_LONGEST_KEY)
+    dtype: Literal["float16", "float32"] = "float16"
+    metric: Metric = "l2"
+    windows: WindowRecord
+    removed: tuple[int, ...] = Field(default=(), strict=False)
+    pairs: PairsRecord | None = None
+    skipped: int = Field(default=0, ge=0)
+    index: IndexRecord
+    settings: SettingsRecord
+    writing: WritingRecord | None = None
+    near: NearRecord | None = None
+    infini_gram: InfiniGramRecord | None = None
+    learned: LearnedRecord | None = None
+    on_demand: OnDemandRecord | None = None
+    license: str | None = None
+    source: str | None = None
+    files: tuple[FileRecord, ...] = Field(strict=False)
+
+    @model_validator(mode="after")
+    def _a_distance_of_its_metric(self) -> Manifest:
+        if self.near is not None:
+            least, most = _DISTANCES[self.metric]
+            if not least <= self.near.distance <= most:
+                raise ValueError(f"near: no {self.metric} has the value {self.near.distance:g}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = handler(self)
+        for name in ("writing", "near", "infini_gram", "learned", "on_demand"):
+            if content[name] is None:  # earlier manifests do not have this field
+                del content[name]
+        return content
+
+    def file(self, kind: layout.Kind) -> FileRecord | None:
+        """The record of the file of a kind; None if the datastore has no such file."""
+        return next((one for one in self.files if layout.kind_of(one.name) == kind), None)
+
+    @property
+    def key_shards(self) -> list[FileRecord]:
+        """The shards of keys, in the order of their entries."""
+        return [one for one in self.files if layout.kind_of(one.name) == "keys"]
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of everything in the manifest."""
+        return _checksum(self.model_dump(mode="json"))
+
+    def write(self, folder: Path) -> None:
+        """Writes the manifest. From then on the folder is this datastore."""
+        write_bytes(folder / layout.MANIFEST, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The content of `datastore.json`."""
+        content = Manifest.model_validate(self.model_dump()).model_dump(mode="json")
+        content[_CHECKSUM] = _checksum(content)
+        return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads and checks the manifest of a folder.
+
+    Raises:
+        DatastoreError: when the folder is not a datastore.
+        IncompleteError: when a build in it did not finish.
+        DamagedError: when this version cannot read the manifest.
+    """
+    path = folder / layout.MANIFEST
+    if not path.exists():
+        if not folder.exists():
+            raise DatastoreError(f"{folder} does not exist; build it with `knn-logits build`")
+        if (folder / layout.JOURNAL).exists():
+            raise IncompleteError(
+                f"{folder} holds a build that did not finish; run the same `knn-logits build` "
+                "again, which continues where it stopped"
+            )
+        raise DatastoreError(
+            f"{folder} is not a datastore, since it has no {layout.MANIFEST}; give a folder that "
+            "`knn-logits build` wrote"
+        )
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise DatastoreError(f"{path} is not the manifest of a {FORMAT}; give another folder")
+    version = content.get("format_version")
+    if version != FORMAT_VERSION:
+        raise DatastoreError(
+            f"{path} has format version {_shown(version)}, but this release reads only "
+            f"{FORMAT_VERSION}; install a newer knn-logits"
+        )
+    checksum = content.pop(_CHECKSUM, None)
+    try:
+        manifest = Manifest.model_validate(content)
+        whole = checksum == _checksum(content)
+    except (ValidationError, ValueError, RecursionError) as error:
+        raise DamagedError(f"{path}: {_first_problem(error)}; build it again") from error
+    if not whole:
+        raise DamagedError(
+            f"{path} was damaged or edited by hand, since its checksum is wrong; get it again, and "
+            "change settings only with `knn-logits tune --write`"
+        )
+    _check_files(path, manifest)
+    return manifest
+
+
+def read_json(path: Path) -> Any:
+    """Reads a JSON file of moderate size. No name may occur twice in an object.
+
+    Raises:
+        DamagedError: when the file is not such JSON.
+    """
+    size = regular_file(path).st_size
+    if size > _LARGEST_MANIFEST:
+        raise DamagedError(f"{path} is too large ({size} bytes); build it again")
+    try:
+        with open_file(path) as file:
+            return json.loads(file.read(_LARGEST_MANIFEST), object_pairs_hook=_unique)
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        raise DamagedError(f"{path} is not JSON ({error}); build it again") from error
+
+
+def _shown(value: Any) -> str:
+    """Shows a plain value, but only the type of any other value, which may be nested deeply."""
+    plain = value is None or isinstance(value, (int, float, str))
+    return f"{value!r:.40}" if plain else f"of the type {type(value).__name__}"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return content
+
+
+def _first_problem(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+
+
+def _check_files(path: Path, manifest: Manifest) -> None:
+    names = [record.name for record in manifest.files]
+    kinds = [layout.kind_of(name) for name in names]
+    strange = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
+    single = [kind for kind in kinds if kind not in (None, "keys")]
+    if strange:
+        raise DamagedError(f"{path} names unknown files: {strange}; build it again")
+    if len(set(names)) != len(names) or len(set(single)) != len(single):
+        raise DamagedError(f"{path} names two files of one kind: {names}; build it again")
+    missing = {"tokens", "documents", "checks"} - set(kinds)
+    if missing:
+        raise DamagedError(f"{path} lacks files of {', '.join(sorted(missing))}; build it again")
+    if ("rows" in kinds) != (manifest.learned is not None) or {"rows", "keys"} <= set(kinds):
+        raise DamagedError(
+            f"{path} is neither a datastore of keys nor a memory of learned rows; build it again"
+        )
+    own, window = manifest.on_demand, manifest.windows.window
+    if own is not None and ("suffixes" not in kinds or own.passage + own.context > window):
+        raise DamagedError(
+            f"{path} names no suffix index for keys on demand, or passages longer than its window "
+            f"of {window} tokens; build it again"
+        )
+    removed = manifest.removed
+    if list(removed) != sorted(set(removed)) or any(
+        not 0 <= number < manifest.documents for number in removed
+    ):
+        raise DamagedError(f"{path} names removed documents that do not exist; build it again")
+
+
+def put_manifest(folder: Path, manifest: Manifest) -> bool:
+    """Writes a manifest, which makes a change of a datastore hold.
+
+    Returns:
+        Whether it is durable on the disk. If it may not be, the files that it no longer names have
+        to stay for now.
+
+    Raises:
+        StorageError: when the manifest is still the one from before.
+    """
+    try:
+        manifest.write(folder)
+    except StorageError as error:
+        if not _is_current(folder, manifest):
+            raise
+        logger.warning("%s is finished, though %s", folder, error)
+        return False
+    return True
+
+
+def _is_current(folder: Path, manifest: Manifest) -> bool:
+    try:
+        return read_manifest(folder).checksum == manifest.checksum
+    except DatastoreError:
+        return False

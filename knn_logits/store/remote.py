@@ -1,0 +1,265 @@
+"""Fetches a datastore from the Hub, file by file, into the Hub's cache on this machine.
+
+The manifest is fetched first. It has the hash of each other file. A file with another hash is
+deleted from the cache. Files are fetched one after another, so that an interruption loses at most
+one of them. All files are of one commit, even if the branch changes meanwhile.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from knn_logits.errors import DamagedError, DatastoreError, HubError, StorageError
+from knn_logits.progress import Progress, no_progress
+from knn_logits.store import layout
+from knn_logits.store.files import delete
+from knn_logits.store.hub_client import (
+    LARGEST_ANSWER,
+    REPO_TYPE,
+    HubName,
+    asking,
+    client,
+    identity,
+    is_offline,
+    is_watched,
+)
+from knn_logits.store.manifest import Manifest, read_manifest
+from knn_logits.store.reading import sha256
+from knn_logits.store.records import FileRecord
+
+# A partial file that nobody has written to for so long was left by a killed process.
+_ABANDONED_SECONDS = 300
+_FILES_AT_ONCE = 500
+
+
+class Remote:
+    """One commit of a datastore on the Hub. `Remote.find` makes it.
+
+    Attributes:
+        name: The name that the user gave.
+        commit: The commit, 40 hexadecimal digits.
+        folder: The folder in the cache with its files, which are links into the cache's blobs.
+    """
+
+    def __init__(
+        self,
+        name: HubName,
+        manifest_path: Path,
+        *,
+        cache_dir: str | Path | None,
+        token: str | bool | None,
+        local_files_only: bool,
+    ) -> None:
+        self.name = name
+        self.folder = manifest_path.parent
+        self.commit = self.folder.name
+        self._cache_dir = cache_dir
+        self._token = token
+        self._local = local_files_only
+
+    @classmethod
+    def find(
+        cls,
+        name: HubName,
+        *,
+        cache_dir: str | Path | None = None,
+        token: str | bool | None = None,
+        local_files_only: bool = False,
+    ) -> Remote:
+        """Fetches the manifest, or takes it from the cache if the Hub cannot be reached.
+
+        Args:
+            name: Which datastore, and which revision of it.
+            cache_dir: The Hub's cache; None takes that of huggingface_hub.
+            token: Access token of the Hub; None takes the one of the login.
+            local_files_only: Do not ask the Hub.
+
+        Raises:
+            HubError: when there is no such datastore, or the Hub cannot be reached.
+            StorageError: when the disk is full.
+        """
+        path = _download(
+            name,
+            layout.MANIFEST,
+            LARGEST_ANSWER,
+            no_progress,
+            cache_dir=cache_dir,
+            token=token,
+            local_files_only=local_files_only,
+        )
+        return cls(name, path, cache_dir=cache_dir, token=token, local_files_only=local_files_only)
+
+    @property
+    def pinned(self) -> HubName:
+        """The name with the commit."""
+        return HubName(self.name.repo, self.commit)
+
+    def manifest(self) -> Manifest:
+        """The manifest of this commit.
+
+        Raises:
+            DamagedError: when it is not a manifest. It is then fetched again the next time.
+        """
+        try:
+            return read_manifest(self.folder)
+        except DamagedError:
+            _drop(self.folder / layout.MANIFEST)
+            raise
+
+    def missing(self, records: Sequence[FileRecord]) -> list[FileRecord]:
+        """Returns those of some files that are not in the cache yet."""
+        return [one for one in records if not (self.folder / one.name).exists()]
+
+    def fetch(self, records: Sequence[FileRecord], progress: Progress = no_progress) -> None:
+        """Fetches files that are not in the cache yet, one after another.
+
+        Args:
+            records: The manifest's records of the files.
+            progress: A callback that is told the bytes that arrived, and all bytes.
+
+        Raises:
+            HubError: when a file cannot be fetched.
+            DamagedError: when a file on the Hub is not what the manifest says.
+            StorageError: when the disk is full.
+        """
+        missing = self.missing(records)
+        if not missing:
+            return
+        if self._local or is_offline():
+            names = ", ".join(one.name for one in missing[:3])
+            raise HubError(
+                f"{names} of {self.pinned} are not in this machine's cache, and asking the Hub is "
+                f"not allowed: run `knn-logits pull {self.pinned}` with a connection"
+            )
+        self._compare_with_hub(missing)
+        self._refuse_full_disk(missing)
+        self._sweep()
+        total, done = sum(one.bytes for one in missing), 0
+        for record in missing:
+            path = _download(
+                self.pinned,
+                record.name,
+                record.bytes,
+                _after(progress, done, total),
+                cache_dir=self._cache_dir,
+                token=self._token,
+                local_files_only=self._local,
+            )
+            self._check(path, record)
+            done += record.bytes
+            progress("downloading", done, total)
+
+    def _compare_with_hub(self, records: Sequence[FileRecord]) -> None:
+        """Refuses files that differ by the Hub's own account, before any byte is fetched."""
+        there: dict[str, Any] = {}
+        api, names = client(self._token), [one.name for one in records]
+        # Only these files are asked for. A list of all files of a repository might never end.
+        with asking(self.pinned):
+            for first in range(0, len(names), _FILES_AT_ONCE):
+                some = names[first : first + _FILES_AT_ONCE]
+                listed = api.get_paths_info(
+                    self.name.repo, some, revision=self.commit, repo_type=REPO_TYPE
+                )
+                there |= {one.path: one for one in listed}
+        for record in records:
+            found = there.get(record.name)
+            size = getattr(found, "size", None)
+            stored = getattr(getattr(found, "lfs", None), "sha256", None)
+            if found is None:
+                raise HubError(
+                    f"{self.pinned} lacks {record.name}, which its manifest names: take another "
+                    "revision, and tell its publisher"
+                )
+            if size != record.bytes or stored not in (None, record.sha256):
+                self._reject(record)
+
+    def _refuse_full_disk(self, records: Sequence[FileRecord]) -> None:
+        need, free = sum(one.bytes for one in records), shutil.disk_usage(self.folder).free
+        if need > free:
+            raise StorageError(
+                f"{self.name} needs {need / 1e6:,.0f} MB, but the disk of {self.folder.parents[2]} "
+                f"has only {free / 1e6:,.0f} MB left: free some space, or set HF_HOME to another "
+                "disk"
+            )
+
+    def _check(self, path: Path, record: FileRecord) -> None:
+        """Compares a file that arrived with the manifest."""
+        if path.stat().st_size == record.bytes and sha256(path) == record.sha256:
+            return
+        _drop(path)
+        self._reject(record)
+
+    def _reject(self, record: FileRecord) -> None:
+        # The manifest may be the wrong one of the two, so it is fetched again as well.
+        _drop(self.folder / layout.MANIFEST)
+        raise DamagedError(
+            f"{record.name} of {self.pinned} differs from its manifest (size or SHA-256) and was "
+            "deleted: try again, then take another revision or tell its publisher"
+        )
+
+    def _sweep(self) -> None:
+        """Deletes what killed downloads of this datastore have left."""
+        oldest = time.time() - _ABANDONED_SECONDS
+        with suppress(OSError, DatastoreError):
+            for part in (self.folder.parents[1] / "blobs").glob("*.incomplete"):
+                if part.stat().st_mtime < oldest:
+                    delete(part)
+
+
+def needed(manifest: Manifest) -> list[FileRecord]:
+    """Returns the files that a search needs. The other files can be fetched later."""
+    kinds = {layout.kind_of(one.name) for one in manifest.files}
+    later = layout.LATER if "index" in kinds else layout.LATER - {"keys"}
+    if "native" in kinds:
+        # The user decides whether it may be read, and may want the keys instead.
+        later = layout.LATER
+    return [one for one in manifest.files if layout.kind_of(one.name) not in later]
+
+
+def _download(name: HubName, file: str, most: int, progress: Progress, **options: Any) -> Path:
+    """Fetches a file of at most `most` bytes into the cache, if it is not there."""
+    from huggingface_hub import hf_hub_download
+
+    where: dict[str, Any] = {"repo_type": REPO_TYPE, "revision": name.revision}
+    with asking(name, most):
+        return Path(
+            hf_hub_download(
+                name.repo, file, **where, **identity(), **options, tqdm_class=_bar(progress)
+            )
+        )
+
+
+def _drop(path: Path) -> None:
+    """Deletes a file from the cache, so that it is fetched again."""
+    blob = path.resolve()
+    delete(path)
+    if blob.parent == path.parent.resolve().parents[1] / "blobs":
+        delete(blob)
+
+
+def _after(progress: Progress, before: int, total: int) -> Progress:
+    """Turns the progress of one of several files into the progress of all files."""
+    return lambda phase, done, _: progress(phase, min(before + done, total), total)
+
+
+def _bar(progress: Progress) -> type[Any]:
+    """Makes a progress bar for the client that calls `progress` instead of drawing."""
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            if not is_watched():
+                raise ConnectionError("it was lost for a moment")
+            self._arrived = 0
+            super().__init__(*args, **{**options, "disable": True})  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> None:
+            self._arrived += int(n or 0)
+            progress("downloading", self._arrived, None)
+
+    return Bar

@@ -1,0 +1,120 @@
+"""Recognises attention sinks: states that are the same whatever the text says.
+
+Many models put what they do not need on the first token of a text. The state after it is then an
+outlier, and nearly the same for every word (Xiao et al. 2024, "Efficient Streaming Language Models
+with Attention Sinks"). As a key it would let every text vote for the usual second token of the
+documents, so neither such a query nor such an entry takes part in a vote.
+
+The datastore's own files tell whether its model has a sink. No model is needed here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.arrays import Array
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.documents import Contexts
+from knn_logits.store.layout import CANARY_KEYS, CANARY_TOKENS
+
+# States after different first words are alike if they differ by less than this share of what states
+# within a text differ by. SmolLM2: 0.006. Models without a sink: about 1.
+_ALIKE = 0.1
+# The least distance of a sink from the states within a text, as a multiple of the distance between
+# these. The larger one holds where all documents begin with the same token, so that nothing shows
+# whether their first states are alike. SmolLM2: 15. Models without a sink: up to 0.5.
+_APART, _FAR_APART = 1.0, 4.0
+# A state is a sink within this share of the usual squared distance between sink and other states.
+_WITHIN = 0.25
+_DOCUMENTS = 64
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where the sink states of a model lie.
+
+    Attributes:
+        center: float32 [dim].
+        radius: The largest squared distance of a sink state from the center.
+        entries: bool [entries], the entries whose key is the state after a single token.
+    """
+
+    center: Tensor
+    radius: float
+    entries: Tensor
+
+    def holds(self, states: Tensor) -> Tensor:
+        """Whether each state is a sink, bool [rows], for states [rows, dim]."""
+        apart = states.float() - self.center.to(states.device)
+        return apart.square().sum(dim=-1) <= self.radius
+
+
+def find_sink(store: Datastore) -> Sink | None:
+    """Finds the sink states of the model that built a datastore.
+
+    The first key of the canary is a sink if it lies apart from the canary's other keys and is also
+    the first key of documents that begin with another token.
+
+    Args:
+        store: The datastore, finished or not.
+
+    Returns:
+        None where the model has no sink, where each state depends on a source, and where there are
+        no files to tell by.
+    """
+    tokens, canary = store.checks.get(CANARY_TOKENS), store.checks.get(CANARY_KEYS)
+    if tokens is None or canary is None or len(canary) < 4 or store.manifest.pairs is not None:
+        return None
+    first, others = torch.from_numpy(canary[:1]).double(), torch.from_numpy(canary[1:]).double()
+    usual = float(torch.pdist(others).square().median())
+    to_others = torch.cdist(first, others).square()
+    apart = float(to_others.min())
+    begins = _other_beginnings(store, int(tokens[0]))
+    if begins is None:
+        is_sink = apart > _FAR_APART * usual
+    else:
+        alike = float(torch.cdist(first, begins).square().median())
+        is_sink = alike < _ALIKE * usual and apart > _APART * usual
+    if not is_sink:
+        return None
+    entries = torch.zeros(len(store), dtype=torch.bool)
+    if store.manifest.learned is None:
+        windows = store.manifest.windows
+        entries[first_states(store.contexts, windows.window, windows.stride)] = True
+    return Sink(first[0].float(), _WITHIN * float(to_others.median()), entries)
+
+
+def first_states(contexts: Contexts, window: int, stride: int) -> Array:
+    """Finds the entries whose keys were computed from a single token.
+
+    Args:
+        contexts: The contexts of the text.
+        window: Number of tokens that the model read at once.
+        stride: Number of tokens by which the window moved on.
+
+    Returns:
+        int64 [entries], ascending: the first of each context, and of each window where windows do
+        not overlap.
+    """
+    readable = contexts.length - 1
+    windows = -(-readable // window) if stride == window else np.minimum(readable, 1)
+    number = np.arange(windows.sum()) - np.repeat(np.cumsum(windows) - windows, windows)
+    entries: Array = np.repeat(contexts.first_entry, windows) + number * window
+    return entries
+
+
+def _other_beginnings(store: Datastore, token: int) -> Tensor | None:
+    """The first keys of some documents that begin with another token, float64 [documents, dim]."""
+    if not store.has_keys or store.manifest.learned is not None or not len(store):
+        return None
+    contexts = store.contexts
+    there = np.flatnonzero(contexts.length > 1)
+    some = there[:: max(1, len(there) // _DOCUMENTS)]
+    some = some[np.asarray(store.tokens)[contexts.first[some]] != token]
+    if not len(some):
+        return None
+    return torch.from_numpy(store.keys(contexts.first_entry[some]).astype(np.float64))

@@ -1,0 +1,206 @@
+"""Writes the text and the keys of a datastore, as steps of a job."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.errors import ConfigError, CorpusError
+from knn_logits.store.documents import Contexts, DocumentRecord, Documents, write_documents
+from knn_logits.store.files import array_header, discard, put_in_place, staging, write_array
+from knn_logits.store.job import Job
+from knn_logits.store.layout import partial_name
+from knn_logits.store.reading import HASH_CHUNK
+
+SHARD_BYTES = 256 << 20
+
+
+class TokenWriter:
+    """Writes tokens and documents, one document at a time.
+
+    A job that continues an earlier run is given the whole text again, and refuses another text.
+
+    Args:
+        job: The job.
+        concatenate: Whether contexts run across documents.
+        vocabulary: Number of tokens of the model. Token ids must be below it.
+        before: The datastore whose tokens and documents come first, if text is added to one.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        concatenate: bool,
+        vocabulary: int,
+        before: tuple[Array, Documents] | None = None,
+    ) -> None:
+        self._job = job
+        self._concatenate = concatenate
+        self._vocabulary = vocabulary
+        self._documents: list[DocumentRecord] = []
+        self._tokens = 0
+        self._path = job.path("tokens")
+        self._before = before
+
+    def __enter__(self) -> TokenWriter:
+        with ExitStack() as stack:
+            self._file = stack.enter_context(staging(self._path))
+            self._file.write(array_header(np.dtype(np.int32), (0,)))
+            if self._before is not None:
+                tokens, documents = self._before
+                for first in range(0, len(tokens), HASH_CHUNK):
+                    part = np.ascontiguousarray(tokens[first : first + HASH_CHUNK])
+                    self._file.write(part.tobytes())
+                self._tokens = len(tokens)
+                self._documents = [documents[number] for number in range(len(documents))]
+            self._staging = stack.pop_all()
+        return self
+
+    def add(
+        self,
+        tokens: Sequence[int] | Array,
+        *,
+        id: str,
+        title: str | None = None,
+        uri: str | None = None,
+        metadata: str | None = None,
+        source: str | None = None,
+    ) -> None:
+        """Appends a document of at least one token. For a pair these are the target's tokens.
+
+        Raises:
+            ConfigError: when a token is not in the model's vocabulary.
+        """
+        array = np.asarray(tokens, dtype=np.int64)
+        unknown = array[(array < 0) | (array >= self._vocabulary)]
+        if len(unknown):
+            raise ConfigError(
+                f"the tokenizer gave the token {int(unknown[0])}, but the model has only "
+                f"{self._vocabulary} tokens: load the tokenizer that belongs to the model"
+            )
+        self._file.write(array.astype(np.int32).tobytes())
+        self._documents.append(
+            DocumentRecord(self._tokens, len(array), id, title, uri, metadata, source)
+        )
+        self._tokens += len(array)
+
+    def describe(self, number: int, **fields: str | None) -> None:
+        """Gives a document another title, uri or metadata, and keeps its tokens."""
+        self._documents[number] = replace(self._documents[number], **fields)  # type: ignore[arg-type]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._staging.__exit__(kind, error, trace)
+            return
+        with self._staging:
+            self._file.seek(0)
+            self._file.write(array_header(np.dtype(np.int32), (self._tokens,)))
+        try:
+            self._job.note_text(self._identity())
+        except BaseException:
+            discard(self._path)
+            raise
+        put_in_place(self._path)
+        self._job.note(self._path)
+        path = self._job.path("documents")
+        write_documents(path, self._documents)
+        self._job.note(path)
+
+    def _identity(self) -> str:
+        """A digest of all that the new keys depend on: tokens, starts of documents, sources."""
+        before, documents = (0, 0)
+        if self._before is not None:
+            before, documents = len(self._before[0]), len(self._before[1])
+        digest = hashlib.sha256()
+        with self._path.with_name(partial_name(self._path.name)).open("rb") as file:
+            file.seek(len(array_header(np.dtype(np.int32), (0,))) + 4 * before)
+            while part := file.read(HASH_CHUNK):
+                digest.update(part)
+        first = [document.first - before for document in self._documents[documents:]]
+        digest.update(np.array(first, dtype=np.int64).tobytes())
+        for document in self._documents[documents:]:
+            if document.source is not None:
+                digest.update(hashlib.sha256(document.source.encode()).digest())
+        return digest.hexdigest()
+
+    @property
+    def documents(self) -> int:
+        """Number of documents so far."""
+        return len(self._documents)
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens so far."""
+        return self._tokens
+
+    def sources(self, numbers: Sequence[int]) -> list[str]:
+        """The sources of some documents, which are pairs."""
+        return [self._documents[number].source or "" for number in numbers]
+
+    def contexts(self) -> Contexts:
+        """The contexts of the text.
+
+        Raises:
+            CorpusError: when they hold no entry, since no document has two tokens.
+        """
+        first = np.array([document.first for document in self._documents], dtype=np.int64)
+        contexts = Contexts.of(first, self._tokens, self._concatenate)
+        if contexts.entries == 0:
+            raise CorpusError("no document of the corpus has two tokens or more; give more text")
+        return contexts
+
+
+class KeyWriter:
+    """Writes keys in shards. A complete shard gets its name, and the job records it.
+
+    Args:
+        job: The job. Shards that an earlier run wrote stay.
+        dim: Length of a key.
+        dtype: Precision of the keys, "float16" or "float32".
+        entries: Number of keys that will be written in all.
+        shard_bytes: Size of one shard in bytes.
+    """
+
+    def __init__(
+        self, job: Job, dim: int, dtype: str, entries: int, *, shard_bytes: int = SHARD_BYTES
+    ) -> None:
+        self._job = job
+        row_bytes = dim * np.dtype(dtype).itemsize
+        self._rows_per_shard = max(1, shard_bytes // row_bytes)
+        self._shard = len(job.shards)
+        self.done = sum(one.shape[0] for one in job.shards if one.shape)
+        rows = min(self._rows_per_shard, max(0, entries - self.done))
+        self._buffer = np.empty((rows, dim), dtype)
+        self._filled = 0
+
+    def append(self, keys: Array) -> None:
+        """Appends keys, [rows, dim]."""
+        while len(keys):
+            taken = min(len(keys), len(self._buffer) - self._filled)
+            self._buffer[self._filled : self._filled + taken] = keys[:taken]
+            self._filled += taken
+            keys = keys[taken:]
+            if self._filled == len(self._buffer):
+                self.flush()
+
+    def flush(self) -> None:
+        """Writes the buffered keys as a shard."""
+        if self._filled:
+            path = self._job.path("keys", self._shard)
+            write_array(path, self._buffer[: self._filled])
+            self._job.note(path)
+            self._shard += 1
+            self.done += self._filled
+            self._filled = 0

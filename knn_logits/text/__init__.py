@@ -1,1 +1,0 @@
-"""Text as a model reads it: tokens, and pairs of source and target."""

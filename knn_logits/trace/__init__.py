@@ -1,1 +1,0 @@
-"""Traces which entries caused which token: records a generation, assembles it and shows it."""

@@ -1,0 +1,318 @@
+"""What a built datastore holds, and that the same corpus gives the same bytes."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS
+from folders import hashes
+
+from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
+from knn_logits.engine.compatibility import CANARY_KEYS, CANARY_TOKENS, canary_tokens
+from knn_logits.engine.keys import windows_batch
+from knn_logits.engine.windows import TextWindow
+from knn_logits.store import layout
+
+SMALL = WindowConfig(16, 8)
+
+
+def naive_keys(model, contexts, window, stride, module, side):
+    """Keys by one plain forward pass a window, taken with a plain forward hook."""
+    taken = []
+    part = model.get_submodule(module)
+    handle = (
+        part.register_forward_pre_hook(lambda _, args: taken.append(args[0][0]))
+        if side == "input"
+        else part.register_forward_hook(lambda _, __, output: taken.append(output[0]))
+    )
+    keys, values = [], []
+    try:
+        for tokens in contexts:
+            predicted = 1
+            begin = 0
+            while predicted < len(tokens):
+                seen = tokens[begin : begin + window]
+                taken.clear()
+                with torch.no_grad():
+                    model(torch.tensor([seen]))
+                states = taken[0].view(len(seen), -1)
+                for j in range(len(seen)):
+                    token = begin + j + 1
+                    if token == predicted and token < len(tokens):
+                        keys.append(states[j].float().numpy())
+                        values.append(tokens[token])
+                        predicted += 1
+                begin += stride
+    finally:
+        handle.remove()
+    return np.array(keys), values
+
+
+def cut(tokenizer, texts):
+    return [tokenizer(text)["input_ids"] for text in texts]
+
+
+# What is in it
+
+
+@pytest.mark.parametrize("concatenate", [False, True])
+@pytest.mark.parametrize("size", [(8, 4), (16, 16), (24, 5), (256, 128)])
+def test_keys_and_values_are_those_of_a_plain_loop(model, tokenizer, tmp_path, concatenate, size):
+    store = build_datastore(
+        model,
+        tokenizer,
+        TEXTS,
+        tmp_path / "s",
+        window=WindowConfig(*size),
+        concatenate=concatenate,
+        keys_dtype="float32",
+    )
+    contexts = cut(tokenizer, TEXTS)
+    if concatenate:
+        contexts = [[one for tokens in contexts for one in tokens]]
+    keys, values = naive_keys(model, contexts, *size, "transformer.h.1.mlp", "input")
+    assert store.values.tolist() == values
+    found = store.keys(np.arange(len(store)))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, keys, rtol=1e-4, atol=1e-4)
+    assert store.manifest.windows.concatenate is concatenate
+
+
+@pytest.mark.parametrize(
+    ("key", "module", "side"),
+    [
+        ("ffn_input", "transformer.h.1.mlp", "input"),
+        ("layer_output", "transformer.h.1", "output"),
+        ("transformer.h.0.attn:output", "transformer.h.0.attn", "output"),
+        ("transformer.ln_f:output", "transformer.ln_f", "output"),
+    ],
+)
+def test_keys_of_other_places(model, tokenizer, tmp_path, key, module, side):
+    store = build_datastore(model, tokenizer, TEXTS[:3], tmp_path / "s", key=key, window=SMALL)
+    taken = naive_keys_of(model, cut(tokenizer, TEXTS[:3]), module, side)
+    record = store.manifest.key
+    assert (record.name, record.module, record.side) == (key, module, side)
+    found = store.keys(np.arange(len(store)))
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, taken, rtol=2e-3, atol=2e-3)
+
+
+def naive_keys_of(model, contexts, module, side):
+    states = []
+    part = model.get_submodule(module)
+
+    def hook(_, __, output):
+        states.append(output[0] if isinstance(output, tuple) else output)
+
+    handle = (
+        part.register_forward_pre_hook(lambda _, args: states.append(args[0]))
+        if side == "input"
+        else part.register_forward_hook(hook)
+    )
+    keys = []
+    try:
+        for tokens in contexts:
+            for begin in range(0, max(1, len(tokens) - 1), 8):
+                seen = tokens[:-1][begin : begin + 16]
+                skip = 0 if begin == 0 else 8
+                if len(seen) <= skip:
+                    continue
+                states.clear()
+                with torch.no_grad():
+                    model(torch.tensor([seen]))
+                keys.append(states[0][0, skip:].float().numpy())
+    finally:
+        handle.remove()
+    return np.concatenate(keys)
+
+
+def test_half_precision_keys_are_the_rounded_ones(model, tokenizer, tmp_path):
+    one, other = (
+        build_datastore(model, tokenizer, TEXTS, tmp_path / dtype, window=SMALL, keys_dtype=dtype)
+        for dtype in ("float16", "float32")
+    )
+    ids = np.arange(len(one))
+    np.testing.assert_array_equal(one.keys(ids), other.keys(ids).astype(np.float16))
+    assert (one.manifest.dtype, other.manifest.dtype) == ("float16", "float32")
+
+
+def test_documents_and_what_is_known_of_them(model, tokenizer, tmp_path):
+    documents = [
+        Document(TEXTS[0], "a", title="A title", uri="a.txt", metadata={"year": 1312}),
+        TEXTS[1],
+        Document(TEXTS[2], "c"),
+    ]
+    store = build_datastore(
+        model,
+        tokenizer,
+        iter(documents),
+        tmp_path / "s",
+        k=5,
+        lmbda=0.5,
+        temperature=2.0,
+        license="CC0-1.0",
+        source="a town",
+        skipped=[("x", "not text")],
+    )
+    assert [store.documents[n].id for n in range(3)] == ["a", "1", "c"]
+    first = store.documents[0]
+    assert (first.title, first.uri, first.metadata) == ("A title", "a.txt", '{"year": 1312}')
+    assert store.documents[2].metadata is None
+    manifest = store.manifest
+    assert (manifest.license, manifest.source, manifest.skipped) == ("CC0-1.0", "a town", 1)
+    assert (manifest.settings.k, manifest.settings.lmbda, manifest.settings.temperature) == (
+        5,
+        0.5,
+        2.0,
+    )
+    assert manifest.settings.calibrated is False
+    assert (manifest.windows.window, manifest.windows.stride) == (256, 128)
+    assert manifest.tokens == len(store) + 3
+
+
+def test_no_passage_crosses_a_documents_edge(model, tokenizer, tmp_path):
+    for concatenate in (False, True):
+        store = build_datastore(
+            model,
+            tokenizer,
+            TEXTS,
+            tmp_path / str(concatenate),
+            window=SMALL,
+            concatenate=concatenate,
+        )
+        for entry in range(len(store)):
+            passage = store.passage(entry, 1000, 1000)
+            text = tokenizer.decode([*passage.before, passage.token, *passage.after])
+            assert text == TEXTS[int(passage.document.id)]
+
+
+def test_documents_of_one_token_and_blank_ones(model, tokenizer, tmp_path):
+    store = build_datastore(model, tokenizer, ["a", "", TEXTS[0], "b"], tmp_path / "s")
+    assert [store.documents[n].id for n in range(3)] == ["0", "2", "3"]
+    assert len(store) == len(tokenizer(TEXTS[0])["input_ids"]) - 1
+    assert store.passage(0).document.id == "2"
+
+
+def test_the_canary_and_the_probe(model, tokenizer, store):
+    checks = store.checks
+    tokens = checks[CANARY_TOKENS]
+    # Of a fixed text, so that none of the corpus's has to be forgotten.
+    assert tokens.tolist() == canary_tokens(tokenizer, 384).tolist()
+    assert len(tokens) == 32
+    runs = [
+        {tuple(one[place : place + 6]) for place in range(len(one) - 5)}
+        for one in (tokens.tolist(), store.tokens.tolist())
+    ]
+    assert not runs[0] & runs[1]
+    keys, _ = naive_keys(model, [[*tokens.tolist(), 0]], 256, 256, "transformer.h.1.mlp", "input")
+    np.testing.assert_allclose(checks[CANARY_KEYS], keys, rtol=1e-4, atol=1e-4)
+    asked, ids = checks["probe.queries"], checks["probe.ids"]
+    assert ids.shape == (8, 8)
+    everything = store.keys(np.arange(len(store))).astype(np.float64)
+    for query, found in zip(asked, ids, strict=True):
+        distances = ((everything - query) ** 2).sum(-1)
+        np.testing.assert_allclose(distances[found], np.sort(distances)[:8], rtol=1e-4, atol=1e-4)
+
+
+def test_the_manifests_hashes_are_those_of_the_files(store):
+    found = hashes(store.folder)
+    for record in store.manifest.files:
+        assert found[record.name] == record.sha256
+    assert sorted(found) == sorted([*(one.name for one in store.manifest.files), layout.MANIFEST])
+
+
+# The same corpus gives the same bytes
+
+
+def test_building_twice_gives_the_same_bytes(model, tokenizer, store, tmp_path):
+    build_datastore(
+        model,
+        tokenizer,
+        TEXTS,
+        tmp_path / "s",
+        window=WindowConfig(64, 32),
+        k=16,
+        lmbda=0.4,
+        temperature=5.0,
+    )
+    assert hashes(tmp_path / "s") == hashes(store.folder)
+
+
+def test_the_size_of_batches_changes_keys_by_rounding_at_most(model, tokenizer, tmp_path):
+    """A matrix product of another shape is summed in another order; all else stays the same."""
+    found, keys = [], []
+    for batch_tokens in (1, 64, 1000):
+        folder = tmp_path / str(batch_tokens)
+        store = build_datastore(
+            model, tokenizer, TEXTS, folder, window=SMALL, batch_tokens=batch_tokens
+        )
+        found.append(hashes(folder))
+        keys.append(store.keys(np.arange(len(store))).astype(np.float64))
+    for other in found[1:]:
+        for name in (layout.TOKENS, layout.DOCUMENTS):
+            assert other[name] == found[0][name]
+    for other in keys[1:]:
+        # A step of float16 is a thousandth of the number.
+        np.testing.assert_allclose(other, keys[0], rtol=1e-3, atol=1e-5)
+        assert (other == keys[0]).mean() > 0.99
+
+
+@pytest.mark.parametrize("factory", ["exact", "IVF4,SQ8"])
+@pytest.mark.parametrize("concatenate", [False, True])
+def test_batches_of_one_size_give_the_same_bytes(model, tokenizer, tmp_path, factory, concatenate):
+    found = []
+    for name in ("one", "other"):
+        build_datastore(
+            model,
+            tokenizer,
+            TEXTS,
+            tmp_path / name,
+            window=SMALL,
+            concatenate=concatenate,
+            batch_tokens=64,
+            index=IndexConfig(factory),
+        )
+        found.append(hashes(tmp_path / name))
+    assert found[0] == found[1]
+
+
+def test_the_size_of_shards_of_windows_does_not_change_the_keys(
+    model, tokenizer, store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 4096)
+    seen = []
+    again = build_datastore(
+        model,
+        tokenizer,
+        TEXTS,
+        tmp_path / "s",
+        window=WindowConfig(64, 32),
+        batch_tokens=32,
+        progress=lambda phase, done, total: seen.append((phase, done, total)),
+    )
+    ids = np.arange(len(store))
+    np.testing.assert_allclose(again.keys(ids), store.keys(ids), rtol=2e-3, atol=2e-3)
+    steps = [(done, total) for phase, done, total in seen if phase == "keys"]
+    assert len(steps) > 3
+    assert steps[0] == (0, len(store))
+    assert steps[-1] == (len(store), len(store))
+    assert steps == sorted(steps)
+    phases = list(dict.fromkeys(phase for phase, _, _ in seen))
+    assert phases == ["tokens", "keys", "index exact", "settings for writing"]
+
+
+def test_a_batch_of_windows():
+    tokens = np.arange(10, 30, dtype=np.int32)
+    cpu = torch.device("cpu")
+    even = windows_batch(tokens, [TextWindow(0, 3, 0, 0), TextWindow(5, 3, 1, 3)], cpu)
+    assert even["input_ids"].tolist() == [[10, 11, 12], [15, 16, 17]]
+    assert "attention_mask" not in even
+    uneven = windows_batch(tokens, [TextWindow(0, 3, 0, 0), TextWindow(19, 1, 0, 3)], cpu)
+    assert uneven["input_ids"].tolist() == [[10, 11, 12], [29, 0, 0]]
+    assert uneven["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+def test_the_manifest_names_no_path_of_this_machine(store):
+    text = json.dumps(json.loads((store.folder / layout.MANIFEST).read_text()))
+    assert str(store.folder.parent) not in text

@@ -1,0 +1,303 @@
+import copy
+import logging
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS, make_gpt2
+
+import knn_logits
+from knn_logits.engine.compatibility import (
+    CANARY_KEYS,
+    CANARY_TOKENS,
+    SAME_WEIGHTS,
+    canary_keys,
+    check_model,
+    check_tokenizer,
+    locate_key,
+    model_record,
+    tokenizer_record,
+    vocabulary_size,
+)
+from knn_logits.engine.location import find_key
+from knn_logits.errors import MismatchError
+
+
+def check(model, store):
+    check_model(model, store, locate_key(model, store))
+
+
+def refusal(model, store):
+    with pytest.raises(MismatchError) as caught:
+        check(model, store)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert str(store.folder) in text
+    return text
+
+
+def difference(model, store):
+    """Relative distance of a model's keys from the canary's."""
+    found = canary_keys(model, find_key(model), store.checks[CANARY_TOKENS])
+    expected = store.checks[CANARY_KEYS]
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+# The model
+
+
+def test_the_model_that_built_it_is_accepted_without_a_word(model, store, caplog):
+    with caplog.at_level(logging.DEBUG, "knn_logits"):
+        check(model, store)
+        check(make_gpt2(), store)
+    assert not caplog.records
+    assert difference(model, store) == 0.0
+
+
+@pytest.mark.parametrize("left", [None, 0])
+def test_without_a_canary_the_configuration_decides(model, store, caplog, monkeypatch, left):
+    """A publisher may empty it."""
+    names = (CANARY_TOKENS, CANARY_KEYS)
+    emptied = {} if left is None else {name: store.checks[name][:0] for name in names}
+    monkeypatch.setattr(store, "checks", emptied)
+    check(model, store)
+    assert "has no canary" in caplog.text
+    assert "a gpt2 of another configuration" in refusal(make_gpt2(layers=1), store)
+
+
+def test_its_name_does_not_matter(store):
+    model = make_gpt2()
+    model.config._name_or_path = "another/name"
+    check(model, store)
+
+
+def test_the_same_shape_with_other_weights(store):
+    text = refusal(make_gpt2(seed=1), store)
+    assert "the same configuration with other weights" in text
+    assert "GPT2LMHeadModel" in text
+
+
+@pytest.mark.parametrize("name", ["transformer.wte.weight", "transformer.h.1.attn.c_proj.weight"])
+def test_one_matrix_with_other_weights(store, name):
+    model = make_gpt2()
+    with torch.no_grad():
+        model.get_parameter(name).mul_(1.5)
+    refusal(model, store)
+
+
+def test_what_does_not_reach_the_keys_does_not_matter(store):
+    model = make_gpt2()
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_fc.weight.zero_()
+    check(model, store)
+
+
+def test_another_dimension(store):
+    text = refusal(make_gpt2(width=48), store)
+    assert "48 numbers" in text
+    assert "32" in text
+
+
+def test_another_number_of_layers(store):
+    assert "another configuration" in refusal(make_gpt2(layers=3), store)
+
+
+def test_another_type(store):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        vocab_size=384,
+        max_position_embeddings=256,
+    )
+    model = LlamaForCausalLM(config).eval()
+    location = find_key(model)
+    with pytest.raises(MismatchError, match="a gpt2, not a llama"):
+        check_model(model, store, location)
+
+
+def test_a_smaller_vocabulary(store):
+    largest = int(store.values.max())
+    text = refusal(make_gpt2(vocabulary=largest), store)
+    assert f"the token {largest}" in text
+    assert f"has only {largest} tokens" in text
+
+
+def test_more_tokens_than_the_datastore_has(model, store):
+    """Embeddings that were resized for further tokens change no key."""
+    grown = copy.deepcopy(model)
+    torch.manual_seed(0)
+    grown.resize_token_embeddings(400)
+    assert vocabulary_size(grown) == 400
+    check(grown, store)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_same_weights_in_half_precision_are_accepted(store, dtype, caplog):
+    model = make_gpt2().to(dtype)
+    error = difference(model, store)
+    assert 0 < error < SAME_WEIGHTS / 2
+    with caplog.at_level(logging.WARNING, "knn_logits"):
+        check(model, store)
+    if dtype == torch.bfloat16:
+        # Eight bits of a number are enough to find the neighbors, not to find them all the same.
+        assert error > 1e-3
+        (record,) = caplog.records
+        assert "float32 there, bfloat16 here" in record.getMessage()
+
+
+def test_a_store_of_half_precision_accepts_the_model_in_full(tokenizer, tmp_path, caplog):
+    half = make_gpt2().to(torch.bfloat16)
+    store = knn_logits.build_datastore(half, tokenizer, TEXTS[:2], tmp_path / "s")
+    assert store.manifest.model.dtype == "bfloat16"
+    check(half, store)
+    with caplog.at_level(logging.WARNING, "knn_logits"):
+        check(make_gpt2(), store)
+    assert "bfloat16 there, float32 here" in caplog.text
+    refusal(make_gpt2(seed=1), store)
+
+
+def test_a_model_whose_keys_are_not_finite(store):
+    model = make_gpt2()
+    with torch.no_grad():
+        model.transformer.wte.weight.fill_(float("nan"))
+    refusal(model, store)
+
+
+def test_checking_leaves_the_model_as_it_was(store):
+    model = make_gpt2()
+    hooks = [len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules()]
+    for training in (False, True):
+        model.train(training)
+        check(model, store)
+        assert all(one.training == training for one in model.modules())
+    assert hooks == [
+        len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules()
+    ]
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_dropout_does_not_disturb_the_check(store):
+    # Same weights; only the rates differ, which says nothing once dropout is off.
+    model = make_gpt2()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.9
+    check(model.train(), store)
+
+
+def test_the_record_of_a_model():
+    record = model_record(make_gpt2())
+    assert (record.id, record.type, record.dtype) == ("GPT2LMHeadModel", "gpt2", "float32")
+    again = make_gpt2(seed=5).to(torch.bfloat16)
+    again.config._name_or_path = "folder"
+    again.config.use_cache = False
+    assert model_record(again).config_sha256 == record.config_sha256
+    assert (model_record(again).id, model_record(again).dtype) == ("folder", "bfloat16")
+    assert model_record(make_gpt2(layers=1)).config_sha256 != record.config_sha256
+
+
+# The key
+
+
+def test_the_key_of_the_datastore(model, store):
+    location = find_key(model)
+    for key in (None, "ffn_input", f"{location.module}:input"):
+        assert locate_key(model, store, key).module == location.module
+
+
+@pytest.mark.parametrize(
+    "key", ["layer_output", "transformer.h.0.mlp:input", "transformer.h.1.mlp:output"]
+)
+def test_another_key(model, store, key):
+    with pytest.raises(MismatchError) as caught:
+        locate_key(model, store, key)
+    text = str(caught.value)
+    assert "transformer.h.1.mlp:input" in text
+    assert str(find_key(model, key)) in text
+    with pytest.raises(MismatchError):
+        check_model(model, store, find_key(model, key))
+
+
+# The tokenizer
+
+
+def test_the_tokenizer_that_built_it(tokenizer, store):
+    check_tokenizer(tokenizer, store)
+    check_tokenizer(copy.deepcopy(tokenizer), store)
+
+
+def test_a_padding_token_that_was_added(tokenizer, store):
+    other = copy.deepcopy(tokenizer)
+    other.add_special_tokens({"pad_token": "<pad>"})
+    assert len(other) == len(tokenizer) + 1
+    other.padding_side = "left"
+    other.model_max_length = 5
+    check_tokenizer(other, store)
+
+
+def test_what_was_cut_before_does_not_matter(tokenizer, store):
+    other = copy.deepcopy(tokenizer)
+    other(["a", "a longer text"], padding=True, truncation=True, max_length=4)
+    check_tokenizer(other, store)
+
+
+def bpe(texts, vocabulary, *, prefix_space=False):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    fast = Tokenizer(models.BPE())
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    fast.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    fast.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<|endoftext|>")
+
+
+@pytest.mark.parametrize(
+    ("texts", "vocabulary", "prefix_space"),
+    [
+        (["Some other words altogether, of another kind."] * 9, 384, False),
+        (TEXTS * 4, 300, False),
+        (TEXTS * 4, 384, True),
+    ],
+)
+def test_another_tokenizer(store, texts, vocabulary, prefix_space):
+    other = bpe(texts, vocabulary, prefix_space=prefix_space)
+    with pytest.raises(MismatchError, match="another tokenizer") as caught:
+        check_tokenizer(other, store)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_same_words_under_other_numbers(tokenizer, store):
+    same = bpe(TEXTS * 4, 384)
+    check_tokenizer(same, store)
+    swapped = copy.deepcopy(same)
+    text = swapped.backend_tokenizer.to_str()
+    import json
+
+    content = json.loads(text)
+    words = content["model"]["vocab"]
+    words["a"], words["b"] = words["b"], words["a"]
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(content)))
+    with pytest.raises(MismatchError):
+        check_tokenizer(other, store)
+
+
+def test_the_record_of_a_tokenizer(tokenizer):
+    record = tokenizer_record(tokenizer)
+    assert record == tokenizer_record(tokenizer)
+    assert record.vocabulary == 383
+    assert len(record.sha256) == 64

@@ -1,0 +1,91 @@
+"""Models that were compiled, and ran, before a processor was attached."""
+
+import copy
+
+import pytest
+import torch
+from conftest import TEXTS, make_gpt2
+from hooked import greedy, same
+
+import knn_logits
+from knn_logits.engine.compiled import is_compiled, original
+from knn_logits.engine.location import find_key
+
+
+def compile_call(model):
+    model.compile(backend="eager")
+
+
+def compile_forward(model):
+    model.forward = torch.compile(model.forward, backend="eager")
+
+
+def compile_decoder(model):
+    model.transformer.forward = torch.compile(model.transformer.forward, backend="eager")
+
+
+def compile_layers(model):
+    for layer in model.transformer.h:
+        layer.compile(backend="eager")
+
+
+def wrap_layers(model):
+    for number, layer in enumerate(model.transformer.h):
+        model.transformer.h[number] = torch.compile(layer, backend="eager")
+
+
+WAYS = [compile_call, compile_forward, compile_decoder, compile_layers, wrap_layers]
+LONG = (pytest.mark.slow, pytest.mark.soak)
+
+
+@pytest.fixture(autouse=True)
+def _no_code_of_other_tests():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+# Compiling takes seconds for each layer and more for what is around them, so a layer alone is
+# compiled. `test_static_cache_compiled` compiles a whole model, as `generate()` does. The long run
+# tries each way: with the check of the keys, or without it.
+@pytest.mark.parametrize(
+    ("compile_it", "check", "layers"),
+    [
+        pytest.param(compile_layers, False, 1, id="compile_layers-1"),
+        *(
+            pytest.param(way, number % 2 == 1, 2, id=way.__name__, marks=LONG)
+            for number, way in enumerate(WAYS)
+        ),
+    ],
+)
+def test_a_compiled_model_works(tokenizer, ids, tmp_path, compile_it, check, layers):
+    model, mine = (make_gpt2(layers=layers) for _ in range(2))
+    settings = {"k": 16, "lmbda": 0.4, "temperature": 5.0}
+    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "s", **settings)
+    plain = greedy(model, ids)
+    with knn_logits.KNNLogitsProcessor(model, store) as knn:
+        expected = greedy(model, ids, knn)
+    compile_it(mine)
+    assert same(greedy(mine, ids), plain)
+
+    with knn_logits.KNNLogitsProcessor(mine, store, check=check) as knn:
+        assert same(greedy(mine, ids, knn), expected)
+    assert same(greedy(mine, ids), plain)
+
+
+def test_a_datastore_of_a_compiled_model(mine, tokenizer, store, tmp_path):
+    compile_call(mine)
+    made = knn_logits.build_datastore(mine, tokenizer, ["The harbour crane lifts."], tmp_path / "s")
+    assert len(made) > 0
+
+
+def test_what_is_compiled_is_known(mine):
+    assert not is_compiled(mine)
+    for way in WAYS:
+        other = copy.deepcopy(mine)
+        way(other)
+        assert is_compiled(other)
+        assert find_key(other).module.replace("._orig_mod", "") == find_key(mine).module
+    layer = mine.transformer.h[0]
+    assert original(layer) is layer
+    assert original(torch.compile(layer, backend="eager")) is layer

@@ -1,0 +1,265 @@
+"""Where the key is: the rule, the names that a user can give, and what is refused."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertModel,
+    CTRLConfig,
+    CTRLLMHeadModel,
+    GPT2Config,
+    GPT2Model,
+    ViTConfig,
+    ViTModel,
+)
+
+from knn_logits.engine.forward import key_states, key_states_and_logits
+from knn_logits.engine.location import KeyLocation, decoder_of, find_key, is_encoder_decoder
+from knn_logits.errors import ConfigError, ModelError
+
+SMALL = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(1, 384, (2, 7), generator=torch.Generator().manual_seed(0))
+
+
+def hidden_states(model, ids):
+    # Of a copy: transformers adds hooks of its own here.
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        return model(ids, output_hidden_states=True).hidden_states
+
+
+def test_the_default_is_the_input_of_the_feed_forward_network(model, ids):
+    location = find_key(model)
+
+    assert location == find_key(model, "ffn_input")
+    assert location == KeyLocation("ffn_input", "transformer.h.1.mlp", "input")
+    assert str(location) == "transformer.h.1.mlp:input"
+    # In GPT-2 that is what the second layer norm of the layer gives.
+    norm = key_states(model, find_key(model, "transformer.h.1.ln_2:output"), {"input_ids": ids})
+    assert torch.equal(key_states(model, location, {"input_ids": ids}), norm)
+
+
+def test_layer_output(model, ids):
+    location = find_key(model, "layer_output")
+
+    assert (location.module, location.side) == ("transformer.h.1", "output")
+    states = key_states(model, location, {"input_ids": ids})
+    # The model's last hidden state is this output after the final norm.
+    with torch.no_grad():
+        normed = model.transformer.ln_f(states)
+    torch.testing.assert_close(normed, hidden_states(model, ids)[-1])
+
+
+def test_named_input_and_output(model, ids):
+    first, second = hidden_states(model, ids)[:2]
+
+    entering = find_key(model, "transformer.h.0:input")
+    leaving = find_key(model, "transformer.h.0:output")
+
+    assert entering == KeyLocation("transformer.h.0:input", "transformer.h.0", "input")
+    assert leaving == KeyLocation("transformer.h.0:output", "transformer.h.0", "output")
+    torch.testing.assert_close(key_states(model, entering, {"input_ids": ids}), first)
+    torch.testing.assert_close(key_states(model, leaving, {"input_ids": ids}), second)
+
+
+def test_states_and_logits_come_from_one_pass(model, ids):
+    location = find_key(model)
+
+    states, logits = key_states_and_logits(model, location, {"input_ids": ids})
+
+    torch.testing.assert_close(states, key_states(model, location, {"input_ids": ids}))
+    with torch.no_grad():
+        torch.testing.assert_close(logits, model(ids).logits)
+
+
+def test_a_module_that_layers_share_gives_its_first_run(model, ids):
+    shared = copy.deepcopy(model)
+    shared.transformer.h[1].mlp = shared.transformer.h[0].mlp
+    location = find_key(shared, "transformer.h.0.mlp:input")
+
+    states, _ = key_states_and_logits(shared, location, {"input_ids": ids})
+
+    torch.testing.assert_close(states, key_states(shared, location, {"input_ids": ids}))
+
+
+def test_a_forward_pass_leaves_no_hook_behind(model, ids):
+    location = find_key(model)
+    key_states(model, location, {"input_ids": ids})
+    key_states_and_logits(model, location, {"input_ids": ids})
+
+    module = model.get_submodule(location.module)
+    assert not module._forward_pre_hooks
+    assert not module._forward_hooks
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "mlp",
+        "FFN_INPUT",
+        "transformer.h.1.mlp",
+        "transformer.h.1.mlp:inputs",
+        ":input",
+        ":",
+        "a:b",
+    ],
+)
+def test_a_name_of_another_form_is_refused(model, name):
+    with pytest.raises(ConfigError, match="'ffn_input', 'layer_output', or a module's path"):
+        find_key(model, name)
+
+
+def test_an_unknown_module_is_refused_with_candidates(model):
+    with pytest.raises(ModelError, match=r"no module 'model.layers.1.mlp'") as caught:
+        find_key(model, "model.layers.1.mlp:input")
+
+    message = str(caught.value)
+    named = message.partition("could be named: ")[2].split(", ")
+    assert "transformer.h.1.mlp:input" in named
+    # Each candidate can be given as it stands.
+    for name in named:
+        assert str(find_key(model, name)) == name
+
+
+def test_a_module_outside_the_decoder_is_refused(model):
+    # The head runs after the decoder, on the last position only.
+    with pytest.raises(ModelError, match="lm_head is not in the decoder of GPT2LMHeadModel"):
+        find_key(model, "lm_head:input")
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
+
+
+class NoLayers(Plain):
+    """A model with a decoder that is no stack of transformers' layers."""
+
+    def get_decoder(self):
+        return self
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Plain,
+        lambda: nn.Linear(4, 4),
+        lambda: BertModel(BertConfig(**SMALL, vocab_size=99)),
+        lambda: ViTModel(ViTConfig(**SMALL, image_size=8, patch_size=4)),
+        # The stack alone, as AutoModel loads it, has no scores to mix with.
+        lambda: GPT2Model(GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=99)),
+    ],
+    ids=["plain", "one layer", "bert", "vit", "gpt2 without a head"],
+)
+def test_a_model_that_does_not_generate_is_refused(make):
+    other = make()
+    for name in ("ffn_input", "layer_output"):
+        with pytest.raises(ModelError, match=f"{type(other).__name__} has no decoder"):
+            find_key(other, name)
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(ModelError, match="expected a transformers model, not str"):
+        find_key("gpt2")
+
+
+def test_a_decoder_without_a_known_list_of_layers_is_refused_with_candidates():
+    with pytest.raises(ModelError, match="has no list of layers that is known here") as caught:
+        find_key(NoLayers())
+
+    assert "--key" in str(caught.value)
+    assert "layers.1:input" in str(caught.value)
+
+
+def test_a_model_that_the_rule_does_not_know_works_with_a_named_key(ids):
+    # CTRL's layers are plain modules.
+    config = CTRLConfig(n_layer=2, n_embd=32, n_head=2, dff=48, n_positions=64, vocab_size=384)
+    ctrl = CTRLLMHeadModel(config).eval()
+    with pytest.raises(ModelError, match="has no list of layers"):
+        find_key(ctrl)
+
+    location = find_key(ctrl, "transformer.h.1.ffn:input")
+
+    assert key_states(ctrl, location, {"input_ids": ids}).shape == (2, 7, 32)
+
+
+def test_a_layer_without_a_known_feed_forward_network_is_refused_with_candidates(model):
+    from transformers import BertLMHeadModel
+
+    bert = BertLMHeadModel(BertConfig(**SMALL, vocab_size=99, is_decoder=True))
+    with pytest.raises(ModelError, match="has no feed-forward network") as caught:
+        find_key(bert)
+
+    assert "bert.encoder.layer.1.intermediate:input" in str(caught.value)
+    assert find_key(bert, "layer_output").module == "bert.encoder.layer.1"
+
+
+def test_a_key_that_never_runs_is_refused(ids):
+    class Idle(GPT2Model):
+        def __init__(self, config):
+            super().__init__(config)
+            self.idle = nn.Linear(32, 32)
+
+    from transformers import GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=384)
+    model = GPT2LMHeadModel(config).eval()
+    model.transformer = Idle(config).eval()
+    location = find_key(model, "transformer.idle:input")
+
+    with pytest.raises(ModelError, match=r"transformer.idle:input did not run"):
+        key_states(model, location, {"input_ids": ids})
+
+
+def test_a_tensor_that_is_not_one_vector_a_token_is_refused(ids):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    llama = LlamaForCausalLM(LlamaConfig(**SMALL, vocab_size=384)).eval()
+    # One row of angles for the whole batch.
+    location = find_key(llama, "model.rotary_emb:output")
+
+    with pytest.raises(ModelError, match=r"not hold one vector for each token; name another key"):
+        key_states(llama, location, {"input_ids": ids})
+
+
+def test_a_module_that_gives_no_tensor_is_refused(model, ids):
+    location = find_key(model, "transformer:output")
+    with pytest.raises(ModelError, match="no tensor passes through transformer:output"):
+        key_states(model, location, {"input_ids": ids})
+
+
+def test_the_decoder_is_not_the_head_of_that_name():
+    from transformers import ModernBertDecoderConfig, ModernBertDecoderForCausalLM
+
+    config = ModernBertDecoderConfig(**SMALL, vocab_size=99, pad_token_id=0)
+    model = ModernBertDecoderForCausalLM(config)
+
+    assert isinstance(model.get_decoder(), nn.Linear)
+    assert decoder_of(model) is model.model
+
+
+def test_encoder_decoder_models_take_the_decoder():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(d_model=32, d_kv=16, d_ff=48, num_layers=2, num_heads=2, vocab_size=99)
+    t5 = T5ForConditionalGeneration(config)
+
+    assert is_encoder_decoder(t5)
+    assert decoder_of(t5) is t5.decoder
+    assert find_key(t5).module.startswith("decoder.block.1.")
+    with pytest.raises(ModelError, match="not in the decoder"):
+        find_key(t5, "encoder.block.1:output")

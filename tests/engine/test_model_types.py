@@ -1,0 +1,231 @@
+"""Every model type of the table finds its key, gives its states, and generates with kNN exactly."""
+
+import numpy as np
+import pytest
+import torch
+from model_table import SEQ2SEQ, TABLE, VOCABULARY, WIDTH
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+import knn_logits
+from knn_logits.engine.compatibility import (
+    CANARY_KEYS,
+    CANARY_TOKENS,
+    canary_keys,
+    model_record,
+    tokenizer_record,
+    vocabulary_size,
+)
+from knn_logits.engine.forward import key_states, key_states_and_logits
+from knn_logits.engine.location import find_key
+from knn_logits.store.files import write_arrays
+from knn_logits.store.job import begin
+from knn_logits.store.manifest import Manifest
+from knn_logits.store.records import IndexRecord, KeyRecord, SettingsRecord, WindowRecord
+from knn_logits.store.writer import KeyWriter, TokenWriter
+
+START = 1
+NEW_TOKENS = 6
+# All entries: at the edge of a smaller k, rounding could change who votes.
+K = 256
+LMBDA = 0.5
+TEMPERATURE = 4.0
+
+
+TEXTS = [
+    "A crane lifts twelve crates an hour. When its cable jams, open the cover and clear the drum.",
+    "The keeper reads the barometer each morning, and each evening he lights the lamp again.",
+    "In 1312 the town had no walls. They were built after the flood of 1319, of grey stone.",
+    "Pump 4 needs oil of grade 7; pump 9 needs oil of grade 12, never of grade 7.",
+]
+
+
+def make(kind):
+    """A tiny model of a type; its random weights are large, so that tokens differ."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        kind,
+        **TABLE[kind][1],
+        vocab_size=VOCABULARY,
+        pad_token_id=0,
+        bos_token_id=0,
+        eos_token_id=0,
+        decoder_start_token_id=START,
+    )
+    auto = AutoModelForSeq2SeqLM if kind in SEQ2SEQ else AutoModelForCausalLM
+    model = auto.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.2)
+    # No end token: every row of a batch gets all its new tokens.
+    model.generation_config = GenerationConfig(
+        pad_token_id=0, bos_token_id=0, decoder_start_token_id=START
+    )
+    return model
+
+
+def some_ids(rows, tokens, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(2, VOCABULARY, (rows, tokens), generator=generator)
+
+
+def forward_inputs(kind, text, source):
+    """What a forward pass of this type takes, to predict what follows `text`."""
+    if kind in SEQ2SEQ:
+        return {"input_ids": source, "decoder_input_ids": text}
+    return {"input_ids": text}
+
+
+def build(model, kind, tokenizer, folder):
+    """A datastore of the model's own states."""
+    if kind in SEQ2SEQ:
+        return write_pairs(model, tokenizer, folder)
+    return knn_logits.build_datastore(
+        model,
+        tokenizer,
+        TEXTS,
+        folder,
+        window=knn_logits.WindowConfig(64, 32),
+        keys_dtype="float32",
+        k=K,
+        lmbda=LMBDA,
+        temperature=TEMPERATURE,
+    )
+
+
+def write_pairs(model, tokenizer, folder):
+    """A datastore of random sources and targets, which `build_datastore` does not make."""
+    location = find_key(model)
+    sources, targets = some_ids(12, 9, seed=1), some_ids(12, 16, seed=2)
+    targets[:, 0] = START
+    states = key_states(model, location, forward_inputs("bart", targets[:, :-1], sources))
+    keys = states.reshape(-1, states.shape[-1]).numpy()
+    canary = targets[0].numpy().astype(np.int32)
+    checks = {CANARY_TOKENS: canary, CANARY_KEYS: canary_keys(model, location, canary)}
+    with begin(folder, "build", {}) as job:
+        with TokenWriter(job, concatenate=False, vocabulary=vocabulary_size(model)) as tokens:
+            for number, target in enumerate(targets.tolist()):
+                tokens.add(target, id=str(number))
+        writer = KeyWriter(job, keys.shape[1], "float32", len(keys))
+        writer.append(keys)
+        writer.flush()
+        write_arrays(job.path("checks"), checks, {})
+        job.note(job.path("checks"))
+        job.commit(manifest_of(model, tokenizer, location, keys, targets, job.files))
+    return knn_logits.Datastore(folder)
+
+
+def manifest_of(model, tokenizer, location, keys, targets, files):
+    return Manifest(
+        created_with=knn_logits.__version__,
+        model=model_record(model),
+        tokenizer=tokenizer_record(tokenizer),
+        key=KeyRecord(name=location.name, module=location.module, side=location.side),
+        entries=len(keys),
+        documents=len(targets),
+        tokens=targets.numel(),
+        dim=keys.shape[1],
+        dtype="float32",
+        windows=WindowRecord(window=16, stride=16),
+        index=IndexRecord(factory="exact", requested="exact"),
+        settings=SettingsRecord(k=K, lmbda=LMBDA, temperature=TEMPERATURE),
+        files=files,
+    )
+
+
+def mixture(store, state, logits):
+    """log p and log p_LM of one position, in float64, from all keys of the datastore."""
+    keys = store.keys(np.arange(len(store))).astype(np.float64)
+    distances = ((keys - state.double().numpy()) ** 2).sum(-1)
+    nearest = np.argsort(distances)[:K]
+    weights = np.exp(-(distances[nearest] - distances[nearest[0]]) / TEMPERATURE)
+    votes = np.zeros(len(logits))
+    np.add.at(votes, store.values.numpy()[nearest], weights / weights.sum())
+    own = torch.softmax(logits.double(), -1).numpy()
+    return np.log(LMBDA * votes + (1 - LMBDA) * own), np.log(own)
+
+
+def padded(rows, side):
+    """The rows as one batch, and its mask."""
+    longest = max(len(row) for row in rows)
+    ids = torch.zeros(len(rows), longest, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        part = slice(longest - len(row), None) if side == "left" else slice(len(row))
+        ids[number, part], mask[number, part] = row, 1
+    return ids, mask
+
+
+@pytest.fixture(scope="module", params=list(TABLE))
+def kind(request):
+    if request.param not in CONFIG_MAPPING:
+        pytest.skip("this release of transformers does not have it")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def model(kind):
+    return make(kind)
+
+
+def test_the_key_is_the_input_of_the_last_feed_forward_network(model, kind):
+    location = find_key(model)
+
+    assert (location.module, location.side) == (TABLE[kind][0], "input")
+
+
+def test_key_states_are_what_enters_the_module(model, kind):
+    text, source = some_ids(2, 11, seed=3), some_ids(2, 9, seed=4)
+    seen = []
+    handle = model.get_submodule(TABLE[kind][0]).register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append((*args, *kwargs.values())[0]), with_kwargs=True
+    )
+    with torch.no_grad():
+        model(**forward_inputs(kind, text, source))
+    handle.remove()
+
+    states = key_states(model, find_key(model), forward_inputs(kind, text, source))
+
+    assert states.shape == (2, 11, WIDTH)
+    torch.testing.assert_close(states.flatten(), seen[-1].flatten(), rtol=1e-4, atol=1e-4)
+    # OPT flattens the rows of a batch: they have to come apart again.
+    alone = key_states(model, find_key(model), forward_inputs(kind, text[1:], source[1:]))
+    torch.testing.assert_close(states[1:], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_generate_uses_the_exact_mixture(model, kind, tokenizer, tmp_path):
+    store = build(model, kind, tokenizer, tmp_path / "store")
+    if kind in SEQ2SEQ:
+        prompts = [some_ids(1, 9, seed=1)[0], some_ids(1, 6, seed=1)[0]]
+    else:
+        prompts = [torch.tensor(store.passage(0, 0, 8).after), torch.tensor([START, 70, 71, 72])]
+    ids, mask = padded(prompts, "right" if kind in SEQ2SEQ else "left")
+
+    with knn_logits.KNNLogitsProcessor(model, store) as knn:
+        output = model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            logits_processor=[knn],
+            do_sample=False,
+            max_new_tokens=NEW_TOKENS,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+
+    assert len(output.scores) == NEW_TOKENS
+    largest_change = 0.0
+    for row, prompt in enumerate(prompts):
+        # The reference has neither padding nor a cache.
+        text = output.sequences[row, -NEW_TOKENS:]
+        text = torch.cat([torch.tensor([START]) if kind in SEQ2SEQ else prompt, text])
+        inputs = forward_inputs(kind, text[None], prompt[None])
+        states, logits = key_states_and_logits(model, find_key(model), inputs)
+        for step in range(NEW_TOKENS):
+            place = len(text) - NEW_TOKENS + step
+            expected, own = mixture(store, states[0, place - 1], logits[0, place - 1])
+            used = torch.log_softmax(output.scores[step][row].double(), -1).numpy()
+            assert np.abs(used - expected).max() < 1e-4
+            assert used.argmax() == text[place]
+            largest_change = max(largest_change, np.abs(expected - own).max())
+    assert largest_change > 0.1

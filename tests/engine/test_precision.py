@@ -1,0 +1,83 @@
+"""A model runs in the precision that is fastest, among those that lose nothing."""
+
+import copy
+
+import pytest
+import torch
+
+import knn_logits
+from knn_logits import MismatchError, use_fastest_dtype
+from knn_logits.engine import precision
+from knn_logits.engine.compatibility import check_model, locate_key
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """Sets the seconds that each precision takes."""
+
+    def set_to(**seconds):
+        monkeypatch.setattr(
+            precision, "_seconds", lambda weight: seconds[str(weight.dtype).removeprefix("torch.")]
+        )
+
+    return set_to
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=384, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=2,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("stored", ["float16", "bfloat16"])
+def test_a_slow_half_precision_becomes_float32_with_the_same_weights(timed, stored):
+    timed(float32=1.0, **{stored: 3.0})
+    model = llama().to(getattr(torch, stored))
+    before = copy.deepcopy(model.state_dict())
+    choice = use_fastest_dtype(model)
+    assert choice == (
+        f"the model runs in float32, 3.0 times as fast on this processor as in the checkpoint's "
+        f"{stored}; --dtype chooses"
+    )
+    for name, weights in model.state_dict().items():
+        assert weights.dtype == torch.float32
+        assert torch.equal(weights, before[name].float())
+
+
+def test_a_fast_half_precision_stays(timed):
+    timed(float32=2.0, bfloat16=1.0)
+    model = llama().bfloat16()
+    assert "checkpoint's bfloat16, 2.0 times" in use_fastest_dtype(model)
+    assert model.dtype == torch.bfloat16
+
+
+def test_there_is_no_choice_without_loss_or_memory(timed, monkeypatch):
+    timed(float32=0.0, float16=1.0)
+    assert use_fastest_dtype(llama()) is None
+    monkeypatch.setattr(precision, "_memory", lambda: 1000.0)
+    model = llama().half()
+    assert use_fastest_dtype(model) is None
+    assert model.dtype == torch.float16
+
+
+def test_the_time_is_measured():
+    assert 0.0 < precision._seconds(torch.ones(16, 16)) < 60.0
+
+
+@pytest.mark.instruct
+def test_a_datastore_in_bfloat16_takes_the_same_model_in_float32(instruct, tmp_path):
+    model, tokenizer = instruct
+    half = copy.deepcopy(model).bfloat16()
+    texts = ["The crossing takes 45 minutes.", "Dogs travel free of charge."]
+    store = knn_logits.build_datastore(half, tokenizer, texts, tmp_path / "s", calibrate=False)
+    location = locate_key(model, store)
+    check_model(model, store, location)
+    with torch.no_grad():
+        half.model.layers[5].mlp.up_proj.weight.mul_(1.5)
+    with pytest.raises(MismatchError, match="other weights"):
+        check_model(half.float(), store, location)

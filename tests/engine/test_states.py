@@ -1,0 +1,343 @@
+"""The states that the hooks keep: each call finds the one that its scores came from."""
+
+import copy
+import threading
+
+import pytest
+import torch
+from hooked import all_states, attach, close, found, run, some_ids
+from transformers import (
+    DynamicCache,
+    LogitsProcessor,
+    MiniMaxConfig,
+    MiniMaxForCausalLM,
+    StaticCache,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from knn_logits.engine.forward import key_states
+from knn_logits.engine.hooks import StateCapture
+from knn_logits.engine.location import find_key
+
+# Which states a call is about
+
+
+@pytest.fixture
+def capture(mine):
+    capture = StateCapture(mine, find_key(mine))
+    yield capture
+    capture.close()
+
+
+def test_a_call_before_any_forward_pass_has_no_states(mine, store, capture, ids):
+    assert capture.find(ids) is None
+
+    scores = torch.randn(1, 384)
+    with attach(mine, store) as knn:
+        assert knn(ids, scores) is scores
+
+
+def test_a_call_with_other_ids_has_no_states(mine, capture):
+    text = some_ids(2, 6)
+    run(mine, text)
+    other = text.clone()
+    other[1, 2] += 1
+
+    assert capture.find(other) is None
+    assert capture.find(text[:1]) is None
+    assert close(found(capture, text), all_states(mine, text)[:, -1])
+
+
+def test_a_position_is_asked_for_once(mine, capture):
+    text = some_ids(1, 6)
+    run(mine, text)
+
+    assert capture.find(text[:, :5]) is not None
+    assert capture.find(text[:, :5]) is None
+    assert capture.find(text[:, :4]) is None
+    assert capture.find(text) is not None
+    assert capture.find(text) is None
+
+
+def test_several_calls_about_one_forward_pass(mine, capture):
+    text = some_ids(2, 12)
+    cache = DynamicCache(config=mine.config)
+    run(mine, text[:, :8], cache)
+    states = all_states(mine, text)
+    assert close(found(capture, text[:, :8]), states[:, 7])
+
+    run(mine, text[:, 8:], cache)
+    for length in (9, 10, 11, 12):
+        assert close(found(capture, text[:, :length]), states[:, length - 1])
+
+
+def test_a_run_of_one_token_is_told_apart_by_the_cache(mine, capture):
+    text = torch.full((1, 14), 7)
+    states = all_states(mine, text)
+    # The positions differ, so a wrong one would be noticed.
+    assert all(not close(states[:, at], states[:, at + 1]) for at in range(13))
+    cache = DynamicCache(config=mine.config)
+    run(mine, text[:, :8], cache)
+    assert close(found(capture, text[:, :8]), states[:, 7])
+
+    # Four candidates are looked at, two are kept; then the next four.
+    run(mine, text[:, 8:12], cache)
+    assert close(found(capture, text[:, :9]), states[:, 8])
+    assert close(found(capture, text[:, :10]), states[:, 9])
+    cache.crop(-2)
+    run(mine, text[:, 10:14], cache)
+    assert close(found(capture, text[:, :11]), states[:, 10])
+    assert close(found(capture, text[:, :14]), states[:, 13])
+
+
+def test_a_static_cache_counts_in_place(mine, capture):
+    text = torch.full((1, 10), 7)
+    states = all_states(mine, text)
+    cache = StaticCache(config=mine.config, max_cache_len=16)
+    run(mine, text[:, :8], cache, cache_position=torch.arange(8))
+    assert close(found(capture, text[:, :8]), states[:, 7])
+
+    run(mine, text[:, 8:], cache, cache_position=torch.arange(8, 10))
+    assert close(found(capture, text[:, :9]), states[:, 8])
+    assert close(found(capture, text), states[:, 9])
+
+
+def test_without_a_cache_each_pass_reads_the_whole_text(mine, capture):
+    text = torch.full((1, 9), 7)
+    states = all_states(mine, text)
+    for length in (7, 8, 9):
+        run(mine, text[:, :length])
+        assert close(found(capture, text[:, :length]), states[:, length - 1])
+
+
+def test_a_guidance_pass_in_between_is_not_taken(mine, capture):
+    text, other = torch.full((1, 9), 7), torch.full((1, 4), 7)
+    states = all_states(mine, text)
+    cache, guidance = DynamicCache(config=mine.config), DynamicCache(config=mine.config)
+    run(mine, text[:, :8], cache)
+    run(mine, other[:, :1], guidance)
+    assert close(found(capture, text[:, :8]), states[:, 7])
+
+    run(mine, text[:, 8:], cache)
+    run(mine, other[:, 1:2], guidance)
+    assert close(found(capture, text), states[:, 8])
+
+
+def test_a_guidance_pass_of_the_same_length_is_not_taken(mine, capture):
+    # Both caches hold eight tokens, and both passes read the same ninth.
+    text, other = some_ids(1, 9), some_ids(1, 9, seed=1)
+    other[:, 8] = text[:, 8]
+    states = all_states(mine, text)
+    cache, guidance = DynamicCache(config=mine.config), DynamicCache(config=mine.config)
+    for part in (slice(0, 8), slice(8, 9)):
+        run(mine, text[:, part], cache)
+        run(mine, other[:, part], guidance)
+        assert close(found(capture, text[:, : part.stop]), states[:, part.stop - 1])
+
+
+def test_an_earlier_pass_that_nobody_asked_about_is_not_taken(mine, capture):
+    # The last token that was generated without the processor stands where the prompt ends.
+    other, prompt = some_ids(1, 9), some_ids(1, 9, seed=1)
+    prompt[:, 8] = other[:, 8]
+    cache = DynamicCache(config=mine.config)
+    run(mine, other[:, :8], cache)
+    run(mine, other[:, 8:], cache)
+
+    run(mine, prompt, DynamicCache(config=mine.config))
+
+    assert close(found(capture, prompt), all_states(mine, prompt)[:, 8])
+
+
+def test_an_earlier_pass_over_the_same_ids_is_not_taken(mine, capture):
+    # The mask differs, and with it the states.
+    ids = some_ids(2, 6)
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    run(mine, ids)
+
+    run(mine, ids, attention_mask=mask, position_ids=positions)
+
+    assert close(found(capture, ids)[1:], all_states(mine, ids[1:, 3:])[:, -1])
+
+
+def test_an_earlier_pass_over_another_source_is_not_taken():
+    config = T5Config(d_model=32, d_kv=16, d_ff=48, num_layers=2, num_heads=2, vocab_size=384)
+    torch.manual_seed(0)
+    t5 = T5ForConditionalGeneration(config).eval()
+    start = torch.zeros(1, 1, dtype=torch.int64)
+    one, other = some_ids(1, 8), some_ids(1, 8, seed=1)
+    location = find_key(t5)
+    expected = key_states(t5, location, {"input_ids": other, "decoder_input_ids": start})
+    capture = StateCapture(t5, location)
+
+    run(t5, one, decoder_input_ids=start)
+    run(t5, other, decoder_input_ids=start)
+
+    assert close(found(capture, start), expected[:, 0])
+
+
+def test_a_cache_whose_tokens_the_ids_leave_out(mine, capture):
+    prefix, text = torch.full((1, 5), 8), torch.full((1, 6), 7)
+    states = all_states(mine, torch.cat([prefix, text], 1))[:, 5:]
+    cache = DynamicCache(config=mine.config)
+    run(mine, prefix, cache)
+
+    run(mine, text[:, :4], cache)
+    assert close(found(capture, text[:, :4]), states[:, 3])
+    run(mine, text[:, 4:], cache)
+    assert close(found(capture, text[:, :5]), states[:, 4])
+    assert close(found(capture, text), states[:, 5])
+
+
+def make_assistant(model):
+    """A model that agrees with another one now and then."""
+    assistant = copy.deepcopy(model)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in assistant.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    return assistant
+
+
+class Check(LogitsProcessor):
+    """Compares each state that is found with that of a forward pass over the call's ids."""
+
+    def __init__(self, model, capture):
+        self.model, self.capture = model, capture
+        self.right = self.wrong = 0
+
+    def __call__(self, input_ids, scores):
+        if (answer := self.capture.find(input_ids)) is not None:
+            window, position = answer
+            state = self.capture.states(window, position)[:, 0]
+            if close(state, all_states(self.model, input_ids)[:, -1]):
+                self.right += 1
+            else:
+                self.wrong += 1
+        return scores
+
+
+@pytest.mark.parametrize("text", ["When error code E42 appears, open. When error", "_" * 16])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"use_cache": False},
+        {"cache_implementation": "static"},
+        {"prefill_chunk_size": 5},
+        {"num_beams": 3},
+        {"do_sample": True, "num_return_sequences": 2},
+        {"prompt_lookup_num_tokens": 4},
+        {"assistant_model": None},
+        {"guidance_scale": 1.5},
+        {"guidance_scale": 1.5, "use_cache": False},
+    ],
+    ids=lambda settings: "-".join(settings) or "greedy",
+)
+def test_each_mode_finds_the_state_of_the_last_token(
+    mine, model, capture, tokenizer, settings, text
+):
+    settings = dict(settings)
+    if "assistant_model" in settings:
+        settings["assistant_model"] = make_assistant(model)
+    prompt = tokenizer(text, return_tensors="pt")
+    check = Check(model, capture)
+
+    torch.manual_seed(0)
+    output = mine.generate(
+        **prompt,
+        logits_processor=[check],
+        max_new_tokens=12,
+        eos_token_id=None,
+        pad_token_id=0,
+        **{"do_sample": False, **settings},
+    )
+
+    assert check.wrong == 0
+    assert check.right >= output.shape[1] - prompt["input_ids"].shape[1] == 12
+
+
+def test_a_first_layer_that_counts_no_tokens():
+    # Its states are kept beside the cache's layers, whose first is empty for ever.
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "head_dim": 16, "block_size": 8}
+    config = MiniMaxConfig(
+        **sizes,
+        vocab_size=384,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=4,
+        layer_types=["linear_attention", "full_attention"],
+    )
+    torch.manual_seed(0)
+    minimax = MiniMaxForCausalLM(config).eval()
+    capture = StateCapture(minimax, find_key(minimax))
+    check = Check(minimax, capture)
+    minimax.generate(
+        some_ids(1, 6),
+        logits_processor=[check],
+        max_new_tokens=5,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    capture.close()
+    assert (check.right, check.wrong) == (5, 0)
+
+
+def test_a_forward_pass_of_training_is_not_kept(mine, capture):
+    text = some_ids(1, 6)
+    mine.train()
+    mine(text).logits.sum().backward()
+    assert capture.find(text) is None
+
+    mine.eval()
+    run(mine, text)
+    assert capture.find(text) is not None
+
+
+def test_a_forward_pass_with_gradients_is_kept_without_them(mine, capture):
+    text = some_ids(1, 6)
+    mine(text)
+    state = found(capture, text)
+    assert close(state, all_states(mine, text)[:, -1])
+    assert not state.requires_grad
+
+
+def test_states_are_kept_as_they_were(mine, capture):
+    text = some_ids(1, 6)
+    expected = all_states(mine, text)[:, -1]
+    # A network that works in place changes its own input.
+    handle = mine.transformer.h[1].mlp.register_forward_hook(lambda _, args, __: args[0].zero_())
+    run(mine, text)
+    handle.remove()
+
+    assert close(found(capture, text), expected)
+
+
+# Threads
+
+
+def test_states_stay_in_their_thread(mine, capture):
+    text = some_ids(1, 6)
+    seen = {}
+
+    def work():
+        run(mine, text)
+        seen["before the other"] = capture.find(text[:, :5]) is not None
+        ran.set()
+        looked.wait()
+        seen["after the other"] = capture.find(text) is not None
+
+    ran, looked = threading.Event(), threading.Event()
+    thread = threading.Thread(target=work)
+    thread.start()
+    ran.wait()
+    here = capture.find(text)
+    looked.set()
+    thread.join()
+
+    assert here is None
+    assert seen == {"before the other": True, "after the other": True}

@@ -1,0 +1,229 @@
+"""Words that a passage does not have, in a text that quotes it otherwise."""
+
+from html import unescape
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+import knn_logits
+from knn_logits import Trace, explain
+from knn_logits.evidence.quotation import _LEAST, Quotations, _alike
+from knn_logits.evidence.render import to_html
+from knn_logits.evidence.sources import contradiction, words_of
+from knn_logits.search.neighbors import Neighbors
+
+EVERY = {"k": 400, "lmbda": 0.3, "temperature": 1000.0}
+
+
+@pytest.fixture(scope="module")
+def objections(model, tokenizer, store):
+    """What passages say in place of words of a text: [(word, the passage's words, document)]."""
+
+    def found(text, stores=store, **settings):
+        trace = explain(model, tokenizer, stores, text, **{**EVERY, **settings})
+        said = [(word, contradiction(word)) for word in words_of(trace[0].tokens)]
+        return [
+            (
+                "".join(one.token for one in word).strip(),
+                rival.token.strip(),
+                rival.document.document,
+            )
+            for word, rival in said
+            if rival is not None and rival.quoted
+        ]
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("document", "own", "other"),
+    [
+        (0, "twelve", "eleven"),
+        (1, "winch", "motor"),
+        (2, "town", "harbour"),
+        (4, "weather", "waves"),
+        (5, "seven", "eight"),
+        (6, "1871", "1902"),
+        (7, "barometer", "letter"),
+        (7, "again", "twice"),
+    ],
+)
+def test_a_word_that_was_replaced_is_found(objections, document, own, other):
+    text = TEXTS[document].replace(own, other, 1)
+    assert (other, own, str(document)) in objections(text)
+    assert len(objections(text)) == 1
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_of_the_datastore_is_not_contradicted(objections, text):
+    assert objections(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The harbour master sleeps until noon, and nobody lifts a crate before he has had coffee.",
+        "Queen Maira never saw the sea. She built a library with eleven rooms in a quiet valley.",
+    ],
+)
+def test_another_text_is_not_contradicted(objections, text):
+    assert objections(text) == []
+
+
+def test_words_that_were_left_out_or_put_in_are_found(objections):
+    left_out = TEXTS[7].replace("each evening he lights", "each evening lights")
+    assert objections(left_out) == [("lights", "he lights", "7")]
+    put_in = TEXTS[1].replace("clear the cable", "never clear the cable")
+    assert objections(put_in) == [(one, "clear", "1") for one in ("never", "clear")]
+
+
+def test_words_side_by_side_are_one_difference(objections):
+    text = TEXTS[4].replace("the weather into a book", "a letter into a book")
+    assert objections(text) == [(one, "the weather", "4") for one in ("a", "letter")]
+
+
+def test_a_comparison_ends_with_the_document(objections):
+    text = TEXTS[4].replace("weather", "waves") + TEXTS[5].replace("The pump", " A pump", 1)
+    assert objections(text) == [("waves", "weather", "4")]
+
+
+def test_a_word_between_differences_that_is_the_same_is_no_difference(objections):
+    text = TEXTS[7].replace("lights the lamp", "paints the door")
+    assert objections(text) == [("paints", "lights", "7"), ("door", "lamp", "7")]
+
+
+def test_what_another_document_says_word_for_word_is_not_contradicted(
+    model, tokenizer, objections, tmp_path
+):
+    both = [TEXTS[5], TEXTS[5].replace("nine", "four")]
+    store = knn_logits.build_datastore(model, tokenizer, both, tmp_path / "both", **EVERY)
+    assert objections(both[0], store) == objections(both[1], store) == []
+    assert objections(TEXTS[5].replace("nine", "five"), store)
+
+
+def test_one_word_differs_in_a_tokenizer_that_drops_the_first_space(model, tmp_path):
+    """Llama's decodes "▁winch" as "winch" if it stands alone."""
+    made = Tokenizer(models.BPE(unk_token="<unk>"))
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    made.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    trainer = trainers.BpeTrainer(vocab_size=380, special_tokens=["<unk>"], min_frequency=1)
+    made.train_from_iterator(TEXTS * 5, trainer)
+    own = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+    store = knn_logits.build_datastore(
+        model, own, TEXTS, tmp_path / "s", k=64, lmbda=0.5, temperature=1000.0, index="exact"
+    )
+    for word, other in (("cover", "drum"), ("winch", "pump")):
+        trace = explain(model, own, store, TEXTS[1].replace(word, other, 1))[0]
+        against = [one for one in trace.tokens if one.meaning == "contradicted"]
+        assert {one.by_memory.token.strip() for one in against} == {word}
+        assert "".join(one.token for one in against).strip() == other
+    assert not [one for one in explain(model, own, store, TEXTS[1])[0].tokens
+                if one.meaning == "contradicted"]  # fmt: skip
+
+
+def test_a_vote_does_not_contradict_what_a_passage_says_word_for_word(model, tokenizer, tmp_path):
+    """Five documents have another number in the same sentence, and one has that of the text."""
+    sharp = {"k": 16, "lmbda": 0.9, "temperature": 1.0}
+    texts = [TEXTS[5].replace("nine", "four")] * 5 + [TEXTS[5]]
+    store = knn_logits.build_datastore(model, tokenizer, texts, tmp_path / "s", **sharp)
+
+    def against(text, **settings):
+        trace = explain(model, tokenizer, store, text, **{**sharp, **settings})
+        trace.save(tmp_path / "t.json")
+        assert Trace.load(tmp_path / "t.json") == trace
+        return [one for one in trace[0].tokens if one.meaning in ("contradicted", "outvoted")]
+
+    assert against(TEXTS[5]) == []
+    # The rule holds for what may vote.
+    assert against(TEXTS[5], exclude=["5"])
+    assert against(TEXTS[5].replace("nine", "five"))
+    parts = [
+        knn_logits.build_datastore(model, tokenizer, some, tmp_path / name, **sharp)
+        for name, some in (("others", texts[:5]), ("own", texts[5:]))
+    ]
+    for weights, found in (([1.0, 0.0], True), ([0.9, 0.1], False)):
+        said = explain(model, tokenizer, parts, TEXTS[5], weights=weights, **sharp)[0].tokens
+        assert any(one.meaning == "contradicted" for one in said) is found
+    trace = explain(model, tokenizer, store, TEXTS[5], **sharp)
+    rivals = [one.by_memory for one in trace[0].tokens if one.verbatim and one.by_memory]
+    assert max(one.p for one in rivals) > 0.5
+
+
+def test_a_passage_goes_on_where_the_search_misses_it(store):
+    ids = np.asarray(store.tokens[: store.documents[0].length])
+    other = int(store.contexts.entries_of(store.documents.first[3:4], np.ones(1, np.int64) * 9)[4])
+    quotations = Quotations([store])
+    for place in range(10, len(ids)):
+        # The search finds the passage once only.
+        entry = place - 1 if place == 12 else other
+        neighbors = Neighbors(
+            torch.tensor([[entry]]), torch.zeros(1, 1), store.values[[entry]][None].long()
+        )
+        quotations.look(ids, place, neighbors, torch.zeros(1, 1))
+    assert quotations.supported == set(range(12, len(ids)))
+
+
+def test_each_of_several_datastores_is_compared(model, tokenizer, objections, tmp_path):
+    stores = [
+        knn_logits.build_datastore(model, tokenizer, texts, tmp_path / name, **EVERY)
+        for name, texts in (("first", TEXTS[:4]), ("second", TEXTS[4:]))
+    ]
+    text = TEXTS[2].replace("town", "harbour") + " " + TEXTS[6].replace("dredged", "painted")
+    assert objections(text, stores) == [("harbour", "town", "2"), ("painted", "dredged", "2")]
+    assert objections(text, stores[:1]) == [("harbour", "town", "2")]
+
+
+def test_a_memory_that_may_not_speak_contradicts_nothing(objections):
+    text = TEXTS[4].replace("weather", "waves")
+    assert objections(text, lmbda=0.0) == []
+    assert objections(text, exclude=["4"]) == []
+
+
+def test_the_trace_says_what_the_passage_has(model, tokenizer, store, tmp_path):
+    text = TEXTS[4].replace("weather", "waves")
+    trace = explain(model, tokenizer, store, text, **EVERY)
+    (found,) = (
+        rival
+        for word in words_of(trace[0].tokens)
+        if (rival := contradiction(word)) is not None and rival.quoted
+    )
+    assert tokenizer.decode(store.passage(found.entry).token) in found.token
+    assert 0.0 < found.p < 1.0
+    said = "waves: the memory says 'weather' (the words around are the same, by 4)"
+    assert said in unescape(to_html(trace))
+    trace.save(tmp_path / "trace.json")
+    assert Trace.load(tmp_path / "trace.json") == trace
+
+
+@given(st.data())
+def test_matches_are_those_of_a_plain_comparison(data):
+    letters = st.integers(0, 2)
+    tokens = np.array(data.draw(st.lists(letters, min_size=20, max_size=120)))
+    before = np.array(data.draw(st.lists(letters, max_size=60)), np.int64)
+    if data.draw(st.booleans()):
+        before = tokens[: len(tokens) // 2].copy()
+    first = data.draw(st.integers(0, 10))
+    positions = np.arange(first, len(tokens))
+
+    def alike(position):
+        number = 0
+        while (
+            number < min(len(before), position - first, 48)
+            and tokens[position - 1 - number] == before[-1 - number]
+        ):
+            number += 1
+        return number
+
+    expected = [(one, alike(one)) for one in positions.tolist() if alike(one) >= _LEAST]
+    assert _alike(tokens, positions, np.full(len(positions), first), before) == expected

@@ -1,0 +1,134 @@
+"""Words and the documents behind them: what a trace's tokens owe to whom."""
+
+from dataclasses import replace
+
+import pytest
+
+from knn_logits import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace, Trace
+from knn_logits.evidence.render import to_html
+from knn_logits.evidence.sources import main_sources, words_of
+
+
+def token(text, influence=0.0, document=None):
+    neighbors = []
+    if document is not None:
+        neighbors = [NeighborTrace("", text, "", document, None, None, "s", 0, 1.0, 0.0, influence)]
+    return TokenTrace(text, 0, 0.5, 0.5, 0.5, 0.5, influence, neighbors)
+
+
+def test_tokens_are_grouped_into_words():
+    tokens = [token("har"), token("bour"), token(" cr"), token("ane"), token("\n"), token("E")]
+    words = ["".join(one.token for one in word) for word in words_of(tokens)]
+    assert words == ["harbour", " crane", "\n", "E"]
+
+
+def test_signs_behind_a_word_are_a_word_of_their_own():
+    tokens = [token(one) for one in ("Vin", "une", ".", '"', " 3", ".", "5", "%", ")", "\n", ".")]
+    words = ["".join(one.token for one in word) for word in words_of(tokens)]
+    assert words == ["Vinune", '."', " 3.5%", ")", "\n", "."]
+
+
+def test_a_sentence_that_ends_in_the_answer_only_keeps_its_source():
+    # The passage goes on where the answer's sentence ends, so the full stop is the model's own.
+    tokens = [shared(" Vin", a=0.9), shared("une", a=0.9), shared(".", a=0.005)]
+    end = replace(token("<|endoftext|>"), special=True)
+    found = SequenceTrace("", [*tokens, end])
+    assert [(one.words, one.document.document) for one in main_sources(found, 5)] == [
+        (" Vinune", "a")
+    ]
+    # The end of the text is no part of it: the document has its share in three tokens.
+    assert found.documents[0].share == pytest.approx(1.805 / 3)
+    assert "endoftext" not in to_html(Trace([found]))
+
+
+def test_a_word_owes_a_document_what_its_weakest_piece_does():
+    tokens = [shared("har", a=0.9), shared("bour", a=0.2, b=0.6), shared(" x", c=0.1)]
+    sources = main_sources(SequenceTrace("", tokens), 1)
+    assert [(one.words, one.document.document) for one in sources] == [("harbour", "a")]
+    assert sources[0].document.share == pytest.approx(0.2)
+    assert sources[0].total == pytest.approx(0.8)
+
+
+def test_a_document_that_gave_the_beginning_only_is_no_source_of_a_number():
+    tokens = [shared(" K-", a=0.9), shared("1111", b=0.9)]
+    assert main_sources(SequenceTrace("", tokens), 5) == []
+
+
+def test_a_passage_that_says_another_word_is_not_shown():
+    first = shared(" K-", a=0.9)
+    first.neighbors.append(
+        NeighborTrace("", " K-", "8404 is", "a", None, None, "s", 3, 0.5, 0.0, 0.9)
+    )
+    (source,) = main_sources(SequenceTrace("", [first, shared("1111", a=0.9)]), 5)
+    assert (source.words, source.document.document, source.neighbor) == (" K-1111", "a", None)
+
+
+def test_words_that_the_mixture_made_less_likely_have_no_source():
+    tokens = [replace(shared(" x", a=0.3), p=0.2, p_lm=0.4)]
+    assert main_sources(SequenceTrace("", tokens), 5) == []
+    assert tokens[0].meaning == "own"
+
+
+def shared(text, **shares):
+    """A token that documents have shares in."""
+    documents = [DocumentShare("s", name, None, None, share) for name, share in shares.items()]
+    total = sum(shares.values())
+    return TokenTrace(text, 0, 0.5, 0.1, 0.9, 0.5, total, documents=documents)
+
+
+def test_words_in_a_row_have_shares_of_one_kind():
+    """The document's share in several words is never above that of all documents."""
+    words = []
+    for place, (text, total) in enumerate(((" one", 0.9), (" two", 0.5), (" three", 0.8))):
+        near = NeighborTrace("", text, "", "a", None, None, "s", place, 1.0, 0.0, total)
+        words.append(replace(shared(text, a=total), neighbors=[near]))
+    (source,) = main_sources(SequenceTrace("", words), 5)
+    assert source.words == " one two three"
+    assert source.total == pytest.approx((0.9 + 0.5 + 0.8) / 3)
+    assert source.document.share == pytest.approx(source.total)
+
+
+def test_what_the_memory_has_to_do_with_a_word():
+    brought = replace(shared(" x", a=0.8), by_model=Rival(" y", 0.3))
+    assert brought.meaning == "changed"
+    assert shared(" x", a=0.8).meaning == "agreed"
+    assert shared(" x", a=0.01).meaning == "own"
+    rival = Rival(" y", 0.99, DocumentShare("s", "b", "The b", None, 0.99))
+    against = TokenTrace(" x", 0, 4e-7, 8e-7, 0.0, 0.5, 0.0, by_memory=rival)
+    assert against.meaning == "outvoted"
+    assert replace(against, influence=0.05).meaning != "outvoted"
+    assert replace(against, by_memory=replace(rival, token="\n")).meaning == "own"
+    # White space is no word, and a passage that has the word as well is a witness.
+    assert replace(against, token="\n ").meaning == "own"
+    assert replace(against, verbatim=True).meaning == "own"
+    # Half of the vote is no majority, and a gate that closes leaves the memory no say.
+    assert replace(against, by_memory=replace(rival, p=0.5)).meaning == "own"
+    assert replace(against, lmbda=0.04).meaning == "own"
+    assert "the memory's neighbors would have written 'y' (99% of its vote, by The b)" in to_html(
+        Trace([SequenceTrace("", [against])])
+    ).replace("&#x27;", "'")
+
+
+def voted(text, *votes):
+    """A token with a vote a datastore, all of them from documents of the same id."""
+    neighbors = [
+        NeighborTrace("", text, "", "0", None, None, store, 0, share, 0.0, share)
+        for store, share in votes
+    ]
+    return TokenTrace(text, 0, 0.5, 0.5, 0.5, 0.5, sum(share for _, share in votes), neighbors)
+
+
+def test_documents_of_two_datastores_with_one_id_are_two(capsys):
+    trace = Trace([SequenceTrace("", [voted("word", ("a", 0.37), ("b", 0.63))])])
+    (source,) = main_sources(trace[0], 5)
+    assert source.document.share == pytest.approx(0.63)
+    assert source.document.store == "b"
+    assert "63% by" in to_html(trace)
+    trace.show()
+    assert "100% by the neighbors, 63% by 0" in capsys.readouterr().out
+
+
+def test_words_from_two_datastores_are_no_passage():
+    one, other = voted("har", ("a", 0.9)), voted(" har", ("b", 0.9))
+    one.neighbors[0] = replace(one.neighbors[0], after=" har")
+    assert len(main_sources(SequenceTrace("", [one, other]), 5)) == 2

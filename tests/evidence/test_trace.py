@@ -1,0 +1,395 @@
+"""Traces: what is recorded, put together, shown, saved and loaded."""
+
+import json
+import math
+import threading
+
+import pytest
+import torch
+from conftest import TEXTS
+from rich.console import Console
+
+from knn_logits import (
+    KNNLogitsProcessor,
+    MismatchError,
+    NeighborTrace,
+    SequenceTrace,
+    TokenTrace,
+    Trace,
+    TraceError,
+    explain,
+)
+from knn_logits.engine.pieces import token_texts
+from knn_logits.evidence.render import show, to_html
+from knn_logits.evidence.sources import main_sources
+
+
+@pytest.fixture
+def traced(model, tokenizer, store):
+    inputs = tokenizer("The harbour crane", return_tensors="pt")
+    with KNNLogitsProcessor(model, store, k=16, lmbda=0.9, temperature=0.5) as knn:
+        output = model.generate(
+            **inputs, max_new_tokens=12, do_sample=False, logits_processor=[knn]
+        )
+        yield knn, output, knn.trace(output, tokenizer)
+
+
+def test_the_passage_holds_the_word(traced, tokenizer):
+    _, output, trace = traced
+    sequence = trace[0]
+    assert sequence.prompt == "The harbour crane"
+    assert sequence.prompt + sequence.text == tokenizer.decode(output[0])
+    assert sequence.text.startswith(" lifts twelve crates")
+    for token in sequence.tokens:
+        assert token.influence > 0.5
+        for neighbor in token.neighbors:
+            assert neighbor.word == token.token
+            assert neighbor.snippet in TEXTS[int(neighbor.document)]
+            assert neighbor.before + neighbor.word + neighbor.after == neighbor.snippet
+        assert token.neighbors[0].document == token.documents[0].document
+
+
+def test_some_rows_of_a_batch_are_traced_alone_while_the_others_go_on(model, tokenizer, store):
+    from transformers import StoppingCriteria
+
+    class Watching(StoppingCriteria):
+        def __call__(self, input_ids, *_, **__):
+            if input_ids.shape[1] == start + 4:
+                early.append(knn.trace(input_ids, tokenizer, rows=[1]))
+            return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    prompts = ["The pump needs", "The harbour crane"]
+    inputs = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
+    start, early = inputs["input_ids"].shape[1], []
+    with KNNLogitsProcessor(model, store, k=16, lmbda=0.9, temperature=0.5) as knn:
+        output = knn.generate(**inputs, max_new_tokens=9, stopping_criteria=[Watching()])
+        whole = knn.trace(output, tokenizer)
+        assert knn.trace(output, tokenizer, rows=[1])[0] == whole[1]
+        assert not len(knn.trace(output, tokenizer, rows=[]))
+    assert len(early) == len(early[0]) == 1
+    for one, same in zip(early[0][0].tokens, whole[1].tokens[:4], strict=True):
+        assert (one.token, one.p, one.lmbda) == (same.token, same.p, same.lmbda)
+        assert [(of.document, of.share) for of in one.documents] == [
+            (of.document, of.share) for of in same.documents
+        ]
+
+
+def test_documents_share_all_that_the_neighbors_did(model, tokenizer, store):
+    """The shares are re-derived from every entry of the datastore, and none is left out."""
+    everything = len(store)
+    trace = explain(
+        model, tokenizer, store, TEXTS[2], k=everything, lmbda=0.6, temperature=2.0,
+        max_neighbors=everything,
+    )  # fmt: skip
+    for token in trace[0].tokens:
+        derived = {}
+        for one in token.neighbors:
+            derived[one.document] = derived.get(one.document, 0.0) + one.influence
+        shares = [one.share for one in token.documents]
+        assert {one.document: one.share for one in token.documents} == pytest.approx(derived)
+        assert shares == sorted(shares, reverse=True)
+        assert sum(shares) == pytest.approx(token.influence, abs=1e-6)
+        own = (1 - token.lmbda) * token.p_lm / token.p
+        assert sum(shares) + own == pytest.approx(1.0, abs=1e-5)
+    few = explain(
+        model, tokenizer, store, TEXTS[2], k=everything, lmbda=0.6, temperature=2.0,
+        max_neighbors=2,
+    )  # fmt: skip
+    for one, other in zip(few[0].tokens, trace[0].tokens, strict=True):
+        assert one.documents == other.documents
+        if one.documents:
+            assert one.neighbors[0].document == one.documents[0].document
+
+
+def test_the_models_own_choice_is_named(model, tokenizer, store):
+    trace = explain(model, tokenizer, store, TEXTS[1], lmbda=0.5)
+    ids = torch.tensor([tokenizer(TEXTS[1])["input_ids"]])
+    with torch.no_grad():
+        best = model(ids).logits[0].softmax(-1).max(-1)
+    for place, token in enumerate(trace[0].tokens):
+        if token.token_id == int(best.indices[place]):
+            assert token.by_model is None
+        else:
+            assert token.by_model.p == pytest.approx(float(best.values[place]), rel=1e-3)
+
+
+def test_explain_agrees_with_generation(traced, model, tokenizer, store):
+    _, output, trace = traced
+    text = tokenizer.decode(output[0])
+    explained = explain(model, tokenizer, store.folder, text, lmbda=0.9, temperature=0.5)
+    new = explained[0].tokens[-len(trace[0].tokens) :]
+    for one, other in zip(new, trace[0].tokens, strict=True):
+        assert one.token == other.token
+        assert one.p == pytest.approx(other.p, abs=1e-4)
+        assert one.p_lm == pytest.approx(other.p_lm, abs=1e-4)
+        assert [n.entry for n in one.neighbors] == [n.entry for n in other.neighbors]
+
+
+def test_explain_covers_a_text_longer_than_a_window(model, tokenizer, store):
+    text = " ".join(TEXTS)
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) > store.manifest.windows.window
+    trace = explain(model, tokenizer, store, text)
+    assert len(trace[0].tokens) == len(ids) - 1
+    assert trace[0].prompt + trace[0].text == text
+
+
+def test_explain_refuses_what_it_cannot_explain(model, tokenizer, store):
+    with pytest.raises(Exception, match="two tokens"):
+        explain(model, tokenizer, store, "a")
+
+
+def test_a_trace_is_kept_as_json(traced, tmp_path):
+    trace = traced[2]
+    trace.save(tmp_path / "trace.json")
+    assert Trace.load(tmp_path / "trace.json") == trace
+    content = json.loads((tmp_path / "trace.json").read_text())
+    first = content["sequences"][0]["tokens"][0]
+    assert {"token", "p", "p_lm", "p_knn", "lmbda", "influence", "neighbors"} <= set(first)
+    assert {"snippet", "document", "weight", "distance"} <= set(first["neighbors"][0])
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "knn-logits trace"}', "nonsense"])
+def test_a_file_that_is_no_trace_is_refused(tmp_path, content):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(TraceError, match="is not a trace"):
+        Trace.load(tmp_path / "x.json")
+
+
+def test_the_terminal_shows_words_and_sources(traced):
+    console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    show(traced[2], 4, console)
+    text = console.export_text()
+    assert "The harbour crane lifts twelve crates" in text
+    assert "by the neighbors" in text
+    assert "by 0" in text
+    assert "≥75%" in text
+
+
+def hostile(text):
+    neighbor = NeighborTrace(text, text, text, text, text, text, text, 0, 0.5, 1.0, 0.9)
+    token = TokenTrace(text, 1, 0.5, 0.1, 0.9, 0.5, 0.9, [neighbor])
+    return Trace([SequenceTrace(text, [token])])
+
+
+@pytest.mark.parametrize(
+    "text", ["<script>alert(1)</script>", '" onmouseover="x', "'><img src=x onerror=y>", "&amp;"]
+)
+def test_html_is_escaped(text):
+    html = hostile(text)._repr_html_()
+    assert "<script" not in html
+    assert "<img" not in html
+    assert 'onmouseover="' not in html
+    assert "&amp;amp;" in html or "&lt;" in html or "&quot;" in html
+
+
+def test_markup_in_a_text_is_not_markup_in_the_terminal():
+    console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    show(hostile("[bold]x[/bold] [link=y]"), 4, console)
+    assert "[bold]x[/bold]" in console.export_text()
+
+
+def test_a_piped_trace_marks_the_words_in_their_passage(traced, capsys):
+    traced[2].show()
+    assert "»lifts twelve crates" in capsys.readouterr().out
+
+
+def test_words_that_follow_in_the_passage_are_one_source(traced):
+    sources = main_sources(traced[2][0], 20)
+    text = traced[2][0].text
+    assert len(sources) < len(text.split())
+    first = sources[0]
+    assert first.words.startswith(" lifts twelve crates")
+    passage = first.neighbor.word + first.neighbor.after
+    assert passage.startswith(first.words[: len(passage)])
+    assert first.neighbor.before.endswith("The harbour crane")
+    assert len(first.tokens) > 3
+    assert "".join(one.words for one in sources) == text
+
+
+def test_characters_cut_into_several_tokens(tokenizer):
+    text = "Grüße 👍🏽 — 你好 and plain text, then 👍 at the end 👍"
+    ids = tokenizer(text)["input_ids"]
+    texts = token_texts(tokenizer, ids)
+    assert len(texts) == len(ids)
+    assert "".join(texts) == text
+
+
+def test_a_foreign_output_is_refused(traced, tokenizer, model):
+    knn, output, _ = traced
+    with pytest.raises(TraceError, match="not recorded such a generation"):
+        knn.trace(torch.full((1, 9), 7), tokenizer)
+    for other in ("text", output[0], output.float()):
+        with pytest.raises(TraceError, match="not an output of generate"):
+            knn.trace(other, tokenizer)
+    assert knn.trace(output, tokenizer, rows=0) == knn.trace(output, tokenizer, rows=[0])
+    changed = output.clone()
+    changed[0, -3] = (changed[0, -3] + 1) % 384
+    with pytest.raises(TraceError):
+        knn.trace(changed, tokenizer)
+
+
+def test_a_token_that_another_processor_forces_has_no_influence(model, tokenizer, store, tmp_path):
+    """The mixture gives it no probability, and JSON has no NaN."""
+    inputs = tokenizer("When error code E42 appears, open", return_tensors="pt")
+    with KNNLogitsProcessor(model, store, k=64, lmbda=0.9) as knn:
+        said = model.generate(**inputs, max_new_tokens=1, do_sample=False, logits_processor=[knn])
+        token = int(said[0, -1])
+
+        def force(_, scores):
+            return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([token]), 0.0)
+
+        output = model.generate(
+            **inputs, max_new_tokens=1, do_sample=False, bad_words_ids=[[token]],
+            logits_processor=[knn, force],
+        )  # fmt: skip
+        assert output[0, -1] == token
+        trace = knn.trace(output, tokenizer)
+    assert trace[0].tokens[0].influence == 0.0
+    trace.save(tmp_path / "t.json")
+    assert "NaN" not in (tmp_path / "t.json").read_text()
+
+
+def test_beams_need_the_whole_output(model, tokenizer, store):
+    inputs = tokenizer("The harbour crane", return_tensors="pt")
+    with KNNLogitsProcessor(model, store) as knn:
+        settings = {"num_beams": 3, "max_new_tokens": 8, "do_sample": False}
+        output = model.generate(**inputs, **settings, logits_processor=[knn])
+        with pytest.raises(TraceError, match="return_dict_in_generate"):
+            knn.trace(output, tokenizer)
+
+
+def test_another_tokenizer_is_refused(traced, tokenizer):
+    from transformers import PreTrainedTokenizerFast
+
+    knn, output, _ = traced
+    other = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+    backend = json.loads(other.backend_tokenizer.to_str())
+    backend["model"]["merges"] = backend["model"]["merges"][:5]
+    from tokenizers import Tokenizer
+
+    other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(backend)))
+    with pytest.raises(MismatchError, match="another tokenizer"):
+        knn.trace(output, other)
+
+
+def test_without_recording_there_is_no_trace(model, tokenizer, store):
+    inputs = tokenizer("The harbour crane", return_tensors="pt")
+    with KNNLogitsProcessor(model, store, record=False) as knn:
+        output = model.generate(**inputs, max_new_tokens=3, logits_processor=[knn])
+        with pytest.raises(TraceError, match="record=True"):
+            knn.trace(output, tokenizer)
+
+
+def test_finished_rows_end_at_their_last_token(model, tokenizer, store):
+    """A row that has ended is padded by generate(); the padding is no part of the trace."""
+    inputs = tokenizer(["The harbour crane", "a"], return_tensors="pt", padding=True)
+    with KNNLogitsProcessor(model, store) as knn:
+
+        def end_first(_, scores):
+            scores = scores.clone()
+            scores[0] = -math.inf
+            scores[0, 0] = 0.0
+            return scores
+
+        output = model.generate(
+            **inputs, max_new_tokens=5, do_sample=False, logits_processor=[knn, end_first]
+        )
+        trace = knn.trace(output, tokenizer)
+    assert [one.token for one in trace[0].tokens] == ["<|endoftext|>"]
+    assert len(trace[1].tokens) > 1
+
+
+def test_html_colours_what_the_neighbors_caused(traced):
+    html = to_html(traced[2])
+    assert "background:#8fd19e" in html
+    assert "<mark>" in html
+
+
+def generated(model, knn, ids, **settings):
+    settings = {"max_new_tokens": 6, "do_sample": False, "logits_processor": [knn]} | settings
+    return model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+
+
+def test_a_second_turn_is_a_trace_of_its_own(model, tokenizer, store):
+    with KNNLogitsProcessor(model, store) as knn:
+        first = tokenizer("The harbour crane", return_tensors="pt")["input_ids"]
+        one = generated(model, knn, first)
+        more = tokenizer(" and then", return_tensors="pt")["input_ids"]
+        second = torch.cat([one, more], -1)
+        two = generated(model, knn, second)
+        again = generated(model, knn, one)
+        for output, prompt in ((one, first), (two, second), (again, one)):
+            trace = knn.trace(output, tokenizer)
+            assert trace[0].prompt == tokenizer.decode(prompt[0])
+            assert len(trace[0].tokens) == 6
+
+
+def test_a_prompt_that_begins_like_an_earlier_one(model, tokenizer, store):
+    with KNNLogitsProcessor(model, store) as knn:
+        for text in ("The quick", "The quick red cat sat", "The"):
+            ids = tokenizer(text, return_tensors="pt")["input_ids"]
+            trace = knn.trace(generated(model, knn, ids), tokenizer)
+            assert trace[0].prompt == text
+
+
+def test_a_resumed_cache_is_a_trace_of_its_own(model, tokenizer, store):
+    with KNNLogitsProcessor(model, store) as knn:
+        ids = tokenizer("The harbour crane", return_tensors="pt")["input_ids"]
+        one = generated(model, knn, ids, return_dict_in_generate=True)
+        more = tokenizer(" The keeper", return_tensors="pt")["input_ids"]
+        second = torch.cat([one.sequences, more], -1)
+        two = generated(model, knn, second, past_key_values=one.past_key_values)
+        assert knn.trace(two, tokenizer)[0].prompt == tokenizer.decode(second[0])
+
+
+def test_padding_of_finished_rows_is_no_part(model, tokenizer, store):
+    inputs = tokenizer(["The harbour crane", "a"], return_tensors="pt", padding=True)
+    with KNNLogitsProcessor(model, store) as knn:
+        free = model.generate(**inputs, max_new_tokens=8, do_sample=False, logits_processor=[knn])
+        length = inputs["input_ids"].shape[1]
+        end = int(free[0, length + 2])
+        output = model.generate(
+            **inputs,
+            max_new_tokens=8,
+            do_sample=False,
+            eos_token_id=end,
+            pad_token_id=5,
+            logits_processor=[knn],
+        )
+        trace = knn.trace(output, tokenizer, pad_token_id=5)
+        assert trace[0].tokens[-1].token_id == end
+        assert trace[0].text == tokenizer.decode(free[0, length : length + 3])
+
+
+def test_a_stale_output_of_beams_is_refused(model, tokenizer, store):
+    torch.manual_seed(0)
+    ids = tokenizer("The", return_tensors="pt")["input_ids"]
+    settings = {"num_beams": 3, "do_sample": True, "return_dict_in_generate": True}
+    with KNNLogitsProcessor(model, store) as knn:
+        one = generated(model, knn, ids, **settings)
+        two = generated(model, knn, ids, **settings)
+        assert one.sequences.tolist() != two.sequences.tolist()
+        texts = [knn.trace(output, tokenizer)[0].text for output in (one, two)]
+        new = [tokenizer.decode(output.sequences[0, ids.shape[1] :]) for output in (one, two)]
+        assert texts == new
+        two.sequences[0, -3] = (two.sequences[0, -3] + 1) % 384
+        with pytest.raises(TraceError):
+            knn.trace(two, tokenizer)
+
+
+def test_threads_that_came_and_went_leave_their_traces(model, tokenizer, store):
+
+    outputs = {}
+
+    def work(number):
+        ids = tokenizer(TEXTS[number][:12], return_tensors="pt")["input_ids"]
+        outputs[number] = generated(model, knn, ids)
+
+    with KNNLogitsProcessor(model, store) as knn:
+        for number in range(8):
+            thread = threading.Thread(target=work, args=(number,))
+            thread.start()
+            thread.join()
+        for number, output in outputs.items():
+            assert knn.trace(output, tokenizer)[0].prompt == TEXTS[number][:12]

@@ -1,0 +1,209 @@
+"""A source says where it stands: the page, the heading or the line of its passage."""
+
+import re
+
+import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, trainers
+from tokenizers.pre_tokenizers import Split
+from transformers import PreTrainedTokenizerFast
+
+from knn_logits import (
+    Document,
+    KNNLogitsProcessor,
+    WindowConfig,
+    add_documents,
+    build_datastore,
+    compact,
+    explain,
+    main_sources,
+    read_corpus,
+    remove_documents,
+)
+from knn_logits.corpus.rows import Place
+from knn_logits.evidence.places import where
+from knn_logits.evidence.render import to_html
+from knn_logits.store.places import PLACES, place_at
+
+PAGES = [
+    "The crane lifts twelve crates.\n\n",
+    "Open the winch cover by hand.\n\n",
+    "Clear the drum.",
+]
+LINES = "".join(f"The keeper writes note number {n} into his book.\n" for n in range(1, 61))
+
+
+def paged(id="handbook.pdf", more="", **fields):
+    starts = [sum(len(one) for one in PAGES[:number]) for number in range(len(PAGES))]
+    places = [Place(start, f"page {n}", f"page={n}") for n, start in enumerate(starts, start=1)]
+    return Document("".join(PAGES) + more, id, uri=id, places=places, **fields)
+
+
+def build(model, tokenizer, documents, folder):
+    return build_datastore(
+        model, tokenizer, documents, folder, window=WindowConfig(64, 32), calibrate=False
+    )
+
+
+def sources(model, tokenizer, store, text):
+    """All passages behind the tokens of a text that stands in the datastore, word for word."""
+    trace = explain(model, tokenizer, store, text, k=1, lmbda=0.9, temperature=1.0)
+    return [one for token in trace[0].tokens for one in token.neighbors]
+
+
+@pytest.fixture(scope="module")
+def store(model, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("places")
+    (folder / "log.txt").write_text(LINES)
+    documents = [
+        paged(metadata={"year": 2026}),
+        paged("titled.pdf", title="The handbook"),
+        *read_corpus([str(folder / "log.txt")]),
+        Document("No place at all, only a text.", "plain", uri="plain.txt"),
+    ]
+    return build(model, tokenizer, documents, folder / "store")
+
+
+def test_the_words_of_a_page_are_of_that_page(store, tokenizer):
+    record = store.documents[0]
+    words = {"page 1": [], "page 2": [], "page 3": []}
+    for token in range(record.length):
+        words[place_at(record.metadata, token).name].append(int(store.tokens[record.first + token]))
+    assert [tokenizer.decode(ids).strip() for ids in words.values()] == [p.strip() for p in PAGES]
+
+
+def test_titles_and_uris_of_passages_lead_to_the_page(model, tokenizer, store):
+    found = sources(model, tokenizer, store, "".join(PAGES))
+    assert {one.document for one in found} <= {"handbook.pdf", "titled.pdf"}
+    for one in found:
+        assert re.fullmatch(r"(handbook\.pdf|The handbook), page [123]", one.title)
+        assert one.uri == f"{one.document}#page={one.title[-1]}"
+
+
+def test_a_line_is_counted_to_the_very_word(model, tokenizer, store):
+    lines = LINES.splitlines()
+    record = next(store.documents[n] for n in range(4) if store.documents[n].id == "log.txt")
+    assert len(LINES) > 2000
+    first = int(store.contexts.first_entry[2])
+    said = 0
+    for entry in range(first, first + record.length - 1):
+        token = store.contexts.token_of(entry)
+        text = tokenizer.decode(store.tokens[record.first : token].tolist())
+        title, uri = where(store, entry, tokenizer)
+        assert title == f"log.txt, line {1 + text.count(chr(10))}"
+        assert uri == "log.txt"
+        said += 1
+    assert said > len(lines)
+
+
+def test_documents_without_places_are_as_they_were(model, tokenizer, store):
+    (one, *_) = sources(model, tokenizer, store, "No place at all, only a text.")
+    assert (one.document, one.title, one.uri) == ("plain", None, "plain.txt")
+    assert store.documents[3].metadata is None
+
+
+def test_what_is_shown_names_the_page(model, tokenizer, store, capsys):
+    trace = explain(
+        model, tokenizer, store, "".join(PAGES), k=1, lmbda=0.9, temperature=1.0,
+        exclude=["titled.pdf"],
+    )  # fmt: skip
+    trace.show()
+    assert "by handbook.pdf, page " in capsys.readouterr().out
+    assert "by <i>handbook.pdf, page " in to_html(trace)
+    assert {one.document for one in trace[0].documents} == {"handbook.pdf"}
+
+
+def test_places_survive_adding_removing_and_compacting(model, tokenizer, tmp_path):
+    store = build(model, tokenizer, [Document("A text to go.", "gone"), paged()], tmp_path / "s")
+    before = store.documents[1].metadata
+    # The same content twice would not be added.
+    add_documents(model, tokenizer, store, [paged("second.pdf", more=" Then close it.")])
+    remove_documents(tmp_path / "s", ["gone"])
+    small = compact(tmp_path / "s")
+    assert [small.documents[n].id for n in range(2)] == ["handbook.pdf", "second.pdf"]
+    assert [small.documents[n].metadata for n in range(2)] == [before, before]
+    found = sources(model, tokenizer, small, "".join(PAGES))
+    assert {one.title.partition(", ")[2] for one in found} <= {"page 1", "page 2", "page 3"}
+
+
+def test_one_id_removes_all_parts_of_a_file(model, tokenizer, tmp_path):
+    parts = [Document("The first part.", "big.txt"), Document("The second part.", "big.txt")]
+    build(model, tokenizer, [*parts, Document("Another text.", "other")], tmp_path / "s")
+    left = remove_documents(tmp_path / "s", ["big.txt"])
+    assert list(left.manifest.removed) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        "{}",
+        f'{{"{PLACES}": 3}}',
+        f'{{"{PLACES}": [["a"]]}}',
+        f'{{"{PLACES}": [[]]}}',
+        f'{{"{PLACES}": [[5, "page 1"]]}}',
+        f'{{"{PLACES}": ' + "[" * 100_000,
+        f'["{PLACES}"]',
+    ],
+)
+def test_places_that_make_no_sense_are_none(metadata):
+    assert place_at(metadata, 4) is None
+
+
+def test_a_tokenizer_that_does_not_say_where_its_tokens_stand_gives_no_places(
+    model, tokenizer, tmp_path
+):
+    class Slow:
+        def __init__(self):
+            self.asked = 0
+
+        def __call__(self, *args, **options):
+            self.asked += 1
+            return {"input_ids": tokenizer(*args, **options)["input_ids"]}
+
+        def __len__(self):
+            return len(tokenizer)
+
+        def __getattr__(self, name):
+            return getattr(tokenizer, name)
+
+    store = build(model, Slow(), [paged()], tmp_path / "s")
+    assert store.documents[0].metadata is None
+
+
+def test_words_after_a_line_break_are_on_their_own_line(model, tokenizer, tmp_path):
+    """The memory brings the line breaks as well, and these stand at the end of the line before."""
+    (tmp_path / "log.txt").write_text(f"Intro line one.\n\n\n\n\n{LINES}")
+    documents = read_corpus([str(tmp_path / "log.txt")])
+    store = build(model, tokenizer, documents, tmp_path / "store")
+    inputs = tokenizer("Intro line one.", return_tensors="pt")
+    settings = {"k": 1, "lmbda": 0.99, "temperature": 1.0, "retomaton": True}
+    with KNNLogitsProcessor(model, store, **settings) as knn:
+        output = knn.generate(**inputs, max_new_tokens=30, do_sample=False)
+        trace = knn.trace(output, tokenizer)
+    assert trace[0].text.startswith("\n\n\n\n\nThe keeper writes")
+    (source,) = main_sources(trace[0], 1)
+    assert source.words.strip().startswith("The keeper writes")
+    assert source.neighbor.title.endswith("log.txt, line 6")
+
+
+@pytest.mark.parametrize(
+    "cut", [r"\s*[a-z]+|[^a-z]", r"\n+| ?[a-z]+|[^a-z]", r"\s*\n| ?[a-z]+|[^a-z]"]
+)
+def test_a_line_is_right_if_tokens_hold_line_breaks(model, tmp_path, cut):
+    """They hold them with a word, or several of them, also behind a U+FFFD of the text itself."""
+    lines = "alpha \ufffd\nbeta \ufffd\n\ngamma line\n\n\ndelta\n \n\t\n  omega\n"
+    (tmp_path / "log.txt").write_text(lines * 90)
+    made = Tokenizer(models.WordLevel({"<e>": 0}, "<e>"))
+    words = Split(Regex(cut), "isolated")
+    made.pre_tokenizer, made.decoder = words, decoders.Fuse()
+    trainer = trainers.WordLevelTrainer(special_tokens=["<e>"], show_progress=False)
+    made.train_from_iterator([(tmp_path / "log.txt").read_text()], trainer)
+    joined = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<e>", unk_token="<e>")
+    store = build(model, joined, read_corpus([str(tmp_path / "log.txt")]), tmp_path / "s")
+    texts = [joined.decode([token]) for token in store.tokens.tolist()]
+    assert "\n\n\ndelta" in texts or "\n\n\n" in texts
+    for entry in range(len(store)):
+        place = store.contexts.token_of(entry)
+        if texts[place].strip(" \n\t\ufffd"):
+            line = 1 + "".join(texts[: place + 1]).count("\n")
+            assert where(store, entry, joined)[0] == f"log.txt, line {line}"

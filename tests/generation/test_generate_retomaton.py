@@ -1,0 +1,184 @@
+"""RetoMaton in `generate()`: each chosen token against the automaton run on the chosen tokens."""
+
+import pytest
+import torch
+from automaton import ByTheBook
+from conftest import TEXTS
+
+from knn_logits import Datastore, KNNConfig, KNNLogitsProcessor, cluster, explain
+from knn_logits.engine.forward import key_states_and_logits
+
+SETTINGS = {"k": 12, "lmbda": 0.6, "temperature": 4.0}
+PROMPTS = [
+    "The harbour crane",
+    "When error code",
+    "In 1312",
+    "Each morning the keeper reads the",
+    "E42",
+    "The pump needs oil of grade seven. The crane",
+    "a",
+    "Queen Maira founded the town",
+]
+
+
+@pytest.fixture(scope="module", params=["pointers", "clusters"])
+def memory(request, store, tmp_path_factory):
+    if request.param == "pointers":
+        return store
+    import shutil
+
+    folder = tmp_path_factory.mktemp("clustered") / "s"
+    shutil.copytree(store.folder, folder)
+    return cluster(Datastore(folder), 20)
+
+
+def by_the_book(model, location, store, ids, first):
+    """p of each token from `first` on, and whether its step searched, by loops in float64."""
+    config = KNNConfig(**SETTINGS, retomaton=True)
+    book = ByTheBook(store, config)
+    states, logits = key_states_and_logits(model, location, {"input_ids": torch.tensor([ids])})
+    log_p = torch.log_softmax(logits[0].double(), dim=-1)
+    found = []
+    for place in range(first, len(ids)):
+        before = book.searches
+        book.step(states[0, place - 1], ids[place - 1])
+        p_lm = float(log_p[place - 1, ids[place]].exp())
+        p = config.lmbda * book.p_knn(ids[place]) + (1 - config.lmbda) * p_lm
+        found.append((p, book.searches > before))
+    return found
+
+
+MODES = {
+    "greedy": {},
+    "batch": {"prompts": PROMPTS},
+    "sampling": {"do_sample": True, "prompts": PROMPTS[:4]},
+    "beams": {"num_beams": 4},
+    "beams of a batch": {"num_beams": 3, "num_return_sequences": 2, "prompts": PROMPTS[:2]},
+    "no cache": {"use_cache": False},
+    "streaming": {"streamed": True},
+}
+
+
+class Streamed:
+    """A streamer that keeps what it is given."""
+
+    def __init__(self):
+        self.tokens, self.ended = [], False
+
+    def put(self, tokens):
+        self.tokens += tokens.flatten().tolist()
+
+    def end(self):
+        self.ended = True
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_follows_its_own_text(model, tokenizer, memory, mode):
+    settings = dict(MODES[mode])
+    prompts = settings.pop("prompts", PROMPTS[:1])
+    if settings.pop("streamed", False):
+        settings["streamer"] = Streamed()
+    tokenizer.padding_side = "left"
+    inputs = tokenizer(prompts, return_tensors="pt", padding=True)
+    torch.manual_seed(1)
+    with KNNLogitsProcessor(model, memory, **SETTINGS, retomaton=True) as knn:
+        output = model.generate(
+            **inputs,
+            max_new_tokens=20,
+            logits_processor=[knn],
+            return_dict_in_generate=True,
+            **{"do_sample": False, **settings},
+        )
+        traces = knn.trace(output, tokenizer)
+    if "streamer" in settings:
+        assert settings["streamer"].tokens == output.sequences[0].tolist()
+        assert settings["streamer"].ended
+    length = inputs["input_ids"].shape[1]
+    per_prompt = settings.get("num_return_sequences", 1)
+    followed = 0
+    for number, (ids, trace) in enumerate(zip(output.sequences.tolist(), traces, strict=True)):
+        start = int((inputs["attention_mask"][number // per_prompt] == 0).sum())
+        expected = by_the_book(model, knn.memory.location, memory, ids[start:], length - start)
+        for token, (p, searched) in zip(trace.tokens, expected, strict=False):
+            assert token.p == pytest.approx(p, abs=1e-4)
+            assert token.retrieval == ("search" if searched else "pointers")
+            followed += not searched
+    assert followed > 5
+
+
+def test_assistance_changes_nothing(model, tokenizer, memory):
+    text = TEXTS[0] + " " + TEXTS[0][:40]
+    inputs = tokenizer(text, return_tensors="pt")
+    outputs = []
+    for extra in ({}, {"prompt_lookup_num_tokens": 4}, {"assistant_model": model}):
+        with KNNLogitsProcessor(model, memory, **SETTINGS, retomaton=True) as knn:
+            outputs.append(
+                model.generate(
+                    **inputs, max_new_tokens=24, do_sample=False, logits_processor=[knn], **extra
+                ).tolist()
+            )
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_explain_follows_the_text(model, tokenizer, memory):
+    trace = explain(model, tokenizer, memory, TEXTS[3], **SETTINGS, retomaton=True)
+    ways = [token.retrieval for token in trace[0].tokens]
+    assert ways[0] == "search"
+    assert ways.count("pointers") > len(ways) / 2
+
+
+def test_several_datastores_each_follow_their_own(model, tokenizer, memory, store):
+    inputs = tokenizer(PROMPTS[0], return_tensors="pt")
+    with KNNLogitsProcessor(model, [memory, store], **SETTINGS, retomaton=True) as knn:
+        output = model.generate(
+            **inputs, max_new_tokens=16, do_sample=False, logits_processor=[knn]
+        )
+        tokens = knn.trace(output, tokenizer)[0].tokens
+    assert any(token.retrieval == "pointers" for token in tokens)
+    for token in tokens:
+        share = token.influence + (1 - token.lmbda) * token.p_lm / token.p
+        assert share == pytest.approx(1.0, abs=1e-5)
+
+
+def first_scores(model, knn, **inputs):
+    return model.generate(
+        **inputs,
+        max_new_tokens=8,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+        logits_processor=[knn],
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+
+
+@pytest.mark.parametrize("use_cache", [True, False], ids=["cache", "no cache"])
+@pytest.mark.parametrize("tokens", [1, 3, 8])
+def test_a_prompt_that_an_earlier_text_went_through_starts_anew(
+    model, tokenizer, memory, tokens, use_cache
+):
+    inputs = tokenizer(PROMPTS[0], return_tensors="pt")
+    with KNNLogitsProcessor(model, memory, **SETTINGS, retomaton=True) as knn:
+        earlier = first_scores(model, knn, use_cache=use_cache, **inputs).sequences
+        prompt = earlier[:, : inputs["input_ids"].shape[1] + tokens]
+        given = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+        used = first_scores(model, knn, use_cache=use_cache, **given)
+        trace = knn.trace(used, tokenizer)
+    with KNNLogitsProcessor(model, memory, **SETTINGS, retomaton=True) as knn:
+        fresh = first_scores(model, knn, use_cache=use_cache, **given)
+    assert trace[0].tokens[0].retrieval == "search"
+    for one, other in zip(used.scores, fresh.scores, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_embeddings_in_place_of_a_prompt(model, tokenizer, memory):
+    inputs = tokenizer(PROMPTS[:2], return_tensors="pt", padding=True, padding_side="left")
+    embeds = model.get_input_embeddings()(inputs["input_ids"]).detach()
+    given = {"inputs_embeds": embeds, "attention_mask": inputs["attention_mask"]}
+    with KNNLogitsProcessor(model, memory, **SETTINGS, retomaton=True) as knn:
+        expected = first_scores(model, knn, **inputs)
+        for _ in range(2):
+            output = first_scores(model, knn, **given)
+            for one, other in zip(output.scores, expected.scores, strict=True):
+                torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,374 @@
+"""Text written with drafts is the text written without; and sampled text has its distribution."""
+
+import pytest
+import torch
+from conftest import TEXTS, make_gpt2
+from transformers import (
+    GenerationConfig,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+    RobertaConfig,
+    RobertaForCausalLM,
+    StoppingCriteria,
+    TextIteratorStreamer,
+)
+from transformers.generation.streamers import BaseStreamer
+
+import knn_logits
+from knn_logits import DistanceGate, KNNLogitsProcessor
+from knn_logits.generation.arguments import can_draft
+from knn_logits.generation.drafter import Drafter
+
+PROMPTS = [
+    "When error code E42 appears, open",
+    "The keeper reads",
+    "Queen Maira founded",
+    "The pump needs oil. The pump needs oil. The pump",
+]
+
+
+def ids_of(tokenizer, text):
+    return tokenizer(text, return_tensors="pt")
+
+
+def written(knn, inputs, *, draft, **settings):
+    settings = {"max_new_tokens": 40, "do_sample": False, **settings}
+    output = knn.generate(**inputs, draft=draft, **settings)
+    return output, knn.passes
+
+
+@pytest.fixture(params=["plain", "retomaton", "gate", "two", "ip"])
+def memory(request, model, tokenizer, store, tmp_path):
+    """What is searched, and how."""
+    settings = {"k": 16, "lmbda": 0.7, "temperature": 3.0}
+    if request.param == "retomaton":
+        return {"datastore": store, **settings, "retomaton": True}
+    if request.param == "gate":
+        gate = DistanceGate("l2", [0.0, 20.0, 80.0], [0.9, 0.5, 0.1])
+        return {"datastore": store, **settings, "lmbda": gate}
+    if request.param == "two":
+        other = knn_logits.build_datastore(model, tokenizer, TEXTS[:3], tmp_path / "o", k=4)
+        return {"datastore": [store, other], **settings}
+    if request.param == "ip":
+        return {"datastore": store, **settings, "refine": True}
+    return {"datastore": store, **settings}
+
+
+def test_greedy_text_is_the_same_in_fewer_passes(model, tokenizer, memory):
+    total = 0
+    with KNNLogitsProcessor(model, memory.pop("datastore"), **memory) as knn:
+        for prompt in PROMPTS:
+            inputs = ids_of(tokenizer, prompt)
+            plain, without = written(knn, inputs, draft=False)
+            drafted, passes = written(knn, inputs, draft=True)
+            assert torch.equal(plain, drafted)
+            assert without == plain.shape[1] - inputs["input_ids"].shape[1] - 1
+            total += passes
+    assert total < 39 * len(PROMPTS)
+
+
+def test_the_trace_is_the_same(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[0])
+    with KNNLogitsProcessor(model, store, candidates=2) as knn:
+        traces = []
+        for draft in (False, True):
+            output, _ = written(knn, inputs, draft=draft)
+            traces.append(knn.trace(output, tokenizer)[0])
+    for one, other in zip(*(trace.tokens for trace in traces), strict=True):
+        assert one.token_id == other.token_id
+        assert one.p == pytest.approx(other.p, abs=1e-5)
+        assert one.influence == pytest.approx(other.influence, abs=1e-4)
+        assert [d.document for d in one.documents] == [d.document for d in other.documents]
+
+
+def test_scores_logits_and_sequences_are_those_without_drafts(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[3])
+    with KNNLogitsProcessor(model, store) as knn:
+        plain, drafted = (
+            written(
+                knn, inputs, draft=draft,
+                return_dict_in_generate=True, output_scores=True, output_logits=True,
+            )[0]
+            for draft in (False, True)
+        )  # fmt: skip
+    assert torch.equal(plain.sequences, drafted.sequences)
+    for name in ("scores", "logits"):
+        for one, other in zip(plain[name], drafted[name], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert drafted.past_key_values.get_seq_length() == plain.past_key_values.get_seq_length()
+
+
+class Seen(BaseStreamer):
+    def __init__(self):
+        self.tokens, self.ended = [], 0
+
+    def put(self, value):
+        self.tokens += value.flatten().tolist()
+
+    def end(self):
+        self.ended += 1
+
+
+class After(StoppingCriteria):
+    def __init__(self, length):
+        self.length = length
+
+    def __call__(self, input_ids, scores, **_):
+        return torch.full((1,), input_ids.shape[1] >= self.length)
+
+
+def test_streaming_and_stopping_see_every_token(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[1])
+    # Long enough for several drafts.
+    with KNNLogitsProcessor(model, store) as knn:
+        whole, _ = written(knn, inputs, draft=True, max_new_tokens=16)
+        for length in range(inputs["input_ids"].shape[1] + 1, whole.shape[1]):
+            streamer = Seen()
+            output, _ = written(
+                knn, inputs, draft=True, stopping_criteria=[After(length)], streamer=streamer,
+                max_new_tokens=16,
+            )  # fmt: skip
+            assert output.tolist() == whole[:, :length].tolist()
+            assert streamer.tokens == output[0].tolist()
+            assert streamer.ended == 1
+        text = TextIteratorStreamer(tokenizer, skip_prompt=True)
+        written(knn, inputs, draft=True, streamer=text, max_new_tokens=16)
+        start = inputs["input_ids"].shape[1]
+        assert "".join(text) == tokenizer.decode(whole[0, start:])
+
+
+def test_an_end_token_ends_a_text_within_a_draft(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[0])
+    with KNNLogitsProcessor(model, store) as knn:
+        whole, _ = written(knn, inputs, draft=False, max_new_tokens=20)
+        for end in set(whole[0, inputs["input_ids"].shape[1] :].tolist()):
+            one, other = (
+                written(
+                    knn, inputs, draft=draft, eos_token_id=end, pad_token_id=0, max_new_tokens=20
+                )[0]
+                for draft in (False, True)
+            )
+            assert torch.equal(one, other)
+
+
+def test_constraints_hold_within_a_draft(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[3])
+    for settings in (
+        {"no_repeat_ngram_size": 3},
+        {"repetition_penalty": 1.3},
+        {"bad_words_ids": [[one] for one in range(60, 120)]},
+        {"min_new_tokens": 30},
+    ):
+        with KNNLogitsProcessor(model, store) as knn:
+            plain, _ = written(knn, inputs, draft=False, **settings)
+            drafted, _ = written(knn, inputs, draft=True, **settings)
+        assert torch.equal(plain, drafted)
+
+
+def test_a_string_stops_a_text_within_a_draft(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[0])
+    with KNNLogitsProcessor(model, store) as knn:
+        whole, most = written(knn, inputs, draft=True)
+        text = tokenizer.decode(whole[0, inputs["input_ids"].shape[1] + 12 :])
+        for stop in (text[:6], text[3:8], "never written"):
+            stopping = {"stop_strings": [stop], "tokenizer": tokenizer}
+            plain, _ = written(knn, inputs, draft=False, **stopping)
+            drafted, passes = written(knn, inputs, draft=True, **stopping)
+            config = GenerationConfig(stop_strings=[stop], eos_token_id=0, pad_token_id=0)
+            alike, _ = written(knn, inputs, draft=True, generation_config=config, **stopping)
+            assert plain.tolist() == drafted.tolist() == alike.tolist()
+            assert passes < drafted.shape[1] - inputs["input_ids"].shape[1] - 1
+            assert (stop in tokenizer.decode(plain[0])) == (plain.shape[1] < whole.shape[1])
+        assert passes == most
+
+
+def test_a_string_without_a_tokenizer_is_refused_as_without_drafts(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[0])
+    with KNNLogitsProcessor(model, store) as knn:
+        for draft in (False, True):
+            with pytest.raises(ValueError, match="tokenizer"):
+                written(knn, inputs, draft=draft, stop_strings=["pump"])
+
+
+def test_a_seed_draws_the_same_text_with_drafts(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[0])
+    with KNNLogitsProcessor(model, store) as knn:
+        total = 0
+        for seed in range(12):
+            texts = []
+            for draft in (False, True):
+                torch.manual_seed(seed)
+                output, passes = written(
+                    knn, inputs, draft=draft, do_sample=True, top_p=0.9, max_new_tokens=16
+                )
+                texts.append(output)
+            total += passes
+            assert torch.equal(*texts)
+        assert total < 12 * 15
+
+
+def test_other_processors_stand_behind(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[0])
+    seen = []
+
+    def note(input_ids, scores):
+        seen.append(input_ids.shape[1])
+        return scores
+
+    with KNNLogitsProcessor(model, store) as knn:
+        output, _ = written(knn, inputs, draft=True, logits_processor=[knn, note])
+    assert seen == list(range(inputs["input_ids"].shape[1], output.shape[1]))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_beams": 2},
+        {"num_return_sequences": 2, "do_sample": True},
+        {"use_cache": False},
+        {"prompt_lookup_num_tokens": 3},
+        {"cache_implementation": "static"},
+    ],
+)
+def test_what_cannot_be_drafted_is_written_as_without(model, tokenizer, store, settings):
+    inputs = ids_of(tokenizer, PROMPTS[0])
+    assert not can_draft(model, inputs["input_ids"], settings)
+    with KNNLogitsProcessor(model, store) as knn:
+        texts = []
+        for draft in (False, True):
+            torch.manual_seed(0)
+            texts.append(written(knn, inputs, draft=draft, max_new_tokens=8, **settings)[0])
+        assert torch.equal(*texts)
+        batch = tokenizer(PROMPTS[1:3], return_tensors="pt", padding=True)
+        assert torch.equal(
+            written(knn, batch, draft=False, pad_token_id=0)[0],
+            written(knn, batch, draft=True, pad_token_id=0)[0],
+        )
+
+
+def test_passes_are_counted_after_embeddings_too(model, tokenizer, store):
+    inputs = ids_of(tokenizer, PROMPTS[0])
+    embeds = model.get_input_embeddings()(inputs["input_ids"])
+    settings = {"max_new_tokens": 8, "min_new_tokens": 8}
+    with KNNLogitsProcessor(model, store) as knn:
+        knn.generate(**inputs, draft=False, **settings)
+        assert knn.passes == 7
+        knn.generate(inputs_embeds=embeds, attention_mask=inputs["attention_mask"], **settings)
+        assert knn.passes == 7
+
+
+def test_drafts_that_are_always_wrong_change_nothing(model, tokenizer, store, monkeypatch):
+    inputs = ids_of(tokenizer, PROMPTS[0])
+    with KNNLogitsProcessor(model, store) as knn:
+        plain, _ = written(knn, inputs, draft=False)
+        monkeypatch.setattr(Drafter, "draft", lambda *_: [1, 2, 3])
+        drafted, passes = written(knn, inputs, draft=True)
+        assert torch.equal(plain, drafted)
+        assert passes >= 30
+
+
+def test_models_of_other_kinds(tokenizer, tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+    torch.manual_seed(0)
+    size = {
+        "vocab_size": 384, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+    }  # fmt: skip
+    llama = LlamaForCausalLM(LlamaConfig(**size)).eval()
+    sliding = MistralForCausalLM(MistralConfig(**size, sliding_window=16)).eval()
+    for number, (other, drafts) in enumerate(((llama, True), (sliding, False))):
+        store = knn_logits.build_datastore(other, tokenizer, TEXTS, tmp_path / str(number), k=8)
+        inputs = ids_of(tokenizer, PROMPTS[0])
+        inputs.pop("token_type_ids", None)
+        assert can_draft(other, inputs["input_ids"], {}) is drafts
+        with KNNLogitsProcessor(other, store, lmbda=0.7, temperature=1.0) as knn:
+            plain, without = written(knn, inputs, draft=False)
+            drafted, passes = written(knn, inputs, draft=True)
+        assert torch.equal(plain, drafted)
+        assert (passes < without) is drafts
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        lambda ids: {"token_type_ids": torch.zeros_like(ids)},
+        lambda ids: {"token_type_ids": torch.arange(len(ids[0]))[None] % 7},
+        lambda ids: {"position_ids": torch.arange(len(ids[0]))[None] + 7},
+    ],
+)
+def test_types_and_positions_go_on_after_the_prompt(model, tokenizer, store, more):
+    settings = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    saved = 0
+    with KNNLogitsProcessor(model, store, k=16, lmbda=0.8, temperature=1.0) as knn:
+        for prompt in PROMPTS:
+            ids = ids_of(tokenizer, prompt)["input_ids"]
+            inputs = {"input_ids": ids, **more(ids)}
+            plain, without = written(knn, inputs, draft=False, **settings)
+            drafted, passes = written(knn, inputs, draft=True, **settings)
+            assert torch.equal(plain.sequences, drafted.sequences)
+            torch.testing.assert_close(drafted.logits, plain.logits, atol=1e-4, rtol=0)
+            saved += without - passes
+            bare, _ = written(knn, {"input_ids": ids}, draft=True, **settings)
+            assert not torch.equal(bare.logits[0], drafted.logits[0])
+    assert saved > 0
+
+
+def test_positions_are_those_of_generate(tokenizer, tmp_path):
+    """RoBERTa itself counts from 2, but `generate()` counts from 0."""
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        vocab_size=384, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=256, is_decoder=True, pad_token_id=1,
+    )  # fmt: skip
+    other = RobertaForCausalLM(config).eval()
+    key = "roberta.encoder.layer.1.intermediate:input"
+    store = knn_logits.build_datastore(other, tokenizer, TEXTS, tmp_path / "s", k=8, key=key)
+    inputs = {"input_ids": ids_of(tokenizer, PROMPTS[0])["input_ids"]}
+    settings = {"return_dict_in_generate": True, "output_logits": True}
+    with KNNLogitsProcessor(other, store, lmbda=0.7, temperature=1.0) as knn:
+        plain, without = written(knn, inputs, draft=False, **settings)
+        drafted, passes = written(knn, inputs, draft=True, **settings)
+    torch.testing.assert_close(drafted.logits, plain.logits, atol=1e-4, rtol=0)
+    assert torch.equal(plain.sequences, drafted.sequences)
+    assert passes < without
+
+
+def test_a_model_without_a_cache_writes_without_drafts(tokenizer, tmp_path):
+    torch.manual_seed(0)
+    config = OpenAIGPTConfig(vocab_size=384, n_positions=256, n_embd=32, n_layer=2, n_head=4)
+    other = OpenAIGPTLMHeadModel(config).eval()
+    key = "transformer.h.1.mlp:input"
+    store = knn_logits.build_datastore(other, tokenizer, TEXTS, tmp_path / "s", k=8, key=key)
+    inputs = {"input_ids": ids_of(tokenizer, PROMPTS[0])["input_ids"]}
+    with KNNLogitsProcessor(other, store, lmbda=0.7, temperature=1.0) as knn:
+        plain, without = written(knn, inputs, draft=False, max_new_tokens=8)
+        drafted, passes = written(knn, inputs, draft=True, max_new_tokens=8)
+    assert torch.equal(plain, drafted)
+    assert passes == without == 7
+
+
+# That a seed draws the same text is the sharper test, and a fast one.
+@pytest.mark.soak
+def test_sampling_with_drafts_keeps_the_distribution(tokenizer, tmp_path):
+    """Chi-square of two tokens, drawn 10,000 times with drafts and as often without."""
+    model = make_gpt2(seed=1)
+    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "s", k=8)
+    inputs = ids_of(tokenizer, "The pump needs")
+    settings = {"do_sample": True, "top_k": 4, "max_new_tokens": 3}
+    with KNNLogitsProcessor(model, store, k=8, lmbda=0.5, temperature=5.0, record=False) as knn:
+        counts = {True: {}, False: {}}
+        for draft, found in counts.items():
+            torch.manual_seed(5 if draft else 6)
+            for _ in range(10_000):
+                end = tuple(written(knn, inputs, draft=draft, **settings)[0][0, -2:].tolist())
+                found[end] = found.get(end, 0) + 1
+    pairs = list({**counts[True], **counts[False]})
+    chi = degrees = 0
+    for pair in pairs:
+        one, other = counts[True].get(pair, 0), counts[False].get(pair, 0)
+        if one + other >= 10:
+            chi += (one - other) ** 2 / (one + other)
+            degrees += 1
+    # The 99.99th percentile, by Wilson and Hilferty; the seeds are fixed.
+    assert chi < degrees * (1 - 2 / (9 * degrees) + 3.72 * (2 / (9 * degrees)) ** 0.5) ** 3

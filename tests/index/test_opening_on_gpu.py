@@ -1,0 +1,143 @@
+"""Which form an index takes on a GPU. A processor stands for it, since the code is the same."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from handmade import make_store
+
+from knn_logits import (
+    Datastore,
+    IndexConfig,
+    KNNConfig,
+    Retriever,
+    build_index,
+    merge_entries,
+)
+from knn_logits.index import compact, faiss_backend, opening
+from knn_logits.index.compact import CompactIndex
+from knn_logits.index.faiss_backend import FaissIndex
+from knn_logits.index.opening import open_index, whole_index
+from knn_logits.index.opening_on_gpu import moved, open_compact
+
+DIM, PLENTY = 8, 10**12
+CPU = torch.device("cpu")
+DOCUMENTS = [list(range(one, one + 60)) for one in range(5)]
+KEYS = np.random.default_rng(0).standard_normal((295, DIM)).astype(np.float16)
+
+
+@pytest.fixture(params=["l2", "ip", "cosine"])
+def store(request, tmp_path):
+    made = make_store(tmp_path / "s", DOCUMENTS, KEYS, metric=request.param)
+    return build_index(made, IndexConfig("IVF8,Flat", request.param, nprobe=8))
+
+
+def queries(rows=12):
+    return torch.randn(rows, DIM, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Opens an index as on a GPU that has so many free bytes."""
+
+    def opened(store, free=PLENTY, **settings):
+        real = open_compact
+        monkeypatch.setattr(opening, "open_compact", lambda one, _, free: real(one, CPU, free))
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
+        return open_index(store, device="cuda", **settings)
+
+    return opened
+
+
+def test_the_first_form_that_fits_is_taken(store, on_gpu, monkeypatch):
+    monkeypatch.setattr(compact, "_BLOCK", 16)
+    size = len(store) * DIM
+    forms = {4 * size: 2, 2.5 * size: 1}
+    expected = whole_index(store).search(queries(), 20)
+    for free, bytes_ in forms.items():
+        index = on_gpu(store, int(free))
+        assert isinstance(index, CompactIndex)
+        assert index._codes.element_size() == bytes_
+        found = index.search(queries(), 20)
+        torch.testing.assert_close(
+            found[0], expected[0].sort(descending=store.manifest.metric != "l2").values
+        )
+    assert isinstance(on_gpu(store, size), FaissIndex)
+
+
+def test_removed_and_excluded_documents_are_not_found(store, on_gpu):
+    without = np.arange(59, 118)
+    index = on_gpu(store, without=without)
+    assert index.size == len(store) - 59
+    assert not np.isin(index.search(queries(), 295)[1].numpy(), without).any()
+
+
+def test_merged_entries_are_not_found(on_gpu, tmp_path):
+    same = np.repeat(KEYS[::5], 5, axis=0)
+    documents = [[number] * 60 for number in range(5)]
+    store = build_index(make_store(tmp_path / "m", documents, same), IndexConfig("IVF8,Flat"))
+    store = merge_entries(store, keep=0.5)
+    index = on_gpu(store)
+    assert index.size == len(store) - len(store.merged_away) < len(store)
+    assert not np.isin(index.search(queries(), 295)[1].numpy(), store.merged_away).any()
+
+
+def test_without_keys_faiss_searches(store, on_gpu, monkeypatch):
+    monkeypatch.setattr(Datastore, "has_keys", False)
+    assert isinstance(on_gpu(store), FaissIndex)
+
+
+def test_an_exact_index_stays_as_it_is(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS, KEYS)
+    assert store.manifest.index.factory == "exact"
+    assert not isinstance(Retriever(store, KNNConfig()).index, CompactIndex)
+
+
+def test_a_device_that_finds_other_neighbors_is_left_aside(store, on_gpu, monkeypatch, caplog):
+    def wrong(self, asked, k):
+        return real(self, asked.flip(-1), k)
+
+    real = CompactIndex.search
+    monkeypatch.setattr(CompactIndex, "search", wrong)
+    assert isinstance(on_gpu(store), FaissIndex)
+    assert "further away" in caplog.text
+
+
+def test_a_form_of_faiss_that_fails_is_left_aside(store, monkeypatch, caplog):
+    index, other = whole_index(store), whole_index(store)
+
+    def fails(asked, k):
+        raise RuntimeError("Error in GpuIndex: not enough\nshared memory")
+
+    monkeypatch.setattr(other, "search", fails)
+    monkeypatch.setattr(faiss_backend, "to_gpu", lambda *_: other)
+    assert moved(index, store, CPU) is index
+    assert "not enough shared memory" in caplog.text
+    monkeypatch.undo()
+    monkeypatch.setattr(faiss_backend, "to_gpu", lambda *_: other)
+    assert moved(index, store, CPU) is other
+    other.nprobe = 1
+    assert moved(index, store, CPU) is index
+
+
+def test_more_neighbors_than_faiss_finds_on_a_gpu_come_from_the_processor(store, monkeypatch):
+    home, there = whole_index(store), whole_index(store)
+    there._on_gpu, there._home = True, home
+    monkeypatch.setattr(faiss_backend, "_MOST_ON_GPU", 10)
+    monkeypatch.setattr(there, "_index", None)
+    found = there.search(queries(), 20)
+    expected = home.search(queries(), 20)
+    assert torch.equal(found[1], expected[1])
+
+
+def test_an_index_does_not_keep_its_datastore(store, monkeypatch):
+    monkeypatch.setattr(compact, "_BLOCK", 16)
+    one = Datastore(store.folder)
+    index, held = open_compact(one, CPU, int(2.5 * len(store) * DIM)), weakref.ref(one)
+    assert index is not None
+    assert index._codes.dtype == torch.int8
+    del one
+    gc.collect()
+    assert held() is None

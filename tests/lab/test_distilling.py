@@ -1,0 +1,261 @@
+"""A learned memory: what it learns, what it says, and where it takes a datastore's place."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS
+
+import knn_logits
+from knn_logits.build.calibration import part_of_entries
+from knn_logits.errors import ConfigError, CorpusError, DamagedError, DatastoreError
+from knn_logits.lab.distillation.distilling import distill
+from knn_logits.lab.distillation.targets import shares_by
+from knn_logits.store.reading import read_arrays
+from knn_logits.store.verification import damage
+
+WINDOW = knn_logits.WindowConfig(64, 32)
+# Each document has a text of its own and the text of another document.
+CORPUS = [f"{one} {TEXTS[(number + 3 + number // 8) % 8]}" for number, one in enumerate(TEXTS * 2)]
+
+
+@pytest.fixture(scope="module")
+def learned(model, tokenizer, tmp_path_factory):
+    """Rows learnt from `TEXTS`. Nothing may change the folder."""
+    folder = tmp_path_factory.mktemp("learned") / "rows"
+    return distill(model, tokenizer, CORPUS, folder, rows=2, epochs=8, window=WINDOW)
+
+
+def test_the_folder_holds_rows_and_no_text(learned):
+    names = {path.name for path in learned.folder.iterdir()} - {".lock"}
+    assert names == {
+        "checks.safetensors",
+        "datastore.json",
+        "documents.parquet",
+        "rows.safetensors",
+        "tokens.npy",
+    }
+    rows = read_arrays(learned.folder / "rows.safetensors")[0]
+    assert list(rows) == ["rows"]
+    assert rows["rows"].shape == (len(learned), learned.manifest.dim)
+    assert rows["rows"].dtype == np.float16
+    values = learned.values.numpy()
+    assert (np.diff(values) >= 0).all()
+    record = learned.manifest.learned
+    assert record.targets == "tokens"
+    assert record.documents == len(CORPUS)
+    assert len(set(values.tolist())) <= len(learned) <= 2 * len(set(values.tolist()))
+    assert damage(learned.folder, learned.manifest) == []
+
+
+def test_it_predicts_its_corpus_better_than_the_model(model, tokenizer, learned):
+    found = knn_logits.evaluate(model, tokenizer, learned, CORPUS, window=WINDOW, check=False)
+    assert found.total.perplexity.interpolated < 0.5 * found.total.perplexity.lm
+    record = learned.manifest.learned
+    assert record.perplexity < record.perplexity_lm
+
+
+def test_the_vote_is_a_softmax_over_rows_summed_by_token(model, learned):
+    states = torch.randn(3, learned.manifest.dim, generator=torch.Generator().manual_seed(0))
+    temperature = 1.7
+    memory = knn_logits.Memory(model, learned, k=len(learned), lmbda=0.6, temperature=temperature)
+    log_p_lm = torch.log_softmax(torch.randn(3, 384), dim=-1)
+    vote = memory.vote(memory.retriever.search(states), log_p_lm)
+    rows = torch.from_numpy(learned.keys(np.arange(len(learned))).astype(np.float32))
+    weights = torch.softmax(states @ rows.T / temperature, dim=-1)
+    p = torch.zeros(3, 384).index_add_(1, learned.values.long(), weights)
+    assert torch.allclose(vote.log_p.exp(), 0.6 * p + 0.4 * log_p_lm.exp(), atol=1e-5)
+
+
+def test_a_trace_names_rows(model, tokenizer, learned):
+    inputs = tokenizer(["The crane needs"], return_tensors="pt")
+    with knn_logits.KNNLogitsProcessor(model, learned) as knn:
+        output = model.generate(
+            **inputs, max_new_tokens=6, do_sample=False, pad_token_id=0, logits_processor=[knn]
+        )
+        trace = knn.trace(output, tokenizer)
+    for token in trace.sequences[0].tokens:
+        assert math.isclose(
+            sum(one.share for one in token.documents), token.influence, abs_tol=1e-5
+        )
+        for one in token.neighbors:
+            assert (one.before, one.after) == ("", "")
+            assert one.document == "learned rows"
+            assert one.title.startswith("learned row ")
+            assert 0 <= one.entry < len(learned)
+    assert any(token.neighbors for token in trace.sequences[0].tokens)
+
+
+def test_what_needs_text_is_refused_in_one_line(model, tokenizer, learned):
+    for call in (
+        lambda: knn_logits.add_documents(model, tokenizer, learned, ["More text of the town."]),
+        lambda: knn_logits.remove_documents(learned, "learned rows"),
+        lambda: knn_logits.compact(learned),
+        lambda: knn_logits.cluster(learned, 2),
+        lambda: knn_logits.build_index(learned, knn_logits.IndexConfig("exact")),
+        lambda: knn_logits.build_suffixes(learned),
+        lambda: knn_logits.sync_documents(model, tokenizer, learned, ["More text."]),
+        lambda: knn_logits.Memory(model, learned, retomaton=True),
+        lambda: knn_logits.Memory(model, learned, infini_gram=0.5),
+        lambda: distill(model, tokenizer, learned, learned.folder.parent / "again"),
+    ):
+        with pytest.raises(DatastoreError, match="is a learned memory"):
+            call()
+
+
+def test_the_same_seed_gives_the_same_bytes(model, tokenizer, learned, tmp_path):
+    again = distill(model, tokenizer, CORPUS, tmp_path / "rows", rows=2, epochs=8, window=WINDOW)
+    assert [one.sha256 for one in again.manifest.files] == [
+        one.sha256 for one in learned.manifest.files
+    ]
+
+
+def test_a_datastore_may_be_the_corpus_and_the_teacher(model, tokenizer, tmp_path):
+    store = knn_logits.build_datastore(
+        model, tokenizer, CORPUS, tmp_path / "store", window=WINDOW, calibrate=False
+    )
+    plain = distill(model, tokenizer, store, tmp_path / "plain", rows=2)
+    taught = distill(model, tokenizer, store, tmp_path / "taught", rows=2, teacher=store)
+    assert taught.manifest.learned.targets == "neighbors"
+    assert taught.manifest.learned.entries == plain.manifest.learned.entries
+    assert taught.manifest.checksum != plain.manifest.checksum
+    texts = distill(
+        model, tokenizer, CORPUS, tmp_path / "texts", rows=2, teacher=store, window=WINDOW
+    )
+    # The teacher leaves out the document that is read, which here is found by its content.
+    assert [one.sha256 for one in texts.manifest.files] == [
+        one.sha256 for one in taught.manifest.files
+    ]
+
+
+def test_an_interrupted_call_goes_on(model, tokenizer, learned, tmp_path):
+    def stop(phase, done, total):
+        if phase == "rows" and done > 0:
+            raise KeyboardInterrupt
+
+    arguments = {"rows": 2, "epochs": 8, "window": WINDOW}
+    with pytest.raises(KeyboardInterrupt):
+        distill(model, tokenizer, CORPUS, tmp_path / "rows", **arguments, progress=stop)
+    kept = (tmp_path / "rows" / "keys-00000.npy").stat()
+    phases = []
+    done = distill(
+        model,
+        tokenizer,
+        CORPUS,
+        tmp_path / "rows",
+        **arguments,
+        progress=lambda phase, done, total: phases.append((phase, done)),
+    )
+    assert kept.st_size > 0
+    assert next(done for phase, done in phases if phase == "keys") > 0
+    assert [one.sha256 for one in done.manifest.files] == [
+        one.sha256 for one in learned.manifest.files
+    ]
+    assert not list((tmp_path / "rows").glob("keys*"))
+
+
+def test_bad_input_is_refused(model, marian, pair_tokenizer, tokenizer, tmp_path):
+    for rows in (0, -1, math.nan, math.inf, "3", True, 2000):
+        with pytest.raises(ConfigError, match="rows"):
+            distill(model, tokenizer, CORPUS, tmp_path / "rows", rows=rows)
+    with pytest.raises(CorpusError, match="needs 256"):
+        distill(model, tokenizer, TEXTS[:1], tmp_path / "rows")
+    with pytest.raises(knn_logits.ModelError, match="causal"):
+        distill(marian, pair_tokenizer, CORPUS, tmp_path / "rows")
+    with pytest.raises(CorpusError, match="list"):
+        distill(model, tokenizer, TEXTS[0], tmp_path / "rows")
+    assert not (tmp_path / "rows").exists()
+
+
+def test_damaged_rows_are_refused(learned, tmp_path):
+    import shutil
+
+    from knn_logits.store.files import write_arrays
+    from knn_logits.store.job import record_file
+
+    good = learned.keys(np.arange(len(learned)))
+    bad = good.copy()
+    bad[0, 0] = np.inf
+    for number, arrays in enumerate(({"rows": bad}, {"rows": good[1:]}, {"others": good})):
+        folder = shutil.copytree(learned.folder, tmp_path / str(number))
+        write_arrays(folder / "rows.safetensors", arrays, {})
+        record = record_file(folder / "rows.safetensors")
+        manifest = learned.manifest
+        files = [record if one.name == record.name else one for one in manifest.files]
+        manifest.model_copy(update={"files": tuple(files)}).write(folder)
+        with pytest.raises(DamagedError, match="rows"):
+            knn_logits.Datastore(folder)
+
+
+def test_the_command_line(run, model, tokenizer, tmp_path):
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "corpus.jsonl").write_text(
+        "\n".join(
+            json.dumps({"id": str(number), "text": text}) for number, text in enumerate(CORPUS)
+        )
+    )
+    found = run(
+        "distill", tmp_path / "model", tmp_path / "corpus.jsonl", "--out", tmp_path / "rows",
+        "--rows", 2, "--epochs", 2, "--window", 64, "--json",
+    ).json  # fmt: skip
+    assert found["rows"] > 0
+    assert found["targets"] == "tokens"
+    assert found["perplexity"]["interpolated"] < found["perplexity"]["lm"]
+
+
+def test_the_teacher_weighs_as_it_does_where_text_is_scored(model, tokenizer, tmp_path):
+    """Its shares are those of `evaluate` with the same weight, for text that it does not hold."""
+    store = knn_logits.build_datastore(
+        model, tokenizer, CORPUS[:10], tmp_path / "store", window=WINDOW, index="exact",
+        k=16, lmbda=0.5, temperature=3.0, suffix_weight=5.0,
+    )  # fmt: skip
+    corpus = knn_logits.build_datastore(
+        model, tokenizer, CORPUS[10:], tmp_path / "corpus", window=WINDOW, index="exact"
+    )
+    tokens = int(store.manifest.model.vocabulary)
+    numbers, entries = np.arange(tokens), np.arange(len(corpus))
+    nothing = np.zeros(len(corpus), bool)
+    shares = shares_by(store, corpus, entries, nothing, numbers, lambda *_: None)
+    memory = knn_logits.Memory(model, store, scoring=True, k=64)
+    assert memory.config.suffix_weight == 5.0
+    contexts = corpus.contexts
+    for entry in range(0, len(corpus), 7):
+        place = contexts.token_of(entry)
+        first = int(contexts.first[contexts.first <= place].max())
+        text = torch.from_numpy(np.asarray(corpus.tokens[first:place], np.int64))[None]
+        state = torch.from_numpy(corpus.keys(np.array([entry])).astype(np.float32))
+        vote = torch.zeros(tokens)
+        found = memory.retriever.search_steps(state[None], text)
+        vote.index_add_(0, found.values[0], memory.retriever.log_weights(found)[0].exp())
+        said = torch.zeros(tokens)
+        own = torch.from_numpy(shares.tokens[entry]).long()
+        said.index_add_(0, own, torch.from_numpy(shares.shares[entry]))
+        likeliest = vote.topk(len(own) - 1)
+        expected = torch.zeros(tokens)
+        expected[likeliest.indices] = 0.5 * likeliest.values / likeliest.values.sum()
+        expected[int(corpus.values[entry])] += 0.5
+        assert said.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_the_teacher_says_nothing_of_text_that_is_held_out(model, tokenizer, tmp_path):
+    store = knn_logits.build_datastore(
+        model, tokenizer, CORPUS[:6], tmp_path / "store", window=WINDOW, index="exact",
+        k=256, lmbda=0.5, temperature=3.0, suffix_weight=5.0,
+    )  # fmt: skip
+    held = part_of_entries(store) == 2
+    entries = np.flatnonzero(~held)
+    numbers = np.arange(int(store.manifest.model.vocabulary))
+    found = shares_by(store, store, entries, held, numbers, lambda *_: None)
+    without = knn_logits.build_datastore(
+        model, tokenizer, [one for n, one in enumerate(CORPUS[:6]) if n != 1],
+        tmp_path / "without", window=WINDOW, index="exact",
+        k=256, lmbda=0.5, temperature=3.0, suffix_weight=5.0,
+    )  # fmt: skip
+    nothing = np.zeros(len(without), bool)
+    expected = shares_by(
+        without, without, np.arange(len(without)), nothing, numbers, lambda *_: None
+    )
+    assert found.shares == pytest.approx(expected.shares, abs=1e-4)

@@ -1,0 +1,234 @@
+"""Datastores of earlier systems, made ones of this package: the same neighbors, or a refusal."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS, make_gpt2
+from legacy_files import (
+    csr_arrays,
+    csr_pickle,
+    faiss_index,
+    knn_transformers,
+    stored_keys,
+    write_index,
+    write_memmap,
+)
+
+import knn_logits
+from knn_logits import IndexConfig, KNNConfig, Retriever, WindowConfig
+from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
+from knn_logits.lab.convert.importing import _write_clusters, import_datastore
+from knn_logits.lab.convert.legacy import find_files
+
+
+@pytest.fixture(scope="module")
+def old(model, tokenizer, tmp_path_factory):
+    """One stream of text, which is what earlier systems store."""
+    return knn_logits.build_datastore(
+        model,
+        tokenizer,
+        TEXTS * 2,
+        tmp_path_factory.mktemp("stores") / "stream",
+        window=WindowConfig(256, 128),
+        concatenate=True,
+        index=IndexConfig("exact"),
+    )
+
+
+@pytest.fixture(scope="module")
+def index(old):
+    return faiss_index(stored_keys(old))
+
+
+def imported(model, tokenizer, folder, out, **options):
+    return import_datastore(model, tokenizer, folder, out, window=WindowConfig(256, 128), **options)
+
+
+def test_the_same_neighbors_and_values(model, tokenizer, old, index, tmp_path):
+    clusters = np.random.default_rng(0).integers(0, 7, len(old))
+    folder = knn_transformers(tmp_path / "old", old, index=index, clusters=clusters)
+    done = imported(model, tokenizer, folder, tmp_path / "new", license="CC0-1.0")
+    store = done.store
+    np.testing.assert_array_equal(store.values.numpy(), old.values.numpy())
+    np.testing.assert_array_equal(stored_keys(store), stored_keys(old))
+    np.testing.assert_array_equal(store.clusters, clusters)
+    assert store.manifest.index.factory == "IVF4,PQ8x4"
+    assert store.manifest.index.nprobe == 4
+    assert store.manifest.index.recall.value > 0.3
+    assert (store.manifest.settings.temperature, store.manifest.license) == (1.0, "CC0-1.0")
+    assert (done.unwritten, done.model_error < 0.95) == (0, True)
+    queries = stored_keys(old)[::9].astype(np.float32)
+    distances, ids = index.search(queries, 20)
+    found = Retriever(store, KNNConfig(k=20)).search(torch.from_numpy(queries))
+    order = found.distances.argsort(dim=1)
+    # FAISS adds up in another order where it keeps a table of its lists, which is not made here.
+    np.testing.assert_allclose(found.distances.gather(1, order).numpy(), distances, rtol=1e-5)
+    assert [set(row) for row in found.ids.tolist()] == [set(row) for row in ids.tolist()]
+    # It is a datastore like any other: it is verified, and generates with sources.
+    assert knn_logits.Datastore.from_pretrained(store.folder, full=True).manifest.documents == 1
+    inputs = tokenizer("When error code E42", return_tensors="pt")
+    with knn_logits.KNNLogitsProcessor(model, store, k=8) as knn:
+        output = model.generate(**inputs, logits_processor=[knn], max_new_tokens=4)
+        neighbor = knn.trace(output, tokenizer)[0].tokens[0].neighbors[0]
+    assert neighbor.document == f"dstore_gpt2_{len(old)}_32_vals.npy"
+
+
+def test_a_suffix_weight_is_kept(model, tokenizer, old, index, tmp_path):
+    folder = knn_transformers(tmp_path / "old", old, index=index)
+    plain = imported(model, tokenizer, folder, tmp_path / "a").store
+    assert plain.manifest.settings.suffix_weight == 1.0
+    given = imported(model, tokenizer, folder, tmp_path / "b", suffix_weight=4.0).store
+    assert given.manifest.settings.suffix_weight == 4.0
+    assert knn_logits.Memory(model, given).config.suffix_weight == 4.0
+
+
+def test_without_keys(model, tokenizer, old, index, tmp_path):
+    folder = knn_transformers(tmp_path / "old", old, keys=False, index=index)
+    done = imported(model, tokenizer, folder, tmp_path / "new")
+    assert not done.store.offers_keys
+    assert any("refine, add, compact" in line for line in done.limits)
+    assert done.model_error is None
+    assert done.store.manifest.index.recall is None
+    queries = torch.from_numpy(stored_keys(old)[:3].astype(np.float32))
+    found = Retriever(done.store, KNNConfig(k=5)).search(queries)
+    assert [set(row) for row in found.ids.tolist()] == [
+        set(row) for row in index.search(queries.numpy(), 5)[1].tolist()
+    ]
+    with pytest.raises(DatastoreError, match="no keys"):
+        Retriever(done.store, KNNConfig(k=5, refine=True))
+    with pytest.raises(ConfigError, match="built from the keys"):
+        imported(model, tokenizer, folder, tmp_path / "n2", index=IndexConfig("exact"))
+    (folder / f"index_gpt2_{len(old)}_32.indexed").unlink()
+    with pytest.raises(DatastoreError, match="neither keys nor an index"):
+        imported(model, tokenizer, folder, tmp_path / "n2")
+    assert not (tmp_path / "n2").exists()
+
+
+@pytest.mark.parametrize(("keys", "values"), [("<f2", "<i2"), ("<f4", "<i4"), ("<f4", "<i8")])
+def test_files_of_knnlm(model, tokenizer, old, index, tmp_path, keys, values):
+    folder = tmp_path / "old"
+    folder.mkdir()
+    write_memmap(folder / "keys.npy", stored_keys(old).astype(keys))
+    write_memmap(folder / "vals.npy", old.values.numpy().astype(values))
+    write_index(folder / "faiss.index", index)
+    store = imported(model, tokenizer, folder, tmp_path / "new").store
+    np.testing.assert_array_equal(store.values.numpy(), old.values.numpy())
+    np.testing.assert_array_equal(stored_keys(store), stored_keys(old).astype(keys))
+    assert store.manifest.dtype == ("float32" if keys == "<f4" else "float16")
+
+
+def test_another_index_is_built_from_the_keys(model, tokenizer, old, index, tmp_path):
+    folder = knn_transformers(tmp_path / "old", old, index=index)
+    done = imported(model, tokenizer, folder, tmp_path / "new", index=IndexConfig("exact"), k=3)
+    assert done.store.manifest.index.factory == "exact"
+    assert done.store.manifest.settings.k == 3
+    # A kind that is not read as data, or a damaged file, gives way to a new one.
+    (folder / f"index_gpt2_{len(old)}_32.indexed").write_bytes(b"IHNf" + bytes(100))
+    done = imported(model, tokenizer, folder, tmp_path / "newer")
+    assert done.store.manifest.index.factory == "exact"
+
+
+def test_the_end_that_was_never_written_is_left_out(model, tokenizer, old, tmp_path):
+    spare, dim = 40, old.manifest.dim
+    keys = np.concatenate([stored_keys(old), np.zeros((spare, dim), np.float16)])
+    values = np.concatenate([old.values.numpy(), np.zeros(spare, np.int32)])
+    folder = tmp_path / "old"
+    folder.mkdir()
+    stem = f"gpt2_{len(values)}_{dim}"
+    write_memmap(folder / f"dstore_{stem}_keys.npy", keys)
+    write_memmap(folder / f"dstore_{stem}_vals.npy", values)
+    write_index(folder / f"index_{stem}.indexed", faiss_index(keys, "IVF4,SQ8"))
+    done = imported(model, tokenizer, folder, tmp_path / "new")
+    assert (done.unwritten, len(done.store)) == (spare, len(old))
+    queries = torch.zeros(1, dim)
+    found = Retriever(done.store, KNNConfig(k=2000)).search(queries).ids
+    assert int(found.max()) < len(old)
+
+
+def test_another_model_is_refused(model, tokenizer, old, index, tmp_path):
+    folder = knn_transformers(tmp_path / "old", old, index=index)
+    with pytest.raises(MismatchError, match=r"not this model's states.*--key"):
+        imported(make_gpt2(seed=5), tokenizer, folder, tmp_path / "new")
+    with pytest.raises(MismatchError, match="vectors of 32 numbers"):
+        imported(make_gpt2(width=16), tokenizer, folder, tmp_path / "new")
+    with pytest.raises(MismatchError, match="does not hold tokens of this model"):
+        imported(make_gpt2(vocabulary=300), tokenizer, folder, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_keys_that_are_not_finite(model, tokenizer, old, tmp_path):
+    folder = knn_transformers(tmp_path / "old", old)
+    keys = stored_keys(old)
+    keys[3, 2] = np.nan
+    write_memmap(folder / f"dstore_gpt2_{len(old)}_32_keys.npy", keys)
+    with pytest.raises(DamagedError, match="not finite"):
+        imported(model, tokenizer, folder, tmp_path / "new")
+
+
+def test_clusters_that_do_not_fit_are_left_out(model, tokenizer, old, tmp_path, caplog):
+    folder = knn_transformers(tmp_path / "old", old, clusters=np.zeros(len(old) - 1, np.int64))
+    done = imported(model, tokenizer, folder, tmp_path / "new")
+    assert done.store.clusters is None
+    assert "the clusters could not be taken over" in done.limits
+    members = folder / f"members_gpt2_{len(old)}_32_100_7.pkl"
+    members.write_bytes(b"cos\nsystem\n(S'touch x'\ntR.")
+    done = imported(model, tokenizer, folder, tmp_path / "newer")
+    assert done.store.clusters is None
+
+
+def test_sizes_of_clusters_that_wrap_around_are_left_out(model, tokenizer, old, tmp_path, caplog):
+    """Every difference is at least 0 in int64, and their sum is the number of entries."""
+    folder = knn_transformers(tmp_path / "old", old)
+    members = folder / f"members_gpt2_{len(old)}_32_100_7.pkl"
+    order = np.arange(len(old))
+    for indptr in (
+        [0, 2**62, -(2**63), -(2**62), len(old)],
+        [0, len(old) + 5, len(old)],
+        [1, len(old) // 2, len(old)],
+        [0, -1, len(old)],
+    ):
+        members.write_bytes(
+            csr_pickle(
+                np.zeros(len(old), np.int64),
+                _shape=(len(indptr) - 1, len(old)),
+                indptr=np.array(indptr, np.int64),
+                indices=order,
+            )
+        )
+        assert not _write_clusters(None, find_files(folder), len(old), len(old))
+        assert "do not add up" in caplog.messages[-1]
+
+
+def test_clusters_are_checked_when_a_datastore_is_opened(model, tokenizer, old, tmp_path):
+    clusters = np.random.default_rng(0).integers(0, 7, len(old))
+    assert csr_arrays(clusters)[0][-1] == len(old)
+    folder = knn_transformers(tmp_path / "old", old, clusters=clusters)
+    store = imported(model, tokenizer, folder, tmp_path / "new").store
+    from knn_logits.store.files import write_array
+
+    path = store.folder / "clusters.npy"
+    write_array(path, np.full(len(old), -3, np.int32))
+    with pytest.raises(DamagedError, match=r"clusters\.npy"):
+        knn_logits.Datastore(store.folder)
+
+
+def test_an_encoder_decoder_model(tokenizer, tmp_path):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=384, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=2,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    model = T5ForConditionalGeneration(config).eval()
+    folder = tmp_path / "old"
+    folder.mkdir()
+    chance = np.random.default_rng(0)
+    keys = chance.standard_normal((200, 32)).astype(np.float16)
+    write_memmap(folder / "dstore_t5_200_32_keys.npy", keys)
+    write_memmap(folder / "dstore_t5_200_32_vals.npy", chance.integers(0, 384, 200).astype("<i4"))
+    done = import_datastore(model, tokenizer, folder, tmp_path / "new")
+    inputs = tokenizer("When error code", return_tensors="pt")
+    with knn_logits.KNNLogitsProcessor(model, done.store, k=8) as knn:
+        output = model.generate(**inputs, logits_processor=[knn], max_new_tokens=3)
+    assert output.shape[0] == 1

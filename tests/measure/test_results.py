@@ -1,0 +1,110 @@
+"""Sums by document, the measures made of them, and the bootstrap."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knn_logits.measure.results import Evaluation, Tally, join, perplexity
+from knn_logits.measure.table import plain_table
+
+tokens = st.lists(
+    st.tuples(
+        st.integers(0, 6),
+        st.floats(-30, 0),
+        st.one_of(st.just(-math.inf), st.floats(-30, 0)),
+        st.floats(-30, 0),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def tally_of(rows):
+    columns = [np.array(column, dtype=float) for column in zip(*rows, strict=True)]
+    tally = Tally()
+    for part in np.array_split(np.arange(len(rows)), 3):
+        if len(part):
+            tally.add(columns[0][part].astype(np.int64), *(one[part] for one in columns[1:]))
+    return tally
+
+
+def result_of(tally, **settings):
+    settings = {"with_knn": True, "samples": 200, "seed": 0, **settings}
+    return tally.result("t", 7, 10, 50, **settings)
+
+
+@given(tokens)
+def test_measures_are_those_of_the_tokens(rows):
+    result = result_of(tally_of(rows))
+    _, lm, knn, mixed = (np.array(one, dtype=float) for one in zip(*rows, strict=True))
+    assert result.tokens == len(rows)
+    assert result.perplexity.lm == pytest.approx(np.exp(-lm.mean()))
+    assert result.perplexity.interpolated == pytest.approx(np.exp(-mixed.mean()))
+    assert result.perplexity.oracle == pytest.approx(np.exp(-np.maximum(lm, knn).mean()))
+    assert (result.perplexity.knn is None) == bool(np.isinf(knn).any())
+    assert result.perplexity_per_word.lm == pytest.approx(np.exp(-lm.sum() / 10))
+    assert result.bits_per_byte.lm == pytest.approx(-lm.sum() / 50 / math.log(2))
+    reached = np.isfinite(knn)
+    assert result.reached.share == pytest.approx(reached.mean())
+    if reached.any():
+        assert result.reached.knn == pytest.approx(np.exp(-knn[reached].mean()))
+
+
+@given(tokens)
+def test_joined_texts_are_all_their_documents(rows):
+    half = len(rows) // 2 or 1
+    parts = [part for part in (rows[:half], rows[half:]) if part]
+    joined = result_of(join([tally_of(part) for part in parts]))
+    whole = result_of(tally_of(rows))
+    assert joined.tokens == whole.tokens
+    assert joined.perplexity.interpolated == pytest.approx(whole.perplexity.interpolated)
+
+
+def test_intervals_hold_the_mean_and_shrink_with_more_documents():
+    random = np.random.default_rng(0)
+
+    def interval(documents):
+        of = np.repeat(np.arange(documents), 20)
+        level = random.normal(-3, 0.5, documents)[of]
+        tally = Tally()
+        tally.add(of, level, level, level + 0.5)
+        return result_of(tally), level
+
+    few, level = interval(10)
+    low, high = few.interval["lm"]
+    assert low < np.exp(-level.mean()) < high
+    # The mixture is better by the same factor in each document, so its ratio has no spread.
+    assert few.interval["ratio"] == pytest.approx((math.exp(-0.5),) * 2)
+    many, _ = interval(1000)
+    assert many.interval["lm"][1] - many.interval["lm"][0] < (high - low) / 3
+
+
+def test_one_document_has_no_interval():
+    tally = Tally()
+    tally.add(np.array([3, 3]), *np.full((3, 2), -1.0))
+    assert result_of(tally).interval is None
+    assert result_of(tally_of([(0, -1, -1, -1), (1, -2, -2, -2)]), samples=0).interval is None
+
+
+def test_perplexity_is_none_where_it_is_no_number():
+    assert perplexity(2.0, 1.0) == pytest.approx(math.exp(2))
+    assert perplexity(math.inf, 3) is None
+    assert perplexity(math.nan, 3) is None
+    assert perplexity(1e6, 3) is None
+    assert perplexity(1.0, 0) is None
+
+
+def test_the_result_is_valid_json_also_where_it_is_infinite():
+    tally = Tally()
+    tally.add(np.array([0, 1]), *np.full((3, 2), -math.inf))
+    text = result_of(tally)
+    evaluation = Evaluation([text], text, {"k": 3}, 2, 0, 0.5)
+    content = json.loads(json.dumps(evaluation.to_dict(), allow_nan=False))
+    assert content["perplexity"] == {"lm": None, "knn": None, "interpolated": None, "oracle": None}
+    assert content["tokens_per_second"] == 4.0
+    assert content["texts"][0]["name"] == "t"
+    assert "∞" in plain_table(evaluation)

@@ -1,0 +1,90 @@
+"""Texts as windows, and the words and bytes that are counted."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knn_logits.corpus.documents import Document
+from knn_logits.engine import tokens as text_tokens
+from knn_logits.engine.tokens import special_tokens, token_blocks, tokenize
+from knn_logits.engine.windows import plan, stream
+from knn_logits.measure.texts import Text, named
+
+lengths = st.lists(st.integers(1, 30), max_size=6)
+sizes = st.integers(1, 12).flatmap(lambda one: st.tuples(st.just(one), st.integers(1, one)))
+
+
+@given(st.integers(0, 60), sizes, st.lists(st.integers(1, 20), max_size=8))
+def test_streamed_windows_are_the_planned_ones(length, size, cuts):
+    tokens = np.arange(length, dtype=np.int32)
+    ends = np.minimum(np.cumsum([0, *cuts]), length)
+    blocks = [tokens[a:b] for a, b in zip(ends, [*ends[1:], length], strict=True)]
+    found = list(stream(blocks, *size, first=100))
+    expected = list(plan([0], [length], *size)) if length else []
+    assert [(one.first - 100, one.size, one.skip) for one in found] == [
+        (one.start, one.size, one.skip) for one in expected
+    ]
+    for one in found:
+        assert one.tokens.tolist() == list(range(one.first - 100, one.first - 100 + one.size + 1))
+
+
+@pytest.mark.parametrize("concatenate", [False, True])
+def test_documents_words_and_bytes(tokenizer, concatenate):
+    documents = ["The harbour crane", Document("Queen Maira, 1312\nœ", "id"), "x"]
+    text = Text("t", documents, tokenizer, 4, 2, concatenate=concatenate)
+    pieces = list(text.pieces())
+    ids = [tokenizer(one if isinstance(one, str) else one.text)["input_ids"] for one in documents]
+    assert text.documents == 3
+    assert text.tokens == sum(map(len, ids))
+    targets = {
+        piece.first + place: int(piece.tokens[place])
+        for piece in pieces
+        for place in range(piece.skip + 1, len(piece.tokens))
+    }
+    flat = [one for row in ids for one in row]
+    starts = np.cumsum([0, *map(len, ids)])[:-1].tolist()
+    unscored = {0} if concatenate else set(starts)
+    assert targets == {place: one for place, one in enumerate(flat) if place not in unscored}
+    numbers = text.documents_at(np.arange(len(flat))).tolist()
+    assert numbers == [number for number, row in enumerate(ids) for _ in row]
+    first = [tokenizer.decode(row[:1]) for row in ids]
+    whole = ["The harbour crane", "Queen Maira, 1312\nœ", "x"]
+    rest = [
+        text if concatenate and number else text[len(first[number]) :]
+        for number, text in enumerate(whole)
+    ]
+    assert text.words == sum(len(one.split()) for one in rest)
+    assert text.bytes == sum(len(one.encode()) for one in rest)
+
+
+def test_a_beginning_token_leaves_all_words_to_be_scored(tokenizer):
+    class WithBeginning:
+        def __call__(self, text, add_special_tokens=True, **settings):
+            found = tokenizer(text, add_special_tokens=False, **settings)["input_ids"]
+            return {"input_ids": [0, *found] if add_special_tokens else found}
+
+        def decode(self, ids, skip_special_tokens):
+            return tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    text = Text("t", ["The crane"], WithBeginning(), 8, 8)
+    (piece,) = text.pieces()
+    assert piece.tokens[0] == 0
+    assert (text.words, text.bytes) == (2, 9)
+
+
+def test_blocks_are_what_tokenize_gives(tokenizer, monkeypatch):
+    monkeypatch.setattr(text_tokens, "_PART", 40)
+    monkeypatch.setattr(text_tokens, "_BLOCK", 40)
+    text = "The harbour crane lifts twelve crates\nan hour. " * 9 + "\nEnd"
+    ((_, whole),) = tokenize(tokenizer, [Document(text, "d")])
+    blocks = list(token_blocks(tokenizer, text, special_tokens(tokenizer)))
+    assert len(blocks) > 3
+    assert np.concatenate(blocks).tolist() == whole
+
+
+def test_documents_without_a_name_are_one_text():
+    assert list(named(["a", "b"])) == ["text"]
+    found = named({"x": ["a"]})
+    assert list(found) == ["x"]
+    assert [one.text for one in found["x"]] == ["a"]

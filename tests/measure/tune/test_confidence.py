@@ -1,0 +1,202 @@
+"""Confidence in a choice: by hand, against plain sums, and how memory stays bounded."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS
+
+import knn_logits
+from knn_logits.measure.likelihood import Grid, GridLikelihood
+from knn_logits.measure.tune import confidence
+from knn_logits.measure.tune.confidence import Cells, compared, compared_by_token
+from knn_logits.search.neighbors import Neighbors
+
+RANDOM = np.random.default_rng(3)
+
+
+def verdict(gains, tokens, documents=True):
+    return compared(
+        np.array(gains, float), np.array(tokens), documents, grouped=False, samples=2000, seed=0
+    )
+
+
+def test_a_gain_of_every_document_is_certain():
+    found = verdict([10.0] * 20, [100] * 20)
+    assert found.ratio == pytest.approx(math.exp(-0.1))
+    assert found.interval == pytest.approx((found.ratio, found.ratio))
+    assert (found.better, found.needed, found.units) == (True, None, "documents")
+
+
+def test_a_gain_of_one_document_among_many_is_not():
+    found = verdict([200.0, *[-5.0] * 19], [100] * 20)
+    assert found.ratio < 1.0 < found.interval[1]
+    assert not found.better
+    # 1.96 standard errors of the mean are (1.96 * 0.458 / 0.0525) ** 2 times the mean's square.
+    gains = np.array([200.0, *[-5.0] * 19]) / 100
+    error = gains.std() / math.sqrt(20)
+    needed = 2000 * (1.96 * error / gains.mean()) ** 2
+    assert needed <= found.needed <= 1.1 * needed
+    assert f"give about {2 * found.needed:,} tokens" in found.reason("the choice", "before")
+
+
+def test_a_loss_is_not_better_with_any_amount_of_text():
+    found = verdict([-10.0, -9.0, -11.0] * 10, [100] * 30)
+    assert (found.better, found.needed) == (False, None)
+    assert "would not help" in found.reason("the choice", "before")
+
+
+def test_few_tokens_say_little_however_even_they_are():
+    assert not verdict([10.0] * 10, [50] * 10).better
+    blocks = verdict([10.0] * 30, [64] * 30, documents=False)
+    assert blocks.interval[1] < 1.0
+    assert not blocks.better
+    assert blocks.needed == confidence.LEAST_OF_BLOCKS
+    assert "1,920 held-out tokens are too few" in blocks.reason("the choice", "before")
+    assert verdict([10.0] * 70, [64] * 70, documents=False).better
+
+
+def test_one_unit_cannot_be_judged():
+    found = verdict([10.0], [5000], documents=False)
+    assert (found.interval, found.better) == (None, False)
+    assert found.needed > 5000
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_tokens_are_taken_by_document_or_by_block():
+    documents = np.repeat(np.arange(12), 100)
+    gains = RANDOM.normal(0.1, 1.0, 1200)
+    by_document = compared_by_token(gains, documents, samples=100, seed=0)
+    assert (by_document.units, by_document.count) == ("documents", 12)
+    assert by_document.ratio == pytest.approx(math.exp(-gains.mean()))
+    by_block = compared_by_token(gains, documents // 6, samples=100, seed=0)
+    assert (by_block.units, by_block.count) == ("blocks of tokens", 2 * -(-600 // 64))
+    assert by_block.ratio == pytest.approx(by_document.ratio)
+
+
+@pytest.mark.parametrize(
+    ("documents", "length", "units"),
+    [(3, 700, "blocks of tokens"), (3, 30_000, "blocks of tokens"), (40, 90, "documents"),
+     (1000, 9, "groups of documents"), (40, 3000, "documents")],
+)  # fmt: skip
+def test_cells_hold_all_tokens_and_stay_few(documents, length, units):
+    cells, total = Cells(), torch.zeros(2, 1, 1)
+    for document in range(documents):
+        for first in range(0, length, 200):
+            rows = min(200, length - first)
+            gains = torch.from_numpy(RANDOM.normal(0, 1, (rows, 2)))
+            at = np.full(rows, document), np.arange(first, first + rows)
+            for cell, part in cells.parts(*at):
+                own = gains[part].sum(0)[:, None, None]
+                cells.add(cell, len(gains[part]), own)
+                total = total + own
+            cells.settle()
+            assert len(cells._cells) <= confidence._CELLS
+    found = cells.verdict((0, 0, 0), (1, 0, 0), samples=50, seed=0)
+    assert (found.tokens, found.units) == (documents * length, units)
+    mean = float(total[1] - total[0]) / found.tokens
+    assert found.ratio == pytest.approx(math.exp(-mean))
+    assert found.count > 1
+
+
+def test_what_is_added_by_cell_is_what_is_added_at_once():
+    grid = Grid((1, 4), (1.0, 2.0), (0.0, 0.5))
+    rows = 300
+    neighbors = Neighbors(
+        torch.randint(0, 50, (rows, 4)),
+        torch.rand(rows, 4),
+        torch.randint(0, 3, (rows, 4)),
+    )
+    targets, lm = torch.randint(0, 3, (rows,)), torch.rand(rows).log()
+
+    class Scored:
+        pass
+
+    scored = Scored()
+    scored.targets, scored.log_p_lm = targets, lm
+    whole, parts = GridLikelihood(grid, "l2"), confidence.HeldOut(grid, "l2")
+    whole.add(neighbors, targets, lm)
+    parts.add_by_cell(np.arange(rows) // 90, np.arange(rows) % 90, neighbors, scored)
+    torch.testing.assert_close(parts.sums, whole.sums)
+    found = parts.cells.verdict((0, 0, 0), (1, 1, 1), samples=50, seed=0)
+    gain = float(whole.sums[1, 1, 1] - whole.sums[0, 0, 0]) / rows
+    assert found.ratio == pytest.approx(math.exp(-gain))
+
+
+# In `tune`
+
+
+OTHER = [f"{one.upper()} {number} {one[::-1]}" for number in range(6) for one in TEXTS]
+
+
+@pytest.fixture
+def copy(store, tmp_path):
+    import shutil
+
+    return shutil.copytree(store.folder, tmp_path / "copy")
+
+
+def test_a_stored_text_is_not_tuned_on(model, tokenizer, copy, caplog):
+    before = knn_logits.Datastore(copy).manifest
+    found = knn_logits.tune(model, tokenizer, copy, TEXTS, k=8, write=True)
+    assert found.overlap.share > 0.9
+    assert "in the datastore" in found.refused
+    assert "--allow-overlap" in found.refused
+    assert not found.written
+    assert knn_logits.Datastore(copy).manifest == before
+    assert any("worse on other text" in record.message for record in caplog.records)
+    assert found.to_dict()["refused"] == found.refused
+
+
+def test_too_little_text_is_not_written(model, tokenizer, copy):
+    before = knn_logits.Datastore(copy).manifest
+    found = knn_logits.tune(model, tokenizer, copy, OTHER[:10], k=8, write=True)
+    assert found.held_out.tokens < 1000
+    assert found.overlap.share < 0.2
+    assert not found.verdict.better
+    assert "--force" in found.refused
+    assert knn_logits.Datastore(copy).manifest == before
+    forced = knn_logits.tune(model, tokenizer, copy, OTHER[:10], k=8, write=True, force=True)
+    assert (forced.written, forced.refused) == (True, None)
+    assert knn_logits.Datastore(copy).manifest.settings.k == forced.k
+
+
+def test_enough_text_is_written(model, tokenizer, copy):
+    # No neighbor helps on such text, and the settings stored give them four tenths.
+    text = [" ".join(OTHER[first : first + 4]) for first in range(0, 44, 2)]
+    found = knn_logits.tune(model, tokenizer, copy, text, k=8, write=True)
+    assert found.verdict.units == "documents"
+    assert found.held_out.perplexity < found.held_out.before
+    assert found.verdict.ratio == pytest.approx(
+        found.held_out.perplexity / found.held_out.before, rel=1e-6
+    )
+    assert found.written, found.refused
+    # The same again is the same, which nothing speaks against.
+    again = knn_logits.tune(model, tokenizer, copy, text, k=8, write=True)
+    assert again.verdict.ratio == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_gate_has_to_be_better_than_the_best_number(model, tokenizer, copy):
+    text = [" ".join(OTHER[first : first + 4]) for first in range(0, 44, 2)]
+    found = knn_logits.tune(model, tokenizer, copy, text, k=16, gate="distance", write=True)
+    assert found.written == (found.gate.verdict.better and found.verdict.ratio <= 1.0)
+    if not found.written:
+        assert "the gate (distance)" in found.refused
+    few = knn_logits.tune(model, tokenizer, copy, OTHER[:4], k=16, gate="distance", write=True)
+    assert "the gate (distance)" in few.refused
+
+
+def test_overlap_is_not_looked_for_where_it_is_allowed(model, tokenizer, store, caplog):
+    found = knn_logits.evaluate(model, tokenizer, store, TEXTS)
+    assert found.overlap.share > 0.9
+    assert found.to_dict()["overlap"]["documents"][0]["id"] in set("01234567")
+    assert "the numbers will be worse on other text" in caplog.text
+    caplog.clear()
+    quiet = knn_logits.evaluate(model, tokenizer, store, TEXTS, allow_overlap=True)
+    assert quiet.overlap is None
+    assert not caplog.text
+    one = knn_logits.evaluate(model, tokenizer, store, TEXTS[:1], exclude=["0"])
+    assert one.overlap.share < 0.5
+    assert knn_logits.evaluate(model, tokenizer, None, TEXTS).overlap is None

@@ -1,0 +1,199 @@
+"""`tune` under a suffix weight: what is compared, what is stored, and what is translated."""
+
+import math
+import shutil
+
+import pytest
+from conftest import TEXTS, pair_documents
+
+import knn_logits
+from knn_logits import Memory
+from knn_logits.measure.scores import bleu
+from knn_logits.measure.tune.storing import write_settings
+
+# Texts that say after a few words what other texts say after the same words.
+CORPUS = [f"{one} {two}" for one in TEXTS[:6] for two in TEXTS[:6]]
+HELD_OUT = [f"{TEXTS[n % 6]} {TEXTS[(n * 5 + 1) % 6]} {TEXTS[(n + 3) % 6]}" for n in range(24)]
+STORED = {"k": 24, "lmbda": 0.45, "temperature": 6.0}
+SETTINGS = {"k": 64, "allow_overlap": True, "samples": 100}
+
+
+@pytest.fixture(scope="module")
+def built(model, tokenizer, tmp_path_factory):
+    """A datastore whose stored settings have the suffix weight 4."""
+    return knn_logits.build_datastore(
+        model,
+        tokenizer,
+        CORPUS,
+        tmp_path_factory.mktemp("weighed") / "s",
+        index="exact",
+        suffix_weight=4.0,
+        **STORED,
+    )
+
+
+@pytest.fixture
+def copy(built, tmp_path):
+    return shutil.copytree(built.folder, tmp_path / "s")
+
+
+def measured(model, tokenizer, store, documents, **settings):
+    found = knn_logits.evaluate(
+        model, tokenizer, store, documents, samples=0, allow_overlap=True, **settings
+    )
+    return found.total.perplexity.interpolated
+
+
+@pytest.mark.parametrize("weight", [None, 1.0, 2.0, 1e8])
+def test_the_stored_settings_are_measured_with_their_own_weight(model, tokenizer, built, weight):
+    found = knn_logits.tune(model, tokenizer, built, HELD_OUT, suffix_weight=weight, **SETTINGS)
+    assert found.suffix_weight == (weight or 4.0)
+    held = set(found.held_out_documents)
+    for part, documents in (
+        (found.held_out, [one for n, one in enumerate(HELD_OUT) if n in held]),
+        (found.chosen_on, [one for n, one in enumerate(HELD_OUT) if n not in held]),
+    ):
+        before = measured(model, tokenizer, built, documents)
+        assert part.before == pytest.approx(before, rel=1e-4)
+        chosen = {"k": found.k, "lmbda": found.lmbda, "temperature": found.temperature}
+        chosen["suffix_weight"] = found.suffix_weight
+        assert part.perplexity == pytest.approx(
+            measured(model, tokenizer, built, documents, **chosen), rel=1e-4
+        )
+    ratio = found.held_out.perplexity / found.held_out.before
+    assert found.verdict.ratio == pytest.approx(ratio, rel=1e-5)
+    assert found.verdict.units == "documents"
+
+
+def test_a_better_weight_is_written_and_a_worse_one_is_not(model, tokenizer, copy):
+    store = knn_logits.Datastore(copy)
+    best = knn_logits.tune(model, tokenizer, copy, HELD_OUT, **SETTINGS)
+    chosen = (best.k, best.lmbda, best.temperature)
+    write_settings(store, *chosen, suffix_weight=4.0)
+    worse = knn_logits.tune(
+        model, tokenizer, copy, HELD_OUT, suffix_weight=1.0, write=True, **SETTINGS
+    )
+    assert worse.held_out.perplexity > worse.held_out.before
+    assert not worse.written
+    assert "not significantly better than the stored settings" in worse.refused
+    assert knn_logits.Datastore(copy).manifest.settings.suffix_weight == 4.0
+    write_settings(store, *chosen, suffix_weight=1.0)
+    better = knn_logits.tune(
+        model, tokenizer, copy, HELD_OUT, suffix_weight=4.0, write=True, **SETTINGS
+    )
+    assert better.verdict.better
+    assert better.written
+    assert knn_logits.Datastore(copy).manifest.settings.suffix_weight == 4.0
+
+
+@pytest.mark.parametrize("given", [{"temperature": 5.0}, {"lmbda": 0.3}, {"k": 32}])
+def test_one_setting_alone_leaves_the_weight_as_it_is(model, tokenizer, built, given):
+    plain = knn_logits.tune(model, tokenizer, built, HELD_OUT[:6], **SETTINGS)
+    for datastore, settings in (
+        (built, SETTINGS | given),
+        (Memory(model, built, **given), SETTINGS),
+        (Memory(model, built, scoring=True, **given), SETTINGS),
+    ):
+        found = knn_logits.tune(model, tokenizer, datastore, HELD_OUT[:6], **settings)
+        assert found.suffix_weight == 4.0
+        if "k" not in given:
+            assert found.held_out.perplexity == pytest.approx(plain.held_out.perplexity, rel=1e-6)
+        assert found.held_out.before == pytest.approx(plain.held_out.before, rel=1e-6)
+
+
+def test_a_memory_of_the_papers_is_compared_with_what_is_stored(model, tokenizer, built):
+    memory = Memory(model, built, preset="paper")
+    assert memory.config.suffix_weight == 1.0
+    found = knn_logits.tune(model, tokenizer, memory, HELD_OUT[:6], **SETTINGS)
+    own = knn_logits.tune(model, tokenizer, built, HELD_OUT[:6], **SETTINGS)
+    assert found.suffix_weight == 1.0
+    assert found.held_out.before == pytest.approx(own.held_out.before, rel=1e-5)
+
+
+@pytest.mark.parametrize("pointers", [False, True])
+def test_other_bonuses_stay_when_the_weight_changes(model, tokenizer, built, pointers):
+    more = {"retomaton": pointers, "min_knns": 8, "pointer_weight": 7.0} if pointers else {}
+    found = knn_logits.tune(
+        model, tokenizer, built, HELD_OUT[:6], suffix_weight=2.0, **SETTINGS, **more
+    )
+    if not pointers:
+        more = {"retomaton": False}
+    own = knn_logits.tune(model, tokenizer, built, HELD_OUT[:6], **SETTINGS, **more)
+    assert found.held_out.before == pytest.approx(own.held_out.before, rel=1e-5)
+
+
+def test_bleu_is_compared_with_the_stored_weight(marian, pair_tokenizer, tmp_path):
+    documents = pair_documents()
+    store = knn_logits.build_datastore(
+        marian,
+        pair_tokenizer,
+        documents,
+        tmp_path / "pairs",
+        k=3,
+        lmbda=0.4,
+        temperature=5.0,
+        suffix_weight=6.0,
+    )
+    assert store.manifest.settings.suffix_weight == 6.0
+    for weight in (None, 1.5):
+        found = knn_logits.tune(
+            marian, pair_tokenizer, store, documents, bleu=2, suffix_weight=weight
+        )
+        others = [documents[number] for number in found.held_out_documents]
+        chosen = {"k": found.k, "lmbda": found.lmbda, "temperature": found.temperature}
+        chosen["suffix_weight"] = weight or 6.0
+        for name, settings in {"before": {}, "chosen": chosen}.items():
+            written = knn_logits.translate(
+                marian, pair_tokenizer, [one.source for one in others], store, **settings
+            )
+            expected = bleu(written, [one.text for one in others])
+            assert found.bleu.held_out[name] == pytest.approx(expected), (weight, name)
+
+
+@pytest.fixture(scope="module")
+def halves(model, tokenizer, tmp_path_factory):
+    return [
+        knn_logits.build_datastore(
+            model,
+            tokenizer,
+            part,
+            tmp_path_factory.mktemp("half") / "s",
+            index="exact",
+            suffix_weight=2.0,
+            **STORED,
+        )
+        for part in (CORPUS[:7], CORPUS[7:])
+    ]
+
+
+@pytest.mark.parametrize("weights", [None, [3.0, 1.0], [0.0, 1.0], [0.2, 0.8]])
+@pytest.mark.parametrize("suffix_weight", [None, 1.0])
+def test_shares_of_datastores_count_as_they_do_in_evaluate(
+    model, tokenizer, halves, weights, suffix_weight
+):
+    shares = {"weights": weights}
+    found = knn_logits.tune(
+        model, tokenizer, halves, HELD_OUT[:8], suffix_weight=suffix_weight, **SETTINGS, **shares
+    )
+    chosen = {"k": found.k, "lmbda": found.lmbda, "temperature": found.temperature}
+    chosen["suffix_weight"] = found.suffix_weight
+    for settings, name in ((chosen, "perplexity"), ({}, "before")):
+        parts = [found.chosen_on, found.held_out]
+        tokens = sum(one.tokens for one in parts)
+        both = sum(one.tokens * math.log(getattr(one, name)) for one in parts) / tokens
+        expected = measured(model, tokenizer, halves, HELD_OUT[:8], **settings, **shares)
+        assert math.exp(both) == pytest.approx(expected, rel=1e-4), name
+
+
+def test_a_gate_that_weighs_all_neighbors_knows_no_shares(model, tokenizer, halves):
+    given = SETTINGS | {"weights": [1.0, 3.0]}
+    for gate in ("meta-k", "rescorer"):
+        with pytest.raises(knn_logits.ConfigError, match="leave the weights out"):
+            knn_logits.tune(model, tokenizer, halves, HELD_OUT, gate=gate, **given)
+    found = knn_logits.tune(model, tokenizer, halves, HELD_OUT, gate="distance", **given)
+    held = [HELD_OUT[number] for number in found.held_out_documents]
+    settings = {"k": found.k, "temperature": found.temperature, "weights": given["weights"]}
+    gated = measured(
+        model, tokenizer, halves, held, lmbda=found.gate.gate, suffix_weight=2.0, **settings
+    )
+    assert found.gate.perplexity == pytest.approx(gated, rel=1e-3)

@@ -1,0 +1,159 @@
+"""Settings chosen on one part of a text, and what they are worth on another."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import TEXTS
+
+import knn_logits
+from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError
+from knn_logits.measure.texts import Text
+from knn_logits.measure.tune.parts import Halves
+from knn_logits.measure.tune.storing import write_settings
+
+DOCUMENTS = [
+    f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." * (1 + n % 3) for n in range(9)
+]
+
+
+@pytest.fixture(scope="module")
+def result(model, tokenizer, store):
+    return knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=64)
+
+
+def halves_of(tokenizer, documents):
+    """The documents of both halves, as `tune` divides them."""
+    text = Text("t", documents, tokenizer, 64, 32)
+    places = [piece.first + 1 for piece in text.pieces() if piece.skip == 0]
+    second = Halves(text, None).second(np.array(places))
+    return (
+        [one for one, held in zip(documents, second, strict=True) if not held],
+        [one for one, held in zip(documents, second, strict=True) if held],
+    )
+
+
+def test_both_halves_are_whole_documents_of_like_size(tokenizer, result):
+    one, other = halves_of(tokenizer, DOCUMENTS)
+    assert len(one) + len(other) == len(DOCUMENTS)
+    assert (result.chosen_on.documents, result.held_out.documents) == (len(one), len(other))
+    longest = max(len(tokenizer(text)["input_ids"]) for text in DOCUMENTS)
+    assert abs(result.chosen_on.tokens - result.held_out.tokens) <= longest
+
+
+def test_both_parts_have_the_perplexity_that_evaluate_gives(model, tokenizer, store, result):
+    for part, documents in zip(
+        (result.chosen_on, result.held_out), halves_of(tokenizer, DOCUMENTS), strict=True
+    ):
+        found = knn_logits.evaluate(
+            model,
+            tokenizer,
+            store,
+            documents,
+            k=result.k,
+            lmbda=result.lmbda,
+            temperature=result.temperature,
+        )
+        assert found.total.tokens == part.tokens
+        assert found.total.perplexity.lm == pytest.approx(part.lm, rel=1e-5)
+        assert found.total.perplexity.interpolated == pytest.approx(part.perplexity, rel=1e-4)
+        own = knn_logits.evaluate(model, tokenizer, store, documents)
+        assert own.total.perplexity.interpolated == pytest.approx(part.before, rel=1e-4)
+
+
+def test_nothing_tried_is_better_than_the_choice(model, tokenizer, store, result):
+    assert result.chosen_on.perplexity == pytest.approx(float(result.perplexities.min()))
+    assert result.chosen_on.perplexity <= result.chosen_on.before
+    documents, _ = halves_of(tokenizer, DOCUMENTS)
+    for change in ({"k": 8}, {"lmbda": 0.2}, {"temperature": 2.0}):
+        settings = {"k": result.k, "lmbda": result.lmbda, "temperature": result.temperature}
+        other = knn_logits.evaluate(model, tokenizer, store, documents, **(settings | change))
+        assert other.total.perplexity.interpolated >= result.chosen_on.perplexity * 0.9999
+
+
+def test_the_numbers_are_json(result):
+    content = json.loads(json.dumps(result.numbers(), allow_nan=False))
+    assert content["settings_tried"] == result.grid.settings > 1000
+    assert content["perplexity"] == result.held_out.perplexity
+    shape = np.array(content["perplexity_by_temperature_and_lmbda"]).shape
+    assert shape == (len(content["temperatures"]), len(content["lmbdas"]))
+    assert len(content["perplexity_by_k"]) == len(content["ks"]) == len(result.held_out_by_k())
+    assert min(content["perplexity_by_k"]) == pytest.approx(result.chosen_on.perplexity, rel=1e-5)
+
+
+def test_batches_change_nothing(model, tokenizer, store, result):
+    small = knn_logits.tune(
+        model, tokenizer, store, {"a": DOCUMENTS[:4], "b": DOCUMENTS[4:]}, k=64, batch_tokens=1
+    )
+    assert (small.k, small.lmbda) == (result.k, result.lmbda)
+    assert small.held_out.tokens == result.held_out.tokens
+    assert small.held_out.lm == pytest.approx(result.held_out.lm, rel=1e-6)
+
+
+def test_no_k_is_claimed_that_was_not_searched(model, tokenizer, store):
+    found = knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=6)
+    assert found.grid.ks == (1, 2, 4, 6)  # the datastore's own is 16
+    same = knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=24)
+    assert found.grid.ks[-1] == 6
+    assert 16 in same.grid.ks
+
+
+def test_a_single_document_is_cut_in_the_middle(model, tokenizer, store):
+    found = knn_logits.tune(model, tokenizer, store, [" ".join(DOCUMENTS)], k=16)
+    assert (found.chosen_on.documents, found.held_out.documents) == (1, 1)
+    assert abs(found.chosen_on.tokens - found.held_out.tokens) <= 1
+
+
+@pytest.mark.parametrize("documents", [[], ["a"], ["ab"], ["The harbour", "x"]])
+def test_too_little_text_is_refused(model, tokenizer, store, documents):
+    with pytest.raises(CorpusError, match="dozens of documents"):
+        knn_logits.tune(model, tokenizer, store, documents, k=4)
+
+
+def test_the_choice_can_be_written(model, tokenizer, store, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(store.folder, tmp_path / "copy")
+    found = knn_logits.tune(model, tokenizer, copy, DOCUMENTS, k=32, write=True, force=True)
+    settings = knn_logits.Datastore(copy).manifest.settings
+    assert settings.calibrated
+    assert (settings.k, settings.lmbda, settings.temperature) == (
+        found.k,
+        found.lmbda,
+        found.temperature,
+    )
+    again = knn_logits.tune(model, tokenizer, copy, DOCUMENTS, k=32)
+    assert again.held_out.before == pytest.approx(found.held_out.perplexity, rel=1e-4)
+    write_settings(knn_logits.Datastore(copy), 3, 0.5, 2.0)
+    assert knn_logits.Datastore(copy).manifest.settings.k == 3
+
+
+def test_what_cannot_be_tuned_is_refused(model, tokenizer, store):
+    with pytest.raises(ConfigError, match="no datastore"):
+        knn_logits.tune(model, tokenizer, [], DOCUMENTS)
+    with pytest.raises(ConfigError, match="each datastore by itself"):
+        knn_logits.tune(model, tokenizer, [store, store], DOCUMENTS, write=True)
+    with pytest.raises(ConfigError, match="k must be"):
+        knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=-1)
+
+
+def test_plots(result, tmp_path):
+    pytest.importorskip("matplotlib")
+    from knn_logits.measure.tune.plots import write_plots
+
+    files = write_plots(result, tmp_path / "new" / "folder")
+    assert [path.name for path in files] == ["lmbda-temperature.png", "k.png", "tuning.json"]
+    for path in files[:2]:
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert json.loads(files[2].read_text())["k"] == result.k
+
+
+def test_plots_without_matplotlib_name_the_extra(result, tmp_path, monkeypatch):
+    import sys
+
+    from knn_logits.measure.tune.plots import write_plots
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependencyError, match=r"knn-logits\[plots\]"):
+        write_plots(result, tmp_path / "plots")
+    assert not (tmp_path / "plots").exists()

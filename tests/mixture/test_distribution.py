@@ -1,0 +1,255 @@
+"""Weights, mixtures and influences are those of the papers."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from papers import INF, cases, make, mixture, paper_mixture, paper_votes, paper_weights
+
+from knn_logits.mixture.distribution import (
+    drop_impossible,
+    equivalent_temperature,
+    influences,
+    log_p_knn_of,
+    log_weights,
+    mix,
+    mix_one,
+)
+from knn_logits.search.neighbors import Neighbors
+
+
+@given(cases())
+def test_weights_are_those_of_the_papers(case):
+    metric, neighbors, _, temperature, _ = case
+    found = log_weights(neighbors, metric, temperature).exp()
+    for row in range(neighbors.rows):
+        expected = paper_weights(
+            neighbors.ids[row].tolist(), neighbors.distances[row].tolist(), metric, temperature
+        )
+        np.testing.assert_allclose(found[row].numpy(), expected, rtol=2e-5, atol=1e-7)
+
+
+@given(cases(), st.floats(0.01, 1e4), st.integers(0, 2**16 - 1))
+def test_a_bonus_multiplies_a_weight(case, factor, chosen):
+    metric, neighbors, _, temperature, _ = case
+    plain = log_weights(neighbors, metric, temperature).double().exp()
+    favoured = torch.tensor([bool(chosen >> i & 1) for i in range(neighbors.k)]).expand_as(plain)
+    bonus = favoured.float() * math.log(factor)
+    found = log_weights(replace(neighbors, bonus=bonus), metric, temperature).exp()
+    expected = plain * bonus.double().exp()
+    expected /= expected.sum(-1, keepdim=True).clamp(min=1e-300)
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=2e-3, atol=1e-6)
+
+
+@given(cases())
+def test_weights_sum_to_1_or_there_are_none(case):
+    metric, neighbors, _, temperature, _ = case
+    weights = log_weights(neighbors, metric, temperature)
+    assert not weights.isnan().any()
+    assert (weights[~neighbors.mask] == -INF).all()
+    sums = weights.exp().sum(-1)
+    for total, any_found in zip(sums, neighbors.mask.any(-1), strict=True):
+        assert float(total) == pytest.approx(1.0 if any_found else 0.0, abs=1e-5)
+
+
+@given(cases())
+def test_the_mixture_is_that_of_the_papers(case):
+    metric, neighbors, log_p_lm, temperature, lmbda = case
+    found = mixture(neighbors, log_p_lm, metric, temperature, lmbda).exp()
+    for row in range(neighbors.rows):
+        ids, distances = neighbors.ids[row].tolist(), neighbors.distances[row].tolist()
+        votes = paper_votes(
+            paper_weights(ids, distances, metric, temperature), neighbors.values[row].tolist()
+        )
+        p_lm = np.exp(log_p_lm[row].double().numpy())
+        expected = paper_mixture(p_lm, votes, lmbda)
+        np.testing.assert_allclose(found[row].numpy(), expected, rtol=5e-5, atol=1e-7)
+
+
+@given(cases())
+def test_the_mixture_sums_to_1_and_is_finite(case):
+    metric, neighbors, log_p_lm, temperature, lmbda = case
+    found = mixture(neighbors, log_p_lm, metric, temperature, lmbda)
+    assert not found.isnan().any()
+    assert (found <= 1e-5).all()
+    np.testing.assert_allclose(found.double().exp().sum(-1).numpy(), 1.0, atol=1e-5)
+    if lmbda < 1.0:
+        assert found.isfinite().all()
+
+
+@given(cases())
+def test_lmbda_0_is_the_model_and_lmbda_1_is_the_vote(case):
+    metric, neighbors, log_p_lm, temperature, _ = case
+    zero = mixture(neighbors, log_p_lm, metric, temperature, 0.0)
+    assert torch.equal(zero, log_p_lm)
+    one = mixture(neighbors, log_p_lm, metric, temperature, 1.0)
+    for row in range(neighbors.rows):
+        if neighbors.mask[row].any():
+            voted = set(neighbors.values[row][neighbors.mask[row]].tolist())
+            finite = set(one[row].isfinite().nonzero().view(-1).tolist())
+            assert finite <= voted
+        else:
+            assert torch.equal(one[row], log_p_lm[row])
+
+
+@given(cases(), st.lists(st.floats(0, 1), min_size=4, max_size=4))
+def test_one_lmbda_a_row_is_that_lmbda_for_each_row(case, shares):
+    metric, neighbors, log_p_lm, temperature, _ = case
+    shares = torch.tensor(shares[: neighbors.rows])
+    together = mixture(neighbors, log_p_lm, metric, temperature, shares)
+    for row, share in enumerate(shares.tolist()):
+        part = slice(row, row + 1)
+        alone = mixture(neighbors[part], log_p_lm[part], metric, temperature, share)
+        torch.testing.assert_close(together[part], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_duplicate_tokens_add_up():
+    # Weights 1/2, 1/4, 1/4: the distances are 0 and log 2.
+    far = math.log(2.0)
+    neighbors = make([[3, 4, 5]], [[0.0, far, far]], [[2, 2, 0]])
+    weights = log_weights(neighbors, "l2", 1.0)
+    np.testing.assert_allclose(weights.exp().numpy(), [[0.5, 0.25, 0.25]], rtol=1e-6)
+    log_p_lm = torch.tensor([[0.25, 0.25, 0.5]]).log()
+    found = mix(log_p_lm, weights, neighbors.values, 0.4).exp()
+    np.testing.assert_allclose(found.numpy(), [[0.25, 0.15, 0.6]], rtol=1e-6)
+    chosen = torch.tensor([2])
+    np.testing.assert_allclose(
+        log_p_knn_of(weights, neighbors.values, chosen).exp().numpy(), [0.75], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        influences(
+            weights, neighbors.values, chosen, found.log()[:, 2], torch.tensor([0.4])
+        ).numpy(),
+        [[0.4 * 0.5 / 0.6, 0.4 * 0.25 / 0.6, 0.0]],
+        rtol=1e-6,
+    )
+
+
+def test_a_similarity_is_near_when_large():
+    neighbors = make([[0, 1]], [[1.0, 3.0]], [[0, 1]])
+    near_1 = log_weights(neighbors, "ip", 2.0).exp()
+    np.testing.assert_allclose(near_1[0, 1].numpy(), 1 / (1 + math.exp(-1)), rtol=1e-6)
+    near_0 = log_weights(neighbors, "l2", 2.0).exp()
+    np.testing.assert_allclose(near_0[0, 0].numpy(), 1 / (1 + math.exp(-1)), rtol=1e-6)
+
+
+@given(cases(), st.data())
+def test_influences_and_the_models_share_sum_to_1(case, data):
+    metric, neighbors, log_p_lm, temperature, lmbda = case
+    neighbors = Neighbors(neighbors.ids, neighbors.distances.double(), neighbors.values)
+    log_p_lm = torch.log_softmax(log_p_lm.double(), dim=-1)
+    weights = log_weights(neighbors, metric, temperature)
+    mixed = mix(log_p_lm, weights, neighbors.values, lmbda)
+    rows = torch.arange(neighbors.rows)
+    vocabulary = log_p_lm.shape[1]
+    chosen = torch.tensor([data.draw(st.integers(0, vocabulary - 1)) for _ in rows])
+    log_p = mixed[rows, chosen]
+    assume(bool(log_p.isfinite().all()))
+    share = lmbda * neighbors.mask.any(-1).double()
+    parts = influences(weights, neighbors.values, chosen, log_p, share)
+    rest = (log_p_lm[rows, chosen] + torch.log1p(-share) - log_p).exp()
+    assert not parts.isnan().any()
+    assert (parts >= 0).all()
+    assert not parts[neighbors.values != chosen[:, None]].any()
+    np.testing.assert_allclose((parts.sum(-1) + rest).numpy(), 1.0, atol=1e-6)
+
+
+@given(cases())
+def test_nothing_given_is_changed(case):
+    metric, neighbors, log_p_lm, temperature, lmbda = case
+    share = torch.full((neighbors.rows,), lmbda)
+    weights = log_weights(neighbors, metric, temperature)
+    given_tensors = [neighbors.ids, neighbors.distances, neighbors.values, log_p_lm, share, weights]
+    before = [one.clone() for one in given_tensors]
+    log_weights(neighbors, metric, temperature)
+    drop_impossible(weights, neighbors.values, log_p_lm)
+    mix(log_p_lm, weights, neighbors.values, lmbda)
+    mix(log_p_lm, weights, neighbors.values, share)
+    if neighbors.mask.any(-1).all():
+        sure = Neighbors(neighbors.ids, neighbors.distances, neighbors.values, every_row=True)
+        log_weights(sure, metric, temperature)
+        mix(log_p_lm, weights, neighbors.values, lmbda, every_row=True)
+    chosen = torch.zeros(neighbors.rows, dtype=torch.int64)
+    one = log_p_knn_of(weights, neighbors.values, chosen)
+    mix_one(log_p_lm[:, 0], one, share)
+    influences(weights, neighbors.values, chosen, log_p_lm[:, 0], share)
+    for now, then in zip(given_tensors, before, strict=True):
+        assert torch.equal(now, then)
+
+
+@given(cases())
+def test_float64_stays_float64_and_is_as_precise(case):
+    metric, neighbors, log_p_lm, temperature, lmbda = case
+    neighbors = Neighbors(neighbors.ids, neighbors.distances.double(), neighbors.values)
+    log_p_lm = torch.log_softmax(log_p_lm.double(), dim=-1)
+    weights = log_weights(neighbors, metric, temperature)
+    votes = drop_impossible(weights, neighbors.values, log_p_lm)
+    mixed = mix(log_p_lm, votes, neighbors.values, lmbda)
+    assert weights.dtype == votes.dtype == mixed.dtype == torch.float64
+    for row in range(neighbors.rows):
+        ids, distances = neighbors.ids[row].tolist(), neighbors.distances[row].tolist()
+        expected = paper_mixture(
+            log_p_lm[row].exp().tolist(),
+            paper_votes(
+                paper_weights(ids, distances, metric, temperature), neighbors.values[row].tolist()
+            ),
+            lmbda,
+        )
+        np.testing.assert_allclose(mixed[row].exp().numpy(), expected, rtol=1e-11, atol=1e-14)
+
+
+@given(cases())
+def test_the_mixture_of_one_token_is_that_of_all(case):
+    metric, neighbors, log_p_lm, temperature, lmbda = case
+    weights = log_weights(neighbors, metric, temperature)
+    mixed = mix(log_p_lm, weights, neighbors.values, lmbda)
+    # In float64, since a float32 cannot tell 1 - lmbda from 0 where lmbda is nearly 1.
+    share = torch.tensor(lmbda, dtype=torch.float64) * neighbors.mask.any(-1)
+    for token in range(log_p_lm.shape[1]):
+        chosen = torch.full((neighbors.rows,), token)
+        log_p_knn = log_p_knn_of(weights.double(), neighbors.values, chosen)
+        one = mix_one(log_p_lm[:, token].double(), log_p_knn, share)
+        torch.testing.assert_close(one, mixed[:, token].double(), rtol=1e-5, atol=2e-6)
+
+
+@given(cases())
+def test_knowing_that_every_row_has_neighbors_changes_nothing(case):
+    metric, neighbors, log_p_lm, temperature, lmbda = case
+    rows = neighbors.mask.any(-1)
+    assume(bool(rows.any()))
+    neighbors, log_p_lm = neighbors[rows], log_p_lm[rows]
+    sure = Neighbors(neighbors.ids, neighbors.distances, neighbors.values, every_row=True)
+    slow, fast = (log_weights(one, metric, temperature) for one in (neighbors, sure))
+    torch.testing.assert_close(fast, slow, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        mix(log_p_lm, slow, neighbors.values, lmbda, every_row=True),
+        mix(log_p_lm, slow, neighbors.values, lmbda),
+        rtol=1e-6,
+        atol=1e-6,
+    )
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["l2", "ip", "cosine"]), st.floats(0.5, 50.0))
+def test_equivalent_temperatures_give_equal_weights_at_equal_lengths(seed, metric, temperature):
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((9, 6))
+    vectors *= 3.0 / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    query, keys = vectors[0], vectors[1:]
+    distance = {
+        "l2": ((keys - query) ** 2).sum(-1),
+        "ip": keys @ query,
+        "cosine": keys @ query / 9.0,
+    }
+
+    def weights(name, tau):
+        scores = (-1 if name == "l2" else 1) * distance[name] / tau
+        return np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+
+    other = equivalent_temperature(temperature, "l2", metric, mean_square=9.0)
+    np.testing.assert_allclose(weights("l2", temperature), weights(metric, other), rtol=1e-9)
+    back = equivalent_temperature(other, metric, "l2", mean_square=9.0)
+    assert back == pytest.approx(temperature)

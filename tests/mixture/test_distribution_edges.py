@@ -1,0 +1,158 @@
+"""Weights and mixtures at the edges: no neighbors, forbidden tokens, extreme numbers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from papers import (
+    FAR,
+    INF,
+    cases,
+    make,
+    mixture,
+    paper_mixture,
+    paper_votes,
+    paper_weights,
+    same_bits,
+)
+
+from knn_logits.mixture.distribution import (
+    drop_impossible,
+    influences,
+    log_p_knn_of,
+    log_weights,
+    mix,
+)
+from knn_logits.search.neighbors import Neighbors
+
+
+@given(cases(forbidden=True))
+def test_forbidden_tokens_stay_forbidden_and_their_vote_goes_to_the_others(case):
+    metric, neighbors, log_p_lm, temperature, lmbda = case
+    found = mixture(neighbors, log_p_lm, metric, temperature, lmbda)
+    assert not found.isnan().any()
+    assert (found[log_p_lm == -INF] == -INF).all()
+    np.testing.assert_allclose(found.double().exp().sum(-1).numpy(), 1.0, atol=1e-5)
+    for row in range(neighbors.rows):
+        ids, distances = neighbors.ids[row].tolist(), neighbors.distances[row].tolist()
+        allowed = [
+            one if log_p_lm[row, value] > -INF else -1
+            for one, value in zip(ids, neighbors.values[row].tolist(), strict=True)
+        ]
+        votes = paper_votes(
+            paper_weights(allowed, distances, metric, temperature), neighbors.values[row].tolist()
+        )
+        expected = paper_mixture(np.exp(log_p_lm[row].double().numpy()), votes, lmbda)
+        np.testing.assert_allclose(found[row].exp().numpy(), expected, rtol=5e-4, atol=1e-6)
+        if all(one < 0 for one in allowed):
+            assert same_bits(found[row], log_p_lm[row])
+
+
+def test_a_vote_of_vanishing_weight_counts_once_all_others_are_forbidden():
+    neighbors = make([[0, 1]], [[0.0, 5000.0]], [[1, 2]])
+    log_p_lm = torch.log_softmax(torch.tensor([[0.0, -INF, 0.0]]), dim=-1)
+    found = mixture(neighbors, log_p_lm, "l2", 1.0, 0.5).exp()
+    np.testing.assert_allclose(found.numpy(), [[0.25, 0.0, 0.75]], atol=1e-6)
+
+
+@given(cases(), st.data())
+def test_a_row_without_neighbors_is_exactly_the_models(case, data):
+    metric, neighbors, log_p_lm, temperature, lmbda = case
+    row = data.draw(st.integers(0, neighbors.rows - 1))
+    ids, distances = neighbors.ids.clone(), neighbors.distances.clone()
+    ids[row], distances[row] = -1, FAR[metric]
+    emptied = Neighbors(ids, distances, neighbors.values)
+    for share in (lmbda, torch.full((neighbors.rows,), lmbda)):
+        found = mixture(emptied, log_p_lm, metric, temperature, share)
+        assert same_bits(found[row], log_p_lm[row])
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+@pytest.mark.parametrize("lmbda", [0.0, 0.3, 1.0, torch.tensor([0.0, 1.0])])
+def test_all_masked_and_no_columns(metric, lmbda):
+    log_p_lm = torch.log_softmax(torch.tensor([[1.0, -2.0, 0.5], [0.0, -INF, 3.0]]), dim=-1)
+    masked = make([[-1, -1]] * 2, [[FAR[metric]] * 2] * 2, [[0, 1]] * 2)
+    for neighbors in (masked, Neighbors.nothing(2)):
+        weights = log_weights(neighbors, metric, 10.0)
+        assert weights.shape == neighbors.ids.shape
+        assert (weights == -INF).all()
+        assert same_bits(mixture(neighbors, log_p_lm, metric, 10.0, lmbda), log_p_lm)
+        chosen = torch.tensor([0, 2])
+        assert (log_p_knn_of(weights, neighbors.values, chosen) == -INF).all()
+        parts = influences(
+            weights, neighbors.values, chosen, log_p_lm[[0, 1], chosen], torch.zeros(2)
+        )
+        assert parts.shape == weights.shape
+        assert not parts.any()
+
+
+@pytest.mark.parametrize("every_row", [False, True])
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+@pytest.mark.parametrize("temperature", [5e-324, 1e-46, 1e-30, 1.0, 1e46, 1e300])
+@pytest.mark.parametrize(
+    "distances",
+    [[0.0, 0.0], [0.0, 1e-38], [1e38, 2e38], [3e38, 3e38], [1e5, 100000.0078125], [1e-45, 1.0]],
+)
+def test_extreme_distances_and_temperatures(every_row, metric, temperature, distances):
+    neighbors = make([[0, 1]], [distances], [[0, 1]], every_row=every_row)
+    found = log_weights(neighbors, metric, temperature)
+    assert not found.isnan().any()
+    assert float(found.exp().sum()) == pytest.approx(1.0, abs=1e-6)
+    one, other = neighbors.distances[0].double().tolist()
+    gap = (other - one) if metric == "l2" else (one - other)
+    # A temperature beyond the normal floats acts as the nearest of them.
+    tiny = torch.finfo(torch.float32).tiny
+    expected = -np.logaddexp(0.0, -gap / min(max(temperature, tiny), 1 / tiny))
+    assert float(found[0, 0].exp()) == pytest.approx(math.exp(expected), abs=1e-5)
+    mixed = mix(torch.tensor([[0.5, 0.25, 0.25]]).log(), found, neighbors.values, 0.5)
+    assert not mixed.isnan().any()
+    assert float(mixed.exp().sum()) == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-46, 1e46, 1e300])
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_padding_has_no_weight_at_any_temperature(metric, temperature):
+    neighbors = make([[0, -1], [-1, -1]], [[2.0, FAR[metric]], [FAR[metric]] * 2], [[0, 0]] * 2)
+    found = log_weights(neighbors, metric, temperature)
+    assert found.tolist() == [[0.0, -INF], [-INF, -INF]]
+
+
+@given(
+    st.lists(st.floats(0, 9000, width=32), min_size=1, max_size=5),
+    st.lists(st.floats(-9000, 0, width=32), min_size=3, max_size=3),
+    st.floats(1e-6, 1 - 1e-6),
+)
+def test_tiny_probabilities_stay_finite(distances, scores, lmbda):
+    # Each token's probability may be far below what exp() can show: only logs carry it.
+    values = [number % 4 for number in range(len(distances))]
+    neighbors = make([list(range(len(distances)))], [distances], [values])
+    log_p_lm = torch.log_softmax(torch.tensor([[0.0, *scores]]), dim=-1)
+    weights = log_weights(neighbors, "l2", 1.0)
+    found = mix(log_p_lm, weights, neighbors.values, lmbda)[0].double().numpy()
+    nearest = min(distances)
+    logits = np.array([nearest - one for one in distances])
+    log_w = logits - np.logaddexp.reduce(logits)
+    for token in range(4):
+        model_side = float(log_p_lm[0, token]) + math.log1p(-lmbda)
+        voted = [one for one, value in zip(log_w, values, strict=True) if value == token]
+        expected = (
+            np.logaddexp(model_side, np.logaddexp.reduce(voted) + math.log(lmbda))
+            if (voted)
+            else model_side
+        )
+        if expected > -1e4:
+            assert found[token] == pytest.approx(expected, rel=1e-5, abs=1e-4)
+
+
+def test_votes_are_taken_only_where_a_token_is_forbidden():
+    neighbors = make([[0, 1], [2, 3]], [[0.0, 1.0]] * 2, [[0, 1], [0, 1]])
+    log_p_lm = torch.log_softmax(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=-1)
+    weights = log_weights(neighbors, "l2", 1.0)
+    assert drop_impossible(weights, neighbors.values, log_p_lm) is weights
+    log_p_lm[1] = torch.tensor([-INF, 0.0])
+    found = drop_impossible(weights, neighbors.values, log_p_lm)
+    torch.testing.assert_close(found[0], weights[0])
+    assert found[1].tolist() == [-INF, 0.0]

@@ -1,0 +1,223 @@
+"""A model with its datastores, opened once: what it opens, whom it serves, what it refuses."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+from conftest import TEXTS, make_gpt2
+
+import knn_logits
+from knn_logits import (
+    ConfigError,
+    KNNLogitsProcessor,
+    Memory,
+    MismatchError,
+    explain,
+)
+from knn_logits.engine import compatibility
+from knn_logits.index import opening
+from knn_logits.index.opening import Indexes
+from knn_logits.mixture.distribution import log_p_knn_of
+from knn_logits.search import retomaton
+from knn_logits.settings.config import KNNConfig
+
+PROMPT = "When error code E42 appears, open"
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """How often an index was opened."""
+    found, real = [], opening.open_index
+
+    def counted(*args, **settings):
+        found.append(args[0])
+        return real(*args, **settings)
+
+    monkeypatch.setattr(opening, "open_index", counted)
+    return found
+
+
+def written(model, tokenizer, memory, **settings):
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    with KNNLogitsProcessor(model, memory, **settings) as knn:
+        output = model.generate(
+            **inputs, max_new_tokens=12, do_sample=False, logits_processor=[knn]
+        )
+        return output.tolist(), knn.trace(output, tokenizer)[0]
+
+
+def test_everything_that_answers_shares_one_opening(model, tokenizer, store, opened):
+    memory = Memory(model, store)
+    for _ in range(3):
+        written(model, tokenizer, memory)
+        explain(model, tokenizer, memory, TEXTS[1])
+    knn_logits.evaluate(model, tokenizer, memory, TEXTS[:2], samples=0)
+    knn_logits.tune(model, tokenizer, memory, TEXTS, samples=0)
+    assert opened == [store]
+
+
+@pytest.mark.parametrize("settings", [{}, {"k": 5, "lmbda": 0.4, "temperature": 2.0}])
+def test_an_open_memory_answers_as_one_that_is_opened_for_it(model, tokenizer, store, settings):
+    memory = Memory(model, store)
+    expected = written(model, tokenizer, store, **settings)
+    assert written(model, tokenizer, memory, **settings) == expected
+    assert written(model, tokenizer, Memory(model, store, **settings)) == expected
+    text = explain(model, tokenizer, store, TEXTS[2], **settings)
+    assert explain(model, tokenizer, memory, TEXTS[2], **settings) == text
+    assert explain(model, tokenizer, Memory(model, store, **settings), TEXTS[2]) == text
+
+
+def test_settings_of_one_purpose_do_not_reach_the_other(model, store):
+    memory = Memory(model, store, k=7)
+    scoring = memory.asked(scoring=True, lmbda=0.125)
+    assert (scoring.config.k, scoring.config.lmbda) == (7, 0.125)
+    assert memory.config.lmbda != 0.125
+    assert memory.asked(scoring=False).config == memory.config
+
+
+def test_a_memory_serves_other_datastores_of_its_model(model, tokenizer, store, tmp_path, opened):
+    other = knn_logits.build_datastore(model, tokenizer, TEXTS[:3], tmp_path / "other", k=4)
+    memory = Memory(model, store)
+    both = memory.over([store, other])
+    assert both.stores == [store, other]
+    assert opened == [store, other]
+    assert written(model, tokenizer, both) == written(model, tokenizer, [store, other])
+
+
+def test_documents_that_are_left_out_have_an_index_of_their_own(model, tokenizer, store, opened):
+    memory = Memory(model, store)
+    for exclude in (["1"], ["2"], ["1"], ["2"]):
+        written(model, tokenizer, memory, exclude=exclude)
+    assert len(opened) == 3
+    assert written(model, tokenizer, memory) == written(model, tokenizer, store)
+
+
+def test_a_datastore_that_nobody_has_any_more_closes_its_index(model, tokenizer, tmp_path):
+    store = knn_logits.build_datastore(model, tokenizer, TEXTS[:3], tmp_path / "one", k=4)
+    indexes = Indexes()
+    index = weakref.ref(indexes.open(store, KNNConfig()))
+    assert index() is indexes.open(store, KNNConfig())
+    del store
+    gc.collect()
+    assert index() is None
+
+
+def test_what_does_not_fit_an_open_memory_is_refused(model, store):
+    memory = Memory(model, store)
+    with pytest.raises(ConfigError, match="opened with another model"):
+        KNNLogitsProcessor(make_gpt2(seed=3), memory)
+    with pytest.raises(ConfigError, match="threads cannot be changed on an open memory"):
+        KNNLogitsProcessor(model, memory, threads=2)
+    with pytest.raises(ConfigError, match="lmbda must lie between"):
+        memory.asked(scoring=True, lmbda=1.5)
+    with pytest.raises(ConfigError, match="indexes must be an Indexes or None, not str"):
+        Memory(model, store, indexes="x")
+    with pytest.raises(ConfigError, match="key 3: give 'ffn_input'"):
+        Memory(model, store, key=3)
+    with pytest.raises(ConfigError, match="window must be a WindowConfig"):
+        knn_logits.evaluate(model, None, store, TEXTS, window=5)
+
+
+def test_the_vote_of_the_latest_step(model, tokenizer, store):
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    with KNNLogitsProcessor(model, store, candidates=3) as knn:
+        assert knn.vote is None
+        output = model.generate(**inputs, max_new_tokens=1, do_sample=False, logits_processor=[knn])
+        token = knn.trace(output, tokenizer)[0].tokens[0]
+        vote = knn.vote
+    assert vote.influence(0, token.token_id) == pytest.approx(token.influence, abs=1e-5)
+    assert float(vote.log_p.exp().sum()) == pytest.approx(1.0, abs=1e-5)
+    tokens = torch.arange(vote.log_p.shape[1])
+    weights = vote.log_weights.expand(len(tokens), -1)
+    by_neighbors = log_p_knn_of(weights, vote.neighbors.values.expand(len(tokens), -1), tokens)
+    best = vote.log_p[0].topk(3).indices.tolist()
+    assert [one.token_id for one in token.candidates if one.token_id in best] == best
+    for one in token.candidates:
+        assert one.p == pytest.approx(float(vote.log_p[0, one.token_id].exp()), abs=1e-6)
+        assert one.p_lm == pytest.approx(float(vote.log_p_lm[0, one.token_id].exp()), abs=1e-6)
+        assert one.p_knn == pytest.approx(float(by_neighbors[one.token_id].exp()), abs=1e-6)
+
+
+def test_pointers_are_made_once_for_all_who_follow_them(model, tokenizer, store, monkeypatch):
+    made, real = [], retomaton.Pointers
+
+    def counted(*args):
+        made.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(retomaton, "Pointers", counted)
+    memory = Memory(model, store, k=8, lmbda=0.7, temperature=2.0, retomaton=True)
+    expected = written(model, tokenizer, memory)
+    for _ in range(3):
+        assert written(model, tokenizer, memory.over(store)) == expected
+    written(model, tokenizer, memory, exclude=["1"])
+    assert len(made) == 2
+
+
+def test_a_datastore_of_a_relative_folder_is_copied_from_anywhere(store, monkeypatch):
+    monkeypatch.chdir(store.folder.parent)
+    opened = knn_logits.Datastore(store.folder.name)
+    monkeypatch.chdir("/")
+    assert len(pickle.loads(pickle.dumps(opened))) == len(store)
+
+
+def test_a_datastore_is_copied_as_its_folder_and_a_memory_not_at_all(model, store):
+    for copied in (copy.deepcopy(store), pickle.loads(pickle.dumps(store))):
+        assert copied is not store
+        assert copied.folder == store.folder
+        assert copied.values.tolist() == store.values.tolist()
+    with KNNLogitsProcessor(model, store) as knn:
+        for one in (knn, knn.memory):
+            for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+                if (one, attempt) == (knn, copy.copy):
+                    continue  # a shallow copy of a processor shares its memory
+                with pytest.raises(TypeError, match="an open memory belongs to its model"):
+                    attempt(one)
+
+
+@pytest.mark.parametrize("scoring", [False, True])
+def test_weights_that_change_after_opening_are_refused(mine, tokenizer, store, scoring):
+    memory = Memory(mine, store)
+    weight = mine.transformer.h[0].mlp.c_fc.weight
+    before = weight.detach().clone()
+    ask = (
+        (lambda: explain(mine, tokenizer, memory, TEXTS[1]))
+        if scoring
+        else (lambda: written(mine, tokenizer, memory))
+    )
+    expected = written(mine, tokenizer, memory)[0]
+    with torch.no_grad():
+        weight.mul_(-3.0)
+    with pytest.raises(MismatchError, match="has changed since it was opened") as caught:
+        ask()
+    assert "\n" not in str(caught.value)
+    with torch.no_grad():
+        weight.copy_(before)
+    ask()
+    assert written(mine, tokenizer, memory)[0] == expected
+
+
+def test_weights_that_change_between_generations_of_a_processor_are_refused(mine, tokenizer, store):
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    with KNNLogitsProcessor(mine, store) as knn:
+        knn.generate(**inputs, max_new_tokens=3, do_sample=False)
+        mine.to(torch.float64).to(torch.float32)
+        knn.generate(**inputs, max_new_tokens=3, do_sample=False)
+        with torch.no_grad():
+            mine.transformer.h[0].mlp.c_fc.weight.mul_(-3.0)
+        with pytest.raises(MismatchError):
+            knn.generate(**inputs, max_new_tokens=3, do_sample=False)
+
+
+def test_a_model_that_did_not_change_is_not_computed_again(mine, tokenizer, store, monkeypatch):
+    memory, passes = Memory(mine, store), []
+    monkeypatch.setattr(compatibility, "check_model", lambda *args: passes.append(args))
+    written(mine, tokenizer, memory)
+    assert not passes
+    mine.double()
+    for _ in range(3):
+        memory.asked(scoring=True).check_again()
+    assert len(passes) == 1

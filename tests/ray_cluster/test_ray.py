@@ -1,0 +1,330 @@
+"""Builds and searches on a Ray cluster of three nodes, some of which are killed on the way.
+
+Every node is a set of processes of this machine. All tests share one cluster, since it takes
+seconds to start; nodes that a test kills are replaced before the next one.
+"""
+
+import hashlib
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import knn_logits
+from knn_logits import KNNConfig, Retriever, WindowConfig
+from knn_logits.errors import UnreachableError
+from knn_logits.index.opening import Indexes
+from knn_logits.ray.searching import RayIndexes
+
+ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+NODES = 3
+NODE = {"num_cpus": 2, "object_store_memory": 100 << 20}
+WINDOW = WindowConfig(64, 32)
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """The cluster, and its nodes apart from the head."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=False)
+    with_node(cluster, include_dashboard=False)
+    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def with_node(cluster, **more):
+    """Adds a node. Ray gives it 30 seconds to start, which is too little on a busy machine."""
+    for left in reversed(range(6)):
+        try:
+            cluster.add_node(**NODE, **more)
+            return
+        except Exception as error:
+            if not left or "timed out during startup" not in str(error):
+                raise
+
+
+@pytest.fixture
+def spread(cluster):
+    """Opens indexes on the cluster, whose actors end with the test."""
+    opened = []
+
+    def make(shards=4, **settings):
+        opened.append(RayIndexes("auto", shards=shards, **settings))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def cluster(nodes):
+    """The cluster with all its nodes alive."""
+    while len(nodes.worker_nodes) < NODES - 1:
+        with_node(nodes)
+    nodes.wait_for_nodes()
+    return nodes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_groups():
+    """Many pieces of work from a short text, for every build of this file."""
+    from knn_logits.engine import keys
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys, "_BUFFER_BYTES", 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def texts():
+    chance = np.random.default_rng(0)
+    words = ["crane", "winch", "harbour", "lamp", "oil", "keeper", "grade", "seven", "queen", "E42"]
+    return [" ".join(chance.choice(words, 60)) for _ in range(24)]
+
+
+@pytest.fixture(scope="module")
+def alone(model, tokenizer, texts, tmp_path_factory):
+    """The datastore as one process builds it."""
+    folder = tmp_path_factory.mktemp("alone") / "store"
+    return build(model, tokenizer, texts, folder)
+
+
+def build(model, tokenizer, texts, folder, **more):
+    return knn_logits.build_datastore(
+        model,
+        tokenizer,
+        texts,
+        folder,
+        window=WINDOW,
+        batch_tokens=256,
+        calibrate=False,
+        index=knn_logits.IndexConfig("IVF16,SQ8", nprobe=4),
+        **more,
+    )
+
+
+def digests(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_a_node_is_killed_during_a_build(cluster, model, tokenizer, texts, alone, tmp_path):
+    killed = []
+
+    def progress(phase, done, total):
+        if phase == "keys" and done > 600 and not killed:
+            killed.append(cluster.worker_nodes.copy().pop())
+            cluster.remove_node(killed[0], allow_graceful=False)
+
+    store = build(model, tokenizer, texts, tmp_path / "s", ray="auto", progress=progress)
+    assert killed
+    assert digests(store.folder) == digests(alone.folder)
+
+
+def test_the_driver_is_interrupted_and_goes_on(cluster, model, tokenizer, texts, alone, tmp_path):
+    def stops(phase, done, total):
+        if phase == "keys" and done > 900:
+            raise KeyboardInterrupt
+
+    shards = {"shard_bytes": 20_000}
+    with pytest.raises(KeyboardInterrupt):
+        build(model, tokenizer, texts, tmp_path / "s", ray="auto", progress=stops, **shards)
+    written = len(list((tmp_path / "s").glob("keys-*.npy")))
+    assert written > 0
+    done = []
+
+    def watch(phase, number, total):
+        if phase == "keys":
+            done.append(number)
+
+    store = build(model, tokenizer, texts, tmp_path / "s", ray="auto", progress=watch, **shards)
+    assert done[0] > 0
+    again = build(model, tokenizer, texts, tmp_path / "t", **shards)
+    assert digests(store.folder) == digests(again.folder)
+    assert np.array_equal(store.keys(np.arange(len(store))), alone.keys(np.arange(len(alone))))
+
+
+def test_a_node_is_killed_while_an_index_is_filled(cluster, alone, tmp_path, monkeypatch):
+    from knn_logits.index import opening, plain
+
+    monkeypatch.setattr(opening, "KEYS_AT_ONCE", 64)
+    appended, append = [], plain.append
+
+    def kills(index, arrays):
+        appended.append(len(arrays["ids"]))
+        if len(appended) == 3:
+            cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
+        append(index, arrays)
+
+    monkeypatch.setattr(plain, "append", kills)
+    folders = tmp_path / "a", tmp_path / "b"
+    for folder, more in zip(folders, ({"ray": "auto"}, {}), strict=True):
+        shutil.copytree(alone.folder, folder)
+        knn_logits.build_index(folder, "IVF16,PQ8x4", **more)
+    assert len(appended) > 10
+    assert sum(appended) == len(alone)
+    assert digests(folders[0]) == digests(folders[1])
+
+
+def test_four_shards_find_what_one_index_finds(spread, alone):
+    indexes = spread()
+    index = indexes.open(alone, KNNConfig())
+    whole = Indexes().open(alone, KNNConfig())
+    for rows in (1, 8, 64):
+        queries = torch.from_numpy(alone.keys(np.arange(rows) * 3)).float() + 0.01
+        expected = whole.search(queries, 32)
+        distances, ids = index.search(queries, 32)
+        order = expected[0].argsort(dim=-1, stable=True)
+        assert torch.equal(distances, expected[0].gather(-1, order))
+        near = distances < distances[:, -1:]
+        for row in range(rows):
+            ours, theirs = set(ids[row, near[row]].tolist()), set(expected[1][row].tolist())
+            assert ours <= theirs
+
+
+def written(model, tokenizer, store, text, **more):
+    inputs = tokenizer(text, return_tensors="pt")
+    settings = {"k": 16, "lmbda": 0.6, "temperature": 5.0, **more}
+    with knn_logits.KNNLogitsProcessor(model, store, **settings) as knn:
+        return knn.generate(**inputs, max_new_tokens=24, do_sample=False)[0].tolist()
+
+
+def test_generation_goes_on_when_an_actor_is_killed(spread, mine, tokenizer, alone):
+    prompt = "crane winch harbour"
+    expected = written(mine, tokenizer, alone, prompt)
+    indexes = spread()
+    index = indexes.open(alone, knn_logits.Memory(mine, alone, nprobe=None).config)
+    killed = []
+    search = index.search
+
+    def searches(queries, k):
+        killed.append(None)
+        if len(killed) == 3:
+            ray.kill(index.actors[1][0], no_restart=False)
+        return search(queries, k)
+
+    index.search = searches
+    assert written(mine, tokenizer, alone, prompt, indexes=indexes) == expected
+    assert len(killed) >= 3
+    assert indexes.partial_answers == 0
+
+
+def test_an_actor_that_stays_away_ends_generation_with_an_error(spread, mine, tokenizer, alone):
+    indexes = spread()
+    index = indexes.open(alone, KNNConfig())
+    ray.kill(index.actors[2][0], no_restart=True)
+    with pytest.raises(UnreachableError, match="shard 2 of 4"):
+        written(mine, tokenizer, alone, "crane winch", indexes=indexes)
+    indexes.close()
+    partial = spread(partial=True)
+    index = partial.open(alone, KNNConfig())
+    ray.kill(index.actors[2][0], no_restart=True)
+    assert written(mine, tokenizer, alone, "crane winch", indexes=partial)
+    assert partial.partial_answers > 0
+
+
+def test_a_twin_takes_the_work_of_a_lost_replica(spread, mine, tokenizer, alone, caplog):
+    prompt = "crane winch harbour"
+    expected = written(mine, tokenizer, alone, prompt)
+    # An answer from the lost one would have to be waited for until it has started again.
+    indexes = spread(shards=2, replicas=2)
+    index = indexes.open(alone, knn_logits.Memory(mine, alone, nprobe=None).config)
+    for replicas in index.actors:
+        assert len({place(actor) for actor in replicas}) == 2
+    searches = []
+    search = index.search
+
+    def counted(queries, k):
+        searches.append(None)
+        if len(searches) == 3:
+            # It never starts again, so that only its twin can answer.
+            ray.kill(index.actors[1][0], no_restart=True)
+        return search(queries, k)
+
+    index.search = counted
+    assert written(mine, tokenizer, alone, prompt, indexes=indexes) == expected
+    assert len(searches) >= 3
+    assert "replica 0 of shard 1 is lost: another one takes its work" in caplog.text
+    assert indexes.partial_answers == 0
+
+
+def place(actor):
+    """The node of an actor."""
+    node = actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+    return ray.get(node)
+
+
+def test_one_set_of_actors_serves_all_forms_of_an_index(spread, alone):
+    indexes = spread()
+    queries = torch.from_numpy(alone.keys(np.arange(40))).float() + 0.01
+    forms = [{}, {"exclude": ("3",)}, {"exclude": ("20", "5")}, {"nprobe": 1}, {"nprobe": 16}]
+    used = set()
+    for form in forms:
+        index = indexes.open(alone, KNNConfig(**form))
+        used.add(tuple(actor._actor_id.hex() for [actor] in index.actors))
+        expected = Retriever(alone, KNNConfig(**form)).index.search(queries, 16)[0]
+        np.testing.assert_array_equal(index.search(queries, 16)[0], np.sort(expected))
+        assert index.nprobe == form.get("nprobe", 4)
+    assert len(used) == 1
+
+
+def test_the_command_line(cluster, run, model_folder, alone, tmp_path):
+    (tmp_path / "corpus.txt").write_text("The crane lifts a crate. " * 40)
+    shape = ("--window", 64, "--stride", 32, "--json")
+    both = []
+    for name, more in (("a", ("--ray", "auto")), ("b", ())):
+        run("build", model_folder, tmp_path / "corpus.txt", "--out", tmp_path / name, *shape, *more)
+        both.append(digests(tmp_path / name))
+    assert both[0] == both[1]
+    call = ("generate", model_folder, tmp_path / "a", "--prompt", "The crane", "--json")
+    plain, spread = run(*call).json, run(*call, "--ray", "auto", "--shards", 2).json
+    assert spread["text"] == plain["text"]
+    assert spread["partial_answers"] == 0
+    held_out = tmp_path / "held_out.txt"
+    held_out.write_text("The winch lifts the crane. " * 10)
+    call = ("eval", model_folder, tmp_path / "a", held_out, "--json")
+    plain, spread = run(*call).json, run(*call, "--ray", "auto", "--shards", 2).json
+    for name, value in plain["perplexity"].items():
+        # None stands for an infinite one: some words of the text are not in the corpus.
+        same = value if value is None else pytest.approx(value, rel=1e-6)
+        assert spread["perplexity"][name] == same
+    assert plain["perplexity"]["interpolated"] is not None
+    assert spread["settings"] == plain["settings"]
+    assert spread["partial_answers"] == 0
+    call = ("explain", model_folder, tmp_path / "a", "The winch lifts the crane.", "--json")
+    plain, spread = run(*call).json, run(*call, "--ray", "auto", "--shards", 2).json
+    assert spread.pop("partial_answers") == 0
+    assert [one["token"] for one in spread["tokens"]] == [one["token"] for one in plain["tokens"]]
+    for ours, theirs in zip(spread["tokens"], plain["tokens"], strict=True):
+        assert ours["p"] == pytest.approx(theirs["p"], rel=1e-5)
+
+
+def test_a_server_over_shards(cluster, run, model_folder, model, tokenizer, alone, monkeypatch):
+    httpx = pytest.importorskip("httpx")
+    pytest.importorskip("fastapi")
+    from serve.conftest import serving
+
+    import knn_logits_serve.server
+
+    texts = []
+
+    def ask(served, settings, **given):
+        asked = {"model": "tiny+docs", "prompt": "crane winch", "max_tokens": 8, "temperature": 0}
+        with serving(served) as running, httpx.Client(base_url=running.url, timeout=300) as client:
+            for more in ({}, {"knn": {"exclude": ["3"]}}):
+                answer = client.post("/v1/completions", json=asked | more)
+                assert answer.status_code == 200, answer.text
+                texts.append(answer.json()["choices"][0]["text"])
+
+    monkeypatch.setattr(knn_logits_serve.server, "serve", ask)
+    for more in ((), ("--ray", "auto", "--shards", 2, "--replicas", 2)):
+        call = ("serve", model_folder, f"docs={alone.folder}", "--lmbda", 0.6, "--k", 16)
+        answer = run(*call, *more)
+        assert answer.code == 0, answer.err
+    assert texts[:2] == texts[2:]

@@ -1,0 +1,265 @@
+"""An index in shards, without a cluster: merging, shards that stay away, and pieces of a build."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index, merge_entries
+from knn_logits.build.spread import KeyWorker, Task, cut
+from knn_logits.engine.compatibility import CANARY_KEYS, CANARY_TOKENS
+from knn_logits.engine.keys import compute_keys
+from knn_logits.engine.location import find_key
+from knn_logits.engine.windows import plan
+from knn_logits.errors import (
+    ConfigError,
+    DamagedError,
+    DatastoreError,
+    MismatchError,
+    UnreachableError,
+)
+from knn_logits.index.opening import Indexes
+from knn_logits.ray.merging import merged, ranges
+from knn_logits.ray.parts import cut_lists
+from knn_logits.ray.shard import Shard
+from knn_logits.ray.sharded import ShardedIndex
+
+
+@given(st.integers(1, 500), st.integers(1, 20))
+def test_every_entry_is_in_one_shard(entries, shards):
+    found = ranges(entries, shards)
+    assert [one for first, last in found for one in range(first, last)] == list(range(entries))
+    assert len(found) == min(shards, entries)
+    lengths = [last - first for first, last in found]
+    assert max(lengths) - min(lengths) <= 1
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_the_nearest_of_all_shards(metric):
+    first = np.array([[1.0, 3.0, np.inf]], np.float32), np.array([[4, 2, -1]])
+    second = np.array([[2.0, 3.0, 0.5]], np.float32), np.array([[8, 9, 7]])
+    if metric == "ip":
+        first, second = ((-one, ids) for one, ids in (first, second))
+    distances, ids = merged([first, second], 4, metric, 1)
+    # Entries 2 and 9 are equally near.
+    assert ids.tolist() == [[7, 4, 8, 2]]
+    assert np.abs(distances).tolist() == [[0.5, 1.0, 2.0, 3.0]]
+    distances, ids = merged([first, second], 9, metric, 1)
+    assert ids.tolist() == [[7, 4, 8, 2, 9, -1]]
+    assert abs(distances[0, -1]) == np.inf
+    assert merged([], 4, metric, 3)[1].shape == (3, 0)
+
+
+class Asked:
+    """Shards in this process; those in `away` do not answer."""
+
+    def __init__(self, shards):
+        self.shards, self.away, self.calls = shards, set(), []
+
+    def __call__(self, number, method, *given):
+        self.calls.append(number)
+
+        def answer(seconds):
+            if number in self.away:
+                raise UnreachableError("away")
+            return getattr(self.shards[number], method)(*given)
+
+        return answer
+
+
+def sharded(store, count, **settings):
+    spans = ranges(len(store), count)
+    name, checksum = str(store.folder), store.manifest.checksum
+    without, nprobe = settings.pop("without", ()), settings.pop("nprobe", None)
+    asked = Asked([Shard(name, checksum, *span, without, nprobe) for span in spans])
+    manifest = store.manifest
+    return ShardedIndex(asked, spans, manifest.dim, manifest.metric, **settings), asked
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory, model, tokenizer):
+    """A datastore of a few thousand entries whose texts differ."""
+    import knn_logits
+
+    chance = np.random.default_rng(0)
+    words = ["crane", "winch", "harbour", "lamp", "oil", "keeper", "grade", "seven", "queen", "E42"]
+    texts = [" ".join(chance.choice(words, 60)) for _ in range(24)]
+    return knn_logits.build_datastore(
+        model,
+        tokenizer,
+        texts,
+        tmp_path_factory.mktemp("sharded") / "store",
+        window=WindowConfig(64, 32),
+        calibrate=False,
+        index=IndexConfig("IVF16,SQ8", nprobe=4),
+    )
+
+
+def canonical(distances, ids):
+    """The same neighbors, nearest first, and by their ids where they are equally near."""
+    order = np.lexsort((ids.numpy(), distances.numpy()), axis=1)
+    return (np.take_along_axis(one.numpy(), order, 1) for one in (distances, ids))
+
+
+@pytest.mark.parametrize("factory", ["IVF16,SQ8", "IVF16,PQ8x4", "IVF16,RaBitQ", "IVF16,Flat"])
+@pytest.mark.parametrize("shards", [2, 4])
+def test_shards_find_what_the_whole_finds(large, tmp_path, factory, shards):
+    folder = tmp_path / "store"
+    shutil.copytree(large.folder, folder)
+    store = build_index(folder, IndexConfig(factory, nprobe=4))
+    queries = torch.from_numpy(store.keys(np.arange(0, len(store), 7))).float() + 0.01
+    whole = Indexes().open(store, KNNConfig())
+    index, _ = sharded(store, shards)
+    for k in (1, 16, 200):
+        expected = whole.search(queries, k)
+        distances, ids = index.search(queries, k)
+        found = tuple(canonical(distances, ids))
+        said = tuple(canonical(*expected))
+        # Equal distances, bit for bit; of entries that are equally near at the end, any may stay.
+        np.testing.assert_array_equal(found[0][:, : said[0].shape[1]], said[0])
+        near = said[0] < said[0][:, -1:]
+        np.testing.assert_array_equal(found[1][:, : said[1].shape[1]][near], said[1][near])
+
+
+def test_an_exact_index_in_shards(store):
+    index, _ = sharded(store, 3)
+    queries = torch.from_numpy(store.keys(np.arange(9))).float() + 0.01
+    expected = Indexes().open(store, KNNConfig()).search(queries, 8)
+    distances, ids = index.search(queries, 8)
+    # A shard has another mean than the whole, so the last bits of a distance differ.
+    torch.testing.assert_close(distances, expected[0], rtol=1e-4, atol=1e-4)
+    apart = (expected[0][:, 1:] - expected[0][:, :-1]) > 1e-3
+    alone = torch.nn.functional.pad(apart, (1, 0), value=True)
+    alone &= torch.nn.functional.pad(apart, (0, 1), value=False)
+    assert alone.any()
+    assert torch.equal(ids[alone], expected[1][alone])
+    vectors = index.reconstruct(np.array([0, len(store) - 1, 5]))
+    torch.testing.assert_close(
+        vectors.numpy(), store.keys(np.array([0, len(store) - 1, 5])).astype(np.float32)
+    )
+
+
+@pytest.mark.parametrize("factory", ["IVF16,SQ8", "exact"])
+def test_shards_of_merged_entries(large, tmp_path, factory):
+    folder = tmp_path / "store"
+    shutil.copytree(large.folder, folder)
+    store = merge_entries(build_index(folder, IndexConfig(factory, nprobe=4)), 0.9)
+    queries = torch.from_numpy(store.keys(np.arange(0, len(store), 7))).float() + 0.01
+    expected = Indexes().open(store, KNNConfig()).search(queries, 16)
+    index, _ = sharded(store, 3)
+    distances, ids = index.search(queries, 16)
+    assert not np.isin(ids.numpy(), store.merged_away).any()
+    # The exact search of each shard subtracts its own mean.
+    np.testing.assert_allclose(
+        np.sort(distances.numpy()), np.sort(expected[0].numpy()), rtol=1e-3, atol=1e-3
+    )
+
+
+def test_documents_that_are_left_out(large):
+    without = ("3", "20")
+    config = KNNConfig(exclude=without)
+    queries = torch.from_numpy(large.keys(large.entries_of(without))).float()
+    expected = Indexes().open(large, config).search(queries, 8)
+    index, _ = sharded(large, 4, without=without)
+    distances, ids = index.search(queries, 8)
+    assert not np.isin(ids.numpy(), large.entries_of(without)).any()
+    np.testing.assert_array_equal(distances.numpy(), np.sort(expected[0].numpy()))
+    with pytest.raises(ConfigError, match="cannot be removed"):
+        index.remove(np.array([1]))
+
+
+def test_a_shard_that_stays_away_is_an_error(large):
+    index, asked = sharded(large, 4)
+    asked.away = {2}
+    with pytest.raises(UnreachableError, match=r"shard 2 of 4, the entries .* does not answer"):
+        index.search(torch.zeros(2, large.manifest.dim), 8)
+    with pytest.raises(UnreachableError, match="shard 2"):
+        index.reconstruct(np.arange(len(large)))
+    assert index.partial_answers == 0
+    asked.away = set()
+    assert index.search(torch.zeros(2, large.manifest.dim), 8)[1].shape == (2, 8)
+
+
+def test_a_partial_answer_is_flagged_until_the_shard_is_back(large, caplog):
+    index, asked = sharded(large, 4, partial=True)
+    queries = torch.from_numpy(large.keys(np.arange(8))).float()
+    whole = index.search(queries, 8)
+    assert (index.partial_answers, index.away) == (0, [])
+    asked.away = {0}
+    first, last = ranges(len(large), 4)[0]
+    for number in (1, 2):
+        _, ids = index.search(queries, 8)
+        assert not ((ids >= first) & (ids < last)).any()
+        assert (index.partial_answers, index.away) == (number, [0])
+    assert caplog.text.count("does not answer") == 1
+    # What is away is not asked again before it has answered.
+    assert asked.calls.count(0) == 2
+    asked.away = set()
+    assert torch.equal(index.search(queries, 8)[1], whole[1])
+    assert (index.partial_answers, index.away) == (2, [])
+    asked.away = {0, 1, 2, 3}
+    with pytest.raises(UnreachableError):
+        index.search(queries, 8)
+
+
+def test_another_datastore_of_the_same_name_is_refused(large):
+    with pytest.raises(Exception, match="another datastore on another machine"):
+        Shard(str(large.folder), "0" * 64, 0, 10, (), None)
+
+
+@pytest.mark.parametrize("first_entry", [0, 100, 1000])
+def test_pieces_give_the_same_keys_as_one_machine(model, large, first_entry, monkeypatch):
+    from knn_logits.engine import keys as module
+
+    # Many groups.
+    monkeypatch.setattr(module, "_BUFFER_BYTES", 1)
+    location = find_key(model, "ffn_input")
+    tokens, contexts = np.asarray(large.tokens), large.contexts
+    windows = list(plan(contexts.first, contexts.length, 64, 32))
+    shape = {"dim": 32, "dtype": "float16", "batch_tokens": 256}
+    whole = compute_keys(model, location, tokens, windows, first_entry=first_entry, **shape)
+    canary = large.checks[CANARY_TOKENS], large.checks[CANARY_KEYS]
+    worker = KeyWorker(model, Task(location, 32, "float16", 256, 1, *canary))
+    assert worker.ready()
+    pieces = list(cut(tokens, windows, first_entry=first_entry, **shape))
+    assert len(pieces) > 3
+    found = [worker.work(piece)[before:] for before, piece in pieces]
+    assert np.concatenate(found).tobytes() == np.concatenate(list(whole)).tobytes()
+
+
+def test_a_worker_that_computes_other_keys_is_refused(model, large):
+    location = find_key(model, "ffn_input")
+    other = large.checks[CANARY_KEYS] + 0.5
+    task = Task(location, 32, "float16", 256, 1, large.checks[CANARY_TOKENS], other)
+    with pytest.raises(MismatchError, match="computes other keys"):
+        KeyWorker(model, task).ready()
+
+
+@pytest.mark.parametrize("factory", ["IVF16,SQ8", "PCA16,IVF8,SQ8", "SQ8", "Flat"])
+def test_a_part_of_an_index_is_read_in_blocks(large, tmp_path, factory, monkeypatch):
+    from knn_logits.ray import parts
+
+    shutil.copytree(large.folder, tmp_path / "store")
+    store = build_index(tmp_path / "store", IndexConfig(factory))
+    whole = Indexes().open(store, KNNConfig())
+    if store.index_arrays() is None:
+        with pytest.raises(DatastoreError, match="not stored as plain arrays"):
+            parts.part_of_index(store, 0, 10)
+        return
+    monkeypatch.setattr(parts, "_AT_ONCE", 100)
+    index, _ = sharded(store, 3)
+    queries = torch.from_numpy(store.keys(np.arange(40))).float()
+    expected = np.sort(whole.search(queries, 12)[0].numpy())
+    np.testing.assert_array_equal(index.search(queries, 12)[0].numpy(), expected)
+
+
+def test_lists_that_do_not_fit_their_ids_are_damage():
+    block = {"ids": np.arange(5), "codes": np.zeros((5, 2), np.uint8)}
+    found = cut_lists(iter([block]), {"sizes": np.array([2, 3])}, 1, 4)
+    assert found["sizes"].tolist() == [1, 2]
+    assert found["ids"].tolist() == [0, 1, 2]
+    with pytest.raises(DamagedError, match="shorter than its ids"):
+        cut_lists(iter([block]), {"sizes": np.array([2, 1])}, 1, 5)

@@ -1,0 +1,302 @@
+"""Several datastores as one: merged by distance they are one datastore, with weights each votes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS, make_gpt2
+from handmade import make_store
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knn_logits import (
+    ConfigError,
+    Datastore,
+    Document,
+    IndexConfig,
+    KNNConfig,
+    KNNLogitsProcessor,
+    MismatchError,
+    WindowConfig,
+    build_datastore,
+    build_index,
+    explain,
+    remove_documents,
+)
+from knn_logits.mixture.distribution import shared_weights
+from knn_logits.search.combined import (
+    CombinedRetriever,
+    distinct_names,
+    open_retriever,
+    open_stores,
+)
+from knn_logits.search.retriever import Retriever
+
+RANDOM = np.random.default_rng(7)
+DOCUMENTS = [RANDOM.integers(0, 100, 9).tolist() for _ in range(12)]
+KEYS = RANDOM.standard_normal((12 * 8, 4)).astype(np.float16)
+
+
+def three(folder, metric="l2"):
+    """Three datastores of four documents each, and one of all twelve."""
+    parts = [
+        make_store(
+            folder / str(n), DOCUMENTS[4 * n : 4 * n + 4], KEYS[32 * n : 32 * n + 32], metric=metric
+        )
+        for n in range(3)
+    ]
+    return parts, make_store(folder / "all", DOCUMENTS, KEYS, metric=metric)
+
+
+def asked(rows=9):
+    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+@pytest.mark.parametrize("k", [1, 10, 40, 500])
+def test_by_distance_they_are_one_datastore(tmp_path, metric, k):
+    parts, whole = three(tmp_path, metric)
+    config = KNNConfig(k=k)
+    found = open_retriever(parts, config).search(asked())
+    expected = Retriever(whole, config).search(asked())
+    for row in range(found.rows):
+        pairs = zip(found.ids[row].tolist(), found.distances[row].tolist(), strict=True)
+        others = zip(expected.ids[row].tolist(), expected.distances[row].tolist(), strict=True)
+        mine, theirs = dict(pairs), dict(others)
+        assert mine.keys() == theirs.keys()
+        for entry, distance in mine.items():
+            assert distance == pytest.approx(theirs[entry], abs=1e-4)
+
+
+def test_an_entry_is_found_in_its_own_datastore(tmp_path):
+    parts, whole = three(tmp_path)
+    retriever = open_retriever(parts, KNNConfig(k=96))
+    found = retriever.search(asked(1))
+    for entry, value in zip(found.ids[0].tolist(), found.values[0].tolist(), strict=True):
+        store, number = retriever.locate(entry)
+        assert store is parts[entry // 32]
+        assert number == entry % 32
+        assert store.passage(number).token == value == whole.passage(entry).token
+
+
+def test_one_datastore_is_searched_as_ever(tmp_path):
+    parts, _ = three(tmp_path)
+    assert type(open_retriever(parts[:1], KNNConfig())) is Retriever
+    assert type(open_retriever(parts, KNNConfig())) is CombinedRetriever
+
+
+def test_shares_are_those_of_the_largest_floats_as_well(tmp_path):
+    parts, _ = three(tmp_path)
+    retriever = open_retriever(parts, KNNConfig(k=10), weights=[1e308, 1e308, 0.0])
+    assert retriever.weights == [0.5, 0.5, 0.0]
+
+
+def test_with_weights_each_datastore_has_its_share(tmp_path):
+    parts, _ = three(tmp_path)
+    config = KNNConfig(k=50, temperature=2.0)
+    retriever = open_retriever(parts, config, weights=[1, 3, 0])
+    found = retriever.search(asked())
+    weights = retriever.log_weights(found).exp()
+    assert found.k == 96
+    for number, share in enumerate([0.25, 0.75, 0.0]):
+        own = Retriever(parts[number], config)
+        alone = own.search(asked())
+        expected = own.log_weights(alone).exp() * share
+        part = slice(32 * number, 32 * number + alone.k)
+        torch.testing.assert_close(weights[:, part], expected)
+        assert weights[:, 32 * number : 32 * number + 32].sum(-1).allclose(torch.tensor(share))
+
+
+@given(
+    st.lists(st.lists(st.floats(-50, 0), max_size=5), min_size=1, max_size=4),
+    st.lists(st.floats(0, 1), min_size=4, max_size=4),
+)
+def test_shares_sum_to_one_wherever_something_was_found(rows, shares):
+    shares = shares[: len(rows)]
+    if sum(shares) <= 0.01:
+        shares = [1.0] * len(rows)
+    shares = [one / sum(shares) for one in shares]
+    parts = [torch.log_softmax(torch.tensor([row], dtype=torch.float64), -1) for row in rows]
+    weights = shared_weights(parts, shares).exp()
+    there = sum(share for row, share in zip(rows, shares, strict=True) if row)
+    total = float(weights.sum())
+    assert total == pytest.approx(1.0 if there > 0 else 0.0, abs=1e-6)
+
+
+def test_a_datastore_that_finds_nothing_leaves_its_share_to_the_others(tmp_path):
+    parts, _ = three(tmp_path)
+    empty = remove_documents(parts[0], ["0", "1", "2", "3"])
+    retriever = open_retriever([empty, parts[1]], KNNConfig(k=4), weights=[0.5, 0.5])
+    found = retriever.search(asked())
+    weights = retriever.log_weights(found).exp()
+    assert (weights[found.ids < 0] == 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(9))
+    by_distance = open_retriever([empty, parts[1]], KNNConfig(k=4)).search(asked())
+    assert (by_distance.ids >= 32).all()
+
+
+@pytest.mark.parametrize("weights", [None, [0.2, 0.3, 0.5]])
+def test_pointers_of_one_datastore_keep_their_bonus(tmp_path, weights):
+    parts, _ = three(tmp_path)
+    config = KNNConfig(k=6, temperature=2.0, retomaton=True, min_knns=10_000, pointer_weight=50.0)
+    both = open_retriever(open_stores(parts), config, weights=weights)
+    states = torch.from_numpy(KEYS[40:42].astype(np.float32)).unsqueeze(0)
+    # Entry 8 of the second datastore has this token, so a pointer leads to entry 9.
+    ids = torch.tensor([[0, int(open_stores(parts)[1].values[8])]])
+    both.begin_text()
+    found = both.search_steps(states, ids)[1:2]
+    plain = open_retriever(open_stores(parts), replace(config, pointer_weight=1.0), weights=weights)
+    plain.begin_text()
+    same = plain.search_steps(states, ids)[1:2]
+    assert same.bonus is None
+    place, there = (int((one.ids[0] == 32 + 9).nonzero()) for one in (found, same))
+    assert float(found.bonus[0, place]) == pytest.approx(np.log(50.0))
+    before = float(plain.log_weights(same)[0, there])
+    after = both.log_weights(found)[0]
+    assert before < float(after[place]) <= before + np.log(50.0)
+    assert float(after.exp().sum()) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "weights", [[1.0], [1, 2, 3, 4], [1, 2, -1], [0, 0, 0], [1, 2, float("nan")], []]
+)
+def test_weights_that_do_not_fit(tmp_path, weights):
+    parts, _ = three(tmp_path)
+    with pytest.raises(ConfigError, match="do not fit 3 datastores"):
+        open_retriever(parts, KNNConfig(), weights=weights)
+
+
+def test_datastores_that_do_not_fit_together(tmp_path):
+    parts, _ = three(tmp_path)
+    other = make_store(tmp_path / "ip", DOCUMENTS, KEYS, metric="ip")
+    with pytest.raises(MismatchError, match=r"metric differs \(l2, ip\)"):
+        open_stores([parts[0], other])
+    wider = make_store(tmp_path / "wide", [[1, 2, 3]], np.zeros((2, 5), np.float16))
+    with pytest.raises(MismatchError, match="length of keys"):
+        open_stores([parts[0], wider])
+    with pytest.raises(ConfigError, match="no datastore"):
+        open_stores([])
+    assert len(open_stores([str(tmp_path / "0"), parts[1]])) == 2
+
+
+# With a model
+
+
+@pytest.fixture(scope="module")
+def halves(model, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("halves")
+    settings = {"window": WindowConfig(64, 32), "k": 16, "lmbda": 0.5, "temperature": 2.0}
+    return [
+        build_datastore(model, tokenizer, texts, folder / name, **settings)
+        for name, texts in (("first", TEXTS[:4]), ("second", TEXTS[4:]))
+    ]
+
+
+def generated(model, tokenizer, stores, **settings):
+    inputs = tokenizer("The harbour crane", return_tensors="pt")
+    with KNNLogitsProcessor(model, stores, k=16, lmbda=0.5, temperature=2.0, **settings) as knn:
+        output = model.generate(
+            **inputs, max_new_tokens=16, do_sample=False, logits_processor=[knn]
+        )
+        return output, knn.trace(output, tokenizer)[0].tokens
+
+
+def test_generation_from_halves_is_generation_from_the_whole(model, tokenizer, store, halves):
+    output, tokens = generated(model, tokenizer, store)
+    from_halves, traced = generated(model, tokenizer, halves)
+    assert output.tolist() == from_halves.tolist()
+    for one, other in zip(tokens, traced, strict=True):
+        assert one.p == pytest.approx(other.p, abs=1e-5)
+        assert one.influence == pytest.approx(other.influence, abs=1e-5)
+        assert [n.snippet for n in one.neighbors] == [n.snippet for n in other.neighbors]
+    for neighbor in (n for one in traced for n in one.neighbors):
+        texts = {"first": TEXTS[:4], "second": TEXTS[4:]}[neighbor.store]
+        assert neighbor.snippet in texts[int(neighbor.document)]
+
+
+def test_explain_names_the_datastore(model, tokenizer, halves):
+    folders = [one.folder for one in halves]
+    tokens = explain(model, tokenizer, folders, TEXTS[5], lmbda=0.5)[0].tokens
+    nearest = [one.neighbors[0] for one in tokens if one.neighbors]
+    assert sum(one.store == "second" for one in nearest) > len(nearest) / 2
+
+
+def test_all_weight_on_one_is_that_one(model, tokenizer, halves):
+    alone, _ = generated(model, tokenizer, halves[1])
+    weighted, traced = generated(model, tokenizer, halves, weights=[0.0, 1.0])
+    assert alone.tolist() == weighted.tolist()
+    assert {n.store for one in traced for n in one.neighbors} == {"second"}
+
+
+def test_each_datastore_has_to_be_the_models(model, tokenizer, halves, tmp_path):
+    foreign = build_datastore(make_gpt2(seed=5), tokenizer, TEXTS, tmp_path / "foreign")
+    with pytest.raises(MismatchError, match="another model"):
+        KNNLogitsProcessor(model, [halves[0], foreign])
+
+
+def test_kinds_of_index_may_differ(model, tokenizer, halves, tmp_path):
+    import shutil
+
+    shutil.copytree(halves[1].folder, tmp_path / "second")
+    indexed = build_index(Datastore(tmp_path / "second"), IndexConfig("IVF4,Flat", nprobe=4))
+    exact, _ = generated(model, tokenizer, halves)
+    mixed, _ = generated(model, tokenizer, [halves[0], indexed])
+    assert exact.tolist() == mixed.tolist()
+
+
+def test_a_share_of_nothing_is_no_vote(tmp_path, model, tokenizer):
+    """All weight is on a datastore that finds nothing, so the model speaks alone."""
+    texts = [[Document(text, f"{name}{n}") for n, text in enumerate(TEXTS[:2])] for name in "ab"]
+    parts = [
+        build_datastore(model, tokenizer, some, tmp_path / str(n), window=WindowConfig(64, 32))
+        for n, some in enumerate(texts)
+    ]
+    for retomaton in (False, True):
+        settings = {"weights": [1, 0], "exclude": ["a0", "a1"], "retomaton": retomaton}
+        _, tokens = generated(model, tokenizer, parts, **settings)
+        assert {one.lmbda for one in tokens} == {0.0}
+        inputs = tokenizer("The harbour crane", return_tensors="pt")
+        with KNNLogitsProcessor(model, parts, lmbda=0.5, **settings) as knn:
+            output = model.generate(
+                **inputs,
+                max_new_tokens=3,
+                logits_processor=[knn],
+                output_scores=True,
+                return_dict_in_generate=True,
+            )
+        for one in output.scores:
+            assert float(one.exp().sum()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_names_differ(tmp_path):
+    same = [make_store(tmp_path / n / "docs", DOCUMENTS[:2], KEYS[:16]) for n in ("a", "b")]
+    other = make_store(tmp_path / "manual", DOCUMENTS[:2], KEYS[:16])
+    assert distinct_names([other, same[0]]) == ["manual", "docs"]
+    assert distinct_names([*same, other]) == ["a/docs", "b/docs", "manual"]
+    assert distinct_names([other, other]) == ["manual", "manual"]
+    again = Datastore(other.folder)
+    assert distinct_names([other, again]) == ["manual", "manual#2"]
+
+
+def test_a_trace_tells_folders_of_one_name_apart(tmp_path, model, tokenizer, halves):
+    import shutil
+
+    copies = [
+        Datastore(shutil.copytree(one.folder, tmp_path / name / "docs"))
+        for one, name in zip(halves, "ab", strict=True)
+    ]
+    _, tokens = generated(model, tokenizer, copies)
+    _, expected = generated(model, tokenizer, halves)
+    names = {"first": "a/docs", "second": "b/docs"}
+    for one, other in zip(tokens, expected, strict=True):
+        assert [n.store for n in one.neighbors] == [names[n.store] for n in other.neighbors]
+        assert [d.store for d in one.documents] == [names[d.store] for d in other.documents]
+    trace = explain(model, tokenizer, copies, TEXTS[5], lmbda=0.5)
+    found = {(one.store, one.document) for one in trace[0].documents}
+    assert {store for store, _ in found} == {"a/docs", "b/docs"}
+    shuffled = " ".join(TEXTS[5].split()[::-1])
+    tokens = explain(model, tokenizer, copies, shuffled, lmbda=0.5)[0].tokens
+    by_memory = [one.by_memory.document.store for one in tokens if one.by_memory]
+    assert by_memory
+    assert set(by_memory) <= {"a/docs", "b/docs"}

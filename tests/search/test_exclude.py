@@ -1,0 +1,160 @@
+"""A document left out: the answer as if it had never been added, and no file is changed."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS
+
+import knn_logits
+from knn_logits import ConfigError, KNNLogitsProcessor, explain
+from knn_logits.evidence.naming import unknown_names
+from knn_logits.measure.overlap import OverlapCheck
+from knn_logits.search.retriever import Retriever
+from knn_logits.settings.config import KNNConfig
+
+LEFT_OUT = ("1", "5")
+
+
+@pytest.fixture(params=["exact", "IVF4,Flat"])
+def both(request, model, tokenizer, tmp_path):
+    """A datastore, and a copy that two documents were removed from."""
+    store = knn_logits.build_datastore(
+        model, tokenizer, TEXTS, tmp_path / "whole", k=16, lmbda=0.6, temperature=3.0,
+        index=knn_logits.IndexConfig(request.param, nprobe=None if request.param == "exact" else 4),
+    )  # fmt: skip
+    shutil.copytree(store.folder, tmp_path / "less")
+    less = knn_logits.remove_documents(tmp_path / "less", list(LEFT_OUT))
+    return store, less
+
+
+@pytest.mark.parametrize("retomaton", [False, True])
+def test_a_text_is_explained_as_if_the_documents_had_been_removed(
+    model, tokenizer, both, retomaton
+):
+    store, less = both
+    settings = {"retomaton": retomaton, "k": 16, "lmbda": 0.6, "temperature": 3.0}
+    found = explain(model, tokenizer, store, TEXTS[1], exclude=LEFT_OUT, **settings)[0]
+    wanted = explain(model, tokenizer, less, TEXTS[1], **settings)[0]
+    for one, other in zip(found.tokens, wanted.tokens, strict=True):
+        assert one.p == pytest.approx(other.p, abs=1e-6)
+        documents = {document.document for document in one.documents}
+        assert documents == {document.document for document in other.documents}
+        assert not documents & set(LEFT_OUT)
+    assert explain(model, tokenizer, store, TEXTS[1], **settings)[0] != found
+
+
+def test_a_text_is_written_as_if_the_documents_had_been_removed(model, tokenizer, both):
+    store, less = both
+    inputs = tokenizer("When error code E42 appears, open", return_tensors="pt")
+    texts = []
+    for one, exclude in ((store, LEFT_OUT), (less, ()), (store, ())):
+        with KNNLogitsProcessor(model, one, exclude=exclude) as knn:
+            output = model.generate(
+                **inputs, max_new_tokens=16, do_sample=False, logits_processor=[knn]
+            )
+        texts.append(output.tolist())
+    assert texts[0] == texts[1]
+    assert texts[0] != texts[2]
+
+
+def test_what_is_left_out_is_found_again_by_the_next(both):
+    store, _ = both
+    queries = torch.from_numpy(store.keys(np.arange(8)).astype(np.float32))
+    without = Retriever(store, KNNConfig(k=len(store), exclude="0"))
+    hidden = set(store.entries_of(["0"]).tolist())
+    assert hidden
+    assert not hidden & set(without.search(queries).ids.flatten().tolist())
+    everything = Retriever(store, KNNConfig(k=len(store))).search(queries)
+    assert hidden <= set(everything.ids.flatten().tolist())
+
+
+def test_all_documents_of_an_id_in_all_datastores(model, tokenizer, store, both):
+    with KNNLogitsProcessor(model, [store, both[0]], exclude=["3"]) as knn:
+        for retriever in knn.memory.retriever.retrievers:
+            assert len(retriever.without) == len(retriever.store.entries_of(["3"]))
+
+
+def test_a_document_that_is_not_there_is_named(model, tokenizer, store):
+    with pytest.raises(
+        ConfigError,
+        match="none of the datastores has a document with the id, title or uri 'chapter 9'",
+    ):
+        KNNLogitsProcessor(model, store, exclude=["chapter 9"])
+    with pytest.raises(ConfigError, match="exclude must be a list of the ids"):
+        explain(model, tokenizer, store, TEXTS[0], exclude=3)
+
+
+@pytest.mark.parametrize("name", ["d1", "On winches", "https://e.org/1"])
+def test_a_document_is_named_by_its_id_title_or_uri(model, tokenizer, tmp_path, name):
+    documents = [
+        knn_logits.Document(text, f"d{n}", title="On winches" if n == 1 else None,
+                            uri=f"https://e.org/{n}")
+        for n, text in enumerate(TEXTS)
+    ]  # fmt: skip
+    every = {"k": 400, "lmbda": 0.5, "temperature": 1000.0}
+    store = knn_logits.build_datastore(model, tokenizer, documents, tmp_path / "s", **every)
+    found = explain(model, tokenizer, store, TEXTS[1], exclude=[name])[0]
+    assert found == explain(model, tokenizer, store, TEXTS[1], exclude=["d1"])[0]
+    assert {one.document for token in found.tokens for one in token.documents} >= {"d0", "d2"}
+    assert "d1" not in {one.document for token in found.tokens for one in token.documents}
+
+
+EVERY = {"k": 400, "lmbda": 0.5, "temperature": 1000.0}
+
+
+def build_titled(model, tokenizer, folder, texts, ids, titles):
+    """Builds a datastore whose settings let every entry vote."""
+    documents = [
+        knn_logits.Document(text, id, title=title)
+        for text, id, title in zip(texts, ids, titles, strict=True)
+    ]
+    return knn_logits.build_datastore(model, tokenizer, documents, folder, **EVERY)
+
+
+@pytest.fixture
+def titled(model, tokenizer, tmp_path):
+    """Four documents: two have one title, and one has the id of the fourth as its title."""
+    titles = ["Same", "Same", "d3", None]
+    ids = [f"d{n}" for n in range(4)]
+    return build_titled(model, tokenizer, tmp_path / "titled", TEXTS[:4], ids, titles)
+
+
+def test_a_name_of_several_documents_or_of_a_removed_one(model, tokenizer, titled):
+    with pytest.raises(ConfigError, match=r"2 documents have the title or uri 'Same'.*'d0', 'd1'"):
+        explain(model, tokenizer, titled, TEXTS[0], exclude=["Same"])
+    store = knn_logits.remove_documents(titled, ["d3"])
+    # The title of a document that is there counts before the id of one that is not.
+    found = explain(model, tokenizer, store, TEXTS[0], exclude=["d3"])[0]
+    assert {one.document for token in found.tokens for one in token.documents} == {"d0", "d1"}
+    # What is left out holds nothing of a text.
+    check = OverlapCheck([store], exclude=["d3"])
+    for number, text in enumerate(TEXTS):
+        check.add(number, np.array(tokenizer(text)["input_ids"], np.int32))
+    assert {document for document, _ in check.result().documents} == {"d0", "d1"}
+
+
+def test_a_name_in_several_datastores(model, tokenizer, titled, tmp_path):
+    store = knn_logits.remove_documents(titled, ["d3"])
+    # Removed documents make no name ambiguous, and have their names still.
+    texts, ids = [f"Text {n} of another." for n in range(4)], [f"e{n}" for n in range(4)]
+    names = ["d3", "Once", "Once", None]
+    other = build_titled(model, tokenizer, tmp_path / "other", texts, ids, names)
+    other = knn_logits.remove_documents(other, ["e0", "e1", "e2"])
+    explain(model, tokenizer, [store, other], TEXTS[0], exclude=["d3", "Once"], **EVERY)
+    # An id here that is a title there would leave out more than is meant.
+    texts, ids = ["A third.", "More."], ["Same", "f1"]
+    third = build_titled(model, tokenizer, tmp_path / "third", texts, ids, [None, None])
+    explain(model, tokenizer, third, TEXTS[0], exclude=["Same"], **EVERY)
+    with pytest.raises(ConfigError, match="'Same' is a document's id in one datastore and"):
+        explain(model, tokenizer, [store, third], TEXTS[0], exclude=["Same"], **EVERY)
+
+
+def test_what_is_left_out_by_its_title_knows_no_name(model, tokenizer, tmp_path):
+    texts, ids = ["The Zanzibar speaks.", "Nobody.", "Some text."], ["g0", "g1", "g2"]
+    store = build_titled(model, tokenizer, tmp_path / "s", texts, ids, ["g1", None, None])
+    store = knn_logits.remove_documents(store, ["g1"])
+    prompt = "What does Zanzibar say?"
+    assert unknown_names(tokenizer, prompt, [store]) == ()
+    assert unknown_names(tokenizer, prompt, [store], exclude=["g1"]) == ("Zanzibar",)

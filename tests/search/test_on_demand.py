@@ -1,0 +1,380 @@
+"""A datastore without keys: its answers are those of a datastore with keys, as far as it looks."""
+
+import copy
+import shutil
+import threading
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS, make_gpt2
+from folders import change, hashes, one_line, read_content
+
+import knn_logits
+from knn_logits import (
+    ConfigError,
+    DamagedError,
+    Datastore,
+    DatastoreError,
+    Document,
+    KNNLogitsProcessor,
+    Memory,
+    WindowConfig,
+    explain,
+)
+from knn_logits.engine.compatibility import locate_key
+from knn_logits.engine.keys import KeySource
+from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.on_demand.keys import PassageKeys
+from knn_logits.search.on_demand.passages import Passages
+from knn_logits.search.on_demand.retriever import OnDemandRetriever
+from knn_logits.search.retriever import Retriever
+from knn_logits.settings.config import IndexConfig, KNNConfig
+
+SETTINGS = {"k": 16, "lmbda": 0.4, "temperature": 5.0}
+PROMPT = "When error code E42 appears, open the"
+
+
+def built(model, tokenizer, folder, texts=TEXTS, **settings):
+    return knn_logits.build_datastore(
+        model, tokenizer, texts, folder, window=WindowConfig(64, 32), **{**SETTINGS, **settings}
+    )
+
+
+@pytest.fixture(scope="module")
+def bare(model, tokenizer, tmp_path_factory):
+    return built(model, tokenizer, tmp_path_factory.mktemp("stores") / "s", store_keys=False)
+
+
+@pytest.fixture
+def folder(bare, tmp_path):
+    return shutil.copytree(bare.folder, tmp_path / "store")
+
+
+def written(model, tokenizer, memory, prompts=(PROMPT,), **settings):
+    side, tokenizer.padding_side = tokenizer.padding_side, "left"
+    inputs = tokenizer(list(prompts), return_tensors="pt", padding=True)
+    tokenizer.padding_side = side
+    with KNNLogitsProcessor(model, memory) as knn:
+        output = model.generate(
+            **inputs,
+            **{"max_new_tokens": 12, "do_sample": False, **settings},
+            logits_processor=[knn],
+            return_dict_in_generate=True,
+        )
+        return output.sequences, knn.trace(output, tokenizer)
+
+
+def test_it_writes_beside_a_datastore_that_follows_passages(model, tokenizer, bare, tmp_path):
+    whole = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "whole")
+    assert whole.manifest.writing.retomaton
+    for stores in ([whole, bare], [bare, whole]):
+        assert not Memory(model, stores).config.retomaton
+        assert not Memory(model, stores, retomaton=None).config.retomaton
+        assert written(model, tokenizer, stores)[0].shape[1] > 12
+    with pytest.raises(ConfigError, match="leave --retomaton out"):
+        Memory(model, [whole, bare], retomaton=True)
+    assert Memory(model, whole).config.retomaton
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (knn_logits.build_index, "index"),
+        (knn_logits.merge_entries, "merge"),
+        (lambda folder: knn_logits.cluster(folder, 2), "cluster"),
+    ],
+)
+def test_what_needs_stored_keys_says_how_to_get_them(folder, call, what):
+    with pytest.raises(DatastoreError, match=f"`{what}` needs stored keys: build .* --no-keys"):
+        call(folder)
+
+
+def test_the_folder_holds_text_and_its_index_alone(bare):
+    manifest = bare.manifest
+    assert sorted(one.name for one in manifest.files) == [
+        "checks.safetensors",
+        "documents.parquet",
+        "suffixes.npy",
+        "tokens.npy",
+    ]
+    assert manifest.index.factory == "on-demand"
+    assert not bare.has_keys
+    Datastore(bare.folder, full=True)
+
+
+def test_the_search_is_exact_over_the_passages_that_are_found(model, tokenizer, store, bare):
+    retriever = Memory(model, bare, k=5).retriever
+    ids = torch.tensor([tokenizer(TEXTS[1] + " " + TEXTS[2])["input_ids"][:60]])
+    states = torch.randn(1, 60, 32, generator=torch.Generator().manual_seed(0))
+    found = retriever.search_steps(states, ids)
+    texts = Prefixes.of_steps(ids, 60)
+    passages = retriever._finder.find(texts)
+    assert len(set(passages)) > 2
+    for row, (query, own) in enumerate(zip(states[0], passages, strict=True)):
+        entries = np.concatenate(
+            [np.arange(0), *(np.arange(*retriever._passages.span(n)) for n in own)]
+        )
+        if not len(entries):
+            assert not found.mask[row].any()
+            continue
+        keys = vectors(retriever.keys.of(own))
+        far = (keys - query).square().sum(-1)
+        nearest = far.topk(min(5, len(far)), largest=False)
+        assert found.ids[row][found.mask[row]].tolist() == entries[nearest.indices.numpy()].tolist()
+        distances = found.distances[row][found.mask[row]]
+        torch.testing.assert_close(distances, nearest.values, atol=1e-3, rtol=1e-4)
+        assert (
+            found.values[row][found.mask[row]].tolist()
+            == store.values[found.ids[row][found.mask[row]]].tolist()
+        )
+
+
+def vectors(parts):
+    """float32 [entries, dim], the keys of some passages."""
+    return torch.cat([one.reconstruct(np.arange(one.size)) for one in parts])
+
+
+def test_keys_are_those_that_a_build_stores(model, store, bare):
+    passages = Passages(bare.contexts, 16, 48)
+    keys = PassageKeys(bare, passages, KeySource(model, locate_key(model, bare)))
+    every = tuple(range(len(passages)))
+    found = vectors(keys.of(every))
+    expected = torch.from_numpy(store.keys(np.arange(len(store)))).float()
+    torch.testing.assert_close(found, expected, atol=5e-3, rtol=1e-3)
+    assert (keys.computed, keys.read) == (len(every), sum(passages.window(n).size for n in every))
+    assert torch.equal(
+        vectors(keys.of((3, 1))), torch.cat([vectors(keys.of((n,))) for n in (3, 1)])
+    )
+    assert keys.computed == len(every)
+
+
+def test_keys_that_are_kept_are_bounded(model, bare):
+    passages = Passages(bare.contexts, 4, 8)
+    source = KeySource(model, locate_key(model, bare))
+    few = PassageKeys(bare, passages, source, most_bytes=3 * 4 * 32 * 4)
+    one = vectors(few.of((0, 1, 2)))
+    few.of((3, 4, 5))
+    assert torch.equal(vectors(few.of((0, 1, 2))), one)
+    assert few.computed == 9
+    few.of((2,))
+    assert few.computed == 9
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"prompt_lookup_num_tokens": 3}])
+def test_text_is_what_the_mixture_says_at_each_step(model, tokenizer, bare, settings):
+    memory = Memory(model, bare)
+    prompts = [PROMPT] if "prompt_lookup_num_tokens" in settings else [PROMPT, "Queen Maira built"]
+    sequences, _ = written(model, tokenizer, memory, prompts, **settings)
+    alone = [
+        written(model, tokenizer, Memory(model, bare), [one], **settings)[0] for one in prompts
+    ]
+    for row, own in zip(sequences, alone, strict=True):
+        words = [one for one in row.tolist() if one]
+        assert words == [one for one in own[0].tolist() if one]
+    if "num_beams" not in settings:
+        plain = written(model, tokenizer, memory, prompts)[0]
+        assert torch.equal(plain, sequences)
+
+
+def test_a_written_text_has_the_probabilities_that_its_explanation_has(model, tokenizer, bare):
+    memory = Memory(model, bare, **SETTINGS)
+    sequences, trace = written(model, tokenizer, memory)
+    text = tokenizer.decode(sequences[0])
+    if tokenizer(text)["input_ids"] != sequences[0].tolist():
+        pytest.skip("the text is cut into other tokens than those that were written")
+    again = explain(model, tokenizer, memory, text)[0].tokens[-12:]
+    for one, other in zip(trace[0].tokens, again, strict=True):
+        assert one.p == pytest.approx(other.p, abs=1e-5)
+        assert [n.entry for n in one.neighbors] == [n.entry for n in other.neighbors]
+
+
+def test_shares_sum_to_the_influence(model, tokenizer, bare):
+    _, trace = written(model, tokenizer, Memory(model, bare, **SETTINGS))
+    assert any(token.neighbors for token in trace[0].tokens)
+    for token in trace[0].tokens:
+        assert sum(one.share for one in token.documents) == pytest.approx(token.influence, abs=1e-5)
+
+
+def test_drafts_write_the_same(model, tokenizer, bare):
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    with KNNLogitsProcessor(model, bare) as knn:
+        drafted, plain = (
+            knn.generate(**inputs, max_new_tokens=24, do_sample=False, draft=draft)
+            for draft in (True, False)
+        )
+    assert torch.equal(drafted, plain)
+
+
+def test_threads_get_what_one_alone_gets(model, tokenizer, bare):
+    prompts = [PROMPT, "Queen Maira founded", "The pump needs oil", "Each morning the keeper"]
+    expected = [written(model, tokenizer, Memory(model, bare), [one])[0] for one in prompts]
+    memory, found = Memory(model, bare), {}
+    # A fast tokenizer refuses two threads at a time.
+    own = [copy.deepcopy(tokenizer) for _ in prompts]
+
+    def write(number):
+        found[number] = written(model, own[number], memory, [prompts[number]])[0]
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    for number, alone in enumerate(expected):
+        assert torch.equal(found[number], alone)
+
+
+def test_documents_that_are_left_out_or_removed_are_not_found(model, tokenizer, folder):
+    text = TEXTS[1]
+    memory = Memory(model, folder, **SETTINGS)
+
+    def documents(memory):
+        trace = explain(model, tokenizer, memory, text)
+        return {one.document for token in trace[0].tokens for one in token.documents}
+
+    assert "1" in documents(memory)
+    without = memory.asked(scoring=True, exclude=["1"])
+    assert "1" not in documents(without)
+    knn_logits.remove_documents(folder, "1")
+    assert "1" not in documents(Memory(model, folder, **SETTINGS))
+    compacted = knn_logits.compact(folder)
+    assert compacted.manifest.documents == len(TEXTS) - 1
+    assert compacted.manifest.on_demand is not None
+    Datastore(folder, full=True)
+    assert "1" not in documents(Memory(model, folder, **SETTINGS))
+
+
+def test_new_documents_are_found_at_once(model, tokenizer, folder):
+    new = "The ferry to Oldenport leaves at nine, and the ferry back leaves at noon."
+    store = knn_logits.add_documents(model, tokenizer, folder, [Document(new, "ferry")])
+    Datastore(folder, full=True)
+    assert len(store.suffixes) == len(store)
+    trace = explain(model, tokenizer, store, "So the ferry to Oldenport leaves at nine.")
+    assert "ferry" in {one.document for t in trace[0].tokens for one in t.documents}
+    texts = [Document(one, str(number)) for number, one in enumerate(TEXTS[:3])]
+    done = knn_logits.sync_documents(model, tokenizer, folder, texts)
+    assert set(done.removed) == {"3", "4", "5", "6", "7", "ferry"}
+
+
+def test_several_datastores_with_keys_and_without(model, tokenizer, store, bare):
+    memory = Memory(model, [store, bare], **SETTINGS)
+    assert memory.retriever.reads_text
+    trace = explain(model, tokenizer, memory, TEXTS[3])
+    assert len({n.store for token in trace[0].tokens for n in token.neighbors}) >= 1
+    result = knn_logits.evaluate(model, tokenizer, memory, TEXTS[:2], samples=0)
+    assert result.total.perplexity.interpolated > 0
+
+
+def test_it_is_evaluated_and_tuned(model, tokenizer, bare):
+    text = [TEXTS[1] + " " + TEXTS[5]] * 2
+    found = knn_logits.evaluate(model, tokenizer, bare, text, samples=0, allow_overlap=True)
+    perplexity = found.total.perplexity
+    assert perplexity.interpolated < perplexity.lm
+    with_infini_gram = knn_logits.evaluate(
+        model, tokenizer, bare, text, samples=0, allow_overlap=True, infini_gram=0.3
+    )
+    assert with_infini_gram.total.perplexity.interpolated < perplexity.lm
+    assert knn_logits.tune(model, tokenizer, bare, text, samples=0, allow_overlap=True).k <= 1024
+
+
+def test_settings_are_chosen_on_documents_that_are_left_out(model, tokenizer, tmp_path):
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(TEXTS, 6)) for _ in range(6)]
+    told = []
+    store = built(
+        model,
+        tokenizer,
+        tmp_path / "s",
+        texts,
+        store_keys=False,
+        progress=lambda *one: told.append(one),
+        **dict.fromkeys(SETTINGS),
+    )
+    assert store.manifest.settings.calibrated
+    assert store.manifest.writing is None or not store.manifest.writing.retomaton
+    assert "calibration" in {phase for phase, _, _ in told}
+    again = built(
+        model, tokenizer, tmp_path / "t", texts, store_keys=False, **dict.fromkeys(SETTINGS)
+    )
+    assert hashes(again.folder) == hashes(store.folder)
+
+
+@pytest.mark.parametrize("metric", ["ip", "cosine"])
+def test_other_metrics(model, tokenizer, tmp_path, metric):
+    settings = {**dict.fromkeys(SETTINGS), "calibrate": False}
+    store = built(
+        model,
+        tokenizer,
+        tmp_path / "s",
+        store_keys=False,
+        index=IndexConfig(metric=metric),
+        **settings,
+    )
+    full = built(model, tokenizer, tmp_path / "t", index=IndexConfig(metric=metric), **settings)
+    own, other = store.manifest.settings.temperature, full.manifest.settings.temperature
+    assert own == pytest.approx(other, rel=0.5)
+    assert explain(model, tokenizer, store, TEXTS[1])[0].tokens
+
+
+@pytest.mark.parametrize(
+    "settings", [{"retomaton": True}, {"refine": True}, {"nprobe": 4}], ids=str
+)
+def test_what_needs_stored_keys_is_refused(model, bare, settings):
+    with pytest.raises(
+        ConfigError, match=f"stores no keys, which --{next(iter(settings))} needs"
+    ) as one:
+        Memory(model, bare, **settings)
+    one_line(one)
+
+
+def test_a_model_is_needed(bare):
+    with pytest.raises(DatastoreError, match=r"Memory\(model, datastore\)") as one:
+        Retriever(bare, KNNConfig())
+    one_line(one)
+    with pytest.raises(DatastoreError, match=r"Memory\(model, datastore\)") as one:
+        OnDemandRetriever(bare, KNNConfig())
+    one_line(one)
+
+
+def test_a_search_needs_the_text(model, bare):
+    retriever = Memory(model, bare).retriever
+    with pytest.raises(ConfigError, match="needs the text before each query"):
+        retriever.search(torch.zeros(1, 32))
+    nothing = Prefixes(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
+    assert retriever.search(torch.zeros(1, 32), nothing).k == 0
+
+
+def test_an_index_is_refused(model, tokenizer, tmp_path, bare):
+    for index in (IndexConfig("IVF4,Flat"), IndexConfig(nprobe=3), IndexConfig(native=True)):
+        with pytest.raises(ConfigError, match="without keys there is no index") as one:
+            built(model, tokenizer, tmp_path / "s", store_keys=False, index=index)
+        one_line(one)
+    assert not (tmp_path / "s").exists()
+    for job in (knn_logits.build_index, lambda store: knn_logits.cluster(store, 2)):
+        with pytest.raises(DatastoreError, match="needs stored keys"):
+            job(bare.folder)
+
+
+def test_pairs_are_refused(marian, pair_tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match="need a causal model"):
+        built(marian, pair_tokenizer, tmp_path / "s", [], store_keys=False)
+
+
+def test_another_model_is_refused(bare):
+    with pytest.raises(knn_logits.MismatchError, match="built by another model"):
+        Memory(make_gpt2(seed=1), bare)
+
+
+@pytest.mark.parametrize("fields", [{"passage": 0}, {"passage": 60, "context": 60}, {"found": -1}])
+def test_a_manifest_out_of_bounds_is_refused(folder, fields):
+    change(folder, on_demand={**read_content(folder)["on_demand"], **fields})
+    with pytest.raises(DamagedError):
+        Datastore(folder)
+
+
+def test_the_text_without_its_suffix_index_is_refused(folder):
+    files = [one for one in read_content(folder)["files"] if "suffixes" not in one["name"]]
+    change(folder, files=files)
+    with pytest.raises(DamagedError, match="no suffix index for keys on demand"):
+        Datastore(folder)

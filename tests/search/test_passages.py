@@ -1,0 +1,114 @@
+"""Passages and the first stage, worked out by hand and against a plain count."""
+
+import numpy as np
+import pytest
+from handmade import make_store
+
+from knn_logits.build.suffixes import build_suffixes
+from knn_logits.search.infini_gram import SuffixIndex
+from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.on_demand.finding import PassageFinder
+from knn_logits.search.on_demand.passages import Passages
+from knn_logits.store.documents import Contexts
+from knn_logits.store.records import OnDemandRecord
+
+
+def test_passages_cover_each_context_once():
+    passages = Passages(Contexts(np.array([0, 8, 9]), 20), size=4, before=3)
+    # Contexts of 8, 1 and 11 tokens have 7, 0 and 10 entries.
+    assert [passages.span(one) for one in range(len(passages))] == [
+        (0, 4),
+        (4, 7),
+        (7, 11),
+        (11, 15),
+        (15, 17),
+    ]
+    assert (
+        passages.of_entries(np.arange(17)).tolist()
+        == [0] * 4 + [1] * 3 + [2] * 4 + [3] * 4 + [4] * 2
+    )
+    windows = [passages.window(one) for one in range(len(passages))]
+    assert [(one.start, one.size, one.skip) for one in windows] == [
+        (0, 4, 0),
+        (1, 6, 3),
+        (9, 4, 0),
+        (10, 7, 3),
+        (14, 5, 3),
+    ]
+    assert [one.first_entry for one in windows] == [0, 4, 7, 11, 15]
+
+
+def test_a_passage_reads_no_more_than_there_is():
+    passages = Passages(Contexts(np.array([0]), 10), size=2, before=5)
+    windows = [passages.window(one) for one in range(len(passages))]
+    assert [(one.start, one.skip) for one in windows] == [(0, 0), (0, 2), (0, 4), (1, 5), (3, 5)]
+    assert all(
+        one.entries == passages.span(n)[1] - one.first_entry for n, one in enumerate(windows)
+    )
+
+
+# Three passages of four entries each, in three documents.
+DOCUMENTS = [[1, 2, 3, 4, 5], [9, 2, 3, 8, 7], [6, 6, 3, 6, 6]]
+
+
+@pytest.fixture
+def finder(tmp_path):
+    def made(without=None, **settings):
+        make_store(tmp_path / "s", DOCUMENTS)
+        store = build_suffixes(tmp_path / "s")
+        record = OnDemandRecord(**{"passage": 4, "every": 2, "ends": 2, "found": 2, **settings})
+        passages = Passages(store.contexts, record.passage, record.context)
+        hidden = None if without is None else store.entries_of(without)
+        return PassageFinder(SuffixIndex(store, hidden), passages, record)
+
+    return made
+
+
+def after(*texts):
+    lengths = np.array([len(one) for one in texts])
+    return Prefixes(
+        np.concatenate(texts).astype(np.int64), np.cumsum(lengths) - lengths, np.cumsum(lengths)
+    )
+
+
+def test_passages_that_share_more_and_rarer_ends_come_first(finder):
+    # The end [2, 3] stands in two passages, and before it [1] in the first alone.
+    assert finder(found=1).find(after([1, 2, 3, 4])) == [(0,)]
+    assert finder(found=1).find(after([9, 2, 3, 8])) == [(1,)]
+    # Nothing longer than [3] occurs, and all three passages have it; [6] is the third's.
+    assert finder(found=1).find(after([6, 3])) == [(2,)]
+    assert finder(found=3).find(after([5, 3])) == [(0, 1, 2)]
+
+
+def test_only_every_second_token_is_a_new_question(finder):
+    find = finder(found=1, kept=1).find
+    one, two = find(after([1, 2, 3, 4], [1, 2, 3, 4, 9]))
+    assert one == two == (0,)
+    assert find(after([1, 2, 3, 4, 9, 2])) == [(1,)]
+    assert find(after([1])) == [()]
+
+
+def test_the_latest_results_count(finder):
+    text = [1, 2, 9, 2, 6, 6]
+    assert finder(found=1, kept=1).find(after(text)) == [(2,)]
+    assert finder(found=1, kept=2).find(after(text)) == [(1, 2)]
+    assert finder(found=1, kept=9).find(after(text)) == [(0, 1, 2)]
+
+
+def test_passages_that_are_left_out_are_not_found(finder):
+    assert finder(["0"], found=1).find(after([1, 2, 3, 4])) == [(1,)]
+    assert finder(["0", "1", "2"]).find(after([1, 2, 3, 4])) == [()]
+
+
+def test_padding_is_no_text(finder):
+    find = finder(found=1).find
+    assert find(after([-1, 1, 2], [-1, -1, -1, 1, 2, 9, 2])) == find(after([1, 2], [1, 2, 9, 2]))
+
+
+def test_a_text_gets_the_same_alone_and_among_others(finder):
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, 10, rng.integers(1, 40)) for _ in range(60)]
+    together = finder(kept=3).find(after(*texts))
+    assert together == [finder(kept=3).find(after(one))[0] for one in texts[:8]] + together[8:]
+    once = finder(kept=3)
+    assert together == [once.find(after(one))[0] for one in texts]

@@ -1,0 +1,338 @@
+import logging
+
+import numpy as np
+import pytest
+import torch
+from handmade import make_store, naive_entries
+
+from knn_logits.build.indexing import build_index
+from knn_logits.build.recall import exact_neighbors
+from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
+from knn_logits.index.base import padding_distance
+from knn_logits.index.exact import ExactIndex
+from knn_logits.index.faiss_backend import FaissIndex
+from knn_logits.index.opening import Indexes, index_from_keys, open_index, training_sample
+from knn_logits.search.retriever import Retriever
+from knn_logits.settings.config import IndexConfig, KNNConfig
+from knn_logits.store import layout
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.documents import write_documents
+from knn_logits.store.files import write_array
+from knn_logits.store.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
+
+METRICS = ["l2", "ip", "cosine"]
+RANDOM = np.random.default_rng(5)
+DOCUMENTS = [RANDOM.integers(0, 100, RANDOM.integers(1, 40)).tolist() for _ in range(20)]
+ENTRIES = naive_entries(DOCUMENTS)
+DIM = 8
+KEYS = RANDOM.standard_normal((len(ENTRIES), DIM)).astype(np.float16)
+
+
+def make(folder, metric="l2", factory="exact", **settings):
+    store = make_store(folder, DOCUMENTS, KEYS, metric=metric, shard_bytes=1000, **settings)
+    if factory != "exact":
+        store = build_index(store, IndexConfig(factory, metric))
+    return store
+
+
+def queries(rows=12, seed=1):
+    return torch.randn(rows, DIM, generator=torch.Generator().manual_seed(seed))
+
+
+def all_distances(asked, metric):
+    asked, keys = asked.double().numpy(), KEYS.astype(np.float64)
+    if metric == "l2":
+        return ((asked[:, None] - keys) ** 2).sum(-1)
+    if metric == "cosine":
+        asked = asked / np.linalg.norm(asked, axis=-1, keepdims=True)
+        keys = keys / np.linalg.norm(keys, axis=-1, keepdims=True)
+    return asked @ keys.T
+
+
+def nearest(asked, metric, k):
+    distances = all_distances(asked, metric)
+    return np.argsort(distances if metric == "l2" else -distances, axis=-1, kind="stable")[:, :k]
+
+
+# Searching
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF4,Flat"])
+def test_neighbors_are_the_nearest_entries_and_their_tokens(tmp_path, metric, factory):
+    store = make(tmp_path / "s", metric, factory)
+    retriever = Retriever(store, KNNConfig(k=10, nprobe=4))
+    asked = queries()
+    found = retriever.search(asked)
+    assert (found.rows, found.k) == (12, 10)
+    assert found.every_row
+    assert found.mask.all()
+    assert found.values.dtype == found.ids.dtype == torch.int64
+    assert found.distances.dtype == torch.float32
+    expected, distances = nearest(asked, metric, 10), all_distances(asked, metric)
+    for row in range(12):
+        assert sorted(found.ids[row].tolist()) == sorted(expected[row].tolist())
+        for one, value, distance in zip(
+            found.ids[row].tolist(),
+            found.values[row].tolist(),
+            found.distances[row].tolist(),
+            strict=True,
+        ):
+            assert value == ENTRIES[one][2]
+            assert distance == pytest.approx(distances[row, one], abs=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_queries_of_any_precision(tmp_path, dtype):
+    retriever = Retriever(make(tmp_path / "s"), KNNConfig(k=4))
+    asked = queries().to(dtype).requires_grad_()
+    found = retriever.search(asked)
+    assert not found.distances.requires_grad
+    assert found.ids.tolist() == nearest(asked.detach().float(), "l2", 4).tolist()
+
+
+def test_more_neighbors_than_entries(tmp_path):
+    found = Retriever(make(tmp_path / "s"), KNNConfig(k=10_000)).search(queries(2))
+    assert found.k == len(ENTRIES)
+    assert found.ids.sort(-1).values.tolist() == [list(range(len(ENTRIES)))] * 2
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+@pytest.mark.parametrize("refine", [False, True])
+def test_padding_has_infinite_distance_and_a_real_token(tmp_path, metric, refine):
+    store = make(tmp_path / "s", metric, "IVF8,SQ8")
+    retriever = Retriever(store, KNNConfig(k=len(ENTRIES), nprobe=1, refine=refine))
+    asked = queries(5)
+    asked[3, 0] = float("nan")
+    found = retriever.search(asked)
+    assert not found.every_row
+    assert not found.mask.all()
+    assert (found.distances[~found.mask] == padding_distance(metric)).all()
+    assert found.distances[found.mask].isfinite().all()
+    assert not found.mask[3].any()
+    assert ((found.values >= 0) & (found.values < 100)).all()
+    asked[:] = float("inf")
+    assert not retriever.search(asked).mask.any()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_refined_distances_are_those_of_the_stored_keys(tmp_path, metric, monkeypatch):
+    store = make(tmp_path / "s", metric, "IVF4,SQ4")
+    asked = queries()
+    true = all_distances(asked, metric)
+    coarse = Retriever(store, KNNConfig(k=20, nprobe=4)).search(asked)
+    retriever = Retriever(store, KNNConfig(k=20, nprobe=4, refine=True))
+    fine = retriever.search(asked)
+    assert torch.equal(fine.ids, coarse.ids)
+    assert torch.equal(fine.values, coarse.values)
+    expected = np.take_along_axis(true, fine.ids.numpy(), -1)
+    np.testing.assert_allclose(fine.distances.numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(coarse.distances.numpy() - expected).max() > 1e-3
+    # In parts, when the keys of all rows would take too much memory.
+    monkeypatch.setattr("knn_logits.search.retriever._REFINE_NUMBERS", 20 * DIM * 5)
+    torch.testing.assert_close(retriever.search(asked).distances, fine.distances)
+
+
+def test_refining_needs_keys(tmp_path):
+    store = make(tmp_path / "s", with_keys=False)
+    with pytest.raises(DatastoreError, match="refine"):
+        Retriever(store, KNNConfig(refine=True))
+
+
+def test_a_datastore_without_entries(tmp_path):
+    store = make(tmp_path / "s")
+    empty = store.manifest.model_copy(
+        update={"entries": 0, "documents": 0, "tokens": 0, "files": ()}
+    )
+    write_array(store.folder / layout.TOKENS, np.empty(0, np.int32))
+    write_documents(store.folder / layout.DOCUMENTS, [])
+    store = Datastore.unfinished(store.folder, empty)
+    assert len(store.values) == 0
+    found = Retriever(store, KNNConfig(k=4)).search(queries(3))
+    assert (found.rows, found.k) == (3, 0)
+
+
+def test_no_queries(tmp_path):
+    for factory in ("exact", "Flat"):
+        store = make(tmp_path / factory, factory=factory)
+        assert Retriever(store, KNNConfig(k=4)).search(torch.empty(0, DIM)).rows == 0
+
+
+@pytest.mark.parametrize("shape", [(3, DIM + 1), (3, DIM - 1), (DIM,), (1, 2, DIM)])
+def test_states_of_another_length(tmp_path, shape):
+    retriever = Retriever(make(tmp_path / "s"), KNNConfig())
+    with pytest.raises(MismatchError, match=f"have {DIM}") as caught:
+        retriever.search(torch.zeros(shape))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_index_that_is_open_already(tmp_path):
+    store = make(tmp_path / "s", factory="IVF4,Flat")
+    index = open_index(store)
+    retriever = Retriever(store, KNNConfig(nprobe=2), index=index)
+    assert retriever.index is index
+    assert index.nprobe == 2
+    Retriever(store, KNNConfig(), index=index)
+    assert index.nprobe == 2
+
+
+# The truth that recall is measured against
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("k", [1, 7, 50, 10_000])
+def test_exact_neighbors_are_those_of_all_distances(tmp_path, metric, k, monkeypatch):
+    store = make(tmp_path / "s", metric)
+    monkeypatch.setattr("knn_logits.build.recall._KEYS_AT_ONCE", 17)
+    asked = queries()
+    distances, ids = exact_neighbors(store, asked.numpy(), k)
+    expected = nearest(asked, metric, k)
+    np.testing.assert_array_equal(ids, expected)
+    true = np.take_along_axis(all_distances(asked, metric), expected, -1)
+    np.testing.assert_allclose(distances, true, rtol=1e-4, atol=1e-4)
+
+
+# Building and opening
+
+
+def test_the_training_sample(tmp_path):
+    store = make(tmp_path / "s")
+    keys = {row.tobytes(): number for number, row in enumerate(KEYS.astype(np.float32))}
+    sample = training_sample(store, 20, 3)
+    assert sample.shape == (20, DIM)
+    assert sample.dtype == np.float32
+    places = [keys[row.tobytes()] for row in sample]
+    assert places == sorted(set(places))
+    np.testing.assert_array_equal(training_sample(store, 20, 3), sample)
+    assert not np.array_equal(training_sample(store, 20, 4), sample)
+    np.testing.assert_array_equal(training_sample(store, 10**6, 0), KEYS.astype(np.float32))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    "factory", ["exact", "Flat", "IVF4,Flat", "IVF4,SQ8", "PCA4,IVF4,Flat", "IVF4,PQ4x4"]
+)
+def test_an_index_opened_answers_as_the_one_built(tmp_path, metric, factory, caplog):
+    store = make(tmp_path / "s", metric, factory)
+    kind = ExactIndex if factory == "exact" else FaissIndex
+    with caplog.at_level(logging.WARNING, "knn_logits"):
+        opened = open_index(Datastore(store.folder))
+    assert not caplog.records
+    built = index_from_keys(store, factory, IndexConfig(factory, metric))
+    for index in (opened, built):
+        assert isinstance(index, kind)
+        assert (index.size, index.dim, index.metric) == (len(ENTRIES), DIM, metric)
+    if factory.startswith(("IVF", "PCA")):
+        assert opened.nprobe == store.manifest.index.nprobe
+        built.nprobe = opened.nprobe
+    asked = queries()
+    one, other = opened.search(asked, 9), built.search(asked, 9)
+    assert torch.equal(one[1], other[1])
+    assert torch.equal(one[0], other[0])
+
+
+@pytest.mark.parametrize("factory", ["HNSW8", "IVF4_HNSW4,Flat", "SQ8"])
+def test_an_index_without_a_plain_form_is_built_from_the_keys_with_a_warning(
+    tmp_path, factory, caplog
+):
+    with caplog.at_level(logging.WARNING, "knn_logits"):
+        store = make(tmp_path / "s", "l2", factory)
+        assert factory in caplog.text
+        assert store.manifest.file("index") is None
+        caplog.clear()
+        index = open_index(store)
+    assert [factory in record.getMessage() for record in caplog.records] == [True]
+    assert isinstance(index, FaissIndex)
+    _, ids = index.search(queries(), 5)
+    assert ids.shape == (12, 5)
+    assert (ids >= 0).all()
+
+
+def test_an_index_with_neither_file_nor_keys(tmp_path):
+    store = make(tmp_path / "s", with_keys=False)
+    with pytest.raises(DatastoreError, match="no keys"):
+        open_index(store)
+    record = store.manifest.index.model_copy(update={"factory": "IVF4,Flat"})
+    store.manifest.model_copy(update={"index": record}).write(store.folder)
+    with pytest.raises(DatastoreError, match="neither an index of plain arrays nor keys"):
+        open_index(Datastore(store.folder))
+
+
+def test_an_index_file_suffices_for_a_search(tmp_path):
+    store = make(tmp_path / "s", "l2", "IVF4,SQ8")
+    expected = Retriever(store, KNNConfig(k=5)).search(queries())
+    files = [one for one in store.manifest.files if layout.kind_of(one.name) != "keys"]
+    store.manifest.model_copy(update={"files": tuple(files)}).write(store.folder)
+    for path in store.folder.glob("keys-*"):
+        path.unlink()
+    again = Datastore(store.folder)
+    assert not again.has_keys
+    found = Retriever(again, KNNConfig(k=5)).search(queries())
+    assert torch.equal(found.ids, expected.ids)
+    assert torch.equal(found.values, expected.values)
+
+
+@pytest.mark.parametrize("factory", ["IVF8,SQ8", "IVF4,Flat", "Flat", "HNSW8", "nonsense"])
+def test_an_index_file_of_another_kind(tmp_path, factory):
+    store = make(tmp_path / "s", "l2", "IVF4,SQ8")
+    record = store.manifest.index.model_copy(update={"factory": factory})
+    store.manifest.model_copy(update={"index": record}).write(store.folder)
+    with pytest.raises(DamagedError) as caught:
+        open_index(Datastore(store.folder))
+    assert "\n" not in str(caught.value)
+
+
+def test_keys_that_do_not_fit_the_manifest_are_found_before_memory_is_asked_for(tmp_path):
+    store = make(tmp_path / "s")
+    for field in ({"entries": 10**13}, {"dim": 1 << 16}):
+        store.manifest.model_copy(update=field).write(store.folder)
+        with pytest.raises(DamagedError):
+            Retriever(Datastore(store.folder), KNNConfig())
+
+
+def test_an_index_that_faiss_cannot_make(tmp_path):
+    store = make(tmp_path / "s")
+    for factory in ("nonsense", "IVF4,PQ3", "IVF4096,Flat"):
+        with pytest.raises(ConfigError):
+            index_from_keys(store, factory, IndexConfig(factory))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_neighbors_stay_on_the_device(tmp_path):
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA GPU")
+    store = make(tmp_path / "s")
+    expected = Retriever(store, KNNConfig(k=5)).search(queries())
+    for refine in (False, True):
+        retriever = Retriever(store, KNNConfig(k=5, refine=refine), indexes=Indexes("cuda"))
+        found = retriever.search(queries().cuda())
+        assert found.ids.is_cuda
+        assert found.values.is_cuda
+        assert found.distances.is_cuda
+        assert torch.equal(found.ids.cpu(), expected.ids)
+        assert torch.equal(found.values.cpu(), expected.values)
+
+
+@pytest.mark.parametrize("factory", ["exact", "IVF4,Flat"])
+@pytest.mark.parametrize("probe", [{}, {PROBE_QUERIES: np.empty((0, 4), np.float32)}])
+def test_an_index_without_a_probe_is_opened_with_a_warning(tmp_path, caplog, factory, probe):
+    tokens = np.arange(60).tolist()
+    store = build_index(make_store(tmp_path / "s", [tokens], vocabulary=100), IndexConfig(factory))
+    if probe:
+        probe |= {PROBE_IDS: np.empty((0, 8), np.int64)}
+    store.checks = probe
+    caplog.clear()
+    open_index(store)
+    assert ("has no probe" in caplog.text) == (factory != "exact")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_probe_of_huge_queries_is_asked_without_a_warning_of_numpy(tmp_path):
+    """In single precision their squares are infinite."""
+    store = make(tmp_path / "s", "ip", factory="IVF4,Flat")
+    asked = store.checks[PROBE_QUERIES] * np.float32(1e30)
+    distances, ids = open_index(store).search(torch.from_numpy(asked), 8)
+    probe = (asked, ids.numpy(), distances.numpy())
+    names = (PROBE_QUERIES, PROBE_IDS, PROBE_DISTANCES)
+    store.checks = store.checks | dict(zip(names, probe, strict=True))
+    assert open_index(store).size == len(store)

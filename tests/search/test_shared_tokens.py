@@ -1,0 +1,288 @@
+"""Shared tokens before an entry: counted as by hand, and equal in every way of asking a memory."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS
+from hypothesis import given
+from hypothesis import strategies as st
+
+import knn_logits
+from knn_logits import ConfigError, KNNLogitsProcessor, Memory, explain
+from knn_logits.build.calibration import calibrate
+from knn_logits.build.writing_settings import with_suffixes
+from knn_logits.engine.forward import key_states_and_logits
+from knn_logits.measure import following, perplexity
+from knn_logits.measure.likelihood import Grid, p_knn_table
+from knn_logits.search.infini_gram import without_padding
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.shared_tokens import LONGEST, SharedTokens
+from knn_logits.store.records import SettingsRecord, WritingRecord
+
+# Documents that repeat each other word for word, so that shared ends have many lengths.
+ALIKE = [f"{one} {two}" for one in TEXTS[:4] for two in TEXTS[:4]]
+WEIGHT, K, LMBDA, TEMPERATURE = 3.0, 48, 0.4, 2.0
+
+
+@pytest.fixture(scope="module")
+def alike(model, tokenizer, tmp_path_factory):
+    return knn_logits.build_datastore(
+        model, tokenizer, ALIKE, tmp_path_factory.mktemp("alike") / "s", index="exact"
+    )
+
+
+def by_hand(documents, entry, text):
+    """Goes back token by token, to the document's first."""
+    place = entry
+    for document in documents:
+        if place < len(document) - 1:
+            break
+        place -= len(document) - 1
+    before, shared = document[: place + 1], 0
+    while shared < min(len(before), len(text), LONGEST):
+        if before[-1 - shared] != text[-1 - shared]:
+            break
+        shared += 1
+    return shared
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=14), min_size=1, max_size=4),
+    st.lists(st.lists(st.integers(0, 2), max_size=12), min_size=1, max_size=3),
+    st.data(),
+)
+def test_shared_tokens_are_those_of_a_plain_count(documents, texts, data):
+    values = np.concatenate([one[1:] for one in documents])
+    first = np.cumsum([0, *(len(one) for one in documents[:-1])])
+    ids = np.array(
+        data.draw(
+            st.lists(
+                st.lists(st.integers(-1, len(values) - 1), min_size=5, max_size=5),
+                min_size=len(texts),
+                max_size=len(texts),
+            )
+        )
+    )
+    tokens = np.array([token for text in texts for token in text], np.int64)
+    ends = np.cumsum([len(text) for text in texts])
+    prefixes = Prefixes(tokens, ends - [len(text) for text in texts], ends)
+    found = SharedTokens(np.concatenate(documents), first, first).count(ids, prefixes)
+    expected = [
+        [0 if entry < 0 else by_hand(documents, entry, text) for entry in row]
+        for row, text in zip(ids.tolist(), texts, strict=True)
+    ]
+    assert found.tolist() == expected
+
+
+def test_documents_in_one_stream_share_nothing_across_their_borders():
+    tokens, first = np.array([1, 2, 3, 1, 2, 3]), np.array([0, 3])
+    text = Prefixes(np.array([2, 3, 1, 2]), np.array([0]), np.array([4]))
+    # The stream's first token alone is no entry: the entries have the tokens 2, 3, 1, 2, 3.
+    found = SharedTokens(tokens, first, first[:1]).count(np.array([[0, 1, 2, 3, 4]]), text)
+    assert found.tolist() == [[0, 2, 0, 0, 2]]
+
+
+def mixture(model, tokenizer, store, ids, weight):
+    """log p of each token after the first, in float64, from all keys."""
+    location = Memory(model, store).location
+    inputs = {"input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
+    states, logits = key_states_and_logits(model, location, inputs)
+    lm = torch.log_softmax(logits[0].double(), -1)
+    keys, values = torch.from_numpy(store.keys(np.arange(len(store)))).double(), store.values
+    documents = [tokenizer(text)["input_ids"] for text in ALIKE]
+    found = []
+    for place, token in enumerate(ids[1:].tolist()):
+        distances = (keys - states[0, place].double()).square().sum(-1)
+        near, at = distances.topk(K, largest=False)
+        text = ids[: place + 1].tolist()
+        shared = torch.tensor([by_hand(documents, entry, text) for entry in at.tolist()])
+        vote = torch.softmax(-near / TEMPERATURE + shared * math.log(weight), 0)
+        p = float(vote[values[at].long() == token].sum())
+        found.append(math.log((1 - LMBDA) * math.exp(float(lm[place, token])) + LMBDA * p))
+    return found
+
+
+@pytest.mark.parametrize("weight", [1.0, WEIGHT])
+@pytest.mark.parametrize("draft", [True, False])
+def test_a_text_is_written_and_explained_with_the_plain_mixture(
+    model, tokenizer, alike, weight, draft
+):
+    settings = {"k": K, "lmbda": LMBDA, "temperature": TEMPERATURE, "suffix_weight": weight}
+    settings["preset"] = "paper"
+    inputs = tokenizer(TEXTS[1][:40], return_tensors="pt")
+    with KNNLogitsProcessor(model, alike, **settings) as knn:
+        output = knn.generate(**inputs, draft=draft, do_sample=False, max_new_tokens=16)
+        trace = knn.trace(output, tokenizer)
+    expected = mixture(model, tokenizer, alike, output[0], weight)
+    written = [math.log(token.p) for token in trace[0].tokens]
+    assert written == pytest.approx(expected[-len(written) :], abs=1e-5)
+    text = tokenizer.decode(output[0], skip_special_tokens=True)
+    again = explain(model, tokenizer, alike, text, **settings)
+    ids = tokenizer(text, return_tensors="pt")["input_ids"][0]
+    expected = mixture(model, tokenizer, alike, ids, weight)
+    found = [math.log(token.p) for token in again[0].tokens]
+    assert found == pytest.approx(expected[-len(found) :], abs=1e-5)
+
+
+def test_evaluation_counts_them_and_two_halves_are_one_whole(
+    model, tokenizer, alike, tmp_path_factory
+):
+    settings = {"k": K, "lmbda": LMBDA, "temperature": TEMPERATURE, "suffix_weight": WEIGHT}
+    ids = tokenizer(TEXTS[2], return_tensors="pt")["input_ids"][0]
+    expected = math.exp(-np.mean(mixture(model, tokenizer, alike, ids, WEIGHT)))
+    settings |= {"samples": 0, "allow_overlap": True}
+    found = knn_logits.evaluate(model, tokenizer, alike, [TEXTS[2]], **settings)
+    assert found.total.perplexity.interpolated == pytest.approx(expected, rel=1e-5)
+    assert found.settings["suffix_weight"] == WEIGHT
+    halves = [
+        knn_logits.build_datastore(
+            model, tokenizer, part, tmp_path_factory.mktemp("half") / "s", index="exact"
+        )
+        for part in (ALIKE[:7], ALIKE[7:])
+    ]
+    both = knn_logits.evaluate(model, tokenizer, halves, [TEXTS[2]], **settings)
+    assert both.total.perplexity.interpolated == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("min_knns", [1, 10_000])
+def test_pointers_are_weighed_as_neighbors_are(model, tokenizer, alike, min_knns):
+    settings = {"k": 5, "retomaton": True, "min_knns": min_knns, "suffix_weight": WEIGHT}
+    inputs = tokenizer(TEXTS[1][:40], return_tensors="pt")
+    with KNNLogitsProcessor(model, alike, pointer_weight=1.0, **settings) as knn:
+        output = knn.generate(**inputs, do_sample=False, max_new_tokens=6, draft=False)
+        steps = knn._recordings[-1].steps
+    documents = [tokenizer(text)["input_ids"] for text in ALIKE]
+    assert len(steps) == 6
+    for position, step in steps.items():
+        text = output[0, :position].tolist()
+        ids = step.neighbors.ids[0].tolist()
+        shared = [by_hand(documents, entry, text) for entry in ids]
+        expected = [math.log(WEIGHT) * one for one in shared]
+        assert step.neighbors.bonus[0].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_build_chooses_the_weight_that_predicts_better(model, tokenizer, alike):
+    memory = Memory(model, alike, scoring=True)
+    index = memory.retriever.index
+    chosen = calibrate(model, memory.location, alike, index)
+    assert chosen.calibrated
+    # The text that follows shared words is nearly always the same here.
+    assert chosen.suffix_weight == 4.0
+
+
+def test_the_settings_are_kept_and_old_ones_stay_as_they_were(model, tokenizer, alike):
+    plain = SettingsRecord(k=4, lmbda=0.5, temperature=2.0)
+    assert "suffix_weight" not in plain.model_dump()
+    weighed = SettingsRecord(k=4, lmbda=0.5, temperature=2.0, suffix_weight=4.0)
+    assert SettingsRecord.model_validate(weighed.model_dump()) == weighed
+    writing = WritingRecord(k=4, lmbda=0.7, temperature=1.0)
+    assert with_suffixes(writing, plain) == writing
+    assert with_suffixes(None, weighed) is None
+    # A shared token outweighs the same difference of distances at the sharper temperature.
+    assert with_suffixes(writing, weighed).suffix_weight == pytest.approx(4.0**2.0)
+    sharp = writing.model_copy(update={"temperature": 0.01})
+    assert with_suffixes(sharp, weighed).suffix_weight == pytest.approx(1e8)
+    less = weighed.model_copy(update={"suffix_weight": 0.5})
+    assert with_suffixes(writing, less).suffix_weight == pytest.approx(0.25)
+    assert with_suffixes(sharp, less).suffix_weight == pytest.approx(1e-8)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, math.nan, "much"])
+def test_a_weight_that_is_none_is_refused(model, alike, weight):
+    with pytest.raises(ConfigError, match="suffix_weight"):
+        Memory(model, alike, suffix_weight=weight)
+
+
+def test_a_weight_as_large_as_for_writing_can_be_tuned_with(model, tokenizer, alike):
+    texts = [f"{TEXTS[place]} {TEXTS[place + 1]}" for place in range(4)]
+    settings = {"suffix_weight": 1e8, "samples": 0, "allow_overlap": True, "k": K}
+    found = knn_logits.tune(model, tokenizer, alike, texts, **settings)
+    assert np.isfinite(found.perplexities).all()
+    # Fewer neighbors than all that are equally near would be chosen by chance.
+    _, middle, last = (one // 2 for one in found.perplexities.shape)
+    given = {"temperature": found.grid.temperatures[middle], "lmbda": found.grid.lmbdas[last]}
+    again = knn_logits.evaluate(model, tokenizer, alike, texts, **settings, **given)
+    parts = (
+        (found.chosen_on.tokens, found.perplexities[-1, middle, last]),
+        (found.held_out.tokens, found.held_out_perplexities[-1, middle, last]),
+    )
+    total = sum(tokens for tokens, _ in parts)
+    both = math.exp(sum(tokens * math.log(one) for tokens, one in parts) / total)
+    assert again.total.perplexity.interpolated == pytest.approx(both, rel=1e-4)
+
+
+def test_a_far_neighbor_with_all_the_weight_is_counted():
+    distances = torch.tensor([[1.0, 300.0, 301.0, math.inf]])
+    bonus = torch.tensor([[0.0, 147.0, 147.0, 0.0]])
+    ids, values = torch.tensor([[0, 1, 2, -1]]), torch.tensor([[5, 6, 7, 0]])
+    grid = Grid((1, 2, 4), (0.5, 2.0, 4.0))
+    for token in (5, 6, 7, 8):
+        neighbors = Neighbors(ids, distances, values, bonus=bonus)
+        found = p_knn_table(neighbors, "l2", torch.tensor([token]), grid)[0]
+        for row, k in enumerate(grid.ks):
+            for column, temperature in enumerate(grid.temperatures):
+                logits = -distances[0, :k].double() / temperature + bonus[0, :k].double()
+                expected = float((torch.softmax(logits, 0) * (values[0, :k] == token)).sum())
+                assert float(found[row, column]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("stride", [8, 24])
+def test_a_window_that_follows_pointers_knows_the_text_before_it(
+    model, tokenizer, alike, monkeypatch, stride
+):
+    seen = []
+
+    def watched(retriever, scored, wanted=None):
+        for part, neighbors in following.followed(retriever, scored, wanted):
+            seen.append((part.prefixes, neighbors))
+            yield part, neighbors
+
+    monkeypatch.setattr(perplexity, "followed", watched)
+    knn_logits.evaluate(
+        model,
+        tokenizer,
+        alike,
+        [f"{TEXTS[1]} {TEXTS[5]}", TEXTS[2]],
+        window=knn_logits.WindowConfig(24, stride),
+        k=7,
+        retomaton=True,
+        pointer_weight=1.0,
+        suffix_weight=WEIGHT,
+        samples=0,
+        allow_overlap=True,
+    )
+    assert seen
+    for texts, found in seen:
+        first = alike.documents.first
+        shared = SharedTokens(alike.tokens, first, first).count(found.ids.numpy(), texts)
+        expected = math.log(WEIGHT) * shared
+        there = found.mask.numpy()
+        assert found.bonus.numpy()[there] == pytest.approx(expected[there], abs=1e-5)
+
+
+def test_marks_before_texts_of_several_sources_stay():
+    ids = torch.tensor([[-11, 0, 0, 7], [-12, 0, 5, 0]])
+    config = SimpleNamespace(pad_token_id=0, eos_token_id=None)
+    assert without_padding(ids, config).tolist() == [[-11, -1, -1, 7], [-12, -1, 5, 0]]
+
+
+def test_settings_that_are_given_decide_which_weight_holds(model, alike):
+    settings = alike.manifest.settings
+    own = {"k": settings.k, "lmbda": settings.lmbda, "temperature": settings.temperature}
+    assert settings.suffix_weight == 4.0
+    assert Memory(model, alike, scoring=True).config.suffix_weight == 4.0
+    assert Memory(model, alike, scoring=True, **own).config.suffix_weight == 4.0
+    assert Memory(model, alike, preset="paper").config.suffix_weight == 1.0
+    given = Memory(model, alike, scoring=True, **own, suffix_weight=2.0)
+    assert given.config.suffix_weight == 2.0
+    writing = alike.manifest.writing
+    other = Memory(model, alike, temperature=2 * writing.temperature)
+    assert other.config.suffix_weight == pytest.approx(writing.suffix_weight**0.5)
+    # At a temperature so sharp, the power is beyond a float.
+    assert Memory(model, alike, temperature=1e-9).config.suffix_weight == pytest.approx(1e8)
+    given = Memory(model, alike, temperature=1e-9, suffix_weight=2.0)
+    assert given.config.suffix_weight == 2.0

@@ -1,0 +1,251 @@
+import errno
+import io
+import os
+import random
+import signal
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from folders import names, one_line
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knn_logits.errors import StorageError
+from knn_logits.store import files, layout
+from knn_logits.store.documents import DocumentRecord, write_documents
+from knn_logits.store.reading import map_array, read_arrays
+
+
+def fails(number):
+    def operation(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    return operation
+
+
+def assert_advice(caught, number):
+    text = one_line(caught)
+    assert os.strerror(number) in text
+    assert ("free some space" if number == errno.ENOSPC else "check the disk") in text
+    assert "run the command again" in text
+
+
+WRITERS = {
+    "bytes": lambda path: files.write_bytes(path, b"abcd"),
+    "array": lambda path: files.write_array(path, np.zeros(1000)),
+    "arrays": lambda path: files.write_arrays(path, {"a": np.zeros(1000)}, {"b": "c"}),
+}
+
+
+# What is written
+
+DTYPES = ["bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))]
+DTYPES += ["float16", "float32", "float64"]
+
+
+@given(
+    st.sampled_from(["int32", "float16", "float32", "int64", "uint8"]),
+    st.lists(st.integers(0, 10**14), max_size=4),
+)
+def test_array_headers_are_numpys(dtype, shape):
+    header = files.array_header(np.dtype(dtype), tuple(shape))
+    assert len(header) == 128
+    file = io.BytesIO(header)
+    assert np.lib.format.read_magic(file) == (1, 0)
+    assert np.lib.format.read_array_header_1_0(file) == (tuple(shape), False, np.dtype(dtype))
+    assert file.tell() == 128
+
+
+def test_arrays_are_written_in_c_order(tmp_path):
+    array = np.asfortranarray(np.arange(12.0).reshape(3, 4))[:, ::2]
+    files.write_array(tmp_path / "a.npy", array)
+    np.testing.assert_array_equal(map_array(tmp_path / "a.npy", "float64", (3, 2)), array)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), array)
+
+
+def test_named_arrays(tmp_path):
+    arrays = {"a": np.arange(6).reshape(2, 3), "b": np.zeros((0, 4), np.float16)}
+    files.write_arrays(tmp_path / "x.safetensors", arrays, {"factory": "IVF1,Flat"})
+    found, metadata = read_arrays(tmp_path / "x.safetensors")
+    assert metadata == {"factory": "IVF1,Flat"}
+    assert sorted(found) == ["a", "b"]
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8"), max_size=6).filter(lambda one: one != "__metadata__"),
+        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 3), min_size=1, max_size=3)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.dictionaries(st.text(st.characters(codec="utf-8")), st.text(), max_size=1),
+)
+def test_safetensors_reads_what_is_written(shapes, metadata):
+    from safetensors import safe_open
+
+    arrays = {name: np.ones(shape, dtype) for name, (dtype, shape) in shapes.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x"
+        files.write_arrays(path, arrays, metadata)
+        with safe_open(path, "numpy") as file:
+            assert file.metadata() == metadata
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_equal_arrays_and_notes_give_equal_bytes_in_any_order(tmp_path):
+    arrays = {"a": np.zeros(3), "b": np.ones(2, np.float16), "c": np.ones(2)}
+    notes = {name: name for name in "klmnop"}
+    files.write_arrays(tmp_path / "x", arrays, notes)
+    files.write_arrays(
+        tmp_path / "y", dict(reversed(arrays.items())), dict(reversed(notes.items()))
+    )
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
+    assert read_arrays(tmp_path / "x")[1] == notes
+
+
+def test_all_files_are_equally_readable(tmp_path):
+    for name, write in WRITERS.items():
+        write(tmp_path / name)
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_file_is_synced_renamed_and_its_folder_synced(tmp_path, monkeypatch, kind):
+    done = []
+    sync, rename = files._sync, files._rename
+
+    def synced(handle):
+        done.append(os.path.realpath(f"/proc/self/fd/{handle}"))
+        sync(handle)
+
+    def renamed(old, new):
+        done.append((old.name, new.name))
+        rename(old, new)
+
+    monkeypatch.setattr(files, "_sync", synced)
+    monkeypatch.setattr(files, "_rename", renamed)
+    WRITERS[kind](tmp_path / "a")
+    partial = layout.partial_name("a")
+    if os.path.isdir("/proc/self/fd"):  # noqa: PTH112
+        folder = os.path.realpath(tmp_path)
+        assert done == [os.path.join(folder, partial), (partial, "a"), folder]  # noqa: PTH118
+    else:
+        assert done[1] == (partial, "a")
+
+
+# A disk that fails
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("operation", ["_write", "_sync", "_rename", "_unlink"])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_disk_that_fails_keeps_the_file_that_was_there(
+    tmp_path, monkeypatch, kind, operation, number
+):
+    (tmp_path / "a").write_bytes(b"old")
+    monkeypatch.setattr(files, operation, fails(number))
+    with pytest.raises(StorageError) as caught:
+        WRITERS[kind](tmp_path / "a")
+    assert_advice(caught, number)
+    assert (tmp_path / "a").read_bytes() == b"old"
+    if operation in ("_write", "_sync"):
+        assert names(tmp_path) == ["a"]
+
+
+def test_a_file_that_cannot_be_deleted(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(b"old")
+    files.delete(tmp_path / "none")
+    monkeypatch.setattr(files, "_unlink", fails(errno.EIO))
+    with pytest.raises(StorageError) as caught:
+        files.delete(tmp_path / "a")
+    assert_advice(caught, errno.EIO)
+
+
+def test_a_limit_on_the_size_of_files(tmp_path):
+    resource = pytest.importorskip("resource")
+    # With a limit on the size of files, writing fails as on a full disk.
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        with pytest.raises(StorageError) as caught:
+            files.write_arrays(tmp_path / "x.safetensors", {"a": np.zeros(1 << 16)}, {})
+        with pytest.raises(StorageError):
+            files.write_array(tmp_path / "x.npy", np.zeros(1 << 16))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "x.safetensors" in one_line(caught)
+    assert names(tmp_path) == []
+
+
+LARGE = {
+    "bytes": lambda path: files.write_bytes(path, bytes(1 << 20)),
+    "array": lambda path: files.write_array(path, np.zeros(1 << 17)),
+    "arrays": lambda path: files.write_arrays(path, {"a": np.zeros(1 << 17)}, {}),
+    "documents": lambda path: write_documents(
+        path, [DocumentRecord(0, 1, "d", random.Random(0).randbytes(1 << 19).hex(), None, None)]
+    ),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_kill_in_the_middle_of_a_file_leaves_only_the_partial_one(tmp_path, kind):
+    resource = pytest.importorskip("resource")
+    number = os.fork()
+    if not number:
+        # The system kills a process that writes more than it may.
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        try:
+            LARGE[kind](tmp_path / "a")
+        finally:
+            os._exit(1)
+    status = os.waitpid(number, 0)[1]
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGXFSZ
+    assert names(tmp_path) == [layout.partial_name("a")]
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_folder_that_vanished(tmp_path, kind):
+    with pytest.raises(StorageError, match="cannot be written"):
+        WRITERS[kind](tmp_path / "none" / "a")
+
+
+def test_an_error_about_a_file_of_the_callers_stays_that(tmp_path):
+    with pytest.raises(FileNotFoundError), files.replacing(tmp_path / "a"):
+        (tmp_path / "corpus.txt").read_text()
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, ValueError])
+def test_what_interrupts_the_writing_leaves_no_partial_file(tmp_path, stop):
+    with suppress(stop), files.replacing(tmp_path / "a") as file:
+        file.write(b"half")
+        raise stop
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_link_in_the_partial_files_place_is_not_followed(tmp_path, kind):
+    (tmp_path / "outside").write_bytes(b"mine")
+    folder = tmp_path / "s"
+    folder.mkdir()
+    (folder / layout.partial_name("a")).symlink_to(tmp_path / "outside")
+    WRITERS[kind](folder / "a")
+    assert (tmp_path / "outside").read_bytes() == b"mine"
+    assert names(folder) == ["a"]
+    assert not (folder / "a").is_symlink()

@@ -1,0 +1,397 @@
+import json
+import logging
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from folders import contents, names, one_line
+from handmade import make_manifest, make_store, write_tokens
+
+from knn_logits.errors import (
+    DatastoreError,
+    IncompleteError,
+    MismatchError,
+    StorageError,
+)
+from knn_logits.store import files, layout
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.job import begin, leftovers, record_file
+from knn_logits.store.manifest import read_manifest
+from knn_logits.store.reading import sha256
+from knn_logits.store.writer import KeyWriter
+
+DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12]]
+PLAN = {"model": "a", "window": "8"}
+
+
+class Stop(Exception):
+    """What ends a job in the middle."""
+
+
+def interrupted(folder, plan=PLAN, *, error=Stop, keys=True, kind="build", **settings):
+    """A job that stopped after it had written tokens, and two shards of keys."""
+    with suppress(error), begin(folder, kind, plan, **settings) as job:
+        write_tokens(job, DOCUMENTS)
+        if keys:
+            writer = KeyWriter(job, 4, "float16", 5, shard_bytes=16)
+            writer.append(np.ones((4, 4), np.float16))
+        raise error
+    return job
+
+
+# The folder
+
+
+def test_a_new_folder_holds_a_journal_until_the_job_is_done(tmp_path):
+    folder = tmp_path / "a" / "b"
+    with begin(folder, "build", PLAN) as job:
+        assert names(folder) == [layout.JOURNAL]
+        assert (job.generation, job.resumed, job.repeated) == (0, False, False)
+        with pytest.raises(IncompleteError, match="run the same"):
+            Datastore(folder)
+    journal = json.loads((folder / layout.JOURNAL).read_bytes())
+    assert journal["plan"] == PLAN
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "keys-1.npy", "keys-000000.npy", "tokens.npy.bak", ".hidden"]
+)
+def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path, name, overwrite):
+    (tmp_path / name).write_text("mine")
+    (tmp_path / layout.TOKENS).write_text("x")
+    before = contents(tmp_path)
+    with (
+        pytest.raises(DatastoreError, match="files that are not a datastore's") as caught,
+        begin(tmp_path, "build", {}, overwrite=overwrite),
+    ):
+        pass
+    assert name in one_line(caught)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("there", ["build", "datastore"])
+def test_what_a_killed_writer_of_released_versions_left_is_swept_away(tmp_path, there):
+    interrupted(tmp_path) if there == "build" else make_store(tmp_path, DOCUMENTS)
+    (tmp_path / layout.partial_name(layout.CHECKS)).touch()
+    (tmp_path / ".tmpWuNyb0").write_bytes(b"half a file")
+    with suppress(Stop), begin(tmp_path, "add" if there == "datastore" else "build", PLAN):
+        raise Stop
+    assert not {".tmpWuNyb0", layout.partial_name(layout.CHECKS)} & set(names(tmp_path))
+
+
+@pytest.mark.parametrize("other", ["none", "foreign", "link", "folder", "name"])
+def test_what_may_be_somebody_elses_is_not_swept_away(tmp_path, other):
+    interrupted(tmp_path)
+    if other != "none":
+        (tmp_path / layout.partial_name(layout.CHECKS)).touch()
+    left = tmp_path / (".tmpWuNyb0.txt" if other == "name" else ".tmpWuNyb0")
+    if other == "link":
+        left.symlink_to(tmp_path / layout.TOKENS)
+    elif other == "folder":
+        left.mkdir()
+    else:
+        left.write_bytes(b"mine")
+    if other == "foreign":
+        (tmp_path / "notes.txt").write_text("mine")
+    before = names(tmp_path)
+    with (
+        pytest.raises(DatastoreError, match="files that are not a datastore's"),
+        begin(tmp_path, "build", PLAN),
+    ):
+        pass
+    assert names(tmp_path) == before
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path):
+    folder = tmp_path / "s"
+    folder.write_text("x")
+    with pytest.raises(DatastoreError, match="cannot be used") as caught, begin(folder, "add", {}):
+        pass
+    one_line(caught)
+
+
+def test_an_existing_datastore_is_replaced_only_when_asked(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS)
+    before = contents(store.folder)
+    with (
+        pytest.raises(DatastoreError, match=r"already holds a datastore.*--overwrite"),
+        begin(store.folder, "build", {}),
+    ):
+        pass
+    assert contents(store.folder) == before
+    with begin(store.folder, "build", {}, overwrite=True) as job:
+        # The old one is there until the new one is whole.
+        assert contents(store.folder).items() >= before.items()
+        assert job.generation == 1
+        assert Datastore(store.folder).values.tolist() == store.values.tolist()
+
+
+def test_a_new_datastore_takes_the_place_of_the_old_at_one_stroke(tmp_path):
+    old = make_store(tmp_path / "s", DOCUMENTS)
+    new = make_store(tmp_path / "s", [[1, 2, 3]])
+    assert new.manifest.generation == 1
+    assert names(new.folder) == [
+        "checks.1.safetensors",
+        layout.MANIFEST,
+        "documents.1.parquet",
+        "keys.1-00000.npy",
+        "tokens.1.npy",
+    ]
+    # What is open stays as it was.
+    assert old.values.tolist() == [6, 7, 8, 11, 12]
+    assert old.keys(np.arange(5)).shape == (5, 4)
+    assert old.documents[0].title == "title 0"
+    assert new.values.tolist() == [2, 3]
+    assert make_store(tmp_path / "s", DOCUMENTS).manifest.generation == 2
+
+
+def test_a_damaged_datastore_is_replaced_only_when_asked(tmp_path):
+    make_store(tmp_path / "s", DOCUMENTS)
+    (tmp_path / "s" / layout.MANIFEST).write_bytes(b"{")
+    with pytest.raises(DatastoreError, match="already holds"), begin(tmp_path / "s", "build", {}):
+        pass
+    for kind in ("add", "compact", "index"):
+        with pytest.raises(DatastoreError, match="not JSON"), begin(tmp_path / "s", kind, {}):
+            pass
+    assert make_store(tmp_path / "s", DOCUMENTS).manifest.generation == 0
+
+
+# Going on
+
+
+def test_an_interrupted_build_goes_on_and_says_so(tmp_path, caplog):
+    interrupted(tmp_path)
+    there = [layout.JOURNAL, layout.DOCUMENTS, "keys-00000.npy", "keys-00001.npy", layout.TOKENS]
+    assert names(tmp_path) == sorted(there)
+    with caplog.at_level(logging.WARNING, "knn_logits"), begin(tmp_path, "build", PLAN) as job:
+        assert job.resumed
+        assert [one.shape for one in job.shards] == [(2, 4), (2, 4)]
+        assert [one.name for one in job.files][:2] == [layout.TOKENS, layout.DOCUMENTS]
+    assert "continuing the unfinished build" in caplog.text
+    assert "which has 4 keys" in caplog.text
+
+
+@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt, StorageError])
+def test_keys_are_kept_whatever_stopped_the_job(tmp_path, error):
+    interrupted(tmp_path, error=error)
+    with begin(tmp_path, "build", PLAN) as job:
+        assert len(job.shards) == 2
+
+
+def test_a_failed_job_without_keys_is_cleared_away(tmp_path):
+    folder = tmp_path / "s"
+    interrupted(folder, keys=False)
+    assert not folder.exists()
+    folder.mkdir()
+    interrupted(folder, keys=False)
+    assert names(folder) == []
+    store = make_store(folder, DOCUMENTS)
+    before = contents(folder)
+    interrupted(folder, keys=False, overwrite=True)
+    interrupted(folder, keys=False, kind="add")
+    assert contents(folder) == before
+    assert leftovers(folder, store.manifest) == []
+
+
+def test_an_interrupted_job_without_keys_is_not_cleared_away(tmp_path):
+    interrupted(tmp_path, keys=False, error=KeyboardInterrupt)
+    assert layout.JOURNAL in names(tmp_path)
+    with begin(tmp_path, "build", PLAN) as job:
+        assert job.resumed
+
+
+def test_a_folder_that_was_there_stays_when_a_job_fails(tmp_path):
+    with pytest.raises(Stop), begin(tmp_path, "build", {}):
+        raise Stop
+    assert tmp_path.exists()
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "what"),
+    [
+        ({"model": "b", "window": "8"}, "its model is a, and here it is b"),
+        ({"model": "a", "window": "16"}, "its window is 8, and here it is 16"),
+        ({"model": "a"}, "its window is 8, and here it is None"),
+    ],
+)
+def test_a_job_under_another_plan_is_refused_naming_what_differs(tmp_path, plan, what):
+    interrupted(tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(MismatchError) as caught, begin(tmp_path, "build", plan):
+        pass
+    assert what in one_line(caught)
+    assert "--overwrite" in str(caught.value)
+    assert contents(tmp_path) == before
+    with begin(tmp_path, "build", plan, overwrite=True) as job:
+        assert not job.resumed
+        assert names(tmp_path) == [layout.JOURNAL]
+
+
+def test_overwriting_gives_up_what_is_of_another_text(tmp_path, caplog):
+    interrupted(tmp_path)
+    with begin(tmp_path, "build", PLAN, overwrite=True) as job:
+        assert len(job.shards) == 2
+        write_tokens(job, DOCUMENTS)
+        assert len(job.shards) == 2
+        write_tokens(job, DOCUMENTS[:2])
+        assert not job.shards
+        assert names(tmp_path) == [layout.JOURNAL, layout.DOCUMENTS, layout.TOKENS]
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone", "link"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_shards_that_are_not_as_noted_are_made_again(tmp_path, damage, which):
+    interrupted(tmp_path)
+    path = tmp_path / f"keys-0000{which}.npy"
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(content[:-1])
+    elif damage == "changed":
+        path.write_bytes(content[:-1] + b"x")
+    elif damage == "link":
+        (tmp_path / "tokens.9.npy").write_bytes(content)
+        path.symlink_to(tmp_path / "tokens.9.npy")
+    with begin(tmp_path, "build", PLAN) as job:
+        assert len(job.shards) == which
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"kind": "build"}', b"[" * 10_000])
+def test_a_damaged_journal_is_refused(tmp_path, content):
+    interrupted(tmp_path)
+    (tmp_path / layout.JOURNAL).write_bytes(content)
+    with pytest.raises(MismatchError, match="--overwrite"), begin(tmp_path, "build", PLAN):
+        pass
+    assert "keys-00000.npy" in names(tmp_path)
+    with begin(tmp_path, "build", PLAN, overwrite=True):
+        assert names(tmp_path) == [layout.JOURNAL]
+
+
+@pytest.mark.parametrize("name", ["../outside.npy", "/etc/passwd", "keys-00000.npy/../x"])
+def test_a_journal_that_names_other_files_reaches_none(tmp_path, name):
+    folder = tmp_path / "s"
+    interrupted(folder)
+    (tmp_path / "outside.npy").write_bytes((folder / "keys-00000.npy").read_bytes())
+    path = folder / layout.JOURNAL
+    path.write_text(path.read_text().replace("keys-00000.npy", name))
+    with pytest.raises(DatastoreError), begin(folder, "build", PLAN) as job:
+        raise DatastoreError(str(job.files))
+    assert (tmp_path / "outside.npy").exists()
+
+
+def test_another_kind_of_job_gives_up_an_unfinished_one(tmp_path, caplog):
+    store = make_store(tmp_path / "s", DOCUMENTS)
+    before = contents(store.folder)
+    interrupted(store.folder, kind="add")
+    assert "keys.1-00000.npy" in names(store.folder)
+    with caplog.at_level(logging.WARNING), begin(store.folder, "compact", {}) as job:
+        assert job.generation == 1
+        assert contents(store.folder).items() >= before.items()
+        assert set(names(store.folder)) == {*before, layout.JOURNAL}
+    assert "the unfinished add" in caplog.text
+
+
+def test_an_unfinished_job_does_not_outlive_the_datastore_it_was_about(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS)
+    interrupted(store.folder, kind="add")
+    store.manifest.model_copy(update={"removed": (1,)}).write(store.folder)
+    with begin(store.folder, "add", PLAN) as job:
+        assert not job.resumed
+        assert not job.shards
+
+
+# The end
+
+
+def finish(folder, **settings):
+    with begin(folder, "build", PLAN, **settings) as job:
+        writer = write_tokens(job, DOCUMENTS)
+        if job.repeated:
+            job.give_up()
+            return
+        keys = KeyWriter(job, 4, "float16", 5)
+        keys.append(np.ones((5, 4), np.float16))
+        files.write_arrays(job.path("checks"), {"nothing": np.zeros(1)}, {})
+        job.note(job.path("checks"))
+        manifest = make_manifest(
+            entries=5,
+            documents=writer.documents,
+            tokens=writer.tokens,
+            generation=job.generation,
+            files=job.files,
+        )
+        job.commit(manifest)
+
+
+def test_an_end_that_could_not_be_cleared_up_is_an_end(tmp_path, monkeypatch, caplog):
+    finish(tmp_path / "one")
+
+    def fails(path):
+        if path.name == layout.JOURNAL:
+            raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_unlink", fails)
+        finish(tmp_path / "s")
+    assert "is finished, but old files are left" in caplog.text
+    assert layout.JOURNAL in names(tmp_path / "s")
+    assert len(Datastore(tmp_path / "s")) == 5
+    # The same job again finds all done.
+    finish(tmp_path / "s")
+    assert contents(tmp_path / "s") == contents(tmp_path / "one")
+    with pytest.raises(DatastoreError, match="already holds"):
+        finish(tmp_path / "s")
+
+
+def test_an_ended_job_is_not_mistaken_for_another(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_unlink", lambda path: None)
+        finish(tmp_path)
+    with pytest.raises(DatastoreError, match="already holds"), begin(tmp_path, "build", {}):
+        pass
+    with (
+        pytest.raises(DatastoreError, match="already holds"),
+        begin(tmp_path, "build", PLAN) as job,
+    ):
+        write_tokens(job, DOCUMENTS[:2])
+    assert len(Datastore(tmp_path, full=True)) == 5
+
+
+def test_a_manifest_that_cannot_be_read_now_is_no_reason_to_delete(tmp_path):
+    make_store(tmp_path, DOCUMENTS)
+    with suppress(Stop), begin(tmp_path, "add", {}):
+        text = (tmp_path / layout.MANIFEST).read_bytes()
+        (tmp_path / layout.MANIFEST).write_bytes(b"")
+        raise Stop
+    (tmp_path / layout.MANIFEST).write_bytes(text)
+    assert len(Datastore(tmp_path)) == 5
+
+
+def test_the_record_of_files(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS, shard_bytes=16)
+    records = {record.name: record for record in store.manifest.files}
+    assert sorted(records) == [name for name in names(store.folder) if name != layout.MANIFEST]
+    for name, record in records.items():
+        assert record == record_file(store.folder / name)
+        assert record.bytes == (store.folder / name).stat().st_size
+        assert record.sha256 == sha256(store.folder / name)
+    assert records[layout.TOKENS].dtype == "int32"
+    assert records[layout.TOKENS].shape == (8,)
+    assert records["keys-00000.npy"].shape == (2, 4)
+    assert records[layout.DOCUMENTS].shape is None
+    assert read_manifest(store.folder) == store.manifest
+
+
+def test_what_is_left_over_is_named(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS)
+    assert leftovers(store.folder, store.manifest) == []
+    for name in ("tokens.7.npy", layout.partial_name("keys.1-00000.npy"), layout.JOURNAL, "x.txt"):
+        (store.folder / name).touch()
+    assert leftovers(store.folder, store.manifest) == [
+        layout.JOURNAL,
+        layout.partial_name("keys.1-00000.npy"),
+        "tokens.7.npy",
+    ]

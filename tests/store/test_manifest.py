@@ -1,0 +1,400 @@
+import json
+
+import pytest
+from folders import write_content
+from handmade import make_manifest
+
+from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
+from knn_logits.store import layout
+from knn_logits.store.manifest import Manifest, read_manifest
+from knn_logits.store.records import FileRecord, RecallRecord
+
+SHA = "0" * 64
+
+
+def file(name, **fields):
+    return {"name": name, "bytes": 1, "sha256": SHA, **fields}
+
+
+FILES = [file(layout.TOKENS), file(layout.DOCUMENTS), file(layout.CHECKS)]
+
+
+def write(folder, content):
+    """Writes a manifest with a checksum that fits, or bytes."""
+    if isinstance(content, dict):
+        write_content(folder, content)
+    else:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        (folder / layout.MANIFEST).write_bytes(data)
+
+
+def valid():
+    return make_manifest(files=tuple(FileRecord(**one) for one in FILES))
+
+
+def content(**fields):
+    return valid().model_dump(mode="json") | fields
+
+
+def error(folder, kind=DamagedError):
+    with pytest.raises(DatastoreError) as caught:
+        read_manifest(folder)
+    assert type(caught.value) is kind
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_round_trip(tmp_path):
+    manifest = make_manifest(
+        entries=7,
+        documents=2,
+        tokens=9,
+        license="CC0-1.0",
+        source="a town's “chronicle”",
+        files=(
+            FileRecord(name=layout.TOKENS, dtype="int32", shape=(9,), bytes=164, sha256=SHA),
+            FileRecord(name=layout.DOCUMENTS, bytes=5, sha256=SHA),
+            FileRecord(name="keys-00000.npy", dtype="float16", shape=(4, 4), bytes=1, sha256=SHA),
+            FileRecord(name="keys.2-00000.npy", dtype="float16", shape=(3, 4), bytes=1, sha256=SHA),
+            FileRecord(name="checks.2.safetensors", bytes=5, sha256=SHA),
+        ),
+        generation=2,
+        removed=(1,),
+    )
+    manifest = manifest.model_copy(
+        update={
+            "index": manifest.index.model_copy(
+                update={"recall": RecallRecord(at=64, value=1, queries=2), "nprobe": 3}
+            )
+        }
+    )
+    manifest.write(tmp_path)
+    assert read_manifest(tmp_path) == manifest
+    assert [one.name for one in manifest.key_shards] == ["keys-00000.npy", "keys.2-00000.npy"]
+    assert manifest.file("tokens").shape == (9,)
+    assert manifest.file("checks").name == "checks.2.safetensors"
+    assert manifest.file("index") is None
+    text = (tmp_path / layout.MANIFEST).read_text()
+    assert text.endswith("}\n")
+    assert "“chronicle”" in text
+
+
+def test_a_manifest_that_lacks_what_has_a_default(tmp_path):
+    short = content()
+    for name in ("license", "source", "skipped", "metric", "dtype"):
+        del short[name]
+    write(tmp_path, short)
+    assert read_manifest(tmp_path) == valid()
+
+
+def test_what_is_no_datastore_and_what_is_not_finished(tmp_path):
+    assert "does not exist" in error(tmp_path / "none", DatastoreError)
+    assert "is not a datastore" in error(tmp_path, DatastoreError)
+    (tmp_path / layout.JOURNAL).write_text("{}")
+    assert "did not finish" in error(tmp_path, IncompleteError)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b"\0" * 10,
+        b'{"format": 1, "format": 1}',
+        b'{"a": {"b": 1, "b": 1}}',
+    ],
+)
+def test_what_is_not_json(tmp_path, data):
+    write(tmp_path, data)
+    assert layout.MANIFEST in error(tmp_path)
+
+
+@pytest.mark.parametrize("other", [[], 5, None, "x", {}, {"format": "other"}, {"format": None}])
+def test_what_is_another_kind_of_json(tmp_path, other):
+    write(tmp_path, other)
+    assert "not the manifest" in error(tmp_path, DatastoreError)
+
+
+@pytest.mark.parametrize("version", [0, 2, 99, "1", None, 1.5])
+def test_an_unknown_format_version(tmp_path, version):
+    write(tmp_path, content(format_version=version))
+    text = error(tmp_path, DatastoreError)
+    assert repr(version) in text
+    assert "install a newer" in text
+
+
+def test_the_format_is_looked_at_before_all_else(tmp_path):
+    write(tmp_path, {"format": "knn-logits datastore", "format_version": 2, "new": True})
+    assert "format version 2" in error(tmp_path, DatastoreError)
+
+
+NUMBERS = ["entries", "documents", "tokens", "dim", "skipped"]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [-1, "5", 1.5, None, True, []])
+def test_wrong_numbers(tmp_path, name, value):
+    write(tmp_path, content(**{name: value}))
+    assert name in error(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["entries", "documents", "tokens", "dim", "generation"])
+def test_numbers_that_no_array_can_have(tmp_path, name):
+    write(tmp_path, content(**{name: 10**30}))
+    assert name in error(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dim", 0),
+        ("dim", 1 << 17),
+        ("removed", [-1]),
+        ("removed", [0]),
+        ("removed", ["0"]),
+        ("dtype", "float64"),
+        ("dtype", "object"),
+        ("metric", "L2"),
+        ("metric", None),
+        ("model", {}),
+        ("model", None),
+        ("created_with", 1),
+        ("license", 5),
+        ("files", None),
+        ("files", {}),
+        ("windows", {"window": 0, "stride": 1}),
+        ("windows", {"window": 1, "stride": 1}),
+        ("windows", {"window": 8, "stride": 9}),
+        ("windows", {"window": 8, "stride": 4, "concatenate": "yes"}),
+        ("settings", {"k": 0, "lmbda": 0.5, "temperature": 1.0}),
+        ("settings", {"k": 1, "lmbda": 1.5, "temperature": 1.0}),
+        ("settings", {"k": 1, "lmbda": 0.5, "temperature": 0}),
+        ("settings", {"k": 1.0, "lmbda": 0.5, "temperature": 1}),
+        ("settings", {"k": 1, "lmbda": 0.5}),
+        ("index", {"factory": "exact"}),
+        ("index", {"factory": 5, "requested": "auto"}),
+        ("index", {"factory": "IVF1,Flat", "requested": "auto", "nprobe": 0}),
+        ("index", {"factory": "IVF1,Flat", "requested": "auto", "nprobe": -4}),
+        ("index", {"factory": "x", "requested": "x", "recall": {"at": 1, "value": 2}}),
+        ("key", {"name": "x", "module": "m", "side": "middle"}),
+        ("tokenizer", {"id": "t", "sha256": "0", "vocabulary": 0}),
+    ],
+)
+def test_wrong_values(tmp_path, name, value):
+    write(tmp_path, content(**{name: value}))
+    assert f"{name}" in error(tmp_path)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("name", ["lmbda", "temperature"])
+def test_settings_are_finite(tmp_path, name, number):
+    old = "0.25" if name == "lmbda" else "10.0"
+    text = json.dumps(content()).replace(f'"{name}": {old}', f'"{name}": {number}')
+    assert number in text
+    write(tmp_path, text.encode())
+    assert name in error(tmp_path)
+
+
+def test_unknown_names(tmp_path):
+    write(tmp_path, content(surprise=1))
+    assert "surprise" in error(tmp_path)
+    nested = content()
+    nested["model"]["weights_url"] = "http://example.org"
+    write(tmp_path, nested)
+    assert "model.weights_url" in error(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../tokens.npy",
+        "/etc/passwd",
+        "sub/tokens.npy",
+        "tokens.pt",
+        "keys-0.npy",
+        "keys-00000.npy\n",
+        "keys-0000\u0660.npy",
+        "",
+        ".",
+    ],
+)
+def test_files_that_no_datastore_has(tmp_path, name):
+    write(tmp_path, content(files=[*FILES, file(name)]))
+    assert "names unknown files" in error(tmp_path)
+
+
+@pytest.mark.parametrize("name", [layout.TOKENS, "tokens.1.npy", "checks.3.safetensors"])
+def test_two_files_of_one_kind(tmp_path, name):
+    write(tmp_path, content(files=[*FILES, file(name)]))
+    assert "names two files of one kind" in error(tmp_path)
+
+
+@pytest.mark.parametrize("left_out", range(3))
+def test_a_file_of_each_kind_that_is_needed(tmp_path, left_out):
+    write(tmp_path, content(files=[*FILES[:left_out], *FILES[left_out + 1 :]]))
+    kind = ["tokens", "documents", "checks"][left_out]
+    assert f"lacks files of {kind}" in error(tmp_path)
+
+
+@pytest.mark.parametrize("removed", [[1, 0], [0, 0], [2], [-1, 0]])
+def test_documents_that_are_not_there_cannot_be_removed(tmp_path, removed):
+    write(tmp_path, content(documents=2, removed=removed))
+    assert "removed" in error(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"bytes": -1},
+        {"bytes": "1"},
+        {"sha256": "x"},
+        {"sha256": "0" * 63},
+        {"sha256": "F" * 64},
+        {"shape": "9"},
+        {"shape": [None]},
+        {"shape": 5},
+        {"dtype": 5},
+        {"name": 5},
+        {"url": "x"},
+    ],
+)
+def test_wrong_records_of_files(tmp_path, field):
+    write(tmp_path, content(files=[FILES[0] | field, *FILES[1:]]))
+    assert "files.0" in error(tmp_path)
+
+
+def test_a_manifest_of_absurd_size(tmp_path):
+    with (tmp_path / layout.MANIFEST).open("wb") as large:
+        large.truncate((16 << 20) + 1)
+    assert "too large" in error(tmp_path)
+
+
+def test_a_manifest_does_not_change():
+    manifest = make_manifest()
+    with pytest.raises(ValueError, match="frozen"):
+        manifest.entries = 5
+    assert Manifest.model_validate(manifest.model_dump()) == manifest
+
+
+# The checksum
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"k": 8', '"k": 9'), ('"l2"', '"ip"'), (SHA, "1" + SHA[1:]), ('"test"', '"Test"')],
+)
+def test_a_manifest_that_was_edited(tmp_path, old, new):
+    valid().write(tmp_path)
+    path = tmp_path / layout.MANIFEST
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    text = error(tmp_path)
+    assert "its checksum is wrong" in text
+    assert "knn-logits tune --write" in text
+
+
+@pytest.mark.parametrize("checksum", [None, "", "0" * 64, 5])
+def test_a_checksum_that_is_none(tmp_path, checksum):
+    whole = json.loads(json.dumps(content()))
+    write(tmp_path, json.dumps(whole | {"checksum": checksum}).encode())
+    assert "checksum" in error(tmp_path)
+    write(tmp_path, json.dumps(whole).encode())
+    assert "checksum" in error(tmp_path)
+
+
+def test_the_order_and_the_layout_of_the_text_do_not_matter(tmp_path):
+    valid().write(tmp_path)
+    path = tmp_path / layout.MANIFEST
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(whole.items())), indent=7))
+    assert read_manifest(tmp_path) == valid()
+    assert read_manifest(tmp_path).checksum == valid().checksum
+
+
+def test_what_is_written_is_checked_first(tmp_path):
+    with pytest.raises(ValueError, match="entries"):
+        valid().model_copy(update={"entries": -1}).write(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Names
+
+
+def test_names_of_files():
+    assert layout.file_name("keys", 0, 3) == "keys-00003.npy"
+    assert layout.file_name("keys", 7, 99_999) == "keys.7-99999.npy"
+    assert layout.file_name("tokens") == layout.TOKENS == "tokens.npy"
+    assert layout.file_name("index", 12) == "index.12.safetensors"
+    for kind in layout.KINDS:
+        for generation in (0, 1, 10, 999_999_999):
+            name = layout.file_name(kind, generation, 4 if kind == "keys" else None)
+            assert layout.kind_of(name) == kind
+            assert layout.is_ours(name)
+            assert layout.is_ours(layout.partial_name(name))
+            assert not layout.is_ours(name + "~")
+    for name in (layout.MANIFEST, layout.JOURNAL, layout.LOCK):
+        assert layout.is_ours(name)
+        assert layout.kind_of(name) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "keys.npy",
+        "keys-1.npy",
+        "tokens-00000.npy",
+        "tokens.0.npy",
+        "tokens.01.npy",
+        "tokens.1234567890.npy",
+        "tokens.1.1.npy",
+        "tokens.1.safetensors",
+        "Tokens.npy",
+        "index.pt",
+    ],
+)
+def test_names_that_no_file_has(name):
+    assert layout.kind_of(name) is None
+    assert not layout.is_ours(name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format_version": "9" * 10**6},
+        {"format_version": 1, "x" * 10**6: 1},
+        {"files": [{"name": f"strange-{n}", "bytes": 0, "sha256": "0" * 64} for n in range(9999)]},
+    ],
+)
+def test_a_refusal_says_little_of_what_a_stranger_wrote(tmp_path, change):
+    write(tmp_path, content(**change))
+    with pytest.raises(DatastoreError) as caught:
+        read_manifest(tmp_path)
+    assert len(str(caught.value)) < 1100
+    assert "\n" not in str(caught.value)
+
+
+def test_nested_values_are_not_shown(tmp_path):
+    depth = 900
+    nested = "[" * depth + "]" * depth
+    text = json.dumps(content()).replace('"format_version": 1', f'"format_version": {nested}')
+    (tmp_path / "datastore.json").write_text(text)
+    with pytest.raises(DatastoreError, match="of the type list"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("metric", "distance", "possible"),
+    [("l2", -1.0, False), ("l2", 0.0, True), ("cosine", 7.0, False), ("ip", -1e30, True)],
+)
+def test_a_limit_of_near_text_is_a_distance_of_the_metric(tmp_path, metric, distance, possible):
+    write(tmp_path, content(metric=metric, near={"distance": distance, "hits": 0.5}))
+    if possible:
+        assert read_manifest(tmp_path).near.distance == distance
+    else:
+        assert f"no {metric} has the value" in error(tmp_path)

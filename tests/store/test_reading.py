@@ -1,0 +1,254 @@
+import hashlib
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from folders import one_line
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knn_logits.errors import DamagedError
+from knn_logits.store import files
+from knn_logits.store.reading import (
+    OpenArrays,
+    array_facts,
+    map_array,
+    read_arrays,
+    regular_file,
+    sha256,
+)
+
+
+@pytest.fixture
+def array(tmp_path):
+    """A file of float16 [3, 4]."""
+    path = tmp_path / "a.npy"
+    files.write_array(path, np.arange(12, dtype=np.float16).reshape(3, 4))
+    return path
+
+
+def test_a_mapped_array_is_the_one_written_and_cannot_be_changed(array):
+    mapped = map_array(array, "float16", (3, 4))
+    np.testing.assert_array_equal(mapped, np.arange(12).reshape(3, 4))
+    with pytest.raises(ValueError, match="read-only"):
+        mapped[0] = 1
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (3, 5), (12,), (3,), (3, 4, 1), (0, 4), ()])
+def test_a_mapped_array_has_the_shape_asked_for(array, shape):
+    with pytest.raises(DamagedError, match=r"a\.npy"):
+        map_array(array, "float16", shape)
+
+
+def test_a_mapped_array_has_the_type_asked_for(array):
+    with pytest.raises(DamagedError, match="holds float16"):
+        map_array(array, "int16", (3, 4))
+
+
+def test_an_array_of_nothing(tmp_path):
+    files.write_array(tmp_path / "a.npy", np.empty((0, 4), np.float16))
+    assert map_array(tmp_path / "a.npy", "float16", (0, 4)).shape == (0, 4)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_header_that_does_not_fit_the_size(array, change):
+    content = array.read_bytes()
+    array.write_bytes(content[:-1] if change < 0 else content + b"\0")
+    with pytest.raises(DamagedError, match="bytes"):
+        map_array(array, "float16", (3, 4))
+
+
+def with_header(path, text):
+    body = text.encode().ljust(117) + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body)
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "5",
+        "{}",
+        "{'descr': '<f2', 'fortran_order': True, 'shape': (3,)}",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '<f2', 'fortran_order': False, 'shape': (-3,)}",
+        "{'descr': '<f2', 'fortran_order': False, 'shape': [3]}",
+        "{'descr': '<f2', 'fortran_order': False, 'shape': (True,)}",
+        "{'descr': '<f2', 'fortran_order': False, 'shape': (1e9,)}",
+        "{'descr': 'nonsense', 'fortran_order': False, 'shape': (3,)}",
+        "__import__('os').getcwd()",
+        "(" * 100,
+        "-" * 100 + "1",
+    ],
+)
+def test_headers_that_this_package_does_not_write(tmp_path, text):
+    path = with_header(tmp_path / "a.npy", text)
+    with pytest.raises(ValueError, match="header"):
+        array_facts(path)
+    with pytest.raises(DamagedError):
+        map_array(path, "float16", (3,))
+
+
+@given(
+    st.sampled_from(["<i4", "<f2", "<f4", "<i8", "|u1", "|b1"]),
+    st.lists(st.integers(0, 2**62), max_size=4),
+)
+def test_headers_of_numpy_are_read(tmp_path_factory, descr, shape):
+    path = tmp_path_factory.mktemp("a") / "a.npy"
+    head = {"descr": descr, "fortran_order": False, "shape": tuple(shape)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, head)
+        size = file.tell()
+    assert array_facts(path) == (str(np.dtype(descr)), tuple(shape), size)
+    path.write_bytes(files.array_header(np.dtype(descr), tuple(shape)))
+    assert array_facts(path)[:2] == (str(np.dtype(descr)), tuple(shape))
+
+
+def test_headers_are_read_by_many_threads_at_once(array):
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(array_facts, [array] * 500)) == {("float16", (3, 4), 128)}
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"\x93NUMPY\x02\x00" + b"\0" * 200, b"PK"])
+def test_what_is_no_array_at_all(tmp_path, content):
+    (tmp_path / "a.npy").write_bytes(content)
+    with pytest.raises(ValueError, match=r"\.npy|header"):
+        array_facts(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("length", [5000, 65535])
+def test_a_header_of_absurd_length(tmp_path, length):
+    data = b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + b" " * length
+    (tmp_path / "a.npy").write_bytes(data)
+    with pytest.raises(ValueError, match="not version"):
+        array_facts(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 64, b"\xff" * 64, b"{}"])
+def test_damaged_named_arrays(tmp_path, content):
+    (tmp_path / "x.safetensors").write_bytes(content)
+    with pytest.raises(DamagedError, match=r"x\.safetensors"):
+        read_arrays(tmp_path / "x.safetensors")
+    with pytest.raises(DamagedError):
+        read_arrays(tmp_path / "none.safetensors")
+
+
+def test_mapped_arrays_are_those_that_are_read(tmp_path):
+    path = tmp_path / "a.safetensors"
+    written = {
+        "codes": np.arange(7, dtype=np.uint8),
+        "sizes": np.array([], np.int64),
+        "ids": np.arange(6, dtype=np.int64).reshape(2, 3),
+        "trained": np.array(0.5, np.float32),
+        "clusters": np.arange(3, dtype=np.int32),
+        "half": np.arange(4, dtype=np.float16),
+    }
+    files.write_arrays(path, written, {"factory": "none"})
+    opened = OpenArrays(path)
+    read, mapped = opened.read(), opened.mapped()
+    assert mapped.keys() == read.keys() == written.keys()
+    for name, array in written.items():
+        assert mapped[name].dtype == read[name].dtype == array.dtype
+        np.testing.assert_array_equal(mapped[name], array)
+        np.testing.assert_array_equal(read[name], array)
+        assert not mapped[name].flags.writeable
+        assert not mapped[name].flags.owndata
+
+
+def test_mapped_arrays_are_those_of_the_file_that_was_opened(tmp_path):
+    path = tmp_path / "a.safetensors"
+    files.write_arrays(path, {"ids": np.arange(3)}, {})
+    opened = OpenArrays(path)
+    files.write_arrays(tmp_path / "b.safetensors", {"ids": np.arange(9)}, {})
+    (tmp_path / "b.safetensors").replace(path)
+    assert opened.mapped()["ids"].tolist() == opened.read()["ids"].tolist() == [0, 1, 2]
+
+
+def test_a_file_that_was_cut_cannot_be_mapped(tmp_path):
+    path = tmp_path / "a.safetensors"
+    files.write_arrays(path, {"ids": np.arange(300)}, {})
+    opened = OpenArrays(path)
+    os.truncate(path, 900)
+    with pytest.raises(DamagedError, match="cannot be read") as caught:
+        opened.mapped()
+    one_line(caught)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not say")
+def test_mapped_arrays_leave_the_memory_with_their_last_use(tmp_path):
+    path = tmp_path / "a.safetensors"
+    files.write_arrays(path, {"codes": np.ones(1 << 22, np.uint8)}, {})
+    opened = OpenArrays(path)
+
+    def resident():
+        text = Path("/proc/self/smaps").read_text(encoding="utf-8")
+        parts = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", text)
+        return sum(int(re.search(r"Rss: +(\d+)", one)[1]) for one in parts if str(path) in one)
+
+    arrays = opened.mapped()
+    assert arrays["codes"].sum() == 1 << 22
+    assert resident() >= 4096
+    del arrays
+    assert resident() < 512
+
+
+def test_the_hash_of_a_file(tmp_path):
+    data = os.urandom(5 << 20)
+    (tmp_path / "a").write_bytes(data)
+    assert sha256(tmp_path / "a") == hashlib.sha256(data).hexdigest()
+
+
+# Files that are none
+
+
+def test_what_is_no_file(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe"):
+        with pytest.raises(DamagedError, match="not a regular file") as caught:
+            regular_file(tmp_path / name)
+        one_line(caught)
+    with pytest.raises(DamagedError, match="is missing"):
+        regular_file(tmp_path / "none")
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "there").write_text("x")
+    for target in ("there", "/etc/passwd", "link", "none"):
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(target)
+        with pytest.raises(DamagedError, match=r"is a link|is missing"):
+            regular_file(tmp_path / "link")
+
+
+@pytest.fixture
+def snapshot(tmp_path):
+    """A folder as the Hub's client makes it: links into the blobs of the same repository."""
+    blobs = tmp_path / "repo" / "blobs"
+    folder = tmp_path / "repo" / "snapshots" / "abc"
+    blobs.mkdir(parents=True)
+    folder.mkdir(parents=True)
+    (blobs / "0123").write_text("content")
+    return folder
+
+
+def test_links_of_the_hubs_client_are_followed(snapshot):
+    (snapshot / "a").symlink_to("../../blobs/0123")
+    assert regular_file(snapshot / "a").st_size == 7
+
+
+@pytest.mark.parametrize("target", ["../../../secret", "../../blobs/../../secret", "/etc/passwd"])
+def test_links_out_of_the_repository_are_not(snapshot, tmp_path, target):
+    (tmp_path / "secret").write_text("secret")
+    (snapshot / "a").symlink_to(target)
+    with pytest.raises(DamagedError, match=r"is a link|is missing"):
+        regular_file(snapshot / "a")
+    # A link among the blobs that leads on.
+    (snapshot.parent.parent / "blobs" / "4567").symlink_to(tmp_path / "secret")
+    (snapshot / "b").symlink_to("../../blobs/4567")
+    with pytest.raises(DamagedError, match="is a link"):
+        regular_file(snapshot / "b")

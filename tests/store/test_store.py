@@ -1,0 +1,394 @@
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from folders import change, one_line, refit
+from handmade import document_records, make_store, naive_entries
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from knn_logits.errors import CorpusError, DamagedError, DatastoreError, IncompleteError
+from knn_logits.store import layout, verification
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.documents import DocumentRecord, write_documents
+
+DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12], [13], [14, 15]]
+texts = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=1, max_size=6)
+
+
+# What is where
+
+
+@settings(max_examples=20)
+@given(texts, st.booleans())
+def test_entries_are_those_of_a_plain_loop(documents, concatenate):
+    expected = naive_entries(documents, concatenate=concatenate)
+    assume(expected)
+    with tempfile.TemporaryDirectory() as folder:
+        store = make_store(Path(folder) / "s", documents, concatenate=concatenate)
+        assert len(store) == len(expected) == store.contexts.entries
+        assert store.values.tolist() == [token for _, _, token in expected]
+        assert store.tokens.tolist() == [token for tokens in documents for token in tokens]
+        for entry, (place, number, token) in enumerate(expected):
+            assert store.contexts.token_of(entry) == place
+            assert store.documents.at_token(place) == number
+            passage = store.passage(entry)
+            assert passage.token == token
+            assert passage.document.id == str(number)
+        lengths = store.contexts.length.tolist()
+        firsts = store.contexts.first_entry.tolist()
+        assert sum(length - 1 for length in lengths) == len(store)
+        assert firsts == [sum(one - 1 for one in lengths[:n]) for n in range(len(lengths))]
+
+
+@settings(max_examples=20)
+@given(texts, st.booleans(), st.integers(0, 5), st.integers(0, 5))
+def test_passages_never_cross_a_documents_edge(documents, concatenate, before, after):
+    expected = naive_entries(documents, concatenate=concatenate)
+    assume(expected)
+    with tempfile.TemporaryDirectory() as folder:
+        store = make_store(Path(folder) / "s", documents, concatenate=concatenate)
+        records = document_records(documents)
+        for entry, (place, number, token) in enumerate(expected):
+            tokens = documents[number]
+            here = place - records[number].first
+            passage = store.passage(entry, before, after)
+            assert passage.before == tokens[max(0, here - before) : here]
+            assert passage.token == token
+            assert passage.after == tokens[here + 1 : here + 1 + after]
+            assert passage.document == records[number]
+
+
+@settings(max_examples=20)
+@given(texts, st.booleans(), st.integers(1, 64), st.data())
+def test_keys_are_gathered_from_all_shards(documents, concatenate, shard_bytes, data):
+    assume(naive_entries(documents, concatenate=concatenate))
+    with tempfile.TemporaryDirectory() as folder:
+        store = make_store(
+            Path(folder) / "s", documents, concatenate=concatenate, shard_bytes=shard_bytes
+        )
+        keys = np.random.default_rng(0).standard_normal((len(store), 4)).astype(np.float16)
+        rows = max(1, shard_bytes // 8)
+        assert len(store.manifest.key_shards) == -(-len(store) // rows)
+        wanted = data.draw(st.lists(st.integers(0, len(store) - 1), max_size=12))
+        found = store.keys(np.array(wanted, np.int64))
+        assert found.dtype == np.float16
+        np.testing.assert_array_equal(found, keys[wanted].reshape(-1, 4))
+        for size in (1, 3, 1000):
+            batches = list(store.key_batches(size))
+            assert all(len(one) <= size and one.dtype == np.float32 for one in batches)
+            np.testing.assert_array_equal(np.concatenate(batches), keys.astype(np.float32))
+
+
+def test_keys_keep_the_shape_of_their_ids(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS, shard_bytes=16)
+    ids = np.array([[4, 0, 2], [3, 3, 5]])
+    found = store.keys(ids)
+    assert found.shape == (2, 3, 4)
+    for row in range(2):
+        for column in range(3):
+            np.testing.assert_array_equal(found[row, column], store.keys(ids[row, column]))
+
+
+def test_a_round_trip(tmp_path):
+    keys = np.arange(24, dtype=np.float32).reshape(6, 4) * 1e6
+    written = make_store(tmp_path / "s", DOCUMENTS, keys, dtype="float32", shard_bytes=32)
+    for store in (written, Datastore.from_pretrained(str(tmp_path / "s"))):
+        assert store.manifest == written.manifest
+        assert store.name == "s"
+        assert "entries=6" in repr(store)
+        np.testing.assert_array_equal(store.keys(np.arange(6)), keys)
+        assert len(store.documents) == 5
+        assert [store.documents[n] for n in range(5)] == document_records(DOCUMENTS)
+        assert store.index_arrays() is None
+        assert list(store.checks) == ["nothing"]
+    shards = [record.name for record in written.manifest.key_shards]
+    assert shards == [layout.file_name("keys", 0, number) for number in range(3)]
+
+
+def test_keys_from_an_entry_on(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS, shard_bytes=16)
+    keys = store.keys(np.arange(6)).astype(np.float32)
+    for first in range(7):
+        for size in (1, 2, 3, 10):
+            rows = list(store.key_batches(size, first))
+            found = np.concatenate([*rows, np.empty((0, 4), np.float32)])
+            np.testing.assert_array_equal(found, keys[first:])
+
+
+def test_numbers_of_documents_by_id(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS)
+    assert [store.documents.numbers_of(str(n)) for n in range(5)] == [[n] for n in range(5)]
+    assert store.documents.numbers_of("5") == []
+    assert store.documents.numbers_of("") == []
+    same = [DocumentRecord(*span, "same") for span in [(0, 4), (4, 1), (5, 3)]]
+    rest = [DocumentRecord(8, 1, "x"), DocumentRecord(9, 2, "same")]
+    store = with_documents(store, same + rest)
+    assert store.documents.numbers_of("same") == [0, 1, 2, 4]
+
+
+def test_a_datastore_without_keys(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS, with_keys=False)
+    assert not store.has_keys
+    assert store.values.tolist() == [6, 7, 8, 11, 12, 15]
+    with pytest.raises(DatastoreError, match="no keys"):
+        store.keys(np.array([0]))
+    with pytest.raises(DatastoreError, match="no keys"):
+        next(store.key_batches(4))
+
+
+def test_a_folder_under_another_name_still_opens(tmp_path):
+    make_store(tmp_path / "one", DOCUMENTS)
+    (tmp_path / "one").rename(tmp_path / "other")
+    assert Datastore(tmp_path / "other").name == "other"
+
+
+# What is not a datastore, or no whole one
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(DatastoreError, match="does not exist") as caught:
+        Datastore(tmp_path / "none")
+    assert type(caught.value) is DatastoreError
+    assert "knn-logits build" in one_line(caught)
+
+
+def test_not_a_datastore(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(DatastoreError, match="is not a datastore") as caught:
+            Datastore(path)
+        assert type(caught.value) is DatastoreError
+        one_line(caught)
+
+
+def test_a_half_built_folder(tmp_path):
+    make_store(tmp_path / "s", DOCUMENTS)
+    (tmp_path / "s" / layout.MANIFEST).unlink()
+    (tmp_path / "s" / layout.JOURNAL).write_text("{}")
+    with pytest.raises(IncompleteError, match=r"run the same .* again") as caught:
+        Datastore(tmp_path / "s")
+    one_line(caught)
+
+
+FILES = [layout.TOKENS, layout.DOCUMENTS, layout.CHECKS, "keys-00000.npy", "keys-00001.npy"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file(tmp_path, name):
+    make_store(tmp_path / "s", DOCUMENTS, shard_bytes=32)
+    (tmp_path / "s" / name).unlink()
+    with pytest.raises(DamagedError, match="is missing") as caught:
+        Datastore(tmp_path / "s")
+    assert name in one_line(caught)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("change", [-1, +1])
+def test_a_file_of_another_length(tmp_path, name, change):
+    make_store(tmp_path / "s", DOCUMENTS, shard_bytes=32)
+    path = tmp_path / "s" / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] if change < 0 else content + b"\0")
+    with pytest.raises(DamagedError, match=f"{len(content) + change} bytes") as caught:
+        Datastore(tmp_path / "s")
+    assert name in one_line(caught)
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path):
+    make_store(tmp_path / "s", DOCUMENTS)
+    (tmp_path / "s" / layout.TOKENS).unlink()
+    (tmp_path / "s" / layout.TOKENS).mkdir()
+    with pytest.raises(DamagedError, match="not a regular file"):
+        Datastore(tmp_path / "s")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_zeros(tmp_path, name):
+    store = make_store(tmp_path / "s", DOCUMENTS, shard_bytes=32)
+    path = tmp_path / "s" / name
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(DamagedError) as caught:
+        Datastore(store.folder)
+    assert name in one_line(caught)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"entries": 5},
+        {"entries": 7},
+        {"entries": 10**30},
+        {"tokens": 10},
+        {"tokens": 10**30},
+        {"documents": 4},
+        {"documents": 0},
+        {"dim": 2},
+        {"dim": 10**12},
+        {"dtype": "float32"},
+        {"windows": {"window": 8, "stride": 4, "concatenate": True}},
+    ],
+)
+def test_a_manifest_that_does_not_fit_the_files(tmp_path, fields):
+    make_store(tmp_path / "s", DOCUMENTS)
+    change(tmp_path / "s", **fields)
+    with pytest.raises(DamagedError) as caught:
+        Datastore(tmp_path / "s")
+    one_line(caught)
+
+
+def test_shards_of_another_order_of_axes_or_another_type(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS)
+    path = tmp_path / "s" / "keys-00000.npy"
+    keys = np.load(path)
+    for wrong in (np.asfortranarray(keys), keys.astype(">f2"), keys.view(np.int16), keys[:, :3]):
+        np.save(path, wrong)
+        refit(store.folder)
+        with pytest.raises(DamagedError, match="keys-00000") as caught:
+            Datastore(store.folder)
+        one_line(caught)
+
+
+def test_a_pickled_array_is_not_loaded(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS)
+    path = tmp_path / "s" / layout.TOKENS
+    np.save(path, np.array([{"a": 1}] * 11, dtype=object), allow_pickle=True)
+    refit(store.folder)
+    with pytest.raises(DamagedError, match="tokens"):
+        Datastore(store.folder)
+
+
+def with_documents(store, records):
+    """The same store with another table of documents."""
+    columns = ("first", "length", "id", "title", "uri", "metadata")
+    table = {name: [getattr(one, name) for one in records] for name in columns}
+    schema = pa.schema(
+        [(name, pa.int64() if n < 2 else pa.string()) for n, name in enumerate(columns)]
+    )
+    return with_table(store, pa.table(table, schema=schema), documents=len(records))
+
+
+def with_table(store, table, **fields):
+    pq.write_table(table, store.folder / layout.DOCUMENTS)
+    refit(store.folder, **fields)
+    return Datastore(store.folder)
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [(0, 4), (4, 1), (5, 3), (8, 1), (9, 3)],
+        [(0, 4), (4, 1), (5, 3), (8, 1), (10, 2)],
+        [(0, 4), (4, 1), (5, 3), (8, 2), (9, 2)],
+        [(1, 4), (5, 1), (6, 3), (9, 1), (10, 2)],
+        [(0, 4), (4, 0), (4, 4), (8, 1), (9, 2)],
+        [(0, 4), (4, -1), (3, 5), (8, 1), (9, 2)],
+        [(4, 7), (0, 4)],
+        # These add up to 11 as int64.
+        [(0, 2**62), (2**62, 2**62), (-(2**63), 2**62), (-(2**62), 2**62), (0, 11)],
+    ],
+)
+def test_documents_that_do_not_follow_one_another(tmp_path, spans):
+    records = [DocumentRecord(first, length, "x") for first, length in spans]
+    store = make_store(tmp_path / "s", DOCUMENTS)
+    with pytest.raises(DamagedError, match="documents") as caught:
+        with_documents(store, records)
+    one_line(caught)
+
+
+@pytest.mark.parametrize("column", ["first", "length", "id"])
+def test_documents_without_a_column(tmp_path, column):
+    store = make_store(tmp_path / "s", DOCUMENTS)
+    table = pq.read_table(store.folder / layout.DOCUMENTS).drop_columns([column])
+    with pytest.raises(DamagedError, match="documents") as caught:
+        with_table(store, table)
+    one_line(caught)
+
+
+def test_documents_with_missing_numbers_or_other_types(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS)
+    table = pq.read_table(store.folder / layout.DOCUMENTS)
+    for wrong in (
+        pa.array([0, None, 5, 8, 9], pa.int64()),
+        pa.array(["0", "4", "x", "8", "9"]),
+        pa.array([[0], [4], [5], [8], [9]]),
+    ):
+        changed = table.set_column(0, "first", wrong)
+        with pytest.raises(DamagedError, match="documents") as caught:
+            with_table(store, changed)
+        one_line(caught)
+
+
+def test_an_unfinished_store_reads_what_is_there(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS)
+    (tmp_path / "s" / layout.MANIFEST).unlink()
+    again = Datastore.unfinished(tmp_path / "s", store.manifest)
+    assert again.values.tolist() == store.values.tolist()
+    np.testing.assert_array_equal(again.keys(np.arange(6)), store.keys(np.arange(6)))
+
+
+# What is opened, and what is shown of it
+
+
+def test_what_is_opened_is_what_was_verified(tmp_path, monkeypatch):
+    """A file is replaced after it was verified, before it is opened."""
+    store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
+    path = store.folder / "tokens.npy"
+    wrong = path.read_bytes()[:-4] + b"\x63\x00\x00\x00"
+    check, opened = verification.check, []
+
+    def replaced(*arguments, **named):
+        found = check(*arguments, **named)
+        if len(opened) < attempts:
+            right = path.read_bytes()
+            other = path.with_name("other")
+            other.write_bytes(wrong)
+            other.replace(path)
+            opened.append(right)
+        return found
+
+    monkeypatch.setattr(verification, "check", replaced)
+    attempts = 1
+    with pytest.raises(DamagedError, match=r"tokens\.npy is damaged"):
+        Datastore(store.folder)
+    path.write_bytes(opened.pop())
+    attempts = 0
+    assert Datastore(store.folder).tokens.tolist() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_files_that_change_without_end_are_not_waited_for(tmp_path, monkeypatch):
+    store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
+    monkeypatch.setattr(verification, "unchanged", lambda *_: False)
+    with pytest.raises(DamagedError, match="keep changing while they are read"):
+        Datastore(store.folder)
+
+
+def test_long_titles_and_addresses_are_not_shown(tmp_path):
+    """A trace shows each many times; on the disk they stay whole."""
+    store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
+    rows = [
+        replace(store.documents[n], title="t" * 10**5, uri="u" * 10**5, source=None) for n in (0, 1)
+    ]
+    write_documents(store.folder / "documents.parquet", rows)
+    refit(store.folder)
+    again = Datastore(store.folder)
+    shown = again.passage(0).document
+    assert (len(shown.title), shown.uri, shown.id) == (301, None, "0")
+    assert again.documents[0] == rows[0]
+
+
+def test_an_id_longer_than_any_path_is_refused(tmp_path):
+    store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
+    rows = [replace(store.documents[n], id="x" * 20_000) for n in (0, 1)]
+    with pytest.raises(CorpusError, match="20000 characters"):
+        write_documents(store.folder / "documents.parquet", rows)
+    table = pq.read_table(store.folder / "documents.parquet")
+    ids = pa.array([one.id for one in rows])
+    pq.write_table(table.set_column(2, "id", ids), store.folder / "documents.parquet")
+    refit(store.folder)
+    with pytest.raises(DamagedError, match="ids longer than"):
+        Datastore(store.folder)

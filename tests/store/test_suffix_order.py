@@ -1,0 +1,81 @@
+"""The suffix order against a plain sort of all texts, and the check of it against disorder."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knn_logits.errors import DatastoreError
+from knn_logits.store import suffixes
+from knn_logits.store.suffixes import is_suffix_order, suffix_order
+
+# Few different tokens, so that texts share long ends; equal documents as well.
+DOCUMENTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=6)
+
+
+def laid_out(documents):
+    tokens = np.array([token for one in documents for token in one], np.int32)
+    return tokens, np.cumsum([0, *(len(one) for one in documents[:-1])])
+
+
+def by_the_book(documents):
+    """Every token but a document's first, by the text before it, read backwards."""
+    found, start = [], 0
+    for one in documents:
+        found += [(one[:place][::-1], start + place) for place in range(1, len(one))]
+        start += len(one)
+    return [place for _, place in sorted(found)]
+
+
+@given(DOCUMENTS, st.integers(1, 3))
+def test_order(documents, times):
+    documents = documents * times
+    tokens, first = laid_out(documents)
+    order = suffix_order(tokens, first)
+    assert order.dtype == np.uint32
+    assert order.tolist() == by_the_book(documents)
+    assert is_suffix_order(tokens, first, order)
+
+
+@given(DOCUMENTS, st.data())
+def test_every_other_order_is_refused(documents, data):
+    tokens, first = laid_out(documents)
+    order = suffix_order(tokens, first)
+    wrong = order.copy()
+    if len(order) > 1 and data.draw(st.booleans()):
+        wrong = np.array(data.draw(st.permutations(order.tolist())), np.uint32)
+    elif len(order):
+        wrong[data.draw(st.integers(0, len(order) - 1))] = data.draw(
+            st.sampled_from([0, 1, len(tokens) - 1, len(tokens), 2**31, 2**32 - 1])
+        )
+    assert is_suffix_order(tokens, first, wrong) == (wrong.tolist() == order.tolist())
+
+
+def test_other_lengths_are_refused():
+    tokens, first = laid_out([[1, 2, 1, 2], [2, 1]])
+    order = suffix_order(tokens, first)
+    assert len(order) == 4
+    for wrong in (order[:-1], np.append(order, order[:1]), order[:0], order[None]):
+        assert not is_suffix_order(tokens, first, wrong)
+
+
+def test_long_repetitions_and_parts(monkeypatch):
+    monkeypatch.setattr(suffixes, "_AT_ONCE", 7)
+    random = np.random.default_rng(0)
+    page = random.integers(0, 50, 300).tolist()
+    documents = [page, page, [7] * 200, [*page[:100], 3, *page[:100]]]
+    tokens, first = laid_out(documents)
+    told = []
+    order = suffix_order(tokens, first, lambda *one: told.append(one))
+    assert order.tolist() == by_the_book(documents)
+    assert is_suffix_order(tokens, first, order)
+    assert told[-1] == ("suffixes", len(order), len(order))
+    wrong = order.copy()
+    wrong[[400, 401]] = wrong[[401, 400]]
+    assert not is_suffix_order(tokens, first, wrong)
+
+
+def test_too_many_tokens(monkeypatch):
+    monkeypatch.setattr(suffixes, "MOST_TOKENS", 6)
+    with pytest.raises(DatastoreError, match="split the corpus"):
+        suffix_order(*laid_out([[1, 2, 3, 4, 5, 6]]))

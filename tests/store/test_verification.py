@@ -1,0 +1,252 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from folders import change, one_line, read_content, refit, write_content
+from handmade import make_store
+
+from knn_logits.errors import DamagedError
+from knn_logits.store import files, layout, verification
+from knn_logits.store.datastore import Datastore
+
+DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12]]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return make_store(tmp_path / "s", DOCUMENTS, shard_bytes=16)
+
+
+def refusal(folder):
+    with pytest.raises(DamagedError) as caught:
+        Datastore(folder, full=True)
+    return one_line(caught)
+
+
+def test_a_whole_datastore_has_no_damage_and_every_byte_is_counted(store):
+    read = []
+    assert verification.damage(store.folder, store.manifest, lambda *step: read.append(step)) == []
+    total = sum(one.bytes for one in store.manifest.files)
+    assert read[-1] == ("verifying", total, total)
+    assert [done for _, done, _ in read] == sorted(done for _, done, _ in read)
+
+
+def test_all_damage_is_named(store):
+    for name in ("keys-00001.npy", layout.TOKENS):
+        path = store.folder / name
+        path.write_bytes(path.read_bytes()[:-1] + b"\x77")
+    (store.folder / "keys-00000.npy").unlink()
+    found = verification.damage(store.folder, store.manifest)
+    assert len(found) == 3
+    assert all("\n" not in one for one in found)
+    assert any("is missing" in one for one in found)
+    assert sum("SHA-256" in one for one in found) == 2
+
+
+def test_every_bit_of_every_file_counts(store):
+    for record in store.manifest.files:
+        path = store.folder / record.name
+        content = path.read_bytes()
+        for place in range(0, len(content), 7):
+            changed = bytearray(content)
+            changed[place] ^= 1 << place % 8
+            path.write_bytes(changed)
+            assert verification.damage(store.folder, store.manifest), (record.name, place)
+        path.write_bytes(content)
+    assert not verification.damage(store.folder, store.manifest)
+
+
+# Files whose hashes fit
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("place", [(0, 0), (299_999, 3), (150_000, 1)])
+def test_keys_that_are_not_finite(tmp_path, wrong, dtype, place):
+    tokens = [list(np.arange(300_001) % 100)]
+    keys = np.ones((300_000, 4), dtype)
+    folder = make_store(tmp_path / "s", tokens, keys, dtype=dtype).folder
+    shards = sorted(folder.glob("keys-*.npy"))
+    first = 0
+    for path in shards:
+        shard = np.load(path)
+        if first <= place[0] < first + len(shard):
+            shard[place[0] - first, place[1]] = wrong
+            files.write_array(path, shard)
+        first += len(shard)
+    refit(folder)
+    assert "not finite" in refusal(folder)
+
+
+def test_keys_as_large_as_they_can_be(tmp_path):
+    for dtype in ("float16", "float32"):
+        limit = np.finfo(dtype)
+        keys = np.array([[limit.max, limit.min, limit.tiny, 0]] * 5, dtype)
+        assert len(make_store(tmp_path / dtype, DOCUMENTS, keys, dtype=dtype)) == 5
+
+
+@pytest.mark.parametrize(("token", "vocabulary"), [(-1, 100), (100, 100), (2**31 - 1, None)])
+def test_tokens_that_the_model_does_not_know(store, token, vocabulary):
+    model = store.manifest.model.model_dump() | {"vocabulary": vocabulary}
+    tokens = np.load(store.folder / layout.TOKENS)
+    tokens[6] = token
+    files.write_array(store.folder / layout.TOKENS, tokens)
+    refit(store.folder, model=model)
+    if vocabulary is None:
+        assert Datastore(store.folder).values.max() == token
+    else:
+        assert f"the number {token}" in refusal(store.folder)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"entries": 6}, {"tokens": 9}, {"documents": 2}, {"dim": 2}, {"dtype": "float32"}]
+)
+def test_numbers_that_do_not_fit_the_files(store, fields):
+    change(store.folder, **fields)
+    refusal(store.folder)
+
+
+def test_shards_of_another_length(store):
+    path = store.folder / "keys-00000.npy"
+    files.write_array(path, np.load(path)[:-1])
+    refit(store.folder)
+    assert "keys, but the manifest says 5" in refusal(store.folder)
+
+
+def test_a_record_that_does_not_fit_its_header(store):
+    content = read_content(store.folder)
+    for record in content["files"]:
+        if record["name"] == "keys-00000.npy":
+            record["shape"] = [4, 2]
+    write_content(store.folder, content)
+    assert "the manifest says float16 (4, 2)" in refusal(store.folder)
+
+
+# Canary and probe
+
+
+GOOD = {
+    "canary.tokens": np.array([1, 2], np.int32),
+    "canary.keys": np.zeros((2, 4), np.float32),
+    "probe.queries": np.zeros((3, 4), np.float32),
+    "probe.ids": np.zeros((3, 5), np.int64),
+}
+
+
+def with_checks(folder, **arrays):
+    changed = {name.replace("_", "."): one for name, one in arrays.items()}
+    content = {**GOOD, **changed}
+    content = {name: one for name, one in content.items() if one is not None}
+    files.write_arrays(folder / layout.CHECKS, content, {})
+    model = read_content(folder)["model"] | {"vocabulary": 100}
+    refit(folder, model=model)
+
+
+def test_checks_that_fit(store):
+    with_checks(store.folder)
+    Datastore(store.folder)
+    with_checks(store.folder, probe_ids=np.full((3, 0), 0, np.int64))
+    Datastore(store.folder)
+    with_checks(store.folder, canary_tokens=None, canary_keys=None)
+    Datastore(store.folder)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"canary_tokens": None},
+        {"canary_keys": None},
+        {"probe_ids": None},
+        {"probe_queries": None},
+        {"canary_tokens": np.array([1, 100], np.int32)},
+        {"canary_tokens": np.array([1, -1], np.int32)},
+        {"canary_tokens": np.array([1.0, 2.0], np.float32)},
+        {"canary_tokens": np.array([1, 2], np.int64)},
+        {"canary_tokens": np.array([[1, 2]], np.int32)},
+        {"canary_tokens": np.array(1, np.int32)},
+        {"canary_tokens": np.ones(10_000, np.int32), "canary_keys": np.ones((10_000, 4), "f4")},
+        {"canary_keys": np.zeros((3, 4), np.float32)},
+        {"canary_keys": np.zeros((2, 5), np.float32)},
+        {"canary_keys": np.zeros((2, 4), np.float64)},
+        {"canary_keys": np.full((2, 4), np.nan, np.float32)},
+        {"canary_keys": np.array(0, np.float32)},
+        {"probe_queries": np.full((3, 4), np.nan, np.float32)},
+        {"probe_queries": np.zeros((3, 4), bool)},
+        {"probe_queries": np.zeros((2, 4), np.float32)},
+        {"probe_ids": np.array(0, np.int64)},
+        {"probe_ids": np.zeros(3, np.int64)},
+        {"probe_ids": np.zeros((3, 1, 1), np.int64)},
+        {"probe_ids": np.zeros((3, 5), np.float32)},
+        {"probe_ids": np.full((3, 5), 5, np.int64)},
+        {"probe_ids": np.full((3, 5), -2, np.int64)},
+        {"probe_ids": np.zeros((3, 5), np.uint64)},
+        {"probe_distances": np.zeros((3, 4), np.float32)},
+        {"probe_distances": np.zeros((3, 5), np.int64)},
+    ],
+)
+def test_checks_that_no_model_and_no_index_can_be_asked(store, arrays):
+    with_checks(store.folder, **arrays)
+    assert "does not fit" in refusal(store.folder)
+
+
+def test_checks_of_absurd_size(store):
+    path = store.folder / layout.CHECKS
+    with path.open("r+b") as file:
+        file.truncate((64 << 20) + 1)
+    content = read_content(store.folder)
+    for record in content["files"]:
+        if record["name"] == layout.CHECKS:
+            record["bytes"] = path.stat().st_size
+    write_content(store.folder, content)
+    assert "too large" in refusal(store.folder)
+
+
+# Tables that are larger than they look
+
+
+def with_table(folder, table, **settings):
+    pq.write_table(table, folder / layout.DOCUMENTS, **settings)
+    refit(folder)
+
+
+@pytest.fixture
+def table(store):
+    return pq.read_table(store.folder / layout.DOCUMENTS)
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd", "brotli", "lz4"])
+def test_a_table_packed_in_a_way_that_grows_without_bound(store, table, packing):
+    with_table(store.folder, table, compression=packing)
+    assert "packed in a way" in refusal(store.folder)
+
+
+@pytest.mark.parametrize("settings", [{"compression": "none"}, {"use_dictionary": False}])
+def test_a_table_written_in_other_ways_is_read(store, table, settings):
+    with_table(store.folder, table, **settings)
+    assert Datastore(store.folder).documents[2].title == "title 2"
+
+
+def test_text_that_is_long_but_real(store, table):
+    title = "x" * 5_000_000
+    changed = table.set_column(3, "title", pa.array([title, "b", None]))
+    with_table(store.folder, changed)
+    assert Datastore(store.folder).documents[0].title == title
+
+
+def with_bytes(folder, old, new):
+    path = folder / layout.DOCUMENTS
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+    refit(folder)
+
+
+def test_text_that_is_none(store, table):
+    with_table(store.folder, table, compression="none")
+    with_bytes(store.folder, b"title 1", b"title \xff")
+    assert "UTF8" in refusal(store.folder)
+
+
+def test_a_column_of_another_name(store, table):
+    with_table(store.folder, table.rename_columns(["first", "length", "id", "title", "uri", "x"]))
+    assert "columns are missing" in refusal(store.folder)

@@ -1,0 +1,171 @@
+import errno
+import os
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from folders import names, one_line
+from handmade import document_records, write_tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from knn_logits.errors import ConfigError, CorpusError, MismatchError, StorageError
+from knn_logits.store import files, layout
+from knn_logits.store.documents import read_documents
+from knn_logits.store.job import begin
+from knn_logits.store.writer import KeyWriter, TokenWriter
+
+DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12]]
+
+
+@pytest.fixture
+def job(tmp_path):
+    with begin(tmp_path / "s", "build", {}) as one:
+        yield one
+
+
+# Tokens and documents
+
+
+def test_tokens_can_be_loaded_with_numpy(job):
+    writer = write_tokens(job, DOCUMENTS)
+    tokens = np.load(job.folder / layout.TOKENS)
+    assert tokens.dtype == np.int32
+    assert tokens.tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
+    assert (writer.tokens, writer.documents) == (8, 3)
+    documents = read_documents(job.folder / layout.DOCUMENTS, 3, 8)
+    assert [documents[number] for number in range(3)] == document_records(DOCUMENTS)
+    assert names(job.folder) == [layout.JOURNAL, layout.DOCUMENTS, layout.TOKENS]
+    assert [one.name for one in job.files] == [layout.TOKENS, layout.DOCUMENTS]
+
+
+def test_contexts_are_documents_or_one_stream(job):
+    apart = write_tokens(job, DOCUMENTS).contexts()
+    assert (apart.first.tolist(), apart.length.tolist()) == ([0, 4, 5], [4, 1, 3])
+    assert apart.entries == 5
+    joined = write_tokens(job, DOCUMENTS, concatenate=True).contexts()
+    assert (joined.first.tolist(), joined.length.tolist()) == ([0], [8])
+    assert joined.entries == 7
+
+
+@pytest.mark.parametrize("documents", [[], [[1]], [[1], [2], [3]]])
+@pytest.mark.parametrize("concatenate", [False, True])
+def test_no_document_of_two_tokens(job, documents, concatenate):
+    writer = write_tokens(job, documents, concatenate=concatenate)
+    if concatenate and len(documents) > 1:
+        assert writer.contexts().entries == 2
+        return
+    with pytest.raises(CorpusError, match="two tokens"):
+        writer.contexts()
+
+
+@pytest.mark.parametrize("token", [-1, 100, 2**40])
+def test_a_token_outside_the_vocabulary(job, token):
+    with pytest.raises(ConfigError, match="but the model has only 100 tokens") as caught:
+        write_tokens(job, [[1, 2], [3, token]])
+    assert str(token) in one_line(caught)
+    assert names(job.folder) == [layout.JOURNAL]
+
+
+def test_text_of_any_kind_about_a_document(job):
+    with TokenWriter(job, concatenate=False, vocabulary=9) as writer:
+        writer.add([1, 2], id="a\nb", title="Grüße 👍", uri="file:///x", metadata='{"n": 1}')
+        writer.add([3], id="")
+    documents = read_documents(job.folder / layout.DOCUMENTS, 2, 3)
+    assert documents[0].title == "Grüße 👍"
+    assert documents[0].id == "a\nb"
+    assert (documents[0].uri, documents[0].metadata) == ("file:///x", '{"n": 1}')
+    assert (documents[1].id, documents[1].title, documents[1].uri) == ("", None, None)
+
+
+@pytest.mark.parametrize("other", [[[5, 6, 7, 8], [9]], [[5, 6, 7], [8, 9], [10, 11, 12]]])
+def test_a_job_is_about_one_text(job, other):
+    write_tokens(job, DOCUMENTS)
+    before = (job.folder / layout.TOKENS).read_bytes()
+    with pytest.raises(MismatchError, match="has another corpus") as caught:
+        write_tokens(job, other)
+    assert "--overwrite" in one_line(caught)
+    assert (job.folder / layout.TOKENS).read_bytes() == before
+    assert names(job.folder) == [layout.JOURNAL, layout.DOCUMENTS, layout.TOKENS]
+    write_tokens(job, DOCUMENTS)
+
+
+# Keys
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 40), st.integers(1, 100), st.lists(st.integers(0, 15), max_size=6))
+def test_shards_hold_all_keys_in_order(tmp_path_factory, entries, shard_bytes, cuts):
+    folder = tmp_path_factory.mktemp("keys")
+    keys = np.arange(entries * 2, dtype=np.float16).reshape(entries, 2)
+    with begin(folder, "build", {}) as job:
+        writer = KeyWriter(job, 2, "float16", entries, shard_bytes=shard_bytes)
+        first = 0
+        for size in [*cuts, entries]:
+            writer.append(keys[first : first + size])
+            first = min(entries, first + size)
+        writer.flush()
+        writer.flush()
+        assert writer.done == entries
+    rows = max(1, shard_bytes // 4)
+    shards = [np.load(job.path("keys", number)) for number in range(-(-entries // rows))]
+    assert [one.name for one in job.shards] == [path for path in names(folder) if "keys" in path]
+    assert len(job.shards) == len(shards)
+    assert all(len(shard) == rows for shard in shards[:-1])
+    np.testing.assert_array_equal(np.concatenate(shards), keys)
+
+
+def test_a_writer_goes_on_behind_the_shards_that_are_there(tmp_path):
+    keys = np.arange(20, dtype=np.float16).reshape(10, 2)
+    with suppress(KeyboardInterrupt), begin(tmp_path, "build", {}) as job:
+        writer = KeyWriter(job, 2, "float16", 10, shard_bytes=16)
+        writer.append(keys[:7])
+        raise KeyboardInterrupt
+    with begin(tmp_path, "build", {}) as job:
+        writer = KeyWriter(job, 2, "float16", 10, shard_bytes=16)
+        assert writer.done == 4
+        writer.append(keys[4:])
+        writer.flush()
+        shards = [np.load(tmp_path / one.name) for one in job.shards]
+    assert [len(one) for one in shards] == [4, 4, 2]
+    np.testing.assert_array_equal(np.concatenate(shards), keys)
+
+
+# A full disk
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Lets a disk take some bytes, no more."""
+    write = files._write
+
+    def fill(room):
+        left = [room]
+
+        def written(file, content):
+            left[0] -= len(content)
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write(file, content)
+
+        monkeypatch.setattr(files, "_write", written)
+
+    return fill
+
+
+@pytest.mark.parametrize("room", [0, 128, 140, 159])
+def test_a_full_disk_leaves_no_tokens(job, full_disk, room):
+    full_disk(room)
+    with pytest.raises(StorageError, match="free some space"):
+        write_tokens(job, DOCUMENTS)
+    assert names(job.folder) == [layout.JOURNAL]
+
+
+def test_a_full_disk_leaves_no_half_of_a_shard(job, full_disk):
+    write_tokens(job, DOCUMENTS)
+    full_disk(150)
+    keys = KeyWriter(job, 4, "float16", 5)
+    with pytest.raises(StorageError, match="free some space"):
+        keys.append(np.zeros((5, 4), np.float16))
+    assert names(job.folder) == [layout.JOURNAL, layout.DOCUMENTS, layout.TOKENS]
+    assert not job.shards
