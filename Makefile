@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # What `make check` runs: files of each part of the package whose tests take milliseconds each.
-QUICK := build/test_given_documents.py corpus/test_corpus_hub.py corpus/test_corpus_reading.py \
+QUICK := building/test_given_documents.py corpus/test_corpus_hub.py corpus/test_corpus_reading.py \
     corpus/test_documents.py corpus/test_encoding.py corpus/test_one_file.py \
     corpus/test_packed.py corpus/test_places.py docs/test_blocks.py docs/test_links.py \
     docs/test_site.py engine/test_compatibility.py engine/test_location.py \

@@ -15,7 +15,7 @@ from common import beginnings, load, record
 from compression import copy_of, in_own_process, recall, states_of
 
 import knn_logits
-from knn_logits.build import choosing
+from knn_logits.building import choosing
 
 
 def row_of(model, folder, store, queries, truth):

@@ -13,16 +13,16 @@ from knn_logits._version import __version__ as __version__
 _HOME = {
     "KNNLogitsProcessor": "knn_logits.generation.processor",
     "Datastore": "knn_logits.store.datastore",
-    "build_datastore": "knn_logits.build.builder",
-    "build_index": "knn_logits.build.indexing",
-    "build_suffixes": "knn_logits.build.suffixes",
-    "add_documents": "knn_logits.build.adding",
-    "sync_documents": "knn_logits.build.syncing",
-    "Sync": "knn_logits.build.syncing",
-    "remove_documents": "knn_logits.build.removing",
-    "compact": "knn_logits.build.removing",
-    "cluster": "knn_logits.build.clustering",
-    "merge_entries": "knn_logits.build.merging",
+    "build_datastore": "knn_logits.building.builder",
+    "build_index": "knn_logits.building.indexing",
+    "build_suffixes": "knn_logits.building.suffixes",
+    "add_documents": "knn_logits.building.adding",
+    "sync_documents": "knn_logits.building.syncing",
+    "Sync": "knn_logits.building.syncing",
+    "remove_documents": "knn_logits.building.removing",
+    "compact": "knn_logits.building.removing",
+    "cluster": "knn_logits.building.clustering",
+    "merge_entries": "knn_logits.building.merging",
     "distill": "knn_logits.lab.distillation.distilling",
     "import_datastore": "knn_logits.lab.convert.importing",
     "push_to_hub": "knn_logits.hub.push",
@@ -43,10 +43,10 @@ _HOME = {
     "Document": "knn_logits.corpus.documents",
     "Place": "knn_logits.corpus.rows",
     "read_corpus": "knn_logits.corpus.reading",
-    "Estimate": "knn_logits.build.estimate",
-    "estimate_build": "knn_logits.build.estimate",
-    "Need": "knn_logits.build.needs",
-    "forecast": "knn_logits.build.forecast",
+    "Estimate": "knn_logits.building.estimate",
+    "estimate_build": "knn_logits.building.estimate",
+    "Need": "knn_logits.building.needs",
+    "forecast": "knn_logits.building.forecast",
     "RayIndexes": "knn_logits.ray.searching",
     "KNNConfig": "knn_logits.settings.config",
     "IndexConfig": "knn_logits.settings.config",
@@ -193,17 +193,17 @@ __all__ = [  # noqa: RUF022
 ]
 
 if TYPE_CHECKING:
-    from knn_logits.build.adding import add_documents
-    from knn_logits.build.builder import build_datastore
-    from knn_logits.build.clustering import cluster
-    from knn_logits.build.estimate import Estimate, estimate_build
-    from knn_logits.build.forecast import forecast
-    from knn_logits.build.indexing import build_index
-    from knn_logits.build.merging import merge_entries
-    from knn_logits.build.needs import Need
-    from knn_logits.build.removing import compact, remove_documents
-    from knn_logits.build.suffixes import build_suffixes
-    from knn_logits.build.syncing import Sync, sync_documents
+    from knn_logits.building.adding import add_documents
+    from knn_logits.building.builder import build_datastore
+    from knn_logits.building.clustering import cluster
+    from knn_logits.building.estimate import Estimate, estimate_build
+    from knn_logits.building.forecast import forecast
+    from knn_logits.building.indexing import build_index
+    from knn_logits.building.merging import merge_entries
+    from knn_logits.building.needs import Need
+    from knn_logits.building.removing import compact, remove_documents
+    from knn_logits.building.suffixes import build_suffixes
+    from knn_logits.building.syncing import Sync, sync_documents
     from knn_logits.corpus.documents import Document
     from knn_logits.corpus.reading import read_corpus
     from knn_logits.corpus.rows import Place

@@ -19,7 +19,7 @@ from knn_logits import (
     WindowConfig,
     build_datastore,
 )
-from knn_logits.build.adding import add_documents
+from knn_logits.building.adding import add_documents
 from knn_logits.engine.compatibility import check_tokenizer
 from knn_logits.store import layout
 

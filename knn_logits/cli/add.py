@@ -38,7 +38,7 @@ def add(
     json: options.Json = False,
 ) -> None:
     """Add documents to a datastore, without computing its old keys again."""
-    from knn_logits.build.adding import add_documents
+    from knn_logits.building.adding import add_documents
 
     started = time.monotonic()
     fields = Fields(text_field, id_field, title_field, source_field, target_field, encoding, strict)

@@ -36,7 +36,7 @@ from knn_logits.settings.config import (
 )
 
 if TYPE_CHECKING:
-    from knn_logits.build.estimate import Estimate
+    from knn_logits.building.estimate import Estimate
     from knn_logits.store.datastore import Datastore
     from knn_logits.store.manifest import Manifest
 
@@ -156,8 +156,8 @@ def build(
     window_config = WindowConfig(window, stride)
     if out is None and not dry_run:
         raise typer.BadParameter("name the folder to write", param_hint="--out")
-    from knn_logits.build.builder import build_datastore
-    from knn_logits.build.estimate import estimate_build
+    from knn_logits.building.builder import build_datastore
+    from knn_logits.building.estimate import estimate_build
     from knn_logits.progress import no_progress
 
     rank = torchrun_rank()

@@ -29,7 +29,7 @@ def cluster(
     json: options.Json = False,
 ) -> None:
     """Group the entries of a datastore into clusters, which --retomaton then follows as well."""
-    from knn_logits.build.clustering import cluster as make_clusters
+    from knn_logits.building.clustering import cluster as make_clusters
 
     prepare(threads, seed)
     started = time.monotonic()

@@ -26,7 +26,7 @@ from knn_logits.errors import ConfigError
 from knn_logits.settings.config import IndexConfig, WindowConfig, check_metric
 
 if TYPE_CHECKING:
-    from knn_logits.build.estimate import Estimate
+    from knn_logits.building.estimate import Estimate
 
 _MOST_TOKENS = 10**15
 
@@ -105,8 +105,8 @@ def estimate(
         "threads": threads,
         "compare": True,
     }
-    from knn_logits.build.estimate import estimate_build
-    from knn_logits.build.forecast import forecast
+    from knn_logits.building.estimate import estimate_build
+    from knn_logits.building.forecast import forecast
 
     told = Told()
     with Bars() as bars, interruptible("nothing was written"):
@@ -176,7 +176,7 @@ def _check(
 
 
 def _print(found: Estimate, out: Path, told: Told, *, json: bool) -> None:
-    from knn_logits.build.hardware import gpu_for, is_enough, this_machine
+    from knn_logits.building.hardware import gpu_for, is_enough, this_machine
 
     here = this_machine(out)
     enough = [

@@ -63,7 +63,7 @@ def index(
         budget=None if budget is None else bytes_of(budget),
         target_recall=target_recall,
     )
-    from knn_logits.build.indexing import build_index
+    from knn_logits.building.indexing import build_index
     from knn_logits.store.hub_client import hub_name
 
     prepare(threads, seed)
@@ -92,7 +92,7 @@ def index(
 
 
 def _suffixes(store: str, json: bool) -> None:
-    from knn_logits.build.suffixes import build_suffixes
+    from knn_logits.building.suffixes import build_suffixes
 
     started = time.monotonic()
     datastore = open_datastore(store)

@@ -56,7 +56,7 @@ def searching(indexes: RayIndexes | None, stores: Sequence[Datastore]) -> Iterat
 
 def torchrun_rank() -> int | None:
     """The number of this process among those that torchrun has started; None without it."""
-    from knn_logits.build.ranks import started_by_torchrun
+    from knn_logits.building.ranks import started_by_torchrun
 
     return int(os.environ["RANK"]) if started_by_torchrun() else None
 

@@ -23,7 +23,7 @@ def merge(
     json: options.Json = False,
 ) -> None:
     """Merge near entries of one token in one document, so that the index becomes smaller."""
-    from knn_logits.build.merging import merge_entries
+    from knn_logits.building.merging import merge_entries
 
     prepare(threads)
     started = time.monotonic()

@@ -31,7 +31,7 @@ def remove(
     json: options.Json = False,
 ) -> None:
     """Remove documents, so that no search finds them any more."""
-    from knn_logits.build.removing import remove_documents
+    from knn_logits.building.removing import remove_documents
 
     prepare(None)
     done = remove_documents(open_datastore(store), document)
@@ -50,7 +50,7 @@ def compact(
     store: options.Store, threads: options.Threads = None, json: options.Json = False
 ) -> None:
     """Rewrite a datastore without its removed documents, and delete the old files."""
-    from knn_logits.build.removing import compact as compact_store
+    from knn_logits.building.removing import compact as compact_store
 
     prepare(threads)
     datastore = open_datastore(store)

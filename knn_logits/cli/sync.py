@@ -27,7 +27,7 @@ from knn_logits.cli.reading import Fields, Told, documents_of
 from knn_logits.printable import one_line
 
 if TYPE_CHECKING:
-    from knn_logits.build.syncing import Sync
+    from knn_logits.building.syncing import Sync
 
 # So many of the new, changed and removed documents are named.
 _NAMED = 5
@@ -72,7 +72,7 @@ def sync(
 
     Documents are compared by their content, so the cost is that of the new text.
     """
-    from knn_logits.build.syncing import sync_documents
+    from knn_logits.building.syncing import sync_documents
 
     started = time.monotonic()
     fields = Fields(text_field, id_field, title_field, source_field, target_field, encoding, strict)

@@ -19,7 +19,7 @@ def say_tried(record: IndexRecord) -> None:
     """Prints a table of what was measured of each kind, if kinds were compared."""
     if record.tried is None:
         return
-    from knn_logits.build.choosing import table
+    from knn_logits.building.choosing import table
 
     for line in table(record.tried):
         say(line)

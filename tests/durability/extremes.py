@@ -44,9 +44,9 @@ from knn_logits import (
     save_gate,
     tune,
 )
-from knn_logits.build.adding import add_documents
-from knn_logits.build.clustering import cluster
-from knn_logits.build.removing import compact, remove_documents
+from knn_logits.building.adding import add_documents
+from knn_logits.building.clustering import cluster
+from knn_logits.building.removing import compact, remove_documents
 from knn_logits.cli import main as command_line
 from knn_logits.hub.card import front_matter, merged, page
 from knn_logits.hub.push import push_to_hub

@@ -9,7 +9,7 @@ import torch
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits.build.calibration import part_of_entries
+from knn_logits.building.calibration import part_of_entries
 from knn_logits.errors import ConfigError, CorpusError, DamagedError, DatastoreError
 from knn_logits.lab.distillation.distilling import distill
 from knn_logits.lab.distillation.targets import shares_by

@@ -21,7 +21,7 @@ from knn_logits import (
     ModelError,
     WindowConfig,
 )
-from knn_logits.build import calibration
+from knn_logits.building import calibration
 from knn_logits.measure.report import write_report
 from knn_logits.measure.scores import scores
 from knn_logits.measure.table import plain_translations

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index, merge_entries
-from knn_logits.build.spread import KeyWorker, Task, cut
+from knn_logits.building.spread import KeyWorker, Task, cut
 from knn_logits.engine.compatibility import CANARY_KEYS, CANARY_TOKENS
 from knn_logits.engine.keys import compute_keys
 from knn_logits.engine.location import find_key

@@ -5,8 +5,8 @@ import pytest
 import torch
 from handmade import make_store, naive_entries
 
-from knn_logits.build.indexing import build_index
-from knn_logits.build.recall import exact_neighbors
+from knn_logits.building.indexing import build_index
+from knn_logits.building.recall import exact_neighbors
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.index.base import padding_distance
 from knn_logits.index.exact import ExactIndex
@@ -183,7 +183,7 @@ def test_an_index_that_is_open_already(tmp_path):
 @pytest.mark.parametrize("k", [1, 7, 50, 10_000])
 def test_exact_neighbors_are_those_of_all_distances(tmp_path, metric, k, monkeypatch):
     store = make(tmp_path / "s", metric)
-    monkeypatch.setattr("knn_logits.build.recall._KEYS_AT_ONCE", 17)
+    monkeypatch.setattr("knn_logits.building.recall._KEYS_AT_ONCE", 17)
     asked = queries()
     distances, ids = exact_neighbors(store, asked.numpy(), k)
     expected = nearest(asked, metric, k)

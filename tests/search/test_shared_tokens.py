@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import knn_logits
 from knn_logits import ConfigError, KNNLogitsProcessor, Memory, explain
-from knn_logits.build.calibration import calibrate
-from knn_logits.build.writing_settings import with_suffixes
+from knn_logits.building.calibration import calibrate
+from knn_logits.building.writing_settings import with_suffixes
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.measure import following, perplexity
 from knn_logits.measure.likelihood import Grid, p_knn_table

@@ -8,7 +8,7 @@ import pytest
 from folders import contents, one_line
 from handmade import make_store
 
-from knn_logits.build.removing import remove_documents
+from knn_logits.building.removing import remove_documents
 from knn_logits.errors import BusyError, DatastoreError, StorageError
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore

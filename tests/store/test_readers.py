@@ -11,7 +11,7 @@ from forked import Fork
 from handmade import make_store
 
 from knn_logits import DamagedError, Datastore, IndexConfig, build_index
-from knn_logits.build.removing import compact, remove_documents
+from knn_logits.building.removing import compact, remove_documents
 from knn_logits.index.opening import open_index
 from knn_logits.store import datastore as store_module
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
-from knn_logits.build.builder import build_datastore
+from knn_logits.building.builder import build_datastore
 from knn_logits.corpus.documents import Document
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.location import DEFAULT_KEY, find_key

@@ -11,9 +11,9 @@ import numpy as np
 from torch import nn
 
 from knn_logits._version import __version__
-from knn_logits.build.planning import planned
-from knn_logits.build.steps import write_canary, write_keys, write_text
-from knn_logits.build.writing_settings import unrepeated_ngram
+from knn_logits.building.planning import planned
+from knn_logits.building.steps import write_canary, write_keys, write_text
+from knn_logits.building.writing_settings import unrepeated_ngram
 from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,

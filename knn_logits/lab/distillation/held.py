@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from knn_logits.arrays import Array, Ints
-from knn_logits.build.calibration import (
+from knn_logits.building.calibration import (
     entry_of_places,
     part_of_entries,
     pieces_of,

@@ -1,0 +1,351 @@
+"""`add_documents`: more text for a datastore that exists, without computing the old keys again."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from knn_logits.building.indexing import make_index, write_index
+from knn_logits.building.known import Additions
+from knn_logits.building.nearness import near_record, nearness_of
+from knn_logits.building.recall import RECALL_WANTED, measured
+from knn_logits.building.steps import Cut, KeyPlan, cut_documents, write_cut, write_keys
+from knn_logits.building.suffixes import write_suffixes
+from knn_logits.corpus.documents import Document, as_documents, several
+from knn_logits.engine.compatibility import (
+    check_model,
+    check_tokenizer,
+    locate_key,
+    pair_tokenizer,
+    vocabulary_size,
+)
+from knn_logits.engine.forward import evaluating, input_device
+from knn_logits.engine.keys import default_batch_tokens
+from knn_logits.engine.location import is_encoder_decoder
+from knn_logits.engine.pairs import PairTokenizer
+from knn_logits.errors import CorpusError, DatastoreError
+from knn_logits.index.base import Index
+from knn_logits.index.choice import choose_factory
+from knn_logits.index.opening import whole_index
+from knn_logits.progress import Progress, no_progress
+from knn_logits.settings.config import IndexConfig, check_threads, whole_number
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.files import write_arrays
+from knn_logits.store.job import Job, begin
+from knn_logits.store.records import IndexRecord
+from knn_logits.store.writer import SHARD_BYTES, TokenWriter
+
+logger = logging.getLogger(__name__)
+
+_KEYS_AT_ONCE = 65_536
+
+
+def add_documents(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Datastore | str | os.PathLike[str],
+    documents: Iterable[Document | str],
+    *,
+    batch_tokens: int | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    threads: int | None = None,
+    known: Callable[[str, str], None] | None = None,
+    progress: Progress = no_progress,
+) -> Datastore:
+    """Adds documents to a datastore, after the documents that it has.
+
+    The index is extended and not trained anew, and its recall is measured again. Calibrated
+    settings are marked as stale. An interrupted call continues when it is made again with the same
+    documents. Until it has finished, readers see the datastore as it was.
+
+    A document is not added if the datastore has one with the same content, whatever its id. A new
+    document may have the id of another one; `#2` is then appended to its id. To replace documents
+    that have changed, use `sync_documents`.
+
+    Args:
+        model: The model that built the datastore.
+        tokenizer: Its tokenizer.
+        datastore: A datastore with its keys, or its folder.
+        documents: Texts or `Document`s, in order. They are read once. For an encoder-decoder model
+            they are pairs.
+        batch_tokens: Tokens of one forward pass; None chooses by the device.
+        shard_bytes: Size of one file of keys.
+        threads: OpenMP threads of the index; None leaves the choice to FAISS.
+        known: Called for each document that the datastore has already, with its id and with the
+            id that it has there. Without it a warning tells how many there are.
+        progress: A callback that is told how far the work is.
+
+    Returns:
+        The datastore, opened again.
+
+    Raises:
+        MismatchError: when model or tokenizer are not the datastore's.
+        CorpusError: when the documents hold no token.
+        DatastoreError: when the datastore has no keys.
+        BusyError: when another process is writing the datastore.
+        StorageError: when the disk is full.
+    """
+    documents = several(documents, "documents")
+    check_threads(threads)
+    store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
+    folder = store.folder.resolve()
+    keys = key_plan(model, tokenizer, store, batch_tokens)
+    pairs = keys.pairs
+    with begin(folder, "add", keys.as_text(model, tokenizer)) as job, evaluating(model):
+        store = Datastore(folder)
+        check_has_keys(store)
+        keep_checks(job, store)
+        additions = Additions(store)
+        rows = as_documents(documents, store.documents.ids)
+        progress("tokens", 0, None)
+        new = additions.of(cut_documents(tokenizer, rows, pairs), pairs=pairs is not None)
+        first = next(new, None)
+        if first is not None:
+            text = appended(job, store, model, chain([first], new), progress, pairs)
+        _tell(folder, additions, known)
+        if first is None:
+            if not additions.there:
+                raise CorpusError("the documents to add hold no token; give more text")
+            job.give_up()
+            return Datastore(folder)
+        if job.repeated:
+            job.give_up()
+            return Datastore(folder)
+        grow(
+            job,
+            store,
+            model,
+            keys,
+            text,
+            shard_bytes=shard_bytes,
+            threads=threads,
+            progress=progress,
+        )
+    return Datastore(folder)
+
+
+def _tell(folder: Path, additions: Additions, known: Callable[[str, str], None] | None) -> None:
+    """Warns of documents that were not added, and of documents that got another id."""
+    if known is not None:
+        for id, there in additions.there:
+            known(id, there)
+    elif additions.there:
+        logger.warning(
+            "%d of the documents are already in %s and were not added again",
+            len(additions.there),
+            folder,
+        )
+    if additions.renamed:
+        id, given = next(iter(additions.renamed.items()))
+        logger.warning(
+            "%d of the new documents have the id of another document in %s and were added under new"
+            " ids, such as %s for %s; to replace changed documents, use `knn-logits sync`",
+            len(additions.renamed),
+            folder,
+            given,
+            id,
+        )
+
+
+def check_has_keys(store: Datastore) -> None:
+    """Refuses a datastore that was published without its keys.
+
+    Raises:
+        DatastoreError: when it has none.
+    """
+    if not store.has_keys and store.manifest.on_demand is None:
+        raise DatastoreError(
+            f"{store.folder} was published without its keys, so nothing can be added; build the "
+            "datastore again"
+        )
+
+
+def keep_checks(job: Job, store: Datastore) -> None:
+    """Writes the canary into a job's folder, before the text."""
+    if job.file("checks") is None:
+        write_arrays(job.path("checks"), store.checks, {})
+        job.note(job.path("checks"))
+
+
+def key_plan(
+    model: nn.Module, tokenizer: Any, store: Datastore, batch_tokens: int | None
+) -> KeyPlan:
+    """Plans how the keys of more text are computed, and checks model and tokenizer first.
+
+    Raises:
+        ConfigError: when `batch_tokens` is not a whole number above 0.
+        MismatchError: when model or tokenizer are not the datastore's.
+        DatastoreError: when the datastore was imported without its sources.
+    """
+    if batch_tokens is not None:
+        batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
+    location = locate_key(model, store)
+    check_tokenizer(tokenizer, store)
+    check_model(model, store, location)
+    if is_encoder_decoder(model) and store.manifest.pairs is None:
+        raise DatastoreError(
+            f"{store.folder} was imported without its sources, so nothing can be added; build it "
+            "again"
+        )
+    return KeyPlan(
+        location=location,
+        windows=store.manifest.windows,
+        dtype=store.manifest.dtype,
+        batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
+        pairs=pair_tokenizer(model, tokenizer, store),
+    )
+
+
+def appended(
+    job: Job,
+    store: Datastore,
+    model: nn.Module,
+    cut: Iterable[Cut],
+    progress: Progress,
+    pairs: PairTokenizer | None,
+    after: Callable[[TokenWriter], None] | None = None,
+) -> TokenWriter:
+    """Writes a datastore's tokens and documents, followed by new ones.
+
+    Args:
+        job: The job.
+        store: The datastore.
+        model: The model.
+        cut: The documents, cut into tokens.
+        progress: A callback that is told how far the work is.
+        pairs: The tokenizer of pairs, if the documents are pairs.
+        after: Called with the writer after the tokens and before the table of documents is written.
+    """
+    writer = TokenWriter(
+        job,
+        concatenate=store.manifest.windows.concatenate,
+        vocabulary=vocabulary_size(model),
+        before=(store.tokens, store.documents),
+    )
+    with writer:
+        write_cut(writer, cut, progress, pairs)
+        if after is not None:
+            after(writer)
+    return writer
+
+
+def grow(
+    job: Job,
+    store: Datastore,
+    model: nn.Module,
+    keys: KeyPlan,
+    text: TokenWriter,
+    *,
+    shard_bytes: int,
+    threads: int | None,
+    progress: Progress,
+    **changed: Any,
+) -> None:
+    """Computes the keys of text that was appended, extends the index, and ends the job.
+
+    A datastore whose keys are computed on demand gets a new suffix index only.
+
+    Args:
+        job: The job.
+        store: The datastore as it is.
+        model: The model.
+        keys: How keys are computed.
+        text: The writer that `appended` returned.
+        shard_bytes: Size of a file of keys.
+        threads: OpenMP threads of the index.
+        progress: A callback that is told how far the work is.
+        changed: Other fields of the manifest.
+
+    Raises:
+        DatastoreError: when the datastore has no keys.
+    """
+    folder, base = store.folder, store.manifest
+    if store.clusters is not None:
+        logger.warning(
+            "the clusters of %s were of the old entries and are removed: make them again with "
+            "`knn-logits cluster`",
+            folder,
+        )
+    if store.merged is not None:
+        logger.warning(
+            "the entries of %s are no longer merged, since others came: merge them again with "
+            "`knn-logits merge`",
+            folder,
+        )
+    contexts = text.contexts()
+    if base.on_demand is None:
+        write_keys(
+            job,
+            model,
+            keys,
+            text,
+            contexts,
+            first_entry=base.entries,
+            shard_bytes=shard_bytes,
+            progress=progress,
+        )
+    manifest = job.manifest(
+        base,
+        # Clusters are of the old entries only.
+        without=("index", "native", "clusters", "merged", "suffixes"),
+        entries=contexts.entries,
+        documents=text.documents,
+        tokens=text.tokens,
+        settings=base.settings.model_copy(update={"stale": True}),
+        **changed,
+    )
+    grown = Datastore.unfinished(folder, manifest)
+    if store.suffixes is not None:
+        write_suffixes(job, grown.tokens, grown.documents.first, progress)
+    if base.on_demand is not None:
+        job.commit(manifest)
+        return
+    index, record = _extended(store, grown, threads, progress)
+    write_index(job, grown, index, record, store.checks)
+    near = near_record(grown, nearness_of(grown, index, record.seed))
+    job.commit(manifest, index=record, near=near)
+
+
+def _extended(
+    store: Datastore, grown: Datastore, threads: int | None, progress: Progress
+) -> tuple[Index, IndexRecord]:
+    """Extends a datastore's index by the keys that were added."""
+    record = store.manifest.index
+    chosen = choose_factory(len(grown), grown.manifest.dim)
+    if record.factory == "exact":
+        factory = chosen if record.requested == "auto" else "exact"
+        config = IndexConfig(factory, seed=record.seed)
+        index, made = make_index(grown, config, threads=threads, progress=progress)
+        return index, made.model_copy(update={"requested": record.requested})
+    if store.merged is not None:
+        config = IndexConfig(
+            record.factory, nprobe=record.nprobe, train_size=record.train_size, seed=record.seed
+        )
+        index, made = make_index(grown, config, threads=threads, progress=progress)
+        return index, made.model_copy(update={"requested": record.requested})
+    from knn_logits.index.faiss_backend import FaissIndex
+
+    # FAISS's own format is not read here: only a user who asks for it has decided to trust it.
+    opened = whole_index(store, threads=threads)
+    assert isinstance(opened, FaissIndex)
+    progress(f"index {record.factory}", 0, None)
+    for batch in grown.key_batches(_KEYS_AT_ONCE, first_entry=len(store)):
+        opened.add(batch)
+    nprobes = (record.nprobe,) if record.nprobe else (1,)
+    new = measured(grown, opened, record, nprobes, progress)
+    if new.recall is not None and new.recall.value < RECALL_WANTED:
+        was = f", {record.recall.value:.3f} before" if record.recall else ""
+        logger.warning(
+            "recall@%d of the index fell to %.3f%s: build it again with `knn-logits index %s`",
+            new.recall.at,
+            new.recall.value,
+            was,
+            store.folder,
+        )
+    return opened, new

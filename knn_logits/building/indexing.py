@@ -1,0 +1,375 @@
+"""Builds a datastore's index, chooses nprobe, and measures the recall."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from knn_logits.arrays import Array
+from knn_logits.building.choosing import check_enough, chosen_factory, with_recall
+from knn_logits.building.costs import index_seconds
+from knn_logits.building.nearness import near_record, nearness_of
+from knn_logits.building.recall import RECALL_WANTED, measured
+from knn_logits.building.writing_settings import choose_writing, with_suffixes
+from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
+from knn_logits.errors import ConfigError
+from knn_logits.index.base import Index
+from knn_logits.index.choice import choose_factory
+from knn_logits.index.demand import check_building, fewest_keys
+from knn_logits.index.opening import Fill, check_leaves_out, index_from_keys, training_sample
+from knn_logits.mixture.distribution import equivalent_temperature
+from knn_logits.progress import Progress, no_progress, while_running
+from knn_logits.ray.connection import connect
+from knn_logits.settings.config import IndexConfig, Metric, check_threads, index_config
+from knn_logits.store import layout, verification
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.files import write_arrays, write_bytes
+from knn_logits.store.job import Job, begin
+from knn_logits.store.manifest import read_manifest
+from knn_logits.store.records import IndexRecord, TriedRecord
+
+logger = logging.getLogger(__name__)
+
+_QUERIES = 256
+# Only an index that needs more keys than this makes it worth knowing how many there are.
+_MANY = 1 << 20
+_NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def build_index(
+    store: Datastore | str | os.PathLike[str],
+    index: IndexConfig | str | None = None,
+    *,
+    threads: int | None = None,
+    ray: str | None = None,
+    progress: Progress = no_progress,
+) -> Datastore:
+    """Replaces the index of a datastore by one of another kind or metric.
+
+    Args:
+        store: A datastore with its keys, or its folder. Its old index may be missing or damaged.
+        index: What kind of index to build, or its factory string; "auto" chooses by the number of
+            entries.
+        threads: OpenMP threads; None leaves the choice to FAISS.
+        ray: Address of a Ray cluster whose machines fill the index: "auto", host:port, or "local".
+            The files are the same as without it.
+        progress: A callback that is told how far the work is.
+
+    Returns:
+        The datastore, opened again.
+
+    Raises:
+        ConfigError: when FAISS cannot make such an index for these keys.
+        DatastoreError: when the datastore has no keys.
+        BusyError: when another process is writing the datastore.
+        UnreachableError: when there is no cluster at the address, or no machine of it is left.
+    """
+    index = index_config(index)
+    check_threads(threads)
+    if ray is not None:
+        # A cluster that is not there is said before any work is done.
+        connect(ray)
+    if not isinstance(store, Datastore):
+        store = without_index(Path(store))
+    needs_keys(store, "`index`")
+    check_index(index, store.manifest.dim, index.metric or store.manifest.metric, len(store))
+    with begin(store.folder.resolve(), "index", {"index": repr(index)}) as job:
+        if job.ended:
+            job.give_up()
+            return Datastore(store.folder)
+        store = without_index(store.folder)
+        old = store.manifest
+        metric: Metric = index.metric or old.metric
+        # The index is built under the manifest's metric, so the manifest in memory changes first.
+        store.manifest = old.model_copy(update={"metric": metric})
+        built, record = make_index(store, index, threads=threads, ray=ray, progress=progress)
+        settings, writing = old.settings, old.writing
+        nearness = nearness_of(store, built, index.seed)
+        gone: list[layout.Kind] = ["index", "native"]
+        if metric != old.metric:
+            fitting = like_temperature(store, settings.temperature, old.metric)
+            settings = settings.model_copy(update={"temperature": fitting, "stale": True})
+            gone.append("gate")  # it was fitted to distances under the old metric
+            if writing is not None:
+                writing = choose_writing(store, nearness, k=writing.k, lmbda=writing.lmbda)
+                writing = with_suffixes(writing, settings)
+        elif old.file("gate") is not None:
+            settings = settings.model_copy(update={"stale": True})
+        if writing is None and old.pairs is None and settings.calibrated and not settings.tuned:
+            # The datastore was built before there were settings for writing. Where its user tuned
+            # the only ones that it has, these stay the only ones.
+            writing = with_suffixes(choose_writing(store, nearness), settings)
+        write_index(job, store, built, record, store.checks)
+        job.commit(
+            store.manifest,
+            without=gone,
+            index=record,
+            settings=settings,
+            writing=writing,
+            near=near_record(store, nearness),
+        )
+    return Datastore(store.folder)
+
+
+def without_index(folder: Path) -> Datastore:
+    """Opens a datastore without its index, which may be missing or damaged.
+
+    Raises:
+        DatastoreError: when the folder is not a datastore.
+        DamagedError: when a file other than the index is damaged.
+    """
+    manifest = read_manifest(folder)
+    kept = [one for one in manifest.files if layout.kind_of(one.name) not in ("index", "native")]
+    if len(kept) == len(manifest.files):
+        return Datastore(folder)
+    record = IndexRecord(factory="exact", requested=manifest.index.requested)
+    bare = manifest.model_copy(update={"files": tuple(kept), "index": record})
+    verification.check(folder, bare)
+    store = Datastore.unfinished(folder, bare)
+    store.manifest = manifest
+    return store
+
+
+def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | None = None) -> None:
+    """Refuses an index that cannot be made, before any work is done for it.
+
+    Args:
+        index: The index that is asked for.
+        dim: Length of a key.
+        metric: How keys are compared.
+        entries: Number of keys that there will be; None while that is not known.
+
+    Raises:
+        ConfigError: when FAISS cannot make the index for keys of this length or number.
+    """
+    if index.measures and entries is not None:
+        check_enough(entries)
+    if index.factory in ("exact", "auto"):
+        return
+    if entries is not None:
+        keys = min(entries, index.train_size or entries)
+        needed = fewest_keys(index.factory)
+        if needed > keys:
+            raise ConfigError(
+                f"the index {index.factory!r} learns from at least {needed:,} keys, but there are "
+                f"only {keys:,}; give --index with fewer lists, or auto, or exact"
+            )
+    elif fewest_keys(index.factory) > _MANY:
+        # FAISS allocates all lists at once. The number of keys is checked again later.
+        return
+    from knn_logits.index.faiss_library import make_empty
+
+    make_empty(index.factory, dim, metric)
+
+
+def write_index(
+    job: Job, store: Datastore, index: Index, record: IndexRecord, checks: dict[str, Array]
+) -> None:
+    """Writes an index and the probe that it must answer.
+
+    Args:
+        job: The job.
+        store: The datastore that the index is of.
+        index: The index.
+        record: What the manifest says of the index.
+        checks: The canary's arrays, and perhaps an earlier probe.
+    """
+    # An earlier run may have left the file of another index.
+    job.drop("index")
+    job.drop("native")
+    if record.native:
+        from knn_logits.index import native
+        from knn_logits.index.faiss_backend import FaissIndex
+
+        assert isinstance(index, FaissIndex)
+        write_bytes(job.path("native"), native.to_bytes(index))
+        job.note(job.path("native"))
+    else:
+        arrays = index_arrays(index, record)
+        if arrays is not None:
+            write_arrays(job.path("index"), arrays, {"factory": record.factory})
+            job.note(job.path("index"))
+    kept = {name: value for name, value in checks.items() if not name.startswith("probe")}
+    write_arrays(job.path("checks"), kept | probe_arrays(store, index, kept), {})
+    job.note(job.path("checks"))
+
+
+def like_temperature(store: Datastore, temperature: float, metric: Metric) -> float:
+    """Converts a temperature that was chosen for a metric to the datastore's metric."""
+    if metric == store.manifest.metric:
+        return temperature
+    has_keys = store.has_keys
+    keys = training_sample(store, _QUERIES, seed=0) if has_keys else store.checks[CANARY_KEYS]
+    mean_square = max(float(np.square(keys).sum(axis=-1).mean()), 1e-12)
+    new = store.manifest.metric
+    # The number is rounded, so that going to another metric and back changes nothing.
+    like = equivalent_temperature(temperature, metric, new, mean_square)
+    return float(f"{like:.8g}")
+
+
+def make_index(
+    store: Datastore,
+    config: IndexConfig,
+    *,
+    threads: int | None = None,
+    ray: str | None = None,
+    progress: Progress = no_progress,
+) -> tuple[Index, IndexRecord]:
+    """Builds an index and measures its recall.
+
+    It chooses the smallest nprobe that finds 90% of the true 64 nearest entries of sampled keys, or
+    the target recall. The entry of a sampled key itself does not count. For a budget or a target
+    recall it first compares kinds of index. `ray` is the address of a cluster that fills it.
+
+    Returns:
+        The index, ready to search, and its record for the manifest.
+
+    Raises:
+        ConfigError: when no kind of index fits the budget or finds enough.
+    """
+    if not config.measures:
+        factory = config.factory
+        if factory == "auto":
+            factory = choose_factory(len(store), store.manifest.dim)
+        return _made(store, config, factory, None, threads, progress, ray)
+    tried = None
+    while True:
+        factory, tried = chosen_factory(store, config, progress, tried)
+        built, record = _made(store, config, factory, tried, threads, progress, ray)
+        found = 1.0 if record.recall is None else record.recall.value
+        if found >= (config.target_recall or 0.0):
+            return built, record
+        # Among all entries a neighbor has more rivals than in the sample.
+        tried = with_recall(tried, factory, found)
+        logger.warning(
+            "%s finds %.1f%% of the neighbors among all entries, which is less than in the sample: "
+            "another kind is built",
+            factory,
+            100.0 * found,
+        )
+
+
+def _made(
+    store: Datastore,
+    config: IndexConfig,
+    factory: str,
+    tried: tuple[TriedRecord, ...] | None,
+    threads: int | None,
+    progress: Progress,
+    ray: str | None,
+) -> tuple[Index, IndexRecord]:
+    """Builds an index of one kind, chooses nprobe and measures the recall."""
+    entries, dim = len(store), store.manifest.dim
+    check_leaves_out(store, factory)
+    metric = store.manifest.metric
+    fill: Fill | None = None
+    if ray is not None and factory != "exact":
+        from knn_logits.building.spread_index import spread_filling
+
+        fill = spread_filling(ray, store.manifest.dtype)
+    built = while_running(
+        progress,
+        f"index {factory}",
+        lambda: index_seconds(config, entries, dim, metric, threads),
+        lambda: index_from_keys(
+            store, factory, config, threads=own_threads(factory, threads), fill=fill
+        ),
+    )
+    away = store.merged_away
+    if len(away):
+        built.remove(away)
+    record = IndexRecord(
+        factory=factory,
+        requested=config.factory,
+        native=_is_native(built, config),
+        seed=config.seed,
+        train_size=config.train_size,
+        tried=tried,
+    )
+    nprobes = (config.nprobe,) if config.nprobe else _NPROBES
+    record = measured(store, built, record, nprobes, progress, config.target_recall)
+    found = record.recall
+    if found is not None and found.value < RECALL_WANTED and config == _chosen_alone(config):
+        logger.warning(
+            "the index finds %.1f%% of the true neighbors: choose another kind with "
+            "`knn-logits index %s --target-recall %s`",
+            100.0 * found.value,
+            store.folder,
+            RECALL_WANTED,
+        )
+    return built, record
+
+
+def _chosen_alone(config: IndexConfig) -> IndexConfig:
+    """The same settings if nobody says what kind of index to build, or how much it may miss."""
+    return IndexConfig(metric=config.metric, native=config.native, seed=config.seed)
+
+
+def own_threads(factory: str, threads: int | None) -> int | None:
+    """The OpenMP threads that FAISS gets in a new Python thread, which has its own setting."""
+    if threads is not None or factory == "exact":
+        return threads
+    from knn_logits.index.faiss_library import faiss_module
+
+    return int(faiss_module().omp_get_max_threads())
+
+
+def _is_native(index: Index, config: IndexConfig) -> bool:
+    """Whether to use FAISS's own format: it was asked for, and the index has no plain form."""
+    if not config.native:
+        return False
+    from knn_logits.index import plain
+    from knn_logits.index.faiss_backend import FaissIndex
+
+    return isinstance(index, FaissIndex) and not plain.has_plain_form(index.raw)
+
+
+def index_arrays(index: Index, record: IndexRecord) -> dict[str, Array] | None:
+    """Returns an index as plain arrays; None where it has no plain form, or needs no file."""
+    if record.factory == "exact":
+        return None
+    from knn_logits.index import plain
+    from knn_logits.index.faiss_backend import FaissIndex
+
+    if isinstance(index, FaissIndex) and plain.has_plain_form(index.raw):
+        return plain.to_arrays(index)
+    logger.warning(
+        "the index %s cannot be stored as plain arrays, so it is built from the keys each time the "
+        "datastore is opened; --native-index stores it in FAISS's own format instead",
+        record.factory,
+    )
+    try:
+        check_building(record.factory, index.dim, index.size, record.train_size)
+    except ValueError as error:
+        logger.warning(
+            "building it at each opening would take too much memory or time (%s), so this "
+            "datastore opens with --native-index only",
+            error,
+        )
+    return None
+
+
+def probe_arrays(
+    store: Datastore, index: Index, canary: Mapping[str, Array], queries: int = 8, k: int = 8
+) -> dict[str, Array]:
+    """Returns a few queries with the ids and distances that the index finds for them.
+
+    The queries are keys of the datastore. An imported datastore without keys takes the canary's.
+    """
+    if store.has_keys:
+        ids = np.linspace(0, len(store) - 1, min(queries, len(store))).astype(np.int64)
+        asked = store.keys(ids).astype(np.float32)
+    else:
+        asked = np.asarray(canary[CANARY_KEYS][:queries], np.float32)
+    distances, found = index.search(torch.from_numpy(asked), k)
+    order = distances.argsort(dim=-1, descending=store.manifest.metric != "l2", stable=True)
+    return {
+        layout.PROBE_QUERIES: asked,
+        layout.PROBE_IDS: found.gather(-1, order).cpu().numpy(),
+        layout.PROBE_DISTANCES: distances.gather(-1, order).cpu().numpy(),
+    }

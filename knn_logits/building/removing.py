@@ -1,0 +1,271 @@
+"""Takes documents out of a datastore: first from every search, later from the disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.building.adding import keep_checks
+from knn_logits.building.indexing import make_index, write_index
+from knn_logits.building.recall import measured
+from knn_logits.building.suffixes import write_suffixes
+from knn_logits.corpus.documents import several
+from knn_logits.errors import CorpusError, DatastoreError, StorageError
+from knn_logits.index.base import Index
+from knn_logits.index.opening import check_factory, present_entries
+from knn_logits.printable import first_few
+from knn_logits.progress import Progress, no_progress
+from knn_logits.settings.config import IndexConfig
+from knn_logits.store import layout
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.documents import write_documents
+from knn_logits.store.files import array_header, replacing, write_array
+from knn_logits.store.job import Job, begin, leftovers
+from knn_logits.store.learned import needs_text
+from knn_logits.store.lock import locked
+from knn_logits.store.manifest import put_manifest, read_manifest
+from knn_logits.store.records import IndexRecord
+from knn_logits.store.writer import SHARD_BYTES, KeyWriter
+
+_ROWS_AT_ONCE = 65_536
+
+
+def remove_documents(
+    datastore: Datastore | str | os.PathLike[str], ids: str | Iterable[str]
+) -> Datastore:
+    """Removes documents: no search finds them from the next opening on.
+
+    Their text and keys stay on the disk until `compact`.
+
+    Args:
+        datastore: A datastore, or its folder.
+        ids: The ids of the documents, or a single id. If several documents share an id, all of
+            them are removed. A name that is not an id is looked up among the titles, and then
+            among the uris.
+
+    Returns:
+        The datastore, opened again.
+
+    Raises:
+        CorpusError: when no document has such an id, title or uri, or when documents with several
+            ids have the title or uri. Nothing is removed then.
+        BusyError: when another process is writing the datastore.
+        StorageError: when the disk is full. Nothing is removed then.
+    """
+    folder = datastore.folder if isinstance(datastore, Datastore) else datastore
+    # A string is one id, as a path is one corpus.
+    ids = [ids] if isinstance(ids, str) else list(several(ids, "ids"))
+    with locked(Datastore(folder).folder.resolve()):
+        store = Datastore(folder)
+        manifest = store.manifest
+        needs_text(manifest, store.folder, "`remove`")
+        numbers = set(manifest.removed)
+        for wanted in ids:
+            numbers.update(_named(store, wanted))
+        changed = manifest.model_copy(
+            update={
+                "removed": tuple(sorted(numbers)),
+                "settings": manifest.settings.model_copy(update={"stale": True}),
+            }
+        )
+        put_manifest(store.folder, changed)
+    return Datastore(folder)
+
+
+def _named(store: Datastore, name: str) -> set[int]:
+    """Returns the numbers of the documents with an id, or with a title or uri of a single id."""
+    table, removed = store.documents, set(store.manifest.removed)
+    found = set(table.named(name, removed)) - removed
+    ids = list(dict.fromkeys(table[number].id for number in sorted(found)))
+    if len(ids) > 1:
+        what = "title" if table[min(found)].title == name else "uri"
+        raise CorpusError(
+            f"{len(ids)} documents have the {what} {name!r}, so nothing was removed: name them by "
+            f"their ids, {first_few([repr(one) for one in ids])}"
+        )
+    if found:
+        return found
+    raise CorpusError(
+        f"{store.folder} has no document with the id, title or uri {name!r}, so nothing was "
+        f"removed: `knn-logits info {store.folder} --documents` lists the documents"
+    )
+
+
+def compact(
+    datastore: Datastore | str | os.PathLike[str],
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    threads: int | None = None,
+    progress: Progress = no_progress,
+) -> Datastore:
+    """Rewrites a datastore without its removed documents, and deletes the old files.
+
+    No token, key, code or title of a removed document is left in the folder. The centroids of the
+    index, which were learnt from all keys together, stay. No key is computed again.
+
+    Args:
+        datastore: A datastore, or its folder.
+        shard_bytes: Size of a file of keys.
+        threads: OpenMP threads of the index; None leaves FAISS's own choice.
+        progress: A callback that is told how far the work is.
+
+    Returns:
+        The datastore, opened again.
+
+    Raises:
+        CorpusError: when nothing would be left.
+        BusyError: when another process is writing the datastore.
+        StorageError: when the disk is full. The datastore is then unchanged.
+    """
+    store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
+    folder = store.folder.resolve()
+    with begin(folder, "compact", {}) as job:
+        store = Datastore(folder)
+        old = store.manifest
+        if job.ended and not old.removed:
+            job.give_up()
+            return store
+        if not store.has_keys and old.on_demand is None:
+            raise DatastoreError(
+                f"{folder} has no keys, so it cannot be compacted: build it again without the "
+                "removed documents"
+            )
+        kept_documents = np.ones(old.documents, dtype=bool)
+        kept_documents[list(old.removed)] = False
+        entries = _kept_entries(store, kept_documents)
+        if not entries.any():
+            raise CorpusError(
+                f"every document of {folder} is removed, so nothing would be left of it: delete "
+                "the folder instead"
+            )
+        tokens = _write_text(job, store, kept_documents)
+        if old.on_demand is None:
+            _write_keys(job, store, entries, shard_bytes, progress)
+        if store.clusters is not None:
+            write_array(job.path("clusters"), np.asarray(store.clusters)[entries])
+            job.note(job.path("clusters"))
+        if store.merged is not None:
+            numbers = np.cumsum(entries) - 1
+            write_array(
+                job.path("merged"), numbers[np.asarray(store.merged)[entries]].astype(np.int32)
+            )
+            job.note(job.path("merged"))
+        manifest = job.manifest(
+            old,
+            without=set(layout.KINDS) - {"gate"},
+            entries=int(entries.sum()),
+            documents=int(kept_documents.sum()),
+            tokens=tokens,
+            removed=(),
+        )
+        small = Datastore.unfinished(folder, manifest)
+        if store.suffixes is not None:
+            write_suffixes(job, small.tokens, small.documents.first, progress)
+        record = old.index
+        if old.on_demand is None:
+            index, record = _compacted(store, small, entries, threads, progress)
+            write_index(job, small, index, record, store.checks)
+        else:
+            keep_checks(job, store)
+        job.commit(manifest, index=record)
+        left = leftovers(folder, read_manifest(folder))
+        if left:
+            raise StorageError(
+                f"{folder} was compacted, but old files could not be deleted "
+                f"({', '.join(left[:3])}): run `knn-logits compact` again"
+            )
+    return Datastore(folder)
+
+
+def _kept_entries(store: Datastore, documents: Array) -> Array:
+    """Selects the entries of the kept documents, bool [entries].
+
+    The first token of a context is not an entry.
+    """
+    entries = np.ones(len(store), dtype=bool)
+    entries[store.removed_entries] = False
+    table = store.documents
+    if store.manifest.windows.concatenate and not documents[0] and documents.any():
+        # The stream now begins with the first kept document, whose first token nothing predicts.
+        begins = table.first[documents][:1]
+        entries[store.contexts.entries_of(begins, np.ones(1, np.int64))] = False
+    return entries
+
+
+def _write_text(job: Job, store: Datastore, documents: Array) -> int:
+    """Writes the tokens and the table of the kept documents, and returns the number of tokens."""
+    table, records, first = store.documents, [], 0
+    for number in np.flatnonzero(documents).tolist():
+        record = table[number]
+        records.append(replace(record, first=first))
+        first += record.length
+    with replacing(job.path("tokens")) as file:
+        file.write(array_header(np.dtype(np.int32), (first,)))
+        for number in np.flatnonzero(documents).tolist():
+            start = int(table.first[number])
+            part = store.tokens[start : start + int(table.length[number])]
+            file.write(np.ascontiguousarray(part).tobytes())
+    job.note(job.path("tokens"))
+    write_documents(job.path("documents"), records)
+    job.note(job.path("documents"))
+    return first
+
+
+def _write_keys(
+    job: Job, store: Datastore, entries: Array, shard_bytes: int, progress: Progress
+) -> None:
+    total = int(entries.sum())
+    writer = KeyWriter(
+        job, store.manifest.dim, store.manifest.dtype, total, shard_bytes=shard_bytes
+    )
+    skipped = writer.done
+    for part in _kept_keys(store, entries):
+        writer.append(part[min(skipped, len(part)) :])
+        skipped -= min(skipped, len(part))
+        progress("keys", writer.done, total)
+    writer.flush()
+
+
+def _kept_keys(store: Datastore, entries: Array) -> Iterator[Array]:
+    for first in range(0, len(entries), _ROWS_AT_ONCE):
+        ids = first + np.flatnonzero(entries[first : first + _ROWS_AT_ONCE])
+        yield store.keys(ids)
+
+
+def _compacted(
+    store: Datastore, small: Datastore, entries: Array, threads: int | None, progress: Progress
+) -> tuple[Index, IndexRecord]:
+    """Makes the index over the kept entries. Their codes stay, and their numbers change."""
+    record = store.manifest.index
+    arrays = store.index_arrays()
+    if arrays is None:
+        if record.factory != "exact":
+            check_factory(store)
+        config = IndexConfig(
+            record.factory,
+            nprobe=record.nprobe,
+            train_size=record.train_size,
+            seed=record.seed,
+            native=record.native,
+        )
+        index, made = make_index(small, config, threads=threads, progress=progress)
+        return index, made.model_copy(update={"requested": record.requested})
+    from knn_logits.index import plain
+
+    manifest = small.manifest
+    kept = plain.from_arrays(
+        arrays,
+        record.factory,
+        manifest.dim,
+        manifest.metric,
+        len(store),
+        kept=entries,
+        there=present_entries(store),
+        threads=threads,
+    )
+    nprobes = (record.nprobe,) if record.nprobe else (1,)
+    return kept, measured(small, kept, record, nprobes, progress)

@@ -1,0 +1,118 @@
+"""Chooses the settings for writing text with a datastore.
+
+The settings with the highest likelihood do not write the best text. They let a thousand neighbors
+vote with almost equal weights. That predicts well, but when the likeliest token is taken each time,
+it writes blank lines and loops. So text is written with a sharp vote that follows pointers: once a
+passage has given a token, it goes on giving tokens. The index is searched again only where the
+passage ends or another token was chosen. LOG.md has the measurements.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.building.nearness import Nearness
+from knn_logits.search.shared_tokens import at_temperature
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.records import SettingsRecord, WritingRecord
+
+_K = 64
+_LMBDA = 0.7
+# For half of the queries, the nearest neighbor has at least this share of the vote.
+_STRONGEST = 0.9
+# A written text may not repeat an n-gram. n is the smallest number for which n-grams hardly ever
+# repeat within so many tokens of the datastore.
+_REPEATED, _REPEATED_WITHIN, _PLACES = 0.02, 256, 64
+_NGRAMS = (4, 6, 8, 10, 12, 16, 20, 24, 32)
+
+
+def choose_writing(
+    store: Datastore,
+    nearness: Nearness | None,
+    *,
+    k: int | None = None,
+    lmbda: float | None = None,
+    temperature: float | None = None,
+    seed: int = 0,
+) -> WritingRecord | None:
+    """Chooses the settings for text that continues a prompt.
+
+    The temperature depends on the distances between neighbors: it gives the nearest neighbor of a
+    typical query nine tenths of the vote.
+
+    Args:
+        store: The datastore, with its keys. Its manifest need not be written yet.
+        nearness: The result of `nearness_of`; None where the datastore is too small for it.
+        k: A value to keep; None takes 64, or the number of entries if that is smaller.
+        lmbda: Weight of the neighbors; None takes 0.7.
+        temperature: Temperature of the softmax over the neighbors; None chooses it.
+        seed: Seed of the sample.
+
+    Returns:
+        The settings. None where all three are given, since these then hold for writing as well.
+        None also where the datastore has too few different keys to choose a temperature.
+    """
+    if None not in (k, lmbda, temperature):
+        return None
+    if temperature is None:
+        temperature = _sharp_temperature(nearness.distances) if nearness is not None else None
+    if temperature is None:
+        return None
+    return WritingRecord(
+        k=k or _K,
+        lmbda=_LMBDA if lmbda is None else lmbda,
+        temperature=temperature,
+        retomaton=True,
+        no_repeat_ngram_size=unrepeated_ngram(store, seed),
+    )
+
+
+def with_suffixes(writing: WritingRecord | None, scoring: SettingsRecord) -> WritingRecord | None:
+    """Gives shared tokens the worth for writing that they have for scoring."""
+    if writing is None:
+        return None
+    weight = at_temperature(scoring.suffix_weight, scoring.temperature, writing.temperature)
+    return writing.model_copy(update={"suffix_weight": float(f"{weight:.4g}")})
+
+
+def _sharp_temperature(nearness: Tensor) -> float | None:
+    """Finds the temperature at which the nearest neighbor's median share is `_STRONGEST`.
+
+    Args:
+        nearness: float32 [queries, k], see `Nearness.distances`.
+
+    Returns:
+        The temperature, above 0; None where neighbors are all equally near.
+    """
+    rows = nearness[nearness.isfinite().sum(dim=-1) >= 2].double()
+    below = rows[:, :1] - rows
+    scale = float(below[below.isfinite()].mean())
+    if not np.isfinite(scale) or scale <= 0.0:
+        return None
+    low, high = scale * 1e-5, scale * 1e3
+    for _ in range(60):
+        middle = (low * high) ** 0.5
+        strongest = torch.softmax(-below / middle, dim=-1)[:, 0].median()
+        low, high = (middle, high) if float(strongest) > _STRONGEST else (low, middle)
+    return float(f"{low:.4g}")
+
+
+def unrepeated_ngram(store: Datastore, seed: int = 0) -> int | None:
+    """Finds the smallest n for which n-grams hardly ever repeat within a page of the text.
+
+    Returns:
+        A number from 4 to 32; None where the datastore's text repeats longer n-grams.
+    """
+    tokens, size = store.tokens, _REPEATED_WITHIN
+    if len(tokens) < 2 * size:
+        return 8
+    starts = np.random.default_rng(seed).integers(0, len(tokens) - size, _PLACES)
+    pages = [np.asarray(tokens[start : start + size]).tolist() for start in starts.tolist()]
+    for n in _NGRAMS:
+        count = size - n + 1
+        distinct = [len({tuple(page[at : at + n]) for at in range(count)}) for page in pages]
+        if 1.0 - sum(distinct) / (count * len(pages)) <= _REPEATED:
+            return n
+    return None

@@ -1,0 +1,319 @@
+import logging
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS, make_gpt2
+from folders import contents, names, one_line
+
+import knn_logits
+from knn_logits import (
+    ConfigError,
+    CorpusError,
+    Datastore,
+    DatastoreError,
+    Document,
+    IndexConfig,
+    KNNConfig,
+    MismatchError,
+    Retriever,
+    WindowConfig,
+    build_datastore,
+)
+from knn_logits.building import adding, indexing, recall
+from knn_logits.building.adding import add_documents
+from knn_logits.building.removing import compact, remove_documents
+from knn_logits.index.opening import open_index
+from knn_logits.store import layout
+
+SMALL = WindowConfig(16, 8)
+# Documents of two sentences, so that a tenth of them is not one.
+DOCUMENTS = [
+    Document(f"{one} {other}", f"{a}-{b}", title=f"{a} and {b}")
+    for a, one in enumerate(TEXTS)
+    for b, other in enumerate(TEXTS)
+    if a < 5 and b < 4
+]
+
+
+@pytest.fixture
+def make(model, tokenizer, tmp_path):
+    def built(name, documents, **settings):
+        return build_datastore(
+            model,
+            tokenizer,
+            documents,
+            tmp_path / name,
+            **{"window": SMALL, "shard_bytes": 4096, "k": 8, **settings},
+        )
+
+    return built
+
+
+def answers(model, tokenizer, store):
+    prompts = [tokenizer(one)["input_ids"][:3] for one in ("When error", "In 1312 Oldenport")]
+    with knn_logits.KNNLogitsProcessor(model, store, k=8, lmbda=0.5, temperature=5.0) as knn:
+        return model.generate(
+            input_ids=torch.tensor(prompts),
+            logits_processor=[knn],
+            do_sample=False,
+            max_new_tokens=12,
+        ).tolist()
+
+
+def assert_the_same(one, other):
+    """All that a datastore answers by."""
+    assert one.tokens.tolist() == other.tokens.tolist()
+    assert one.values.tolist() == other.values.tolist()
+    assert len(one.documents) == len(other.documents)
+    for number in range(len(one.documents)):
+        assert one.documents[number] == other.documents[number]
+    ids = np.arange(len(one))
+    mine, theirs = one.keys(ids).astype(np.float64), other.keys(ids).astype(np.float64)
+    # A matrix product of another shape may be summed in another order.
+    np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
+    assert (mine == theirs).mean() > 0.99
+
+
+@pytest.mark.parametrize("concatenate", [False, True])
+def test_ten_parts_one_after_another_are_one_build(model, tokenizer, make, concatenate):
+    settings = {"index": IndexConfig("exact"), "concatenate": concatenate}
+    whole = make("whole", DOCUMENTS, **settings)
+    store = make("parts", DOCUMENTS[:2], **settings)
+    for first in range(2, 20, 2):
+        store = add_documents(
+            model, tokenizer, store, iter(DOCUMENTS[first : first + 2]), shard_bytes=4096
+        )
+        assert store.manifest.generation == first // 2
+    assert_the_same(store, whole)
+    queries = torch.from_numpy(whole.keys(np.arange(0, len(whole), 7)).astype(np.float32))
+    queries += torch.randn(queries.shape, generator=torch.Generator().manual_seed(0))
+    found, expected = (
+        Retriever(one, KNNConfig(k=16)).search(queries).ids.tolist() for one in (store, whole)
+    )
+    same = [len(set(a) & set(b)) / 16 for a, b in zip(found, expected, strict=True)]
+    assert np.mean(same) > 0.999
+    assert answers(model, tokenizer, store) == answers(model, tokenizer, whole)
+
+
+def test_what_was_there_stays_in_its_files(model, tokenizer, make):
+    store = make("s", DOCUMENTS[:4])
+    before = contents(store.folder)
+    shards = [one.name for one in store.manifest.key_shards]
+    grown = add_documents(model, tokenizer, store.folder, DOCUMENTS[4:6])
+    after = contents(grown.folder)
+    assert all(after[name] == before[name] for name in shards)
+    assert [one.name for one in grown.manifest.key_shards][: len(shards)] == shards
+    assert grown.manifest.documents == 6
+    assert grown.manifest.settings.stale
+    assert not store.manifest.settings.stale
+    assert set(after) == {layout.MANIFEST, *(one.name for one in grown.manifest.files)}
+    # What was open does not change.
+    assert len(store) < len(grown)
+    assert store.passage(len(store) - 1).document.id == "0-3"
+    assert grown.documents[4].id == DOCUMENTS[4].id
+    assert grown.values.tolist()[: len(store)] == store.values.tolist()
+
+
+FACTORIES = ["Flat", "IVF8,SQ8", "IVF8,Flat", "IVF4,PQ8x4", "OPQ8_32,IVF4,PQ8x4", "PCA16,IVF4,Flat"]
+
+
+# A rotation takes seconds to learn, and does so in the same way for every metric.
+@pytest.mark.parametrize(
+    ("metric", "factory"),
+    [("l2", one) for one in FACTORIES]
+    + [("cosine", one) for one in FACTORIES if not one.startswith("OPQ")],
+)
+def test_an_index_is_extended_and_not_trained_anew(model, tokenizer, make, factory, metric):
+    store = make("s", DOCUMENTS[:15], index=IndexConfig(factory, metric))
+    before = store.index_arrays()
+    grown = add_documents(model, tokenizer, store, DOCUMENTS[15:])
+    after = grown.index_arrays()
+    for name in before.keys() - {"sizes", "ids", "codes"}:
+        np.testing.assert_array_equal(before[name], after[name])
+    index = open_index(grown)
+    assert index.size == len(grown) > len(store)
+    index.nprobe = 8
+    new = np.arange(len(store), len(grown))
+    _, ids = index.search(torch.from_numpy(grown.keys(new).astype(np.float32)), 8)
+    shares = [own in row for own, row in zip(new.tolist(), ids.tolist(), strict=True)]
+    assert np.mean(shares) > (0.5 if "PQ" in factory else 0.99)
+    record = grown.manifest.index
+    assert (record.factory, record.requested) == (factory, factory)
+    assert record.nprobe == store.manifest.index.nprobe
+    assert record.recall is not None
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_an_index_without_a_plain_form_is_extended(model, tokenizer, make, native):
+    config = IndexConfig("HNSW8", native=native)
+    store = make("s", DOCUMENTS[:15], index=config)
+    grown = add_documents(model, tokenizer, store, DOCUMENTS[15:])
+    assert (grown.manifest.file("native") is not None) == native
+    index = open_index(grown, native=native)
+    assert index.size == len(grown)
+    query = torch.from_numpy(grown.keys(np.array([len(grown) - 1])).astype(np.float32))
+    assert len(grown) - 1 in index.search(query, 8)[1]
+
+
+def test_an_automatic_choice_is_made_again(model, tokenizer, make, monkeypatch):
+    store = make("s", DOCUMENTS[:4])
+    assert store.manifest.index.factory == "exact"
+    for module in (adding, indexing):
+        monkeypatch.setattr(module, "choose_factory", lambda entries, dim: "IVF4,SQ8")
+    grown = add_documents(model, tokenizer, store, DOCUMENTS[4:8])
+    assert (grown.manifest.index.factory, grown.manifest.index.requested) == ("IVF4,SQ8", "auto")
+    fixed = make("t", DOCUMENTS[:4], index=IndexConfig("exact"))
+    grown = add_documents(model, tokenizer, fixed, DOCUMENTS[4:8])
+    assert grown.manifest.index.factory == "exact"
+
+
+def test_recall_that_has_sunk_is_told(model, tokenizer, make, monkeypatch, caplog):
+    store = make("s", DOCUMENTS[:10], index=IndexConfig("IVF8,SQ8", nprobe=8))
+    monkeypatch.setattr(recall, "recall", lambda *_: 0.95)
+    with caplog.at_level(logging.WARNING, "knn_logits"):
+        store = add_documents(model, tokenizer, store, DOCUMENTS[10:12])
+    assert not caplog.records
+    monkeypatch.setattr(recall, "recall", lambda *_: 0.5)
+    with caplog.at_level(logging.WARNING, "knn_logits"):
+        store = add_documents(model, tokenizer, store, DOCUMENTS[12:14])
+    assert "fell to 0.500, 0.950 before" in caplog.text
+    assert "knn-logits index" in caplog.text
+    assert store.manifest.index.recall.value == 0.5
+
+
+def test_documents_are_added_to_one_that_lacks_some(model, tokenizer, make):
+    store = remove_documents(make("s", DOCUMENTS[:6]), ["0-0", "0-2"])
+    grown = add_documents(model, tokenizer, store, DOCUMENTS[6:8])
+    assert grown.manifest.removed == (0, 2)
+    assert grown.manifest.documents == 8
+    small = compact(grown)
+    assert [small.documents[n].id for n in range(6)] == [
+        DOCUMENTS[n].id for n in (1, 3, 4, 5, 6, 7)
+    ]
+
+
+# What is refused
+
+
+def test_another_model_or_tokenizer(tokenizer, make):
+    store = make("s", DOCUMENTS[:2])
+    before = contents(store.folder)
+    with pytest.raises(MismatchError, match="other weights"):
+        add_documents(make_gpt2(seed=1), tokenizer, store, DOCUMENTS[2:4])
+    assert contents(store.folder) == before
+
+
+@pytest.mark.parametrize("documents", [[], [""], ["", ""]])
+def test_nothing_to_add(model, tokenizer, make, documents):
+    store = make("s", DOCUMENTS[:2])
+    before = contents(store.folder)
+    with pytest.raises(CorpusError, match="hold no token") as caught:
+        add_documents(model, tokenizer, store, documents)
+    one_line(caught)
+    assert contents(store.folder) == before
+
+
+def test_a_document_of_one_token_adds_no_entry(model, tokenizer, make):
+    store = make("s", DOCUMENTS[:2])
+    grown = add_documents(model, tokenizer, store, ["a"])
+    assert (len(grown), grown.manifest.documents) == (len(store), 3)
+    assert Datastore(grown.folder, full=True).documents[2].length == 1
+
+
+def test_without_keys_nothing_is_added(model, tokenizer, make):
+    store = make("s", DOCUMENTS[:8], index=IndexConfig("IVF4,SQ8"))
+    files = [one for one in store.manifest.files if layout.kind_of(one.name) != "keys"]
+    store.manifest.model_copy(update={"files": tuple(files)}).write(store.folder)
+    before = contents(store.folder)
+    with pytest.raises(DatastoreError, match="without its keys"):
+        add_documents(model, tokenizer, Datastore(store.folder), DOCUMENTS[8:])
+    assert before.items() >= {**contents(store.folder)}.items()
+
+
+def test_settings_are_checked(model, tokenizer, make):
+    with pytest.raises(ConfigError):
+        add_documents(model, tokenizer, make("s", DOCUMENTS[:2]), ["a b c"], batch_tokens=0)
+
+
+# Going on
+
+
+class Stop(Exception):
+    pass
+
+
+def stopping(at):
+    """A progress that stops the work when so many keys are there."""
+
+    def progress(phase, done, total):
+        if phase == "keys" and done >= at:
+            raise Stop
+
+    return progress
+
+
+def test_an_interrupted_addition_goes_on(model, tokenizer, make, monkeypatch, caplog):
+    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
+    settings = {"batch_tokens": 64, "index": IndexConfig("IVF4,SQ8")}
+    stores = [make(name, DOCUMENTS[:8], **settings) for name in ("a", "b")]
+    more = {"batch_tokens": 64, "shard_bytes": 4096}
+    expected = add_documents(model, tokenizer, stores[0], DOCUMENTS[8:], **more)
+    folder = stores[1].folder
+    before = contents(folder)
+    for at in (150, 300):
+        with pytest.raises(Stop):
+            add_documents(model, tokenizer, folder, DOCUMENTS[8:], progress=stopping(at), **more)
+        # Readers see the datastore as it was.
+        assert contents(folder).items() >= before.items()
+        assert len(Datastore(folder, full=True)) == len(stores[1])
+    with pytest.raises(MismatchError, match=r"building\.json"):
+        add_documents(model, tokenizer, folder, DOCUMENTS[9:], **more)
+    with caplog.at_level(logging.WARNING, "knn_logits"):
+        grown = add_documents(model, tokenizer, folder, DOCUMENTS[8:], **more)
+    assert "continuing the unfinished add" in caplog.text
+    assert contents(grown.folder) == contents(expected.folder)
+
+
+def test_an_addition_can_be_given_up(model, tokenizer, make, monkeypatch):
+    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
+    store = make("s", DOCUMENTS[:8])
+    before = contents(store.folder)
+    with pytest.raises(Stop):
+        add_documents(
+            model,
+            tokenizer,
+            store,
+            DOCUMENTS[8:],
+            progress=stopping(150),
+            shard_bytes=4096,
+            batch_tokens=64,
+        )
+    (store.folder / layout.JOURNAL).unlink()
+    grown = add_documents(model, tokenizer, store, DOCUMENTS[8:9])
+    assert grown.manifest.documents == 9
+    assert set(names(grown.folder)) == {
+        layout.MANIFEST,
+        *(one.name for one in grown.manifest.files),
+    }
+    assert set(before) - set(names(grown.folder)) <= {
+        layout.TOKENS,
+        layout.DOCUMENTS,
+        layout.CHECKS,
+    }
+
+
+def test_an_addition_killed_at_its_very_end_is_not_done_twice(model, tokenizer, make, monkeypatch):
+    store = make("s", DOCUMENTS[:4])
+    with monkeypatch.context() as patch:
+        patch.setattr("knn_logits.store.files._unlink", lambda path: None)
+        grown = add_documents(model, tokenizer, store, DOCUMENTS[4:6])
+    assert layout.JOURNAL in names(store.folder)
+    again = add_documents(model, tokenizer, store.folder, DOCUMENTS[4:6])
+    assert again.manifest == grown.manifest
+    assert set(names(store.folder)) == {
+        layout.MANIFEST,
+        *(one.name for one in again.manifest.files),
+    }
+    # Nor is it at any later time.
+    assert add_documents(model, tokenizer, again, DOCUMENTS[4:6]).manifest == grown.manifest

@@ -1,0 +1,259 @@
+import errno
+import shutil
+import threading
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS
+from folders import contents, hashes, names, refit
+from handmade import make_store
+from random_keys import DOCUMENTS, KEYS, make_random
+
+import knn_logits
+from knn_logits import (
+    ConfigError,
+    DamagedError,
+    Datastore,
+    DatastoreError,
+    IndexConfig,
+    KNNConfig,
+    Retriever,
+    build_index,
+)
+from knn_logits.building import indexing
+from knn_logits.building.indexing import check_index
+from knn_logits.errors import StorageError
+from knn_logits.index.exact import ExactIndex
+from knn_logits.index.opening import open_index
+from knn_logits.store import files, layout
+from knn_logits.store.files import write_arrays
+
+
+@pytest.fixture
+def plain(tmp_path):
+    return make_random(tmp_path / "s")
+
+
+def unchanged(one, other):
+    return {name for name, found in one.items() if other.get(name) == found}
+
+
+def test_another_index_and_metric_keep_the_entries(plain):
+    values, before = plain.values, hashes(plain.folder)
+    queries = torch.from_numpy(np.random.default_rng(9).standard_normal((9, 8)).astype(np.float32))
+    store = plain
+    for factory, metric in [
+        ("IVF8,Flat", "cosine"),
+        ("Flat", "ip"),
+        ("exact", "l2"),
+        ("IVF8,SQ8", "l2"),
+        ("auto", "cosine"),
+    ]:
+        store = build_index(store, IndexConfig(factory, metric))
+        assert store.manifest == Datastore(store.folder).manifest
+        record = store.manifest.index
+        assert record.requested == factory
+        assert record.factory == ("exact" if factory == "auto" else factory)
+        assert store.manifest.metric == metric
+        assert any("index" in name for name in names(store.folder)) == (record.factory != "exact")
+        assert (store.manifest.file("index") is not None) == (record.factory != "exact")
+        assert set(names(store.folder)) == {
+            layout.MANIFEST,
+            *(one.name for one in store.manifest.files),
+        }
+        assert torch.equal(store.values, values)
+        np.testing.assert_array_equal(store.keys(np.arange(1200)), KEYS)
+        assert {"tokens.npy", "documents.parquet", "keys-00000.npy"} <= unchanged(
+            before, hashes(store.folder)
+        )
+        found = Retriever(store, KNNConfig(k=5, nprobe=8, refine=True)).search(queries)
+        keys = torch.from_numpy(KEYS).float()
+        true = ExactIndex(keys, metric).search(queries, 5)
+        overlap = [
+            len(set(a) & set(b)) / 5
+            for a, b in zip(found.ids.tolist(), true[1].tolist(), strict=True)
+        ]
+        assert np.mean(overlap) > 0.9
+        for file in store.manifest.files:
+            assert hashes(store.folder)[file.name] == file.sha256
+
+
+def by_kind(folder):
+    """The content of each kind of file, whatever job wrote it; the manifest names the job."""
+    return {
+        layout.kind_of(name): found for name, found in hashes(folder).items() if "keys" not in name
+    }
+
+
+def without_names(store):
+    fixed = {"generation": 0, "files": ()}
+    return store.manifest.model_copy(update=fixed), by_kind(store.folder) | {None: ""}
+
+
+def test_the_same_index_twice_is_the_same_bytes(plain):
+    one = without_names(build_index(plain, IndexConfig("IVF8,SQ8")))
+    other = without_names(build_index(plain, IndexConfig("IVF8,SQ8")))
+    assert one == other
+    assert build_index(plain, IndexConfig("IVF8,SQ8", seed=5)).manifest.index.factory == "IVF8,SQ8"
+
+
+def test_going_back_to_the_exact_index_gives_the_first_bytes(plain):
+    first = build_index(plain, IndexConfig("exact"))
+    before = without_names(first)
+    build_index(plain, IndexConfig("IVF8,SQ8", "cosine"))
+    again = without_names(build_index(Datastore(plain.folder), IndexConfig("exact", "l2")))
+    assert again[1] == before[1]
+    # What was chosen for the first metric may no longer be best.
+    assert (before[0].settings.stale, again[0].settings.stale) == (False, True)
+    fresh = again[0].settings.model_copy(update={"stale": False})
+    assert again[0].model_copy(update={"settings": fresh}) == before[0]
+
+
+@pytest.mark.parametrize("factory", ["nonsense", "IVF8,PQ3", "IVF4096,Flat"])
+def test_an_index_that_cannot_be_made_leaves_the_old_one(plain, factory):
+    build_index(plain, IndexConfig("IVF8,SQ8", "ip"))
+    before = hashes(plain.folder)
+    with pytest.raises(ConfigError):
+        build_index(plain, IndexConfig(factory))
+    assert hashes(plain.folder) == before
+
+
+def test_without_keys_there_is_nothing_to_build_from(tmp_path):
+    store = make_store(tmp_path / "s", DOCUMENTS, with_keys=False)
+    with pytest.raises(DatastoreError, match="no keys"):
+        build_index(store, IndexConfig("Flat"))
+
+
+def test_the_probe_is_what_the_index_answers(plain):
+    for factory, metric in [("exact", "l2"), ("IVF8,SQ8", "ip"), ("Flat", "cosine")]:
+        store = build_index(plain, IndexConfig(factory, metric))
+        asked, ids = store.checks["probe.queries"], store.checks["probe.ids"]
+        distances, found = open_index(store).search(torch.from_numpy(asked), 8)
+        order = distances.argsort(dim=-1, descending=metric != "l2", stable=True)
+        np.testing.assert_array_equal(found.gather(-1, order).numpy(), ids)
+        assert "nothing" in store.checks
+
+
+def test_progress_is_told(plain):
+    seen = []
+    build_index(
+        plain, IndexConfig("IVF8,Flat"), progress=lambda phase, done, total: seen.append(phase)
+    )
+    assert list(dict.fromkeys(seen)) == ["index IVF8,Flat", "recall"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "full")])
+def test_an_interrupted_rebuild_leaves_the_old_index(plain, monkeypatch, error):
+    before = contents(plain.folder)
+
+    def stop(*_):
+        raise error
+
+    monkeypatch.setattr(files, "_write", stop)
+    with pytest.raises((KeyboardInterrupt, StorageError)):
+        build_index(plain, IndexConfig("IVF2,SQ8"))
+    monkeypatch.undo()
+    assert contents(plain.folder).items() >= before.items()
+    assert len(Datastore(plain.folder)) == len(plain)
+    store = build_index(plain, IndexConfig("IVF2,SQ8"))
+    assert store.manifest.index.factory == "IVF2,SQ8"
+    assert layout.JOURNAL not in names(plain.folder)
+
+
+@pytest.mark.parametrize("then", ["exact", "HNSW8", "IVF4,Flat"])
+def test_what_an_interrupted_job_wrote_of_another_index_does_not_stay(plain, monkeypatch, then):
+    """Killed after its index was written, before the manifest."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(indexing, "probe_arrays", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(plain, IndexConfig("IVF8,SQ8"))
+    assert "index.1.safetensors" in names(plain.folder)
+    store = build_index(plain, IndexConfig(then, native=True))
+    expected = {"exact": None, "HNSW8": "native", "IVF4,Flat": "index"}[then]
+    kinds = {layout.kind_of(one.name) for one in store.manifest.files}
+    assert kinds & {"index", "native"} == {expected} - {None}
+    assert open_index(store, native=True).size == 1200
+
+
+def test_an_index_that_finds_something_else_is_refused(plain):
+    store = build_index(plain, IndexConfig("IVF2,Flat", nprobe=2))
+    arrays = store.index_arrays()
+    arrays["ids"] = arrays["ids"][::-1].copy()
+    write_arrays(store.folder / store.manifest.file("index").name, arrays, {})
+    with pytest.raises(DamagedError, match="index"):
+        Datastore(store.folder)
+    refit(store.folder)
+    with pytest.raises(DamagedError, match="finds other entries than"):
+        Retriever(Datastore(store.folder), KNNConfig())
+
+
+@pytest.mark.parametrize("factory", ["IVF99999999,Flat", "IVF64_HNSW8,PQ4x12", "PQ4x20"])
+def test_what_the_text_is_too_short_for_is_refused_before_the_keys(
+    model, tokenizer, store, tmp_path, monkeypatch, factory
+):
+    def never(*_, **__):
+        raise AssertionError("keys were computed")
+
+    with pytest.raises(ConfigError, match="learns from at least"):
+        build_index(store, IndexConfig(factory))
+    monkeypatch.setattr("knn_logits.building.builder.write_keys", never)
+    with pytest.raises(ConfigError, match="learns from at least"):
+        knn_logits.build_datastore(
+            model, tokenizer, TEXTS, tmp_path / "s", index=IndexConfig(factory)
+        )
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("factory", ["IVF4,Flat", "IVF4,SQ8", "PCA8,IVF4,PQ4x4", "HNSW8", "PQ4x4"])
+def test_what_fits_is_not_refused(factory):
+    check_index(IndexConfig(factory), 32, "l2", 100)
+
+
+@pytest.mark.parametrize("damage", ["lost", "changed"])
+def test_an_index_that_is_lost_or_damaged_is_made_anew(run, store, tmp_path, damage):
+    folder = shutil.copytree(store.folder, tmp_path / "copy")
+    build_index(Datastore(folder), IndexConfig("IVF4,SQ8"))
+    (path,) = folder.glob("index*.safetensors")
+    if damage == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-4] + b"gone")
+    found = run("index", folder, "--index", "IVF4,Flat")
+    assert found.code == 0, found.err
+    assert Datastore(folder, full=True).manifest.index.factory == "IVF4,Flat"
+    asked = torch.from_numpy(store.keys([3]).astype(np.float32))
+    assert open_index(Datastore(folder)).search(asked, 1)[1].tolist() == [[3]]
+
+
+def test_another_damaged_file_is_named_before_an_index_is_made(store, tmp_path):
+    folder = shutil.copytree(store.folder, tmp_path / "copy")
+    build_index(Datastore(folder), IndexConfig("IVF4,SQ8"))
+    (path,) = folder.glob("tokens*")
+    path.write_bytes(path.read_bytes()[:-4] + b"gone")
+    with pytest.raises(DamagedError, match="tokens"):
+        build_index(folder)
+
+
+def test_an_index_is_made_where_no_thread_can_be_started(store, tmp_path, monkeypatch):
+    folder = shutil.copytree(store.folder, tmp_path / "copy")
+
+    def refused(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    done = build_index(folder, IndexConfig("IVF4,Flat"))
+    assert done.manifest.index.factory == "IVF4,Flat"
+
+
+def test_an_index_that_nobody_builds_on_a_strangers_word_is_said_to_be_one(plain, caplog):
+    store = build_index(plain, IndexConfig("HNSW200"))
+    assert "opens with --native-index only" in caplog.text
+    with pytest.raises(DamagedError, match="too many links"):
+        open_index(store)
+    kept = build_index(store, IndexConfig("HNSW200", native=True))
+    assert open_index(kept, native=True).size == 1200

@@ -1,0 +1,156 @@
+"""The recall of an index, against a plain loop, and what follows from it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from handmade import make_store
+from random_keys import DOCUMENTS, KEYS, make_random
+
+from knn_logits import IndexConfig, KNNConfig, Retriever, build_index
+from knn_logits.building import indexing, recall
+from knn_logits.index.base import normalised
+from knn_logits.index.opening import open_index
+
+
+@pytest.fixture
+def plain(tmp_path):
+    return make_random(tmp_path / "s")
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "IVF8,SQ8"])
+def test_recall_is_written_down(plain, metric, factory):
+    record = build_index(plain, IndexConfig(factory, metric)).manifest.index
+    assert record.recall.at == 64
+    assert record.recall.queries == 256
+    assert 0.9 <= record.recall.value <= 1.0
+    if factory == "Flat":
+        assert record.recall.value == 1.0
+        assert record.nprobe is None
+    else:
+        assert 1 <= record.nprobe <= 8
+
+
+def recall_by_hand(store, index, queries=256, at=64):
+    """As a plain loop: each sampled key's nearest other entries, and how many are found."""
+    keys = torch.from_numpy(KEYS).double()
+    if store.manifest.metric == "cosine":
+        keys = normalised(keys)
+    chosen = np.random.default_rng(1).permutation(len(store))[:queries]
+    shares = []
+    for own in chosen.tolist():
+        if store.manifest.metric == "l2":
+            order = ((keys - keys[own]) ** 2).sum(-1).argsort()
+        else:
+            order = (keys @ keys[own]).argsort(descending=True)
+        true = [one for one in order.tolist() if one != own][:at]
+        _, found = index.search(torch.from_numpy(KEYS[own : own + 1]).float(), at + 1)
+        shares.append(len(set(found[0].tolist()) & set(true)) / at)
+    return float(np.mean(shares))
+
+
+@pytest.mark.parametrize(("factory", "metric"), [("IVF8,SQ4", "l2"), ("IVF8,Flat", "ip")])
+def test_recall_is_that_of_a_plain_loop(plain, factory, metric):
+    store = build_index(plain, IndexConfig(factory, metric))
+    expected = recall_by_hand(store, open_index(store))
+    assert store.manifest.index.recall.value == pytest.approx(expected, abs=2e-3)
+
+
+def test_nprobe_is_the_smallest_that_reaches_the_recall(plain):
+    store = build_index(plain, IndexConfig("IVF32,Flat"))
+    chosen = store.manifest.index.nprobe
+    index = open_index(store)
+    assert index.nprobe == chosen > 1
+    truth = recall.sample_truth(store, 0)
+    assert recall.recall(index, truth) >= 0.9
+    index.nprobe = chosen // 2
+    assert recall.recall(index, truth) < 0.9
+
+
+@pytest.mark.parametrize(("factory", "said"), [("auto", True), ("IVF32,Flat", False)])
+def test_who_did_not_choose_the_kind_hears_of_a_low_recall(
+    plain, monkeypatch, caplog, factory, said
+):
+    monkeypatch.setattr(indexing, "choose_factory", lambda *_: "IVF32,Flat")
+    monkeypatch.setattr(recall, "recall", lambda *_: 0.294)
+    build_index(plain, IndexConfig(factory))
+    assert ("the index finds 29.4% of the true neighbors" in caplog.text) is said
+
+
+def test_nprobe_that_was_asked_for_is_kept(plain):
+    store = build_index(plain, IndexConfig("IVF32,Flat", nprobe=2))
+    assert store.manifest.index.nprobe == 2
+    assert store.manifest.index.recall.value < 0.9
+    assert open_index(store).nprobe == 2
+    most = build_index(plain, IndexConfig("IVF32,Flat", nprobe=1000))
+    assert most.manifest.index.nprobe == 32
+    assert most.manifest.index.recall.value == 1.0
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+def test_entries_that_are_equally_near_are_as_good_as_each_other(tmp_path, metric):
+    """Of 16 keys, each is there 100 times, and an index may find any 64 of those."""
+    keys = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float16)
+    tokens = [one % 100 for one in range(1601)]
+    store = make_store(tmp_path / "s", [tokens], keys=np.tile(keys, (100, 1)))
+    store = build_index(store, IndexConfig("IVF4,Flat", metric, nprobe=4))
+    assert store.manifest.index.recall.value == 1.0
+    truth, index = recall.sample_truth(store, 0), open_index(store)
+    last = truth.neighbors[:, -1]
+    assert truth.as_near(np.arange(len(last)), last).all()
+    # What is less near is still missed: entries of other keys, and too few entries.
+    other = last - last % 16 + (last + 1) % 16
+    assert not truth.as_near(np.arange(len(last)), other).any()
+    few = SimpleNamespace(search=lambda queries, k: index.search(queries, 17))
+    assert 16 / 64 <= recall.recall(few, truth) <= 17 / 64
+
+
+def test_rounding_makes_no_entry_less_near(tmp_path):
+    """Keys of the same direction have the same cosine, up to the last bits of its sum."""
+    random = np.random.default_rng(1)
+    lengths = random.permutation(np.repeat([1, 3, 5, 7, 11, 13], 50))
+    keys = np.outer(lengths, random.integers(-90, 90, 200)).astype(np.float16)
+    store = make_store(tmp_path / "s", [[one % 100 for one in range(301)]], keys=keys)
+    store = build_index(store, IndexConfig("exact", "cosine"))
+    truth = recall.sample_truth(store, 0)
+    rows = np.repeat(np.arange(len(truth.queries)), len(keys))
+    assert truth.as_near(rows, np.tile(np.arange(len(keys)), len(truth.queries))).all()
+
+
+def test_queries_and_their_true_neighbors(plain):
+    truth = recall.sample_truth(plain, 0)
+    queries, truth = truth.queries, truth.neighbors
+    assert queries.shape == (256, 8)
+    assert truth.shape == (256, 64)
+    rows = {row.tobytes(): number for number, row in enumerate(KEYS.astype(np.float32))}
+    for query, found in zip(queries, truth, strict=True):
+        own = rows[query.tobytes()]
+        assert own not in found
+        assert len(set(found.tolist())) == 64
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3, 40])
+@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF1,Flat"])
+def test_few_entries(tmp_path, entries, factory):
+    tokens = list(range(entries + 1))
+    store = build_index(make_store(tmp_path / "s", [tokens]), IndexConfig(factory))
+    record = store.manifest.index
+    if factory == "exact" or entries == 1:
+        assert record.recall is None
+    else:
+        assert record.recall.at == min(64, entries - 1)
+        assert record.recall.value == 1.0
+    found = Retriever(store, KNNConfig(k=5)).search(torch.zeros(2, 4))
+    assert found.k == min(5, entries)
+    assert sorted(found.values[0].tolist()) == sorted(store.values[found.ids[0]].tolist())
+
+
+def test_many_equal_keys(tmp_path):
+    """Text that repeats itself: the nearest entries of a key are at the distance 0."""
+    keys = np.repeat(KEYS[:6], 200, axis=0)
+    store = build_index(make_store(tmp_path / "s", DOCUMENTS, keys), IndexConfig("IVF4,Flat"))
+    assert 0.0 <= store.manifest.index.recall.value <= 1.0
+    found = Retriever(store, KNNConfig(k=150)).search(torch.from_numpy(keys[:1]).float())
+    assert (found.distances[found.mask] < 1e-3).all()

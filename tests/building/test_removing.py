@@ -1,0 +1,346 @@
+"""Documents that were removed are never found, and after `compact` are nowhere on the disk."""
+
+import numpy as np
+import pytest
+import torch
+from folders import change, contents, names, one_line, read_content, refit
+from full_disk import tried_on_full_disks
+from handmade import make_store
+
+from knn_logits import (
+    CorpusError,
+    Datastore,
+    Document,
+    IndexConfig,
+    KNNConfig,
+    Retriever,
+    build_datastore,
+    build_index,
+)
+from knn_logits.building import removing
+from knn_logits.building.removing import compact, remove_documents
+from knn_logits.errors import DamagedError, StorageError
+from knn_logits.index.opening import open_index
+from knn_logits.store import files, layout
+
+RANDOM = np.random.default_rng(11)
+LENGTHS = [31, 1, 40, 25, 60, 2, 33, 1, 50, 45, 70, 42]
+DOCUMENTS = [RANDOM.integers(0, 30_000, length).tolist() for length in LENGTHS]
+FACTORIES = ["exact", "Flat", "IVF8,Flat", "IVF8,SQ8", "PCA4,Flat", "OPQ4_8,IVF4,PQ4x4", "HNSW16"]
+GONE = [0, 4, 5, 9]
+
+
+def make(folder, factory="exact", metric="l2", **settings):
+    entries = sum(LENGTHS) - (1 if settings.get("concatenate") else len(LENGTHS))
+    keys = np.random.default_rng(2).standard_normal((entries, 8)).astype(np.float16)
+    store = make_store(folder, DOCUMENTS, keys, shard_bytes=1000, vocabulary=30_000, **settings)
+    config = IndexConfig(factory, metric, native=factory == "HNSW16")
+    return build_index(store, config)
+
+
+def search(store, queries, k, **settings):
+    index = open_index(store, native=store.manifest.index.native)
+    retriever = Retriever(store, KNNConfig(k=k, **settings), index=index)
+    return retriever.search(queries)
+
+
+def keys_of(store, entries):
+    return torch.from_numpy(store.keys(entries).astype(np.float32))
+
+
+# Removed
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_a_removed_document_is_never_found(tmp_path, factory, metric):
+    store = remove_documents(make(tmp_path / "s", factory, metric), [str(n) for n in GONE])
+    removed = store.removed_entries
+    owners = [int(store.passage(entry).document.id) for entry in range(len(store))]
+    assert removed.tolist() == [n for n, owner in enumerate(owners) if owner in GONE]
+    left = len(store) - len(removed)
+    # Queries aimed at the removed entries: their own keys, and places near them.
+    aimed = keys_of(store, np.resize(removed, 2000))
+    noise = torch.randn(aimed.shape, generator=torch.Generator().manual_seed(0))
+    aimed += noise * torch.linspace(0, 0.5, len(aimed)).unsqueeze(1)
+    gone = torch.from_numpy(removed)
+    for k in (1, 8) if factory == "HNSW16" else (1, 8, 130):
+        found = search(store, aimed, k)
+        assert not torch.isin(found.ids, gone).any()
+        assert (found.ids[:, 0] >= 0).all()
+    everything = search(store, aimed[:50], len(store) + 10, nprobe=1000)
+    assert not torch.isin(everything.ids, gone).any()
+    for row, mask in zip(everything.ids.tolist(), everything.mask.tolist(), strict=True):
+        there = [one for one, shown in zip(row, mask, strict=True) if shown]
+        assert len(set(there)) == len(there) <= left
+        assert factory == "HNSW16" or len(there) == left
+
+
+@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF8,Flat", "HNSW16"])
+def test_the_others_are_found_as_before(tmp_path, factory):
+    store = make(tmp_path / "s", factory)
+    queries = torch.randn(40, 8, generator=torch.Generator().manual_seed(1))
+    before = search(store, queries, len(store), nprobe=1000)
+    smaller = remove_documents(store, [str(n) for n in GONE])
+    gone = set(smaller.removed_entries.tolist())
+    after = search(smaller, queries, 20, nprobe=1000)
+    for row in range(40):
+        order = before.distances[row].argsort()
+        expected = [
+            (one, value)
+            for one, value in zip(
+                before.ids[row][order].tolist(), before.values[row][order].tolist(), strict=True
+            )
+            if one not in gone and one >= 0
+        ][:20]
+        order = after.distances[row].argsort()
+        found = list(
+            zip(after.ids[row][order].tolist(), after.values[row][order].tolist(), strict=True)
+        )
+        if factory == "HNSW16":
+            assert len(set(found) & set(expected)) >= 18
+        else:
+            assert found == expected
+
+
+@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF8,SQ8", "HNSW16"])
+def test_all_documents_removed_leave_nothing_to_find(tmp_path, factory):
+    store = remove_documents(make(tmp_path / "s", factory), [str(n) for n in range(len(LENGTHS))])
+    found = search(store, torch.randn(3, 8), 5)
+    assert not found.mask.any()
+    with pytest.raises(CorpusError, match="nothing would be left") as caught:
+        compact(store)
+    one_line(caught)
+    assert Datastore(store.folder).manifest == store.manifest
+
+
+def test_a_title_or_a_uri_will_do(model, tokenizer, tmp_path):
+    given = [
+        Document("The first text.", "a", title="One", uri="https://x.org/1"),
+        Document("The second text.", "b", title="Two", uri="One"),
+        Document("The third text.", "One", title="Three"),
+        Document("The fourth text.", "d", title="Same"),
+        Document("The fifth text.", "e", title="Same"),
+    ]
+    store = build_datastore(model, tokenizer, given, tmp_path / "s", k=4)
+    with pytest.raises(CorpusError, match="2 documents have the title 'Same'") as caught:
+        remove_documents(store, "Same")
+    one_line(caught)
+    assert "'d', 'e'" in str(caught.value)
+    # An id comes first, then a title, then a uri.
+    for removed in ((2,), (0, 2), (0, 1, 2)):
+        assert remove_documents(store, "One").manifest.removed == removed
+    with pytest.raises(CorpusError, match=r"info .* --documents"):
+        remove_documents(store, "One")
+    assert remove_documents(store, "d").manifest.removed == (0, 1, 2, 3)
+
+
+def test_removing_more_and_more(tmp_path):
+    store = make(tmp_path / "s", "IVF4,SQ8")
+    for number in (3, 0, 11):
+        store = remove_documents(store.folder, iter([str(number)]))
+        assert number in store.manifest.removed
+    assert store.manifest.removed == (0, 3, 11)
+    assert store.manifest.settings.stale
+    assert store.manifest.generation == 1
+
+
+@pytest.mark.parametrize("ids", [["none"], ["0", "none"], ["none", "0"], [""], ["3"], ["0", "3"]])
+def test_an_id_that_is_not_there_removes_nothing(tmp_path, ids):
+    store = remove_documents(make(tmp_path / "s"), ["3"])
+    before = contents(store.folder)
+    with pytest.raises(CorpusError, match="nothing was removed") as caught:
+        remove_documents(store, ids)
+    one_line(caught)
+    assert contents(store.folder) == before
+
+
+def test_a_full_disk_is_said_only_if_nothing_was_removed(tmp_path, monkeypatch):
+    """The disk may be full when the new manifest is in its place already."""
+
+    def change(store):
+        remove_documents(store.folder, [store.documents[0].id])
+
+    tried = tried_on_full_disks(tmp_path, monkeypatch, change)
+    for store, failed in tried:
+        assert (store.manifest.removed == ()) is failed
+    assert {failed for _, failed in tried} == {True, False}
+
+
+def test_what_is_open_stays_as_it_was(tmp_path):
+    store = make(tmp_path / "s")
+    keys = keys_of(store, np.arange(5))
+    remove_documents(store, ["0"])
+    assert search(store, keys, 1).ids[:, 0].tolist() == [0, 1, 2, 3, 4]
+    compact(store.folder)
+    assert search(store, keys, 1).ids[:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert store.passage(0).document.id == "0"
+
+
+# Compact
+
+
+def places(content, part):
+    return content.find(part) >= 0
+
+
+def assert_forgotten(folder, old, numbers):
+    """Neither text nor keys nor names of documents are in any file."""
+    everything = b"\0".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
+    for number in numbers:
+        document = old.documents[number]
+        tokens = np.array(old.tokens[document.first : document.first + document.length])
+        for first in range(len(tokens) - 1):
+            assert not places(everything, tokens[first : first + 2].astype(np.int32).tobytes())
+        entries = old.contexts.entries_of(np.array([document.first]), np.array([document.length]))
+        for key in old.keys(entries):
+            assert not places(everything, key.tobytes())
+            assert not places(everything, key.astype(np.float32).tobytes())
+        assert not places(everything, f"title {number}".encode() + b"\n")
+    table = old.documents
+    for number in numbers:
+        mine = Datastore(folder).documents
+        assert table[number].id not in [mine[n].id for n in range(len(mine))]
+        assert table[number].title not in [mine[n].title for n in range(len(mine))]
+
+
+@pytest.mark.parametrize("concatenate", [False, True])
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_what_was_compacted_away_is_in_no_file(tmp_path, factory, concatenate):
+    old = make(tmp_path / "s", factory, concatenate=concatenate)
+    queries = keys_of(old, np.arange(len(old)))
+    marked = remove_documents(old, [str(n) for n in GONE])
+    before = search(marked, queries, 12, nprobe=1000)
+    small = compact(marked, shard_bytes=1000)
+    assert_forgotten(small.folder, old, GONE)
+    assert names(small.folder) == sorted(
+        [layout.MANIFEST, *(one.name for one in small.manifest.files)]
+    )
+    assert small.manifest.removed == ()
+    kept = [n for n in range(len(LENGTHS)) if n not in GONE]
+    assert [small.documents[n].id for n in range(len(kept))] == [str(n) for n in kept]
+    assert small.tokens.tolist() == [token for n in kept for token in DOCUMENTS[n]]
+    # The entries left are those there were, under new numbers.
+    numbers = np.setdiff1d(np.arange(len(old)), marked.removed_entries)
+    if concatenate:
+        # The first token of the stream has nothing before it any more.
+        numbers = numbers[1:]
+    np.testing.assert_array_equal(small.keys(np.arange(len(small))), old.keys(numbers))
+    assert small.values.tolist() == old.values[numbers].tolist()
+    after = search(small, queries, 12, nprobe=1000)
+    renumbered = {int(one): place for place, one in enumerate(numbers)} | {-1: -1}
+    same = []
+    for row in range(len(queries)):
+        expected = {renumbered.get(one) for one in before.ids[row].tolist()} - {None, -1}
+        same.append(len(expected & set(after.ids[row].tolist())) / len(expected))
+    assert np.mean(same) > (0.9 if factory == "HNSW16" else 0.999)
+
+
+def test_the_centroids_stay(tmp_path):
+    store = make(tmp_path / "s", "OPQ4_8,IVF4,PQ4x4")
+    before = store.index_arrays()
+    after = compact(remove_documents(store, ["0"])).index_arrays()
+    for name in before.keys() - {"sizes", "ids", "codes"}:
+        np.testing.assert_array_equal(before[name], after[name])
+
+
+def wrapped(sizes, size):
+    """Sizes of lists whose sum in int64 is right."""
+    return np.array([2**62] * 4 + [size] + [0] * (len(sizes) - 5))
+
+
+CHANGES = {
+    "sizes that wrap around": lambda a: a | {"sizes": wrapped(a["sizes"], len(a["ids"]))},
+    "ids out of range": lambda a: a | {"ids": a["ids"] + 2**40},
+    "negative ids": lambda a: a | {"ids": a["ids"] - 1},
+    "equal ids": lambda a: a | {"ids": a["ids"] * 0},
+    "no ids": lambda a: {name: one for name, one in a.items() if name != "ids"},
+    "short codes": lambda a: a | {"codes": a["codes"][:-3]},
+    "another file": lambda a: {"codes": a["codes"]},
+}
+
+
+@pytest.mark.parametrize("wrong", CHANGES)
+def test_an_index_of_others_is_checked_before_anything_is_made_of_it(tmp_path, wrong):
+    """Its hash fits: whoever publishes a datastore writes the hashes."""
+    store = remove_documents(make(tmp_path / "s", "IVF8,SQ8"), ["0"])
+    path = store.folder / store.manifest.file("index").name
+    files.write_arrays(path, CHANGES[wrong](store.index_arrays()), {})
+    refit(store.folder)
+    with pytest.raises(DamagedError, match="the index file does not hold") as caught:
+        compact(store.folder)
+    assert one_line(caught)
+    assert Datastore(store.folder, full=True).manifest.removed == (0,)
+
+
+def test_no_costly_index_is_built_on_the_word_of_a_manifest(tmp_path):
+    store = make(tmp_path / "s", "HNSW16")
+    content = read_content(store.folder)
+    change(store.folder, index=content["index"] | {"factory": "RR60000,HNSW16"})
+    with pytest.raises(DamagedError, match=r"building the index .* is refused"):
+        compact(store.folder)
+
+
+@pytest.mark.parametrize("factory", ["IVF64,SQ8", "IVF16,Flat", "PCA4,IVF32,Flat"])
+def test_fewer_entries_than_lists_can_be_left(tmp_path, factory):
+    store = make(tmp_path / "s", factory)
+    small = compact(remove_documents(store, [str(n) for n in range(12) if n not in (1, 5)]))
+    assert len(small) == 1
+    assert (
+        search(small, keys_of(store, np.arange(3)), 5, nprobe=64).values.tolist()
+        == [small.values.tolist()] * 3
+    )
+
+
+def test_without_anything_removed_the_content_stays(tmp_path):
+    store = make(tmp_path / "s", "IVF4,SQ8")
+    again = compact(store, shard_bytes=10**6)
+    assert len(again.manifest.key_shards) == 1
+    assert again.values.tolist() == store.values.tolist()
+    for name, array in store.index_arrays().items():
+        np.testing.assert_array_equal(again.index_arrays()[name], array)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_an_interrupted_compaction_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(removing, "_ROWS_AT_ONCE", 64)
+    stores = [
+        remove_documents(make(tmp_path / name, "IVF8,SQ8"), ["2", "10"]) for name in ("a", "b")
+    ]
+    expected = compact(stores[0], shard_bytes=1000)
+    folder = stores[1].folder
+    before = contents(folder)
+
+    def progress(phase, done, total):
+        if phase == "keys" and done > 130:
+            raise Stop
+
+    with pytest.raises(Stop):
+        compact(folder, shard_bytes=1000, progress=progress)
+    assert contents(folder).items() >= before.items()
+    assert len(Datastore(folder, full=True)) == len(stores[1])
+    small = compact(folder, shard_bytes=1000)
+    assert contents(small.folder) == contents(expected.folder)
+
+
+def test_a_compaction_that_cannot_delete_the_old_files_says_so(tmp_path, monkeypatch):
+    store = remove_documents(make(tmp_path / "s"), ["2"])
+    shards = [one.name for one in store.manifest.key_shards]
+    unlink = files._unlink
+
+    def fails(path):
+        if path.name == shards[0]:
+            raise OSError(5, "Input/output error")
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_unlink", fails)
+        with pytest.raises(StorageError, match="could not be deleted") as caught:
+            compact(store)
+    assert "compact` again" in one_line(caught)
+    assert shards[0] in names(store.folder)
+    small = compact(store.folder)
+    assert_forgotten(small.folder, store, [2])

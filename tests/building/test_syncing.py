@@ -1,0 +1,301 @@
+"""A datastore in step with documents: what is computed, what is found, what is left alone."""
+
+import logging
+
+import numpy as np
+import pytest
+from conftest import PAIRS, TEXTS, make_marian
+from folders import contents, names, one_line
+
+from knn_logits import (
+    CorpusError,
+    Datastore,
+    DatastoreError,
+    Document,
+    IndexConfig,
+    WindowConfig,
+    add_documents,
+    build_datastore,
+    compact,
+    remove_documents,
+    sync_documents,
+)
+from knn_logits.store import layout
+
+SETTINGS = {"window": WindowConfig(32, 16), "k": 8, "lmbda": 0.5, "temperature": 5.0}
+FIRST = {f"{name}.txt": TEXTS[number] for number, name in enumerate("abcde")}
+
+
+def documents(texts):
+    return [Document(text, id) for id, text in texts.items()]
+
+
+@pytest.fixture
+def store(model, tokenizer, tmp_path):
+    return build_datastore(model, tokenizer, documents(FIRST), tmp_path / "s", **SETTINGS)
+
+
+@pytest.fixture
+def sync(model, tokenizer, store):
+    def synced(texts, **settings):
+        given = documents(texts) if isinstance(texts, dict) else texts
+        return sync_documents(model, tokenizer, store.folder, given, **settings)
+
+    return synced
+
+
+def held(store):
+    """The texts that are found, by id."""
+    removed = set(store.manifest.removed)
+    found = {}
+    for number in range(len(store.documents)):
+        one = store.documents[number]
+        if number not in removed:
+            found.setdefault(one.id, []).append(
+                store.tokens[one.first : one.first + one.length].tolist()
+            )
+    return found
+
+
+def expected(tokenizer, texts):
+    return {id: [tokenizer(text)["input_ids"]] for id, text in texts.items()}
+
+
+def test_new_changed_and_gone(sync, store, tokenizer):
+    texts = {**FIRST, "b.txt": "Other words stand here now.", "f.txt": TEXTS[5]}
+    del texts["d.txt"]
+    done = sync(texts)
+    assert done.to_dict() == {
+        "added": 1,
+        "changed": 1,
+        "removed": 1,
+        "unchanged": 3,
+        "kept": 0,
+        "tokens": sum(len(tokenizer(texts[id])["input_ids"]) for id in ("b.txt", "f.txt")),
+    }
+    assert (done.added, done.changed, done.removed) == (("f.txt",), ("b.txt",), ("d.txt",))
+    assert held(done.datastore) == expected(tokenizer, texts)
+    assert done.datastore.manifest.removed == (1, 3)
+    assert done.datastore.manifest.settings.stale
+    assert layout.JOURNAL not in names(store.folder)
+    small = compact(done.datastore)
+    assert held(small) == expected(tokenizer, texts)
+
+
+def test_the_same_again_writes_nothing(sync, store):
+    before = contents(store.folder)
+    assert sync(FIRST).to_dict()["unchanged"] == 5
+    assert sync(dict(reversed(FIRST.items()))).to_dict()["unchanged"] == 5
+    assert contents(store.folder) == before
+
+
+def test_only_what_is_new_is_computed(sync, store, monkeypatch):
+    from knn_logits.building import steps
+
+    rows = []
+    real = steps.compute_keys
+
+    def counted(*arguments, **settings):
+        for part in real(*arguments, **settings):
+            rows.append(len(part))
+            yield part
+
+    monkeypatch.setattr(steps, "compute_keys", counted)
+    shards = [one.name for one in store.manifest.key_shards]
+    before = contents(store.folder)
+    done = sync({**FIRST, "f.txt": TEXTS[5]})
+    assert sum(rows) == done.tokens - 1
+    assert all(contents(store.folder)[name] == before[name] for name in shards)
+    rows.clear()
+    without = dict(list(FIRST.items())[1:])
+    assert len(sync(without).removed) == 2
+    assert not rows
+
+
+def test_what_is_said_of_a_document_costs_no_key(sync, store, model, tokenizer, monkeypatch):
+    monkeypatch.setattr("knn_logits.building.adding.write_keys", None)
+    given = [Document(text, id, title=f"Title of {id}") for id, text in FIRST.items()]
+    done = sync(given)
+    assert (len(done.changed), done.tokens) == (5, 0)
+    assert [done.datastore.documents[n].title for n in range(5)] == [one.title for one in given]
+    assert not done.datastore.manifest.settings.stale
+    assert done.datastore.manifest.removed == ()
+    assert Datastore(store.folder, full=True).tokens.tolist() == store.tokens.tolist()
+
+
+def test_titles_change_beside_text(sync):
+    given = [Document(text, id, title=id.upper()) for id, text in FIRST.items()]
+    done = sync([*given, Document("More text than before.", "new")])
+    titles = [done.datastore.documents[number].title for number in range(6)]
+    assert titles == [*(id.upper() for id in FIRST), None]
+
+
+def test_a_dry_run_writes_nothing(sync, store):
+    before = contents(store.folder)
+    done = sync({"a.txt": FIRST["a.txt"], "new": "Quite new."}, dry_run=True)
+    assert (done.added, len(done.removed), done.unchanged) == (("new",), 4, 1)
+    assert contents(store.folder) == before
+
+
+def test_parts_that_share_an_id_are_compared_one_by_one(sync):
+    parts = [Document(text, "large") for text in TEXTS[:4]]
+    assert sync(parts, force=True).added == ("large",)
+    assert sync(parts).unchanged == 1
+    done = sync([*parts[:3], Document("The last part is another.", "large")])
+    assert done.changed == ("large",)
+    assert done.tokens < 20
+    assert sync(parts[:2]).tokens == 0
+
+
+def test_removed_documents_come_back(sync, store, tokenizer):
+    remove_documents(store, ["a.txt"])
+    done = sync(FIRST)
+    assert (done.added, done.unchanged) == (("a.txt",), 4)
+    assert held(done.datastore) == expected(tokenizer, FIRST)
+
+
+def test_what_could_not_be_read_is_kept(sync, tokenizer):
+    texts = dict(list(FIRST.items())[:3])
+    done = sync(texts, keep=lambda id: id == "e.txt")
+    assert (done.kept, done.removed) == (("e.txt",), ("d.txt",))
+    assert set(held(done.datastore)) == {*texts, "e.txt"}
+
+
+@pytest.mark.parametrize("given", [{}, {"other": "Not from here."}])
+def test_another_folder_by_mistake_is_refused(sync, store, given):
+    before = contents(store.folder)
+    with pytest.raises(CorpusError, match="none of the 5 documents") as caught:
+        sync(given)
+    one_line(caught)
+    assert contents(store.folder) == before
+
+
+def test_force_replaces_everything(sync, tokenizer):
+    done = sync({"other": "Not from here."}, force=True)
+    assert held(done.datastore) == expected(tokenizer, {"other": "Not from here."})
+
+
+def test_texts_without_ids(model, tokenizer, tmp_path):
+    build_datastore(model, tokenizer, TEXTS[:3], tmp_path / "t", **SETTINGS)
+    done = sync_documents(model, tokenizer, tmp_path / "t", [TEXTS[0], "Other.", TEXTS[2], "New."])
+    assert (done.added, done.changed, done.unchanged) == (("3",), ("1",), 2)
+
+
+def test_without_keys_it_can_only_remove(sync, store):
+    index = [one for one in store.manifest.files if layout.kind_of(one.name) != "keys"]
+    store.manifest.model_copy(update={"files": tuple(index)}).write(store.folder)
+    with pytest.raises(DatastoreError, match="without its keys"):
+        sync({**FIRST, "f.txt": TEXTS[5]})
+    assert sync({"a.txt": FIRST["a.txt"]}).unchanged == 1
+
+
+def test_one_stream_is_warned_of(model, tokenizer, tmp_path, caplog):
+    folder = tmp_path / "stream"
+    build_datastore(model, tokenizer, documents(FIRST), folder, concatenate=True, **SETTINGS)
+    with caplog.at_level(logging.WARNING, "knn_logits"):
+        sync_documents(model, tokenizer, folder, documents({"a.txt": FIRST["a.txt"]}))
+    assert "one stream" in caplog.text
+
+
+def test_an_index_is_extended(model, tokenizer, tmp_path):
+    config = IndexConfig("IVF4,SQ8")
+    folder = tmp_path / "ivf"
+    build_datastore(model, tokenizer, documents(FIRST), folder, index=config, **SETTINGS)
+    done = sync_documents(
+        model, tokenizer, folder, documents({**FIRST, "b.txt": TEXTS[6], "g.txt": TEXTS[7]})
+    )
+    assert done.datastore.manifest.index.factory == "IVF4,SQ8"
+    assert done.datastore.index_arrays()["ids"].shape == (len(done.datastore),)
+
+
+def test_pairs(tokenizer, tmp_path):
+    marian = make_marian()
+    rows = [Document(target, f"p{n}", source=source) for n, (source, target) in enumerate(PAIRS)]
+    build_datastore(marian, tokenizer, rows[:4], tmp_path / "p", **SETTINGS)
+    again = [*rows[1:5], Document(rows[0].text, "p0", source="Another source.")]
+    done = sync_documents(marian, tokenizer, tmp_path / "p", again)
+    assert (done.added, done.changed, done.unchanged) == (("p4",), ("p0",), 3)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_stopped_call_goes_on_and_another_text_begins_again(
+    sync, store, monkeypatch, caplog, tokenizer
+):
+    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
+    texts = {**FIRST, "b.txt": TEXTS[6] * 3, "g.txt": TEXTS[7] * 3}
+    small = {"batch_tokens": 32, "shard_bytes": 2048}
+
+    def stop(phase, done, total):
+        if phase == "keys" and done >= 100:
+            raise Stop
+
+    before = contents(store.folder)
+    with pytest.raises(Stop):
+        sync(texts, progress=stop, **small)
+    assert contents(store.folder).items() >= before.items()
+    with caplog.at_level(logging.WARNING, "knn_logits"):
+        sync(texts, dry_run=True)
+        done = sync({**texts, "g.txt": TEXTS[7]}, **small)
+    assert "has another corpus" in caplog.text
+    assert held(done.datastore) == expected(tokenizer, {**texts, "g.txt": TEXTS[7]})
+
+
+def test_keys_of_a_stopped_call_are_not_computed_again(sync, monkeypatch, caplog):
+    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
+    texts = {**FIRST, "b.txt": TEXTS[6] * 3, "g.txt": TEXTS[7] * 3}
+    small = {"batch_tokens": 32, "shard_bytes": 2048}
+
+    def stop(phase, done, total):
+        if phase == "keys" and done >= 100:
+            raise Stop
+
+    with pytest.raises(Stop):
+        sync(texts, progress=stop, **small)
+    with caplog.at_level(logging.WARNING, "knn_logits"):
+        sync(texts, **small)
+    assert "continuing the unfinished sync" in caplog.text
+
+
+# The same content twice
+
+
+def test_the_same_content_is_not_added_again(model, tokenizer, store, caplog):
+    before = contents(store.folder)
+    known = []
+    again = add_documents(
+        model,
+        tokenizer,
+        store,
+        [Document(TEXTS[0], "copy.txt"), TEXTS[1]],
+        known=lambda *one: known.append(one),
+    )
+    assert known == [("copy.txt", "a.txt"), ("6", "b.txt")]
+    assert contents(again.folder) == before
+    with caplog.at_level(logging.WARNING, "knn_logits"):
+        grown = add_documents(model, tokenizer, store, [TEXTS[2], "This is new."])
+    assert "1 of the documents are already in" in caplog.text
+    assert (grown.manifest.documents, grown.documents[5].id) == (6, "6")
+
+
+def test_ids_that_others_bear_are_told_apart(model, tokenizer, store, caplog):
+    with caplog.at_level(logging.WARNING, "knn_logits"):
+        grown = add_documents(
+            model,
+            tokenizer,
+            store,
+            [Document("Part one.", "a.txt"), Document("Part two.", "a.txt")],
+        )
+    assert "a.txt#2 for a.txt" in caplog.text
+    assert [grown.documents[number].id for number in (5, 6)] == ["a.txt#2", "a.txt#2"]
+    same = add_documents(model, tokenizer, grown, [Document("Part one.", "a.txt")])
+    assert same.manifest == grown.manifest
+
+
+def test_the_same_content_as_a_removed_one_is_added(model, tokenizer, store):
+    remove_documents(store, "a.txt")
+    grown = add_documents(model, tokenizer, store, [Document(TEXTS[0], "a.txt")])
+    assert grown.documents[5].id == "a.txt"
+    assert np.array_equal(grown.manifest.removed, [0])
