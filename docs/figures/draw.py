@@ -253,23 +253,18 @@ def layers():
     """The rows that `lint-imports` checks."""
     rows = [
         ("command line", "cli"),
-        ("experiments", "ablation · tuning"),
-        ("measures", "evaluation"),
-        ("tasks", "convert · distillation · hub · explanation · building"),
-        ("generation", "processor · drafting · memory"),
-        ("around a vote", "settings · trace · gating"),
-        (
-            "lookup",
-            "combined · retomaton · on_demand · infini_gram · retrieval · compatibility · "
-            "scoring · machines · opening",
-        ),
-        ("text", "vote · text · opening_on_gpu · corpus"),
-        ("parts", "distribution · capture · datastore · index"),
-        (
-            "vocabulary",
-            "neighbors · occurrences · agreement · windows · limits · arrays · config · "
-            "progress · errors · printable · locks",
-        ),
+        ("around it", "lab · hub"),
+        ("datastores", "building"),
+        ("figures", "measure"),
+        ("text", "generation"),
+        ("sources", "evidence"),
+        ("the vote", "mixture"),
+        ("neighbors", "search · ray"),
+        ("nearness", "index"),
+        ("models", "engine"),
+        ("documents", "corpus"),
+        ("the folder", "store"),
+        ("vocabulary", "settings · limits · progress · errors · arrays · locks · printable"),
     ]
     d = Drawing(860, 46 * len(rows) + 70)
     d.box(

@@ -155,12 +155,14 @@ def test_an_outvoted_word_says_what_the_neighbors_would_have_written(drawing):
     against = token(" bend", 0.0, p=4e-7, p_lm=8e-7, p_knn=0.0, by_memory=rival)
     page = drawing(views.frame({"text": answer(token(" to", 0.9), against)}, {}, kind="explain"))
     assert words(page).nth(1).get_attribute("class") == "kl-w kl-outvoted"
-    words(page).nth(1).click()
     panel = shown(page, ".kl-panel")
     assert "The memory’s neighbors would have written straighten here" in panel
     assert "Error E941" in panel
     assert "the model’s own" not in panel
-    headline = "The memory contradicts nothing here, and speaks for 1 of 2 words."
+    headline = (
+        "The memory contradicts nothing here, and speaks for 1 of 2 words. "
+        "Its neighbors would have written another word at 1."
+    )
     assert shown(page, ".kl-headline") == headline
 
 

@@ -104,10 +104,12 @@ def test_a_sentence_is_checked(user):
     user.click(page.get_by_role("tab", name="Explain"))
     user.type("#explain-text textarea", "What helps against E529 is this: polish the front hose.")
     user.click(page.locator("#explain"))
-    user.see(page.locator("#explained .kl-headline"), "The memory contradicts 1 of 9 words")
-    assert page.locator("#explained .kl-w.kl-not[data-word]").all_inner_texts() == ["polish"]
+    user.see(page.locator("#explained .kl-headline"), "Its neighbors would have written another word at 1")
+    outvoted = page.locator("#explained .kl-w.kl-outvoted[data-word]")
+    assert outvoted.all_inner_texts() == ["polish"]
     if not user.narrow:
-        user.see(page.locator("#explained .kl-against"), "The memory says adjust here")
+        against = page.locator("#explained .kl-against")
+        user.see(against, "The memory’s neighbors would have written adjust here")
 
 
 def test_an_answer_is_shared(user):

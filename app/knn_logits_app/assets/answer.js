@@ -27,7 +27,7 @@ const readable = (word) => /[\p{L}\p{N}]/u.test(word.text);
 const headline = (data, known, same) => {
   const words = known.words.filter(readable);
   const of = (meaning) => words.filter((one) => one.meaning === meaning).length;
-  const [changed, agreed, against] = ["changed", "agreed", "contradicted"].map(of);
+  const [changed, agreed, against, outvoted] = ["changed", "agreed", "contradicted", "outvoted"].map(of);
   if (data.kind === "without") {
     const others = known.words.filter((one) => readable(one) && !same?.[one.number]).length;
     const named = data.note[0];
@@ -41,7 +41,8 @@ const headline = (data, known, same) => {
   }
   if (data.kind === "explain") {
     const line = against ? `The memory contradicts ${against} of ${words.length} words` : "The memory contradicts nothing here";
-    return [h("b", {}, line), `, and speaks for ${changed + agreed}${against ? "" : ` of ${words.length} words`}.`];
+    const other = outvoted ? ` Its neighbors would have written another word at ${outvoted}.` : "";
+    return [h("b", {}, line), `, and speaks for ${changed + agreed}${against ? "" : ` of ${words.length} words`}.${other}`];
   }
   const line = changed ? `The memory changed ${changed} of ${count(words.length, "word")}`
     : agreed ? "The memory changed no word" : "The memory had no part in these words";
@@ -55,7 +56,7 @@ const legend = (kind) => {
     h("li", {}, h("span", { class: "kl-scale" }, shares),
       kind === "explain" ? "the memory would have brought it" : "the memory brought it",
       h("span", { class: "kl-sr" }, ", darker with its share: ", LEVELS.map((one) => one[1]).join(", "))),
-    item("kl-agreed", "it agreed"), kind === "explain" ? item("kl-not", "it objects") : null,
+    item("kl-agreed", "it agreed"), ...(kind === "explain" ? [item("kl-not", "a passage says otherwise"), item("kl-outvoted", "the neighbors prefer another word")] : []),
   ), h("span", { class: "kl-hint" }, "Click a word, or press Tab and Enter, to see where it comes from."));
 };
 
@@ -147,7 +148,7 @@ const firstOpened = (known, kind) => {
       (one.rival && one.p !== null ? over(one) : 0))) : word.share);
   const best = (meaning) => known.words.filter((one) => one.text && one.meaning === meaning)
     .reduce((one, two) => (one && weight(one) >= weight(two) ? one : two), null);
-  const order = kind === "explain" ? ["contradicted", "changed", "agreed"] : ["changed", "agreed"];
+  const order = kind === "explain" ? ["contradicted", "outvoted", "changed", "agreed"] : ["changed", "agreed"];
   const found = order.map(best).find(Boolean);
   return found ? found.number : null;
 };
