@@ -51,6 +51,9 @@ _HOME = {
     "KNNConfig": "knn_logits.settings.config",
     "IndexConfig": "knn_logits.settings.config",
     "WindowConfig": "knn_logits.settings.config",
+    "Setting": "knn_logits.settings.declaration",
+    "settings_for": "knn_logits.settings.config",
+    "check_settings": "knn_logits.settings.config",
     "Neighbors": "knn_logits.search.neighbors",
     "Retriever": "knn_logits.search.retriever",
     "Pieces": "knn_logits.engine.pieces",
@@ -146,6 +149,9 @@ __all__ = [  # noqa: RUF022
     "KNNConfig",
     "IndexConfig",
     "WindowConfig",
+    "Setting",
+    "settings_for",
+    "check_settings",
     "Neighbors",
     "Retriever",
     "Pieces",
@@ -269,7 +275,14 @@ if TYPE_CHECKING:
     from knn_logits.ray.searching import RayIndexes
     from knn_logits.search.neighbors import Neighbors
     from knn_logits.search.retriever import Retriever
-    from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
+    from knn_logits.settings.config import (
+        IndexConfig,
+        KNNConfig,
+        WindowConfig,
+        check_settings,
+        settings_for,
+    )
+    from knn_logits.settings.declaration import Setting
     from knn_logits.store.datastore import Datastore
 
 

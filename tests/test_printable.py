@@ -84,11 +84,11 @@ def test_a_trace_does_not_steer(hostile, monkeypatch, capsys):
 
 
 def test_a_phase_with_a_foreign_name_does_not_steer(monkeypatch):
-    from knn_logits.cli import common
+    from knn_logits.cli import terminal
 
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100)
-    monkeypatch.setattr(common, "stderr", console)
-    with common.Bars() as bars:
+    monkeypatch.setattr(terminal, "stderr", console)
+    with terminal.Bars() as bars:
         bars(f"[red]{CLIPBOARD}name.txt", 1, 2)
     written = console.file.getvalue()
     assert "[red]" in written
@@ -101,4 +101,4 @@ def test_the_command_line_prints_in_one_place():
     for path in folder.rglob("*.py"):
         found = re.findall(r"typer\.echo\(|stderr\.print\(|(?<![._\w])print\(", path.read_text())
         where = path.relative_to(folder).as_posix()
-        assert not found or where in ("cli/common.py", "cli/__init__.py"), (where, found)
+        assert not found or where in ("cli/terminal.py", "cli/__init__.py"), (where, found)

@@ -9,7 +9,7 @@ import sys
 def main() -> None:
     """Runs the command line. A failure prints one line on stderr and exits with status 1."""
     from knn_logits.cli.app import command
-    from knn_logits.cli.common import listen
+    from knn_logits.cli.terminal import listen
     from knn_logits.errors import KNNLogitsError
 
     listen()

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, load_model, prepare, print_json, say
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import load_model, prepare
 from knn_logits.cli.reading import Fields, read_texts
+from knn_logits.cli.terminal import Bars, interruptible, print_json, say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import DEFAULT_K
 

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import time
 
-from knn_logits.cli import options
-from knn_logits.cli.common import (
-    Bars,
-    interruptible,
-    load_model,
-    open_datastore,
-    prepare,
-    present,
-    print_json,
-    reads_pairs,
-    say,
-)
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import load_model, open_datastore, prepare, present, reads_pairs
 from knn_logits.cli.reading import Fields, Told, documents_of
+from knn_logits.cli.terminal import Bars, interruptible, print_json, say
 from knn_logits.printable import one_line
 
 

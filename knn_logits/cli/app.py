@@ -31,7 +31,7 @@ from knn_logits.cli import (
     tune,
     verify,
 )
-from knn_logits.cli.common import say
+from knn_logits.cli.terminal import say
 
 app = typer.Typer(
     name="knn-logits",

@@ -12,8 +12,9 @@ from typing import Annotated
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import interruptible, load_model, open_datastore, prepare
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import load_model, open_datastore, prepare
+from knn_logits.cli.terminal import interruptible
 from knn_logits.errors import ConfigError, MissingDependencyError
 
 _MOST_PROMPTS = 12

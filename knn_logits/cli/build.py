@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import (
-    Bars,
-    interruptible,
-    load_model,
-    prepare,
-    print_json,
-    reads_pairs,
-    say,
-    tell,
-)
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import load_model, prepare, reads_pairs
 from knn_logits.cli.machines import device_of_rank, torchrun_rank
 from knn_logits.cli.reading import Fields, Told, documents_of
+from knn_logits.cli.terminal import Bars, interruptible, print_json, say, tell
 from knn_logits.cli.tried import say_tried, tried_as_json
 from knn_logits.cli.units import bytes_of, in_bytes, in_time
 from knn_logits.errors import ConfigError, KNNLogitsError

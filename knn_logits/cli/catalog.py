@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import print_json, say
+from knn_logits.cli import arguments as options
+from knn_logits.cli.terminal import print_json, say
 
 # A round figure to judge a build's time by. `knn-logits build` says what a machine really does.
 _TOKENS_A_SECOND = 50_000

@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import (
-    keep_trace,
-    load_model,
-    open_datastore,
-    prepare,
-    say,
-    set_seed,
-    tell,
-)
+from knn_logits.cli import arguments as options
+from knn_logits.cli.explain import TraceOptions
+from knn_logits.cli.loading import load_model, open_datastore, prepare
 from knn_logits.cli.machines import partial_answers, searching, spread_indexes
 from knn_logits.cli.mixture import mixture_settings
+from knn_logits.cli.terminal import say, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import one_line
 
@@ -135,7 +129,9 @@ class Chat:
             "do_sample": self.sample,
             "pad_token_id": pad if pad is not None else self.tokenizer.eos_token_id,
         }
-        set_seed(self.seed)
+        import transformers
+
+        transformers.set_seed(self.seed)
         if not self.with_knn:
             streamer = Printed(self.console, self.tokenizer, None)
             output = self.model.generate(**settings, streamer=streamer)
@@ -235,11 +231,11 @@ class Chat:
 
     def on_save(self, file: str) -> None:
         """Writes the latest trace as JSON."""
-        keep_trace(self._latest(), file, None)
+        TraceOptions(save=file).keep(self._latest())
 
     def on_html(self, file: str) -> None:
         """Writes the latest trace as a page."""
-        keep_trace(self._latest(), None, file)
+        TraceOptions(html=file).keep(self._latest())
 
     def on_new(self) -> None:
         """Forgets the conversation."""

@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import (
-    Bars,
-    interruptible,
-    load_model,
-    open_datastore,
-    prepare,
-    print_json,
-    say,
-)
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import load_model, open_datastore, prepare
 from knn_logits.cli.reading import Fields, Told, documents_of
+from knn_logits.cli.terminal import Bars, interruptible, print_json, say
 from knn_logits.cli.units import in_bytes, in_time
 from knn_logits.settings.config import WindowConfig
 from knn_logits.store.layout import MANIFEST

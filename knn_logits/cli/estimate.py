@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from knn_logits.cli import options
-from knn_logits.cli.common import (
-    Bars,
-    interruptible,
-    load_model,
-    prepare,
-    print_json,
-    reads_pairs,
-    say,
-    stdout_table,
-)
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import load_model, prepare, reads_pairs
 from knn_logits.cli.reading import Fields, Told, documents_of
+from knn_logits.cli.terminal import Bars, interruptible, print_json, say, stdout_table
 from knn_logits.cli.units import in_bytes, in_time
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import IndexConfig, WindowConfig, check_metric

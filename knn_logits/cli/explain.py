@@ -2,34 +2,83 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import (
-    check_trace_files,
-    interruptible,
-    keeping_trace,
-    load_model,
-    open_datastore,
-    prepare,
-    print_json,
-    text_or_file,
-)
-from knn_logits.cli.machines import partial_answers, searching, spread_indexes
-from knn_logits.cli.mixture import mixture_settings
+from knn_logits.cli.arguments import Json, Model, Stores
+from knn_logits.cli.loading import Run, text_or_file
+from knn_logits.cli.memory import MemoryOptions
+from knn_logits.cli.options import command
+from knn_logits.cli.terminal import interruptible, print_json, tell
+from knn_logits.errors import StorageError
+from knn_logits.settings.declaration import setting
 
 
+@dataclass(frozen=True)
+class TraceOptions:
+    """The files that a trace is written to."""
+
+    save: str | None = setting(None, "Write the whole trace there, as JSON.", metavar="FILE")
+    html: str | None = setting(
+        None, "Write the coloured words there, as a web page.", metavar="FILE"
+    )
+
+    def check(self) -> None:
+        """Refuses files that cannot be written, before anything is computed.
+
+        Raises:
+            StorageError: when a file cannot be written.
+        """
+        from knn_logits.measure.figures import check_writable
+
+        for path in (self.save, self.html):
+            if path is not None:
+                check_writable(path, folder=False)
+
+    def keep(self, trace: Any) -> None:
+        """Writes a trace to the files.
+
+        Raises:
+            StorageError: when a file cannot be written.
+        """
+        for path, write in ((self.save, trace.save), (self.html, trace.save_html)):
+            if path is None:
+                continue
+            try:
+                write(path)
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise StorageError(
+                    f"{path} cannot be written ({reason}): give another file"
+                ) from error
+            tell(f"written: {path}", style=None)
+
+    @contextmanager
+    def kept(self, trace: Any) -> Iterator[None]:
+        """Writes the files after the answer, even if a pipe was closed while it was printed."""
+        try:
+            yield
+        finally:
+            self.keep(trace)
+
+
+@command
 def explain(
-    model: options.Model,
-    stores: options.Stores,
+    model: Model,
+    stores: Stores,
     text: Annotated[
         str,
         typer.Argument(
             metavar="TEXT", help="A text, or a file with a text; - reads standard input."
         ),
     ],
+    memory: MemoryOptions,
+    files: TraceOptions,
+    run: Run,
     source: Annotated[
         str | None,
         typer.Option(
@@ -39,63 +88,24 @@ def explain(
     sources: Annotated[
         int, typer.Option("--sources", min=0, help="Number of sources to list.")
     ] = 12,
-    preset: options.PresetOption = None,
-    k: options.K = None,
-    lmbda: options.Lmbda = None,
-    gate: options.Gate = None,
-    temperature: options.Temperature = None,
-    nprobe: options.Nprobe = None,
-    refine: options.Refine = False,
-    retomaton: options.Retomaton = False,
-    min_knns: options.MinKnns = None,
-    max_knns: options.MaxKnns = None,
-    pointer_weight: options.PointerWeight = None,
-    suffix_weight: options.SuffixWeight = None,
-    pointer_distances: options.PointerDistances = None,
-    infini_gram: options.InfiniGram = None,
-    without: options.Without = None,
-    weights: options.Weights = None,
-    native_index: options.NativeIndex = False,
-    ray: options.Ray = None,
-    shards: options.Shards = None,
-    replicas: options.Replicas = None,
-    partial: options.Partial = False,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    threads: options.Threads = None,
-    save: options.Save = None,
-    html: options.Html = None,
-    json: options.Json = False,
+    json: Json = False,
 ) -> None:
     """Show which passages support each word of an existing text."""
     text = text_or_file(text)
+    files.check()
+    opened = memory.open(stores, scoring=True)
+    loaded, tokenizer = run.load(model)
+    from knn_logits.evidence.explanation import explain as explain_text
     from knn_logits.evidence.plain import token_dict
 
-    check_trace_files(save, html)
-    indexes = spread_indexes(ray, shards, replicas, partial)
-    datastores = [open_datastore(store, keys=refine or retomaton) for store in stores]
-    mixture = mixture_settings(locals(), datastores, scoring=True)
-    prepare(threads)
-    loaded, tokenizer = load_model(model, device, dtype)
-    from knn_logits.evidence.explanation import explain as explain_text
-
-    with interruptible("nothing was written"), searching(indexes, datastores):
-        trace = explain_text(
-            loaded,
-            tokenizer,
-            datastores,
-            text,
-            source=source,
-            **mixture,
-            native_index=native_index,
-            indexes=indexes,
-            threads=threads,
-        )
-    lacking = partial_answers(indexes)
-    with keeping_trace(trace, save, html):
+    with interruptible("nothing was written"), opened.searching():
+        settings = opened.keywords(run.threads)
+        trace = explain_text(loaded, tokenizer, opened.stores, text, source=source, **settings)
+    partial = opened.partial_answers()
+    with files.kept(trace):
         if json:
             tokens = [token_dict(token) for token in trace[0].tokens]
             content = {"text": text, "first": trace[0].prompt, "near": trace[0].near}
-            print_json({**content, **lacking, "tokens": tokens})
-            return
-        trace.show(sources)
+            print_json({**content, **partial, "tokens": tokens})
+        else:
+            trace.show(sources)

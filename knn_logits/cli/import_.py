@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, load_model, prepare, print_json, say, tell
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import load_model, prepare
+from knn_logits.cli.terminal import Bars, interruptible, print_json, say, tell
 from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
 
 

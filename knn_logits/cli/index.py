@@ -8,15 +8,9 @@ from typing import Annotated
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import (
-    Bars,
-    interruptible,
-    open_datastore,
-    prepare,
-    print_json,
-    say,
-)
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import open_datastore, prepare
+from knn_logits.cli.terminal import Bars, interruptible, print_json, say
 from knn_logits.cli.tried import say_tried, tried_as_json
 from knn_logits.cli.units import bytes_of
 from knn_logits.errors import ConfigError

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import open_datastore, print_json, say
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import open_datastore
+from knn_logits.cli.terminal import print_json, say
 from knn_logits.printable import one_line
 from knn_logits.settings.config import suffix_words
 

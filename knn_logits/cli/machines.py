@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from knn_logits.cli.common import tell
+from knn_logits.cli.terminal import tell
 from knn_logits.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from knn_logits.cli import options
+from knn_logits.cli import arguments as options
 
 if TYPE_CHECKING:
     from knn_logits.store.datastore import Datastore

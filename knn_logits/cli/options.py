@@ -1,319 +1,164 @@
-"""Options that several subcommands share: one name, one meaning, one help text."""
+"""Makes the options of commands from declared settings.
+
+A command takes whole groups of settings, and this module turns each group into its options:
+
+    @command
+    def explain(model: Model, stores: Stores, memory: MemoryOptions, run: RunOptions) -> None: ...
+
+A group is a dataclass whose fields `setting()` declares, such as `WindowConfig`. The command gets
+an instance of it. Settings that were given for a memory, by name, are `Annotated[dict, Given()]`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from knn_logits.errors import ConfigError
-from knn_logits.settings.config import MOST_SEED, MOST_THREADS, KNNConfig, Preset
+from knn_logits.settings.config import check_settings, settings_for
+from knn_logits.settings.declaration import Place, Setting, settings_of
 
-if TYPE_CHECKING:
-    from knn_logits.mixture.gates.stored import StoredGate
-
-STORE_HELP = "Folder of the datastore, or org/name[@revision] on the Hub."
-
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or folder of the model.")]
-Store = Annotated[str, typer.Argument(metavar="STORE", help=STORE_HELP)]
-Corpus = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="CORPUS...",
-        help="Plain text, source code, PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, .mbox, .rtf; "
-        "JSON lines and parquet (fields text, id, title, uri); gzip of these, folders of these, or "
-        "hf:DATASET[:CONFIG[:SPLIT]]. An encoder-decoder model takes rows with source and target, "
-        "or two parallel text files, SOURCES::TARGETS.",
-    ),
-]
-Stores = Annotated[
-    list[str],
-    typer.Argument(metavar="STORE...", help=f"{STORE_HELP} Several are searched as one."),
-]
-SourceField = Annotated[
-    str, typer.Option("--source-field", help="Field of a row's source, such as translation.en.")
-]
-TargetField = Annotated[str, typer.Option("--target-field", help="Field of a row's target.")]
-TextField = Annotated[
-    str, typer.Option("--text-field", help="Field of a row's text, such as body or article.text.")
-]
-IdField = Annotated[str, typer.Option("--id-field", help="Field of a row's id.")]
-TitleField = Annotated[str, typer.Option("--title-field", help="Field of a row's title.")]
-Encoding = Annotated[
-    str | None,
-    typer.Option(
-        "--encoding",
-        help="Encoding of text files, HTML and rows, such as latin-1; by default it is recognised.",
-    ),
-]
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        "--weights",
-        metavar="W,W,...",
-        help="Share of each datastore in the vote, such as 0.7,0.3; by default neighbors are "
-        "merged by distance.",
-    ),
-]
-NativeIndex = Annotated[
-    bool,
-    typer.Option(
-        "--native-index",
-        help="Allow FAISS's own format for an index that cannot be stored as plain arrays. That "
-        "format cannot be checked.",
-    ),
-]
-
-Revision = Annotated[
-    str | None, typer.Option("--revision", help="Branch, tag or commit on the Hub.")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only show what would be done, with files and sizes.")
-]
-
-PresetOption = Annotated[
-    Preset | None,
-    typer.Option(
-        "--preset",
-        help="Where settings come from that are not given: the datastore's for writing or for "
-        "scoring, or the papers' kNN-LM. [default: what the command does]",
-    ),
-]
-K = Annotated[int | None, typer.Option("--k", help="Number of neighbors of each query.")]
-Lmbda = Annotated[
-    float | None, typer.Option("--lmbda", help="Weight of the neighbors, from 0 to 1.")
-]
-Gate = Annotated[
-    str | None,
-    typer.Option(
-        "--gate", metavar="FILE", help="File of a gate, which chooses lmbda at each token."
-    ),
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option("--temperature", help="Temperature of the softmax over the neighbors, above 0."),
-]
-Nprobe = Annotated[
-    int | None, typer.Option("--nprobe", help="Inverted lists visited for each query.")
-]
-Refine = Annotated[bool, typer.Option("--refine", help="Recompute distances from the stored keys.")]
-Retomaton = Annotated[
-    bool,
-    typer.Option(
-        "--retomaton", help="Follow pointers through the corpus; search when too few are left."
-    ),
-]
-RetomatonOrNot = Annotated[
-    bool | None,
-    typer.Option(
-        "--retomaton/--no-retomaton",
-        help="Follow pointers through the corpus; search when too few are left. The default is the "
-        "datastore's setting.",
-    ),
-]
-MinKnns = Annotated[
-    int | None, typer.Option("--min-knns", help="Search when fewer pointers than this are left.")
-]
-MaxKnns = Annotated[
-    int | None,
-    typer.Option("--max-knns", help="The most pointers and cluster members that may vote."),
-]
-PointerWeight = Annotated[
-    float | None,
-    typer.Option(
-        "--pointer-weight",
-        help="How many times as much an entry counts if a pointer led to it; the paper's is 1.",
-    ),
-]
-SuffixWeight = Annotated[
-    float | None,
-    typer.Option(
-        "--suffix-weight",
-        help="How many times as much an entry counts for each token before it that is also before "
-        "the query, up to 8; the papers' is 1.",
-    ),
-]
-PointerDistances = Annotated[
-    str | None,
-    typer.Option(
-        "--pointer-distances", help="Compare pointers by the stored keys (keys) or the index."
-    ),
-]
-InfiniGram = Annotated[
-    str | None,
-    typer.Option(
-        "--infini-gram",
-        metavar="SHARE|auto",
-        help="Let what follows the end of the text in the corpus, word for word, have this share, "
-        "or one by its length.",
-    ),
-]
-Without = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--without",
-        metavar="DOCUMENT",
-        help="Leave the document with this id or title out, as if it had never been added; may be "
-        "repeated.",
-    ),
-]
-Key = Annotated[
-    str,
-    typer.Option(
-        "--key",
-        help="Place of the key: ffn_input, layer_output, or a module's path with :input or "
-        ":output.",
-    ),
-]
-Metric = Annotated[
-    str | None, typer.Option("--metric", help="How keys are compared: l2, ip or cosine.")
-]
-Index = Annotated[
-    str,
-    typer.Option(
-        "--index",
-        metavar="FACTORY|exact|auto",
-        help="Kind of index; FACTORY is a FAISS factory string such as IVF1024,SQ8.",
-    ),
-]
-Budget = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        metavar="SIZE",
-        help="The most that the index may take, such as 4GB: the kind that finds most is chosen.",
-    ),
-]
-TargetRecall = Annotated[
-    float | None,
-    typer.Option(
-        "--target-recall",
-        help="Take the smallest kind of index that finds this share of the true neighbors.",
-    ),
-]
-Window = Annotated[
-    int | None, typer.Option("--window", help="Number of tokens that the model sees at once.")
-]
-Stride = Annotated[
-    int | None, typer.Option("--stride", help="Number of tokens by which the window moves on.")
-]
-Concatenate = Annotated[
-    bool | None,
-    typer.Option(
-        "--concatenate/--no-concatenate",
-        help="Join the documents into one stream. The default is what the datastore did.",
-    ),
-]
-BatchTokens = Annotated[
-    int | None, typer.Option("--batch-tokens", help="Number of tokens of one forward pass.")
-]
-AllowOverlap = Annotated[
-    bool,
-    typer.Option(
-        "--allow-overlap", help="Do not check whether the datastore already holds the texts."
-    ),
-]
-Strict = Annotated[bool, typer.Option("--strict", help="Stop at a document that cannot be read.")]
-Device = Annotated[
-    str, typer.Option("--device", help="Device of the model: cpu, cuda, cuda:1, mps or auto.")
-]
-Dtype = Annotated[
-    str, typer.Option("--dtype", help="Precision of the model: auto, float32, bfloat16, float16.")
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", min=1, max=MOST_THREADS, help="Number of CPU threads; all by default."
-    ),
-]
-Seed = Annotated[
-    int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of every random choice.")
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="ADDRESS",
-        help="Use the machines of a Ray cluster: auto, HOST:PORT, or local for this machine alone.",
-    ),
-]
-Shards = Annotated[
-    int | None,
-    typer.Option(
-        "--shards",
-        min=1,
-        help="Number of parts of the index, with --ray; one for each machine.",
-    ),
-]
-Replicas = Annotated[
-    int | None,
-    typer.Option(
-        "--replicas",
-        min=1,
-        help="Number of machines that hold each part of the index, with --ray. [default: 1]",
-    ),
-]
-Partial = Annotated[
-    bool,
-    typer.Option(
-        "--partial", help="With --ray, go on without parts of the index that do not answer."
-    ),
-]
-Save = Annotated[
-    str | None, typer.Option("--save", metavar="FILE", help="Write the whole trace there, as JSON.")
-]
-Html = Annotated[
-    str | None,
-    typer.Option("--html", metavar="FILE", help="Write the coloured words there, as a web page."),
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
-]
+_Values = dict[str, Any]
 
 
-def weight_of(lmbda: float | None, gate: str | None) -> float | StoredGate | None:
-    """Returns the weight that --lmbda or --gate gives, or None if neither is given.
+@dataclass(frozen=True)
+class Given:
+    """Marks a parameter that gets the settings of a memory which the user gives, checked.
 
-    Raises:
-        ConfigError: when both are given, or the number is out of its range.
-        DamagedError: when the file does not hold a gate.
+    Attributes:
+        place: Only the settings that may be set at this place; None takes all.
     """
-    if gate is None:
-        return KNNConfig(lmbda=lmbda).lmbda if lmbda is not None else None
-    if lmbda is not None:
-        raise ConfigError("--gate already chooses lmbda: leave out --lmbda or --gate")
-    from knn_logits.mixture.gates.stored import load_gate
 
-    return load_gate(gate)
+    place: Place | None = None
 
 
-def parse_infini_gram(text: str | None) -> float | Literal["auto"] | None:
-    """The share that --infini-gram gives.
+@dataclass(frozen=True)
+class Without:
+    """Marks a group of which a command leaves some settings out: they keep their defaults."""
 
-    Raises:
-        ConfigError: when it is neither a number from 0 to 1 nor "auto".
+    names: tuple[str, ...]
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Makes a function with groups of settings one that typer reads: a parameter for each option.
+
+    Every group is checked before the function runs, so before a model is loaded.
     """
-    if text is None or text == "auto":
-        return text  # type: ignore[return-value]
-    try:
-        share = float(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"--infini-gram takes a number from 0 to 1 or auto, not {text!r}"
-        ) from error
-    KNNConfig(infini_gram=share)
-    return share
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    makers: dict[str, Callable[[_Values], Any]] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        options, makers[name] = _expanded(name, hints[name], parameter.default)
+        parameters += options
+
+    def run(**values: Any) -> None:
+        function(**{name: make(values) for name, make in makers.items()})
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__module__ = function.__module__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
-def parse_weights(text: str | None) -> list[float] | None:
-    """Returns the shares that --weights gives.
+def _expanded(
+    name: str, annotation: Any, default: Any = inspect.Parameter.empty
+) -> tuple[list[inspect.Parameter], Callable[[_Values], Any]]:
+    """The options of a parameter or a field, and what makes its value of theirs."""
+    kind, *marks = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    for mark in marks:
+        if isinstance(mark, Given):
+            return _given(name, mark)
+    if is_dataclass(kind) and isinstance(kind, type):
+        left_out = next((mark.names for mark in marks if isinstance(mark, Without)), ())
+        return _group(name, kind, left_out)
+    return [_parameter(name, annotation, default)], lambda values: values[name]
 
-    Raises:
-        ConfigError: when they are not numbers.
-    """
-    if text is None:
-        return None
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"--weights takes numbers like 0.7,0.3, not {text!r}") from error
+
+def _given(
+    prefix: str, mark: Given
+) -> tuple[list[inspect.Parameter], Callable[[_Values], _Values]]:
+    declared = settings_for(mark.place)
+    parameters = [_option(prefix, one, default=None) for one in declared.values()]
+
+    def make(values: _Values) -> _Values:
+        given = {name: _read(one, values[f"{prefix}_{name}"]) for name, one in declared.items()}
+        return check_settings(given)
+
+    return parameters, make
+
+
+def _group(
+    prefix: str, kind: type, left_out: tuple[str, ...]
+) -> tuple[list[inspect.Parameter], Callable[[_Values], Any]]:
+    declared, hints = settings_of(kind), get_type_hints(kind, include_extras=True)
+    checks_itself = hasattr(kind, "__post_init__")
+    parameters: list[inspect.Parameter] = []
+    makers: dict[str, Callable[[_Values], Any]] = {}
+    for part in fields(kind):
+        name = part.name
+        if name in left_out or (name in declared and declared[name].option == ""):
+            continue
+        if name in declared:
+            parameters.append(_option(prefix, declared[name], ranged=not checks_itself))
+            makers[name] = _reader(prefix, declared[name], not checks_itself)
+        else:
+            default = inspect.Parameter.empty if part.default is MISSING else part.default
+            options, makers[name] = _expanded(f"{prefix}_{name}", hints[name], default)
+            parameters += options
+
+    def make(values: _Values) -> Any:
+        made = {name: maker(values) for name, maker in makers.items()}
+        absent = [name for name in made if name in declared and made[name] is None]
+        return kind(**{name: value for name, value in made.items() if name not in absent})
+
+    return parameters, make
+
+
+def _reader(prefix: str, declared: Setting, check: bool) -> Callable[[_Values], Any]:
+    option = replace(declared, name=_name(declared))
+
+    def reader(values: _Values) -> Any:
+        value = _read(declared, values[f"{prefix}_{declared.name}"])
+        return value if value is None or not check else option.check(value)
+
+    return reader
+
+
+def _name(declared: Setting) -> str:
+    return declared.option or "--" + declared.name.replace("_", "-")
+
+
+def _read(declared: Setting, value: Any) -> Any:
+    """Converts what typer gives to the setting's value; None where nothing was given."""
+    return declared.read(value) if declared.read is not None and value is not None else value
+
+
+_DECLARED = object()
+
+
+def _option(
+    prefix: str, declared: Setting, *, default: Any = _DECLARED, ranged: bool = False
+) -> inspect.Parameter:
+    """The option of a setting. Its default is shown, unless the datastore may have another one."""
+    kind = declared.kind or str
+    text = declared.read is not None or declared.choices or kind is str
+    value: Any = list[str] if kind is tuple and not text else str if text else kind
+    default = declared.default if default is _DECLARED else default
+    default = list(default) or None if isinstance(default, tuple) else default
+    limits: dict[str, Any] = {}
+    if ranged and kind is int and not text:
+        limits = {"min": declared.least, "max": declared.most}
+    metavar = declared.metavar or ("|".join(declared.choices) if text else None) or None
+    says_range = bool(limits) or (text and declared.kind is not float)
+    help = declared.help if says_range else declared.summary
+    info = typer.Option(_name(declared), metavar=metavar, help=help, **limits)
+    return _parameter(f"{prefix}_{declared.name}", Annotated[value | None, info], default)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, annotation=annotation, default=default)

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import Bars, interruptible, prepare, print_json, say
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import prepare
+from knn_logits.cli.terminal import Bars, interruptible, print_json, say
 
 
 def pull(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import interruptible, open_datastore, prepare, print_json, say
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import open_datastore, prepare
+from knn_logits.cli.terminal import interruptible, print_json, say
 from knn_logits.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from knn_logits.cli.common import Bars, tell
+from knn_logits.cli.terminal import Bars, tell
 from knn_logits.corpus.documents import Document
 from knn_logits.errors import ConfigError
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import interruptible, load_model, open_datastore, prepare, say, tell
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import load_model, open_datastore, prepare
 from knn_logits.cli.machines import searching, spread_indexes
 from knn_logits.cli.mixture import mixture_settings
+from knn_logits.cli.terminal import interruptible, say, tell
 from knn_logits.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:

@@ -10,20 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import (
-    Bars,
-    interruptible,
-    load_model,
-    open_datastore,
-    prepare,
-    present,
-    print_json,
-    reads_pairs,
-    say,
-    tell,
-)
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import load_model, open_datastore, prepare, present, reads_pairs
 from knn_logits.cli.reading import Fields, Told, documents_of
+from knn_logits.cli.terminal import Bars, interruptible, print_json, say, tell
 from knn_logits.printable import one_line
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from knn_logits.cli.common import say
+from knn_logits.cli.terminal import say
 
 if TYPE_CHECKING:
     from knn_logits.store.records import IndexRecord

@@ -6,19 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import (
-    Bars,
-    interruptible,
-    load_model,
-    open_datastore,
-    prepare,
-    print_json,
-    reads_pairs,
-    say,
-)
+from knn_logits.cli import arguments as options
 from knn_logits.cli.evaluate import Paths, stores_and_texts
+from knn_logits.cli.loading import load_model, open_datastore, prepare, reads_pairs
 from knn_logits.cli.reading import Fields, read_texts
+from knn_logits.cli.terminal import Bars, interruptible, print_json, say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import KNNConfig, WindowConfig, suffix_words
 

@@ -8,16 +8,9 @@ from typing import Annotated
 
 import typer
 
-from knn_logits.cli import options
-from knn_logits.cli.common import (
-    Bars,
-    interruptible,
-    open_datastore,
-    prepare,
-    print_json,
-    say,
-    tell,
-)
+from knn_logits.cli import arguments as options
+from knn_logits.cli.loading import open_datastore, prepare
+from knn_logits.cli.terminal import Bars, interruptible, print_json, say, tell
 
 
 def verify(

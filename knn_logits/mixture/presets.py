@@ -54,16 +54,8 @@ def resolve_settings(
     record = store.manifest.writing
     number, gate = split_lmbda(lmbda, store.manifest.metric)
     if preset == "writing" and record is not None and gate is None:
-        stored = KNNConfig(
-            record.k,
-            record.lmbda,
-            record.temperature,
-            retomaton=record.retomaton,
-            min_knns=record.min_knns,
-            suffix_weight=record.suffix_weight,
-            # Keys that are still on the Hub are many times as large as the index.
-            pointer_distances="keys" if store.has_keys else "index",
-        )
+        # Keys that are still on the Hub are many times as large as the index.
+        stored = KNNConfig.of(record, pointer_distances=None if store.has_keys else "index")
         config = stored.with_given(k=k, lmbda=number, temperature=temperature, **search)
         if search.get("suffix_weight") is None and config.temperature != stored.temperature:
             # A shared token keeps its worth in distance.
@@ -72,8 +64,7 @@ def resolve_settings(
         return config, None
     scoring = store.manifest.settings
     plain = preset == "paper"
-    weight = 1.0 if plain else scoring.suffix_weight
-    stored = KNNConfig(scoring.k, scoring.lmbda, scoring.temperature, suffix_weight=weight)
+    stored = KNNConfig.of(scoring, suffix_weight=1.0 if plain else None)
     if gate is None and number is None and not plain:
         gate = stored_gate(store)
     return stored.with_given(k=k, lmbda=number, temperature=temperature, **search), gate

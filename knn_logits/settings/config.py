@@ -1,18 +1,29 @@
-"""Frozen, validated settings. Nothing here knows of models, files or FAISS."""
+"""The settings of a memory, an index and windows, each declared once. No models, files or FAISS."""
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from knn_logits.errors import ConfigError
+from knn_logits.settings.declaration import (
+    Place,
+    Setting,
+    check_fields,
+    documented,
+    setting,
+    settings_of,
+)
+from knn_logits.settings.declaration import check_names as check_names
+from knn_logits.settings.declaration import whole_number as whole_number
 
 Metric = Literal["l2", "ip", "cosine"]
 METRICS: tuple[str, ...] = get_args(Metric)
+# Where settings come from that are not given: `knn_logits.mixture.presets` explains each.
+Preset: TypeAlias = Literal["writing", "scoring", "paper"]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 # With fewer entries there is too little text to choose settings on.
 FEWEST_CALIBRATED = 256
@@ -23,192 +34,176 @@ DEFAULT_TEMPERATURE = 10.0
 # FAISS keeps a seed in 32 bits, and some of its seeds are one more than the number given.
 MOST_SEED = 2**31 - 2
 MOST_THREADS = 1024
-_LARGEST = 2**63 - 1
+
+_BOTH = ("scoring", "writing")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-def check_metric(metric: str) -> Metric:
-    """Returns `metric` if it is one of `METRICS`.
-
-    Raises:
-        ConfigError: for any other value.
-    """
-    for known in get_args(Metric):
-        if metric == known:
-            return known  # type: ignore[no-any-return]
-    raise ConfigError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
-
-
-def whole_number(name: str, value: object, least: int, most: int = _LARGEST) -> int:
-    """Converts a whole number of any type, such as one of NumPy, to Python's `int`.
+def read_bytes(size: str) -> int:
+    """Reads a size such as 4GB, 500MB, 1.5GiB or 1000000.
 
     Raises:
-        ConfigError: when the value is not a whole number, or is out of its range.
+        ConfigError: when it is no such size.
     """
-    if not isinstance(value, bool) and isinstance(value, Integral):
-        number = int(value)
-        if least <= number <= most:
-            return number
-    limits = f"of at least {least}" if most == _LARGEST else f"from {least} to {most}"
-    raise ConfigError(f"{name} must be a whole number {limits}, not {value!r}")
+    match = _SIZE.fullmatch(size.strip())
+    number = 0
+    if match is not None:
+        unit = 1024 if match[3] else 1000
+        number = int(float(match[1]) * unit ** " kmgt".index(match[2].lower() or " "))
+    if number < 1:
+        raise ConfigError(f"{size!r} is no size: give one such as 4GB or 500MB")
+    return number
 
 
-def check_names(what: str, given: Iterable[str], allowed: Iterable[str]) -> None:
-    """Refuses names that do not exist, and says which one is meant.
-
-    Raises:
-        ConfigError: when a name is not among those that are allowed.
-    """
-    allowed = sorted(allowed)
-    for name in given:
-        if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, 1)
-            hint = f"write {near[0]}" if near else "the names are " + ", ".join(allowed)
-            raise ConfigError(f"there is no {what} {name!r}: {hint}")
-
-
-def check_threads(threads: int | None) -> None:
-    """Refuses more threads than a process can start, since it would end without any message.
-
-    Args:
-        threads: The number of threads; None, which leaves the choice to FAISS, is allowed.
-
-    Raises:
-        ConfigError: when the value is not a number of threads that can be started.
-    """
-    if threads is not None:
-        whole_number("threads", threads, 1, MOST_THREADS)
-
-
-def _real_number(name: str, value: object) -> float:
+def _read_shares(text: str) -> list[float]:
     try:
-        if not isinstance(value, bool) and isinstance(value, Real):
-            number = float(value)
-            if math.isfinite(number):
-                return number
-    except OverflowError:  # a whole number too large for a float
-        pass
-    raise ConfigError(f"{name} must be a finite number, not {value!r}")
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--weights takes numbers like 0.7,0.3, not {text!r}") from error
 
 
-def share(name: str, value: object) -> float:
-    """Converts a share of something to Python's `float`.
-
-    Raises:
-        ConfigError: when the value is not above 0 and at most 1.
-    """
-    found = _real_number(name, value)
-    if not 0.0 < found <= 1.0:
-        raise ConfigError(f"{name} must be above 0 and at most 1, not {value!r}")
-    return found
+def _read_share(text: str) -> float | str:
+    try:
+        return text if text == "auto" else float(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--infini-gram takes a number from 0 to 1 or auto, not {text!r}"
+        ) from error
 
 
-def _truth(name: str, value: object) -> bool:
-    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's
-        return bool(value)
-    raise ConfigError(f"{name} must be True or False, not {value!r}")
-
-
-def _set(config: object, name: str, value: object) -> None:
-    object.__setattr__(config, name, value)  # the dataclass is frozen, but still being made
-
-
-def _ids(name: str, value: Any) -> tuple[str, ...]:
-    """Returns the names of documents as a tuple. A single one may be given as a plain string."""
-    given = (value,) if isinstance(value, str) else value
-    if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
-        raise ConfigError(f"{name} must be a list of the ids or titles of documents, not {value!r}")
-    return tuple(given)
-
-
-# Where settings come from that are not given: `knn_logits.mixture.presets` explains each.
-Preset: TypeAlias = Literal["writing", "scoring", "paper"]
-PRESETS: tuple[Preset, ...] = get_args(Preset)
-
-
+@documented
 @dataclass(frozen=True)
 class KNNConfig:
-    """How neighbors are looked up and how much their vote counts.
+    """How neighbors are looked up and how much their vote counts."""
 
-    Attributes:
-        k: Number of neighbors for each query, at least 1. A datastore with fewer entries returns
-            all of them.
-        lmbda: Weight of p_kNN in the mixture, in [0, 1]. Khandelwal et al. (2020), equation 3.
-        temperature: Divides distances (or similarities) before the softmax over the neighbors,
-            above 0. Khandelwal et al. (2021), equation 2.
-        refine: Recompute the distances of the neighbors found from the stored keys ("recompute
-            distance" in the papers). It is off by default, because it reads k * dim values from
-            disk for each query: 1.5 MB with k 1024 and dim 768 in half precision. That costs more
-            than most searches. A scalar-quantised index hardly gains from it; a product-quantised
-            index may.
-        nprobe: Inverted lists visited for each query; None keeps the number of the index.
-
-        retomaton: Follow pointers through the corpus, and search only when too few of them are
-            left. Alon et al. (2022), section 3.
-        min_knns: Search again when fewer pointers than this are left. With 1, a search is made
-            when no pointer is left.
-        max_knns: The most pointers and members of their clusters that may vote.
-        pointer_weight: How many times as much an entry counts in the vote if a pointer led to it,
-            above 0. With 1 it counts by its distance alone, as in the paper. LOG.md has what the
-            default brings.
-        pointer_distances: Where the vectors come from that pointers are compared by. "keys" takes
-            the stored keys. "index" takes the vectors kept by the index: it needs no keys, and is
-            as approximate as a search.
-        suffix_weight: How many times as much an entry counts in the vote for each token before it
-            that is also before the query, counted backwards up to 8 tokens; above 0. With 1 the
-            text does not matter, as in the papers. LOG.md has what more brings.
-        exclude: Ids, titles or uris of documents that are left out, as if they had never been
-            added.
-        infini_gram: Share of the ∞-gram in the mixture, in [0, 1], wherever the end of the text
-            stands in the corpus; "auto" takes shares by the length of that end, those that were
-            fitted to the datastore where there are any. None leaves the ∞-gram out. Liu et al.
-            (2024), "Infini-gram".
-
-    Raises:
-        ConfigError: when a value is out of its range.
-    """
-
-    k: int = DEFAULT_K
-    lmbda: float = DEFAULT_LMBDA
-    temperature: float = DEFAULT_TEMPERATURE
-    refine: bool = False
-    nprobe: int | None = None
-    retomaton: bool = False
-    min_knns: int = 1
-    max_knns: int = 1024
-    pointer_weight: float = 20.0
-    pointer_distances: str = "keys"
-    suffix_weight: float = 1.0
-    exclude: tuple[str, ...] = ()
-    infini_gram: float | Literal["auto"] | None = None
+    k: int = setting(
+        DEFAULT_K,
+        "Number of neighbors of each query.",
+        details="A datastore with fewer entries returns all of them.",
+        least=1,
+        limit=4096,
+        symbol="k",
+        set_by=("build", "serve", "chat", "request", "page"),
+        stored=_BOTH,
+        reported=True,
+    )
+    lmbda: float = setting(
+        DEFAULT_LMBDA,
+        "Weight of the neighbors in the mixture.",
+        details="Khandelwal et al. (2020), equation 3.",
+        least=0,
+        most=1,
+        symbol="λ",
+        set_by=("build", "serve", "chat", "request", "page"),
+        stored=_BOTH,
+        reported=True,
+    )
+    temperature: float = setting(
+        DEFAULT_TEMPERATURE,
+        "Temperature of the softmax over the neighbors.",
+        details="It divides distances (or similarities). Khandelwal et al. (2021), equation 2.",
+        above=0,
+        limit=1e6,
+        symbol="τ",
+        set_by=("build", "serve", "chat", "request", "page"),
+        stored=_BOTH,
+        reported=True,
+    )
+    refine: bool = setting(
+        False,
+        "Recompute distances from the stored keys.",
+        details=(
+            'The papers call it "recompute distance". It reads k * dim values from disk for each '
+            "query, 1.5 MB with k 1024 and dim 768 in half precision, which costs more than most "
+            "searches. A product-quantised index may gain from it."
+        ),
+        set_by=("tune",),
+    )
+    nprobe: int | None = setting(
+        None,
+        "Inverted lists visited for each query.",
+        details="None keeps the number of the index.",
+        least=1,
+        set_by=("tune",),
+    )
+    retomaton: bool = setting(
+        False,
+        "Follow pointers through the corpus; search when too few are left.",
+        details="Alon et al. (2022), section 3.",
+        option="--retomaton/--no-retomaton",
+        stored=("writing",),
+        reported=True,
+    )
+    min_knns: int = setting(
+        1, "Search when fewer pointers than this are left.", least=1, stored=("writing",)
+    )
+    max_knns: int = setting(1024, "The most pointers and cluster members that may vote.", least=1)
+    pointer_weight: float = setting(
+        20.0,
+        "How many times as much an entry counts if a pointer led to it; the paper's is 1.",
+        details="LOG.md has what the default brings.",
+        above=0,
+    )
+    pointer_distances: Literal["keys", "index"] = setting(
+        "keys",
+        "What pointers are compared by.",
+        details="The index needs no stored keys, and is as approximate as a search.",
+    )
+    suffix_weight: float = setting(
+        1.0,
+        "How many times as much an entry counts for each token before it that is also before the "
+        "query, up to 8; the papers' is 1.",
+        details="LOG.md has what more brings.",
+        above=0,
+        limit=1e8,
+        set_by=("build", "tune", "serve", "chat", "request"),
+        stored=_BOTH,
+        reported=True,
+    )
+    exclude: tuple[str, ...] = setting(
+        (),
+        "Leave the document with this id, title or uri out, as if it had never been added; may be "
+        "repeated.",
+        option="--without",
+        metavar="DOCUMENT",
+        set_by=("request",),
+    )
+    infini_gram: float | Literal["auto"] | None = setting(
+        None,
+        "Let what follows the end of the text in the corpus, word for word, have this share, or "
+        "one by its length.",
+        details=(
+            '"auto" takes shares by the length of that end, those that were fitted to the '
+            "datastore where there are any. None leaves the ∞-gram out. Liu et al. (2024), "
+            '"Infini-gram".'
+        ),
+        least=0,
+        most=1,
+        metavar="SHARE|auto",
+        read=_read_share,
+        reported=True,
+    )
 
     def __post_init__(self) -> None:
-        for name in ("k", "min_knns", "max_knns"):
-            _set(self, name, whole_number(name, getattr(self, name), 1))
-        for name in ("retomaton", "refine"):
-            _set(self, name, _truth(name, getattr(self, name)))
-        if self.pointer_distances not in ("keys", "index"):
-            raise ConfigError(
-                f"pointer_distances must be 'keys' or 'index', not {self.pointer_distances!r}"
-            )
-        _set(self, "lmbda", _real_number("lmbda", self.lmbda))
-        if not 0.0 <= self.lmbda <= 1.0:
-            raise ConfigError(f"lmbda must lie between 0 and 1, not {self.lmbda!r}")
-        _set(self, "temperature", _real_number("temperature", self.temperature))
-        if self.temperature <= 0.0:
-            raise ConfigError(f"temperature must be above 0, not {self.temperature!r}")
-        for name in ("pointer_weight", "suffix_weight"):
-            _set(self, name, _real_number(name, getattr(self, name)))
-            if getattr(self, name) <= 0.0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}")
-        if self.nprobe is not None:
-            _set(self, "nprobe", whole_number("nprobe", self.nprobe, 1))
-        _set(self, "exclude", _ids("exclude", self.exclude))
-        if self.infini_gram not in (None, "auto"):
-            _set(self, "infini_gram", _real_number("infini_gram", self.infini_gram))
-            if not 0.0 <= float(self.infini_gram) <= 1.0:
-                raise ConfigError(
-                    f"infini_gram must lie between 0 and 1, or be 'auto', not {self.infini_gram!r}"
-                )
+        check_fields(self)
+
+    @classmethod
+    def of(cls, record: Any, **changes: Any) -> KNNConfig:
+        """Makes the settings that a record of a manifest keeps: those for scoring or for writing.
+
+        Args:
+            record: The record. What it does not keep has its default.
+            changes: Other values; None changes nothing.
+
+        Raises:
+            ConfigError: when a value is out of its range.
+        """
+        values = {name: getattr(record, name) for name in settings_of(cls) if hasattr(record, name)}
+        return cls(**values).with_given(**changes)
+
+    def values(self, record: Literal["scoring", "writing"]) -> dict[str, Any]:
+        """The values that a record of a manifest keeps: `SettingsRecord(**x.values("scoring"))`."""
+        return {name: getattr(self, name) for name in stored_names(record)}
 
     def with_given(self, **given: Any) -> KNNConfig:
         """Returns a copy in which the given settings are replaced; None leaves a setting as it is.
@@ -219,26 +214,103 @@ class KNNConfig:
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
 
+@documented
+@dataclass(frozen=True)
+class MixtureConfig:
+    """What a memory is asked with beside `KNNConfig`."""
+
+    preset: Preset | None = setting(
+        None,
+        "Where settings come from that are not given: the datastore's for writing or for scoring, "
+        "or the papers' kNN-LM. By default the call decides.",
+        set_by=("serve", "request"),
+    )
+    weights: tuple[float, ...] | None = setting(
+        None,
+        "Share of each datastore in the vote, such as 0.7,0.3; by default neighbors are merged by "
+        "distance.",
+        metavar="W,W,...",
+        read=_read_shares,
+        set_by=("tune", "serve"),
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def settings_for(place: Place | None = None) -> dict[str, Setting]:
+    """Lists the settings of a memory, by name.
+
+    Args:
+        place: "build", "tune", "serve", "chat", "request" or "page" lists only those that may be
+            set there; None lists all.
+    """
+    every = {**settings_of(MixtureConfig), **settings_of(KNNConfig)}
+    return {name: one for name, one in every.items() if place is None or place in one.set_by}
+
+
+def check_settings(given: Mapping[str, Any], place: Place | None = None) -> dict[str, Any]:
+    """Checks settings that somebody gives, each by its declaration, without a model or a datastore.
+
+    Args:
+        given: Values by name; None stands for a setting that is not given.
+        place: Where they come from, as in `settings_for`. What comes from "request" or "page" is
+            held to the settings' `limit`.
+
+    Returns:
+        The values that are given, in Python's own types. `Memory` takes them as keywords.
+
+    Raises:
+        ConfigError: when a name does not exist there, or a value is out of its range.
+    """
+    allowed = settings_for(place)
+    check_names("setting", given, allowed)
+    limited = place in ("request", "page")
+    return {
+        name: allowed[name].check(value, limited=limited)
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def stored_names(record: Literal["scoring", "writing"]) -> list[str]:
+    """The settings that a record of a manifest keeps, in the order of their declaration."""
+    return [name for name, one in settings_of(KNNConfig).items() if record in one.stored]
+
+
+def settings_words(settings: Any, *, symbols: bool = False) -> list[str]:
+    """What holds, for a line of text: "k 8", "lmbda 0.25", "temperature 10", "suffix weight 4".
+
+    Args:
+        settings: A `KNNConfig`, or a record of a manifest.
+        symbols: Write λ and τ for `lmbda` and `temperature`.
+
+    Returns:
+        A part for each setting that has a symbol, and for each other setting that a datastore
+        keeps for scoring and that is not its default.
+    """
+    parts = []
+    for name, one in settings_of(KNNConfig).items():
+        value = getattr(settings, name, one.default)
+        if one.symbol:
+            parts.append(f"{one.symbol if symbols else name} {one.shown(value)}")
+        elif "scoring" in one.stored and value != one.default:
+            parts.append(f"{name.replace('_', ' ')} {one.shown(value)}")
+    return parts
+
+
+def settings_line(settings: Any, *, symbols: bool = False) -> str:
+    """The parts of `settings_words` in one line."""
+    return ", ".join(settings_words(settings, symbols=symbols))
+
+
 def suffix_words(weight: float) -> str:
     """What a line of settings adds to k, λ and temperature: nothing for a suffix weight of 1."""
     return "" if weight == 1.0 else f", suffix weight {weight:.4g}"
 
 
 class SearchSettings(TypedDict, total=False):
-    """Keyword arguments that say how neighbors are found. `KNNConfig` explains each of them.
-
-    Attributes:
-        refine: Recompute distances from the stored keys.
-        nprobe: Inverted lists visited for each query.
-        retomaton: Follow pointers, and search only when too few of them are left.
-        min_knns: Search again when fewer pointers than this are left.
-        max_knns: The most pointers and members of their clusters that may vote.
-        pointer_weight: How many times as much an entry counts if a pointer led to it.
-        pointer_distances: "keys" or "index".
-        suffix_weight: How many times as much an entry counts for each shared token before it.
-        exclude: Ids, titles or uris of documents that are left out.
-        infini_gram: Share of the ∞-gram in the mixture, or "auto".
-    """
+    """The settings of `KNNConfig`, beside k, λ and temperature, as keyword arguments."""
 
     refine: bool
     nprobe: int | None
@@ -252,55 +324,66 @@ class SearchSettings(TypedDict, total=False):
     infini_gram: float | Literal["auto"] | None
 
 
+@documented
 @dataclass(frozen=True)
 class IndexConfig:
-    """What kind of index is built over the keys.
+    """What kind of index is built over the keys."""
 
-    Attributes:
-        factory: "exact" (torch, no approximation), "auto" (chosen by the number of entries), or
-            a FAISS factory string such as "IVF1024,SQ8".
-        metric: "l2" (squared Euclidean distance), "ip" (inner product) or "cosine"; None keeps a
-            datastore's metric, "l2" for a new one.
-        nprobe: Inverted lists visited for each query; None chooses the smallest number that
-            reaches the wanted recall on a sample.
-        train_size: The most keys that the index is trained on; None chooses by the kind of index.
-        seed: Seed of every random choice made while building.
-        budget: The most bytes that the index may take. "auto" then takes the kind that finds most
-            within it, measured on a sample of the keys.
-        target_recall: The share of the true neighbors that the index has to find, in (0, 1].
-            "auto" then takes the smallest kind that finds so many.
-        native: Use FAISS's own format for an index that cannot be stored as plain arrays. That
-            format cannot be checked, so whoever opens the datastore has to ask for it as well.
-
-    Raises:
-        ConfigError: when a value is out of its range.
-    """
-
-    factory: str = "auto"
-    metric: Metric | None = None
-    nprobe: int | None = None
-    train_size: int | None = None
-    seed: int = 0
-    native: bool = False
-    budget: int | None = None
-    target_recall: float | None = None
+    factory: str = setting(
+        "auto",
+        "Kind of index; FACTORY is a FAISS factory string such as IVF1024,SQ8.",
+        details='"exact" is torch without approximation. "auto" chooses by the number of entries.',
+        option="--index",
+        metavar="FACTORY|exact|auto",
+    )
+    metric: Metric | None = setting(
+        None,
+        "How keys are compared.",
+        details="None keeps a datastore's metric, and takes squared L2 distance for a new one.",
+    )
+    nprobe: int | None = setting(
+        None,
+        "Inverted lists visited for each query.",
+        details="None takes the smallest number that reaches the recall on a sample.",
+        least=1,
+    )
+    train_size: int | None = setting(
+        None,
+        "The most keys that the index is trained on; None chooses by the kind of index.",
+        least=1,
+        option="",
+    )
+    seed: int = setting(
+        0, "Seed of every random choice while building.", least=0, most=MOST_SEED, option=""
+    )
+    native: bool = setting(
+        False,
+        "Allow FAISS's own format for an index that cannot be stored as plain arrays. That format "
+        "cannot be checked.",
+        details="Whoever opens the datastore then has to ask for it as well.",
+        option="--native-index",
+    )
+    budget: int | None = setting(
+        None,
+        "The most that the index may take, such as 4GB: the kind that finds most is chosen.",
+        details='In bytes. It is measured on a sample of the keys, for "auto".',
+        least=1,
+        metavar="SIZE",
+        read=read_bytes,
+    )
+    target_recall: float | None = setting(
+        None,
+        "Take the smallest kind of index that finds this share of the true neighbors.",
+        above=0,
+        most=1,
+    )
 
     def __post_init__(self) -> None:
-        if self.metric is not None:
-            check_metric(self.metric)
         if not isinstance(self.factory, str) or not self.factory.strip():
             raise ConfigError(
                 "the index must be 'exact', 'auto' or a FAISS factory string such as 'IVF1024,SQ8'"
             )
-        if self.nprobe is not None:
-            _set(self, "nprobe", whole_number("nprobe", self.nprobe, 1))
-        if self.train_size is not None:
-            _set(self, "train_size", whole_number("train_size", self.train_size, 1))
-        _set(self, "seed", whole_number("seed", self.seed, 0, MOST_SEED))
-        if self.budget is not None:
-            _set(self, "budget", whole_number("budget", self.budget, 1))
-        if self.target_recall is not None:
-            _set(self, "target_recall", share("target_recall", self.target_recall))
+        check_fields(self)
         if self.measures and self.factory != "auto":
             raise ConfigError(
                 f"a budget or a target recall chooses the kind of index, and {self.factory!r} names"
@@ -328,32 +411,65 @@ def index_config(given: IndexConfig | str | None) -> IndexConfig:
     return given
 
 
+@documented
 @dataclass(frozen=True)
 class WindowConfig:
     """How a document longer than the model's context is cut.
 
     Every token is predicted once, with at least `window - stride` tokens before it where the
     document has them (the sliding window of the published perplexities).
-
-    Attributes:
-        window: Number of tokens that the model sees at once. None takes the model's context
-            length, but at most 1024.
-        stride: Number of tokens by which the window moves on. None takes half the window.
-
-    Raises:
-        ConfigError: when a value is out of its range.
     """
 
-    window: int | None = None
-    stride: int | None = None
+    window: int | None = setting(
+        None,
+        "Number of tokens that the model sees at once.",
+        details="None takes the model's context length, but at most 1024.",
+        least=2,
+    )
+    stride: int | None = setting(
+        None,
+        "Number of tokens by which the window moves on.",
+        details="None takes half the window.",
+        least=1,
+    )
 
     def __post_init__(self) -> None:
-        if self.window is not None:
-            _set(self, "window", whole_number("window", self.window, 2))
-        if self.stride is not None:
-            _set(self, "stride", whole_number("stride", self.stride, 1))
+        check_fields(self)
         if self.window is not None and self.stride is not None and self.stride > self.window:
             raise ConfigError(
                 f"stride {self.stride} is larger than window {self.window}: "
                 "tokens between two windows would be left out; give a stride of at most the window"
             )
+
+
+_SHARE = Setting(above=0, most=1, annotation=float)
+_THREADS = Setting(name="threads", least=1, most=MOST_THREADS, annotation=int | None)
+
+
+def check_metric(metric: str) -> Metric:
+    """Returns `metric` if it is one of `METRICS`.
+
+    Raises:
+        ConfigError: for any other value.
+    """
+    if metric not in METRICS:
+        raise ConfigError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
+    return metric  # type: ignore[return-value]
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuses more threads than a process can start, since it would end without any message.
+
+    Raises:
+        ConfigError: when `threads` is neither None nor a number of threads that can be started.
+    """
+    _THREADS.check(threads)
+
+
+def share(name: str, value: object) -> float:
+    """Converts a share of something, above 0 and at most 1, to Python's `float`.
+
+    Raises:
+        ConfigError: when the value is no such number.
+    """
+    return float(replace(_SHARE, name=name).check(value))

@@ -141,3 +141,9 @@ def test_the_citation_names_this_version():
     papers = {one["url"] for one in citation["references"]}
     listed = (DOCS / "researchers.md").read_text("utf-8")
     assert all(f"({url})" in listed for url in papers)
+
+
+def test_the_table_of_settings_is_made_of_their_declarations(hook):
+    made = hook("docs/hooks/settings_table.py")
+    text = made.PAGE.read_text("utf-8")
+    assert text == made.with_table(text), "run python docs/hooks/settings_table.py"

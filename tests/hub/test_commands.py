@@ -77,7 +77,7 @@ def test_import(run, indexed, model_folder, tmp_path):
 def test_a_model_that_the_hub_does_not_give_is_one_line(hub, store, tmp_path):
     words = ["knn-logits", "explain", "no-such/modle", str(store.folder), "text"]
     # The command line says how talkative the Hub's client is, before that is loaded.
-    heard = "from knn_logits.cli.common import listen\nlisten()"
+    heard = "from knn_logits.cli.terminal import listen\nlisten()"
     code = f"{heard}\n{AT_ONCE}\nimport sys\nfrom knn_logits.cli import main\n"
     code += f"sys.argv = {words}\nmain()"
     out_of_reach = environment(hub, tmp_path / "home", HF_ENDPOINT="http://127.0.0.1:9")

@@ -1,0 +1,215 @@
+"""Opens what a command works on: the model on its device, datastores, and texts."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from knn_logits.cli.options import Without
+from knn_logits.cli.terminal import Bars, interruptible, tell
+from knn_logits.errors import ConfigError, ModelError
+from knn_logits.printable import one_line
+from knn_logits.settings.config import MOST_SEED, MOST_THREADS
+from knn_logits.settings.declaration import setting
+
+if TYPE_CHECKING:
+    from knn_logits.store.datastore import Datastore
+
+# "report.txt", "./notes.md", "C:\\texts\\a.pdf"; not "Hello." and not "U.S.A."
+_FILE_NAME = re.compile(r"\S+\.(txt|md|rst|html?|json|jsonl|csv|py|pdf|docx)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a command runs: on which device and with how many threads."""
+
+    device: str = setting("auto", "Device of the model: cpu, cuda, cuda:1, mps or auto.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+        "auto", "Precision of the model."
+    )
+    threads: int | None = setting(
+        None, "Number of CPU threads; all by default.", least=1, most=MOST_THREADS
+    )
+    seed: int = setting(0, "Seed of every random choice.", least=0, most=MOST_SEED)
+
+    def load(self, name: str) -> tuple[Any, Any]:
+        """Sets threads and seed, and loads a causal or encoder-decoder model and its tokenizer.
+
+        Raises:
+            ModelError: when there is no model of that name. Its message has one line.
+            ConfigError: when the device is unknown.
+        """
+        prepare(self.threads, self.seed)
+        return load_model(name, self.device, self.dtype)
+
+
+# The options of commands without random choices; and of those that leave the threads alone too.
+Run = Annotated[RunOptions, Without(("seed",))]
+ModelRun = Annotated[RunOptions, Without(("threads", "seed"))]
+
+
+def prepare(threads: int | None = None, seed: int = 0) -> None:
+    """Sets threads and seed, and silences other libraries, whose output would mix with ours."""
+    import torch
+    import transformers
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    transformers.set_seed(seed)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+def read_text(text: str) -> str:
+    """Returns a text given on the command line, or reads standard input for "-".
+
+    Raises:
+        ConfigError: when the text is not UTF-8.
+    """
+    try:
+        if text == "-":
+            text = sys.stdin.buffer.read().decode("utf-8")
+        text.encode("utf-8")
+    except UnicodeError as error:
+        raise ConfigError("the text is not UTF-8: convert it first") from error
+    return text
+
+
+def text_or_file(text: str) -> str:
+    """Returns the text of a file of this name, or the given text itself; reads stdin for "-".
+
+    Raises:
+        ConfigError: when the text is not UTF-8, or the file cannot be read. A single word that
+            looks like a file's name is not taken for a text.
+    """
+    try:
+        is_file = Path(text).is_file()
+    except (OSError, ValueError):  # the text is too long for a name, or no name has its characters
+        is_file = False
+    if not is_file:
+        if _FILE_NAME.fullmatch(text):
+            raise ConfigError(f"there is no file {text}; give an existing file, or a text")
+        return read_text(text)
+    try:
+        return Path(text).read_text(encoding="utf-8-sig")
+    except UnicodeError as error:
+        raise ConfigError(f"the file {text} is not UTF-8: convert it first") from error
+    except OSError as error:
+        raise ConfigError(f"the file {text} cannot be read: {error.strerror}") from error
+
+
+def _device_of(device: str) -> Any:
+    """The device that --device names."""
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"--device {device!r} is unknown; give cpu, cuda or auto") from error
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device is cuda, but PyTorch finds no GPU; give --device cpu")
+    return place
+
+
+def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
+    """Loads a model and its tokenizer; `RunOptions.load` says more."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+    from knn_logits.engine.precision import use_fastest_dtype
+
+    place = _device_of(device)
+    config = _config_of(name)
+    try:
+        family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        # transformers would import all of its models for a message that names each of them.
+        if type(config) not in family._model_mapping and not hasattr(config, "auto_map"):
+            raise ValueError(f"its type is {config.model_type!r}")
+        precision = dtype if dtype == "auto" else getattr(torch, dtype)
+        model: Any = family.from_pretrained(name, dtype=precision)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _no_model(name, error) from error
+    try:
+        model = model.to(place).eval()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"--device {device!r} cannot be used ({reason}); give --device cpu"
+        ) from error
+    choice = use_fastest_dtype(model) if dtype == "auto" else None
+    if choice is not None:
+        tell(choice, style=None)
+    return model, tokenizer
+
+
+def reads_pairs(name: str) -> bool:
+    """Whether a model is an encoder-decoder.
+
+    Raises:
+        ModelError: when there is no model of that name.
+    """
+    return bool(_config_of(name).is_encoder_decoder)
+
+
+def _config_of(name: str) -> Any:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+    from transformers import AutoConfig
+
+    if not Path(name).exists():
+        try:
+            validate_repo_id(name)
+        except HFValidationError as error:
+            raise ModelError(
+                f"there is no model {name!r}: no such folder exists, and it is not a name of the "
+                "Hub; give a folder that holds a model, or org/name"
+            ) from error
+    try:
+        return AutoConfig.from_pretrained(name)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _no_model(name, error) from error
+
+
+def _no_model(name: str, error: Exception) -> ModelError:
+    reason = one_line(str(error)).strip()
+    reason = reason if len(reason) < 200 else reason[:200] + "…"
+    here = "" if Path(name).exists() else "no such folder exists, and the Hub does not give it; "
+    return ModelError(
+        f"cannot load the model {name!r}: {here}give a causal or encoder-decoder language model, "
+        f"as a Hub id or a folder ({reason})"
+    )
+
+
+def present(store: Datastore) -> tuple[int, int]:
+    """Counts the entries and the documents of a datastore that are not removed."""
+    manifest = store.manifest
+    return (
+        manifest.entries - len(store.removed_entries),
+        manifest.documents - len(manifest.removed),
+    )
+
+
+def open_datastore(name: str, *, keys: bool = False) -> Datastore:
+    """Opens a datastore, and shows a progress bar if it has to be fetched or read.
+
+    Args:
+        name: A folder, or "org/name" or "org/name@revision" on the Hub.
+        keys: Fetch the keys as well.
+
+    Raises:
+        DatastoreError: when the folder is not a datastore, or a damaged one.
+        HubError: when the datastore cannot be fetched.
+    """
+    from knn_logits.store.datastore import Datastore
+
+    with Bars(quiet=True) as bars, interruptible("what arrived is kept"):
+        store = Datastore.from_pretrained(name, progress=bars)
+        if keys:
+            store.fetch_keys(bars)
+        return store

@@ -1,0 +1,153 @@
+"""The options that say how a memory is asked and where it is searched, and what they open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from knn_logits.cli.loading import open_datastore
+from knn_logits.cli.options import Given, Without
+from knn_logits.cli.terminal import tell
+from knn_logits.errors import ConfigError
+from knn_logits.settings.config import IndexConfig
+from knn_logits.settings.declaration import setting, settings_of
+
+if TYPE_CHECKING:
+    from knn_logits.ray.searching import RayIndexes
+    from knn_logits.store.datastore import Datastore
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """The machines of a Ray cluster that hold an index."""
+
+    ray: str | None = setting(
+        None,
+        "Use the machines of a Ray cluster: auto, HOST:PORT, or local for this machine alone.",
+        metavar="ADDRESS",
+    )
+    shards: int | None = setting(
+        None, "Number of parts of the index, with --ray; one for each machine.", least=1
+    )
+    replicas: int | None = setting(
+        None,
+        "Number of machines that hold each part of the index, with --ray. [default: 1]",
+        least=1,
+    )
+    partial: bool = setting(
+        False, "With --ray, go on without parts of the index that do not answer."
+    )
+
+    def indexes(self) -> RayIndexes | None:
+        """Joins the cluster; None without --ray.
+
+        Raises:
+            ConfigError: when an option is given that means nothing without --ray.
+            MissingDependencyError: when Ray is not installed.
+            UnreachableError: when there is no cluster at the address.
+        """
+        if self.ray is None:
+            for name in ("shards", "replicas", "partial"):
+                if getattr(self, name):
+                    raise ConfigError(f"--{name} has no effect without --ray ADDRESS: add it")
+            return None
+        from knn_logits.ray.searching import RayIndexes
+
+        return RayIndexes(
+            self.ray, shards=self.shards, replicas=self.replicas or 1, partial=self.partial
+        )
+
+
+@dataclass(frozen=True)
+class MemoryOptions:
+    """How a memory is asked, and where its indexes are."""
+
+    given: Annotated[dict[str, Any], Given()]
+    gate: str | None = setting(
+        None, "File of a gate, which chooses lmbda at each token.", metavar="FILE"
+    )
+    native_index: bool = setting(False, settings_of(IndexConfig)["native"].help)
+    cluster: ClusterOptions = ClusterOptions()
+
+    def open(self, stores: Sequence[str], *, scoring: bool) -> OpenStores:
+        """Opens datastores and checks the settings against them, before a model is loaded.
+
+        Raises:
+            ConfigError: when the settings do not fit the datastores.
+            DatastoreError: when a folder is not a datastore, or a damaged one.
+            HubError: when a datastore cannot be fetched.
+        """
+        keys = bool(self.given.get("refine") or self.given.get("retomaton"))
+        indexes = self.cluster.indexes()
+        return self.over([open_datastore(name, keys=keys) for name in stores], indexes, scoring)
+
+    def over(
+        self, stores: list[Datastore], indexes: RayIndexes | None, scoring: bool
+    ) -> OpenStores:
+        """Does what `open` does, for datastores that are open."""
+        from knn_logits.mixture.memory import resolve
+
+        asked: Any = dict(self.given)
+        if self.gate is not None:
+            if "lmbda" in asked:
+                raise ConfigError("--gate already chooses lmbda: leave out --lmbda or --gate")
+            from knn_logits.mixture.gates.stored import load_gate
+
+            asked["lmbda"] = load_gate(self.gate)
+        resolve(stores, scoring, asked)
+        return OpenStores(stores, asked, self.native_index, indexes)
+
+
+@dataclass(frozen=True)
+class ServedMemoryOptions(MemoryOptions):
+    """Those of the server. A client could not see that an answer is partial."""
+
+    given: Annotated[dict[str, Any], Given("serve")]
+    cluster: Annotated[ClusterOptions, Without(("partial",))] = ClusterOptions()
+
+
+@dataclass(frozen=True)
+class OpenStores:
+    """Datastores that are open, and how they are asked.
+
+    Attributes:
+        stores: The datastores.
+        asked: The settings that were given, with a gate as `lmbda`.
+        native_index: Whether FAISS's own format may be read.
+        indexes: The cluster that holds the indexes; None for this machine.
+    """
+
+    stores: list[Datastore]
+    asked: Mapping[str, Any]
+    native_index: bool
+    indexes: RayIndexes | None
+
+    def keywords(self, threads: int | None = None) -> dict[str, Any]:
+        """What opens a `Memory` of them."""
+        more = {"native_index": self.native_index, "indexes": self.indexes, "threads": threads}
+        return {**self.asked, **more}
+
+    @contextmanager
+    def searching(self) -> Iterator[None]:
+        """Ends the shards on the cluster when the searches are over."""
+        for store in self.stores if self.indexes is not None else ():
+            if store.manifest.on_demand is not None:
+                tell(
+                    f"{store.folder} stores no keys, so it is searched here and not on the cluster"
+                )
+        try:
+            yield
+        finally:
+            if self.indexes is not None:
+                self.indexes.close()
+
+    def partial_answers(self) -> dict[str, int]:
+        """Tells how many searches lacked a part of the index; for the JSON of --ray."""
+        if self.indexes is None:
+            return {}
+        count = self.indexes.partial_answers
+        if count:
+            tell(f"{count:,} searches lacked a part of the index, so this answer is partial")
+        return {"partial_answers": count}

@@ -1,0 +1,194 @@
+"""Prints answers, warnings, progress and sizes, and ends a command on Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from knn_logits.printable import json_line, one_line, printable
+from knn_logits.progress import WHOLE
+
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str = "") -> None:
+    """Prints an answer on stdout, whatever characters it has."""
+    print(printable(text))
+
+
+def tell(text: str, style: str | None = "yellow") -> None:
+    """Prints a warning as one line on stderr, below any progress bar."""
+    stderr.print(f"knn-logits: {one_line(text).strip()}", style=style, markup=False)
+
+
+class _OneLine(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(record.getMessage())
+
+
+def listen() -> None:
+    """Prints the package's warnings as lines on stderr, and lets streams take every character."""
+    # The Hub's client reads this when it is loaded. Its retries are not part of an answer.
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    logger = logging.getLogger("knn_logits")
+    logger.handlers = [_OneLine()]
+    logger.propagate = False
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def print_json(content: dict[str, Any]) -> None:
+    """Prints one JSON object on one line of stdout."""
+    sys.stdout.write(json_line(content, sys.stdout.encoding) + "\n")
+    sys.stdout.flush()
+
+
+# Ctrl-C sets this. Python drops an exception that is raised while it collects garbage. The next
+# report of progress then ends the job.
+_interrupted = threading.Event()
+
+
+def _on_interrupt(number: int, frame: Any) -> None:
+    _interrupted.set()
+    signal.default_int_handler(number, frame)
+
+
+@contextmanager
+def _noticing_interrupts() -> Iterator[None]:
+    _interrupted.clear()
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def interruptible(advice: str) -> Iterator[None]:
+    """Ends with one line and the exit status 130 when the user presses Ctrl-C."""
+    try:
+        with _noticing_interrupts():
+            yield
+    except KeyboardInterrupt:
+        tell(f"stopped; {advice}", style=None)
+        raise typer.Exit(130) from None
+
+
+def stdout_table(table: Any) -> None:
+    """Prints a table on stdout, which is part of an answer. It is never cut to a terminal."""
+    lines = Console(width=200, highlight=False, color_system=None)
+    with lines.capture() as held:
+        lines.print(table)
+    for line in held.get().rstrip("\n").splitlines():
+        say(line.rstrip())
+
+
+def in_bytes(size: int) -> str:
+    """Formats a size for people: 512 bytes, 3.1 MB."""
+    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit:
+            return f"{size / unit:,.1f} {name}"
+    return f"{size} bytes"
+
+
+def in_time(seconds: float) -> str:
+    """Formats a time for people: 4 s, 12 min, 3.5 h, 9 days."""
+    if seconds < 100:
+        return f"{max(1.0, seconds):.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 100 else f"{hours / 24:,.0f} days"
+
+
+class _Steps(MofNCompleteColumn):
+    """Shows the steps done of all steps, or a percentage where progress is a share."""
+
+    def render(self, task: Task) -> Text:
+        if task.total == WHOLE:
+            return Text(f"{task.percentage:.1f}%", style="progress.download")
+        return super().render(task)
+
+
+class Bars:
+    """A progress bar for each phase of a long job, on stderr.
+
+    Args:
+        quiet: Whether to print nothing at all if stderr is not a terminal. Otherwise the names of
+            the phases are printed there.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            _Steps(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=stderr,
+            disable=not stderr.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._last: str | None = None
+
+    def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._finish()
+        self._progress.stop()
+
+    def __call__(self, phase: str, done: int, total: int | None) -> None:
+        """See `knn_logits.progress.Progress`.
+
+        Raises:
+            KeyboardInterrupt: when Ctrl-C was pressed, but Python dropped the exception.
+        """
+        if _interrupted.is_set():
+            _interrupted.clear()
+            raise KeyboardInterrupt
+        if phase not in self._tasks:
+            self._finish()
+            self._tasks[phase] = self._progress.add_task(one_line(phase), total=total)
+            self._last = phase
+            if not stderr.is_terminal and not self._quiet and (total or done):
+                steps = f": {total}" if total and total != WHOLE else ""
+                stderr.print(one_line(phase) + steps, markup=False)
+        self._progress.update(self._tasks[phase], completed=done, total=total)
+
+    def _finish(self) -> None:
+        if self._last is None:
+            return
+        task = next(task for task in self._progress.tasks if task.id == self._tasks[self._last])
+        if task.total is None:
+            self._progress.update(
+                task.id, total=max(1, task.completed), completed=max(1, task.completed)
+            )

@@ -1,0 +1,271 @@
+"""Declares settings: each is one field of a dataclass, from which everything else is made.
+
+    k: int = setting(1024, "Number of neighbors of each query.", least=1, set_by=("request",))
+
+`check_fields` checks a dataclass's values. `knn_logits.cli.options` makes the options of commands.
+`check_settings(given, "request")` checks what a client of the server sends, and
+`settings_for("page")` lists the controls of the page; both are public. `KNNConfig.of` and
+`KNNConfig.values` read and fill the records of a manifest. `docs/hooks/settings_table.py` writes
+the table in `docs/guides/settings.md`. "Add a setting" in CONTRIBUTING.md has the steps.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from numbers import Integral, Real
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from knn_logits.errors import ConfigError
+
+# Who may set a setting, beside Python, `generate`, `explain`, `eval` and `chat`, which may set all:
+# the options of three commands, `/set` in a chat, a request to the server, the page's controls.
+Place: TypeAlias = Literal["build", "tune", "serve", "chat", "request", "page"]
+
+_LARGEST = 2**63 - 1
+_Kind = TypeVar("_Kind")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting: its name, type, range, default and help, and who may set it.
+
+    Attributes:
+        default: The value where none is given, and the datastore has none.
+        help: What it does, in one or two sentences.
+        details: What the reference says in addition.
+        least: The smallest value.
+        above: A bound that the value has to exceed.
+        most: The largest value.
+        limit: The largest value that a request to the server or the page may have.
+        symbol: Its short name in lines of text, such as λ.
+        set_by: Who may set it. Python and the commands that ask a memory may set all settings.
+        stored: The records of a manifest that keep it.
+        reported: Whether the JSON of an answer names it.
+        option: Its option of the command line; None derives it from the name, and "" has none.
+        metavar: What stands for its value in the help of the command line.
+        read: Turns the text of the command line into the value; None converts by the type.
+        name: Its name, from the field.
+        annotation: Its type, from the field.
+    """
+
+    default: Any = None
+    help: str = ""
+    details: str = ""
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    limit: float | None = None
+    symbol: str = ""
+    set_by: tuple[Place, ...] = ()
+    stored: tuple[str, ...] = ()
+    reported: bool = False
+    option: str | None = None
+    metavar: str | None = None
+    read: Callable[[str], Any] | None = None
+    name: str = ""
+    annotation: Any = None
+
+    @cached_property
+    def _types(self) -> list[Any]:
+        """The members of a union, or the type alone."""
+        union = get_origin(self.annotation) in (Union, types.UnionType)
+        return list(get_args(self.annotation)) if union else [self.annotation]
+
+    @cached_property
+    def optional(self) -> bool:
+        """Whether None is a value."""
+        return type(None) in self._types
+
+    @cached_property
+    def choices(self) -> tuple[str, ...]:
+        """The words that are values."""
+        literals = [get_args(part) for part in self._types if get_origin(part) is Literal]
+        return tuple(word for words in literals for word in words)
+
+    @cached_property
+    def kind(self) -> type | None:
+        """`int`, `float`, `bool`, `str`, or `tuple`; None if only words are values."""
+        plain = [part for part in self._types if get_origin(part) is not Literal]
+        plain = [get_origin(part) or part for part in plain if part is not type(None)]
+        return plain[0] if plain else None
+
+    @property
+    def range(self) -> str:
+        """The allowed values in words, such as "0 to 1"; empty where all of the type are."""
+        bounds = [] if self.above is None else [f"above {self.above:g}"]
+        if self.least is not None and self.most is not None:
+            bounds.append(f"{self.least:g} to {self.most:g}")
+        elif self.least is not None:
+            bounds.append(f"at least {self.least:g}")
+        elif self.most is not None:
+            bounds.append(f"at most {self.most:g}")
+        *first, last = [*([" and ".join(bounds)] if bounds else []), *self.choices] or [""]
+        return f"{', '.join(first)} or {last}" if first else last
+
+    @property
+    def summary(self) -> str:
+        """The help with the range: "Weight of the neighbors in the mixture; 0 to 1."."""
+        return self.help if not self.range else f"{self.help.rstrip('.')}; {self.range}."
+
+    def check(self, value: Any, *, limited: bool = False) -> Any:
+        """Returns a value, converted to Python's own type; `limited` holds it to `limit` as well.
+
+        Raises:
+            ConfigError: when it is of another type, or out of its range.
+        """
+        if (value is None and self.optional) or (isinstance(value, str) and value in self.choices):
+            return value
+        if self.kind is None:
+            raise ConfigError(f"{self.name} must be one of {_listed(self.choices)}, not {value!r}")
+        if self.kind is bool:
+            return truth(self.name, value)
+        if self.kind is tuple:
+            return self._several(value)
+        if self.kind is str:
+            if not isinstance(value, str):
+                raise ConfigError(f"{self.name} must be a text, not {value!r}")
+            return value
+        most = self.limit if limited and self.limit is not None else self.most
+        if self.kind is int:
+            most = _LARGEST if most is None else int(most)
+            return whole_number(self.name, value, int(self.least or 0), most)
+        return self._in_range(real_number(self.name, value), most, value)
+
+    def _in_range(self, number: float, most: float | None, value: object) -> float:
+        low = self.least is not None and number < self.least
+        low = low or (self.above is not None and number <= self.above)
+        if not low and (most is None or number <= most):
+            return number
+        if self.least is not None and most is not None:
+            limits = f"lie between {self.least:g} and {most:g}"
+        elif self.above is not None:
+            limits = f"be above {self.above:g}" + ("" if most is None else f" and at most {most:g}")
+        else:
+            limits = f"be at least {self.least:g}"
+        words = "".join(f", or be {word!r}" for word in self.choices)
+        raise ConfigError(f"{self.name} must {limits}{words}, not {value!r}")
+
+    def _several(self, value: Any) -> tuple[Any, ...]:
+        """Checks a list. A single text may be given as such."""
+        if get_args(self._types[0])[0] is float:
+            if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+                raise ConfigError(f"{self.name} must be a list of numbers, not {value!r}")
+            return tuple(real_number(self.name, part) for part in value)
+        texts = (value,) if isinstance(value, str) else value
+        if not isinstance(texts, (list, tuple)) or not all(isinstance(one, str) for one in texts):
+            raise ConfigError(
+                f"{self.name} must be a list of the ids or titles of documents, not {value!r}"
+            )
+        return tuple(texts)
+
+    def shown(self, value: Any) -> str:
+        """Formats a value for a line of settings: at most four digits, "on" for a switch."""
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def setting(default: Any, help: str, **declared: Any) -> Any:
+    """A field of a dataclass that declares a setting. `Setting` explains the arguments."""
+    return field(
+        default=default, metadata={"setting": Setting(default=default, help=help, **declared)}
+    )
+
+
+_DECLARED: dict[type, dict[str, Setting]] = {}
+
+
+def settings_of(kind: type) -> dict[str, Setting]:
+    """The settings that a dataclass declares, by name, in its order."""
+    if kind not in _DECLARED:
+        hints = get_type_hints(kind)
+        declared = {part.name: part.metadata.get("setting") for part in fields(kind)}
+        _DECLARED[kind] = {
+            name: replace(setting, name=name, annotation=hints[name])
+            for name, setting in declared.items()
+            if setting is not None
+        }
+    return _DECLARED[kind]
+
+
+def check_fields(config: Any) -> None:
+    """Checks every setting of a frozen dataclass that is being made.
+
+    Raises:
+        ConfigError: when a value is out of its range.
+    """
+    for name, declared in settings_of(type(config)).items():
+        object.__setattr__(config, name, declared.check(getattr(config, name)))
+
+
+def documented(kind: type[_Kind]) -> type[_Kind]:
+    """Appends the settings that a dataclass declares to its docstring, as its attributes."""
+    lines = [f"    {name}: {one.summary} {one.details}" for name, one in settings_of(kind).items()]
+    body = "\n    ".join(line.rstrip() for line in lines)
+    raises = "    Raises:\n        ConfigError: when a value is out of its range."
+    kind.__doc__ = f"{(kind.__doc__ or '').rstrip()}\n\n    Attributes:\n    {body}\n\n{raises}\n"
+    return kind
+
+
+def whole_number(name: str, value: object, least: int, most: int = _LARGEST) -> int:
+    """Converts a whole number of any type, such as one of NumPy, to Python's `int`.
+
+    Raises:
+        ConfigError: when the value is not a whole number, or is out of its range.
+    """
+    if not isinstance(value, bool) and isinstance(value, Integral):
+        number = int(value)
+        if least <= number <= most:
+            return number
+    limits = f"of at least {least}" if most == _LARGEST else f"from {least} to {most}"
+    raise ConfigError(f"{name} must be a whole number {limits}, not {value!r}")
+
+
+def real_number(name: str, value: object) -> float:
+    """Converts a finite number of any type to Python's `float`.
+
+    Raises:
+        ConfigError: when the value is not a finite number.
+    """
+    try:
+        if not isinstance(value, bool) and isinstance(value, Real):
+            number = float(value)
+            if math.isfinite(number):
+                return number
+    except OverflowError:  # a whole number too large for a float
+        pass
+    raise ConfigError(f"{name} must be a finite number, not {value!r}")
+
+
+def truth(name: str, value: object) -> bool:
+    """Converts a truth value, such as one of NumPy, to Python's `bool`.
+
+    Raises:
+        ConfigError: when the value is neither true nor false.
+    """
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's
+        return bool(value)
+    raise ConfigError(f"{name} must be True or False, not {value!r}")
+
+
+def check_names(what: str, names: Iterable[str], allowed: Iterable[str]) -> None:
+    """Refuses names that do not exist, and suggests the closest one.
+
+    Raises:
+        ConfigError: when a name is not allowed.
+    """
+    allowed = sorted(allowed)
+    for name in names:
+        if name not in allowed:
+            close = difflib.get_close_matches(name, allowed, 1)
+            hint = f"write {close[0]}" if close else "the names are " + _listed(allowed)
+            raise ConfigError(f"there is no {what} {name!r}: {hint}")
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(words)
