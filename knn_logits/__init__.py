@@ -15,7 +15,7 @@ _HOME = {
     "Datastore": "knn_logits.store.datastore",
     "build_datastore": "knn_logits.building.builder",
     "build_index": "knn_logits.building.indexing",
-    "build_suffixes": "knn_logits.building.suffixes",
+    "build_suffixes": "knn_logits.building.indexing",
     "add_documents": "knn_logits.building.adding",
     "sync_documents": "knn_logits.building.syncing",
     "Sync": "knn_logits.building.syncing",
@@ -46,7 +46,7 @@ _HOME = {
     "Estimate": "knn_logits.building.estimate",
     "estimate_build": "knn_logits.building.estimate",
     "Need": "knn_logits.building.needs",
-    "forecast": "knn_logits.building.forecast",
+    "forecast": "knn_logits.building.estimate",
     "RayIndexes": "knn_logits.ray.searching",
     "KNNConfig": "knn_logits.settings.config",
     "IndexConfig": "knn_logits.settings.config",
@@ -202,13 +202,11 @@ if TYPE_CHECKING:
     from knn_logits.building.adding import add_documents
     from knn_logits.building.builder import build_datastore
     from knn_logits.building.clustering import cluster
-    from knn_logits.building.estimate import Estimate, estimate_build
-    from knn_logits.building.forecast import forecast
-    from knn_logits.building.indexing import build_index
+    from knn_logits.building.estimate import Estimate, estimate_build, forecast
+    from knn_logits.building.indexing import build_index, build_suffixes
     from knn_logits.building.merging import merge_entries
     from knn_logits.building.needs import Need
     from knn_logits.building.removing import compact, remove_documents
-    from knn_logits.building.suffixes import build_suffixes
     from knn_logits.building.syncing import Sync, sync_documents
     from knn_logits.corpus.documents import Document
     from knn_logits.corpus.reading import read_corpus

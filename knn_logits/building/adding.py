@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
-from knn_logits.building.indexing import make_index, write_index
-from knn_logits.building.known import Additions
+from knn_logits.arrays import Array
+from knn_logits.building.indexing import same_kind, write_index, write_suffixes
 from knn_logits.building.nearness import near_record, nearness_of
+from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import RECALL_WANTED, measured
-from knn_logits.building.steps import Cut, KeyPlan, cut_documents, write_cut, write_keys
-from knn_logits.building.suffixes import write_suffixes
-from knn_logits.corpus.documents import Document, as_documents, several
+from knn_logits.building.steps import Cut, cut_documents, write_cut, write_keys
+from knn_logits.corpus.documents import Document, as_documents, several, unique_id
 from knn_logits.engine.compatibility import (
     check_model,
     check_tokenizer,
@@ -34,7 +37,7 @@ from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.opening import whole_index
 from knn_logits.progress import Progress, no_progress
-from knn_logits.settings.config import IndexConfig, check_threads, whole_number
+from knn_logits.settings.config import check_threads, whole_number
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import write_arrays
 from knn_logits.store.job import Job, begin
@@ -44,6 +47,8 @@ from knn_logits.store.writer import SHARD_BYTES, TokenWriter
 logger = logging.getLogger(__name__)
 
 _KEYS_AT_ONCE = 65_536
+# Among four billion documents, two have the same digest by chance with probability 2^-64.
+_DIGEST_BYTES = 16
 
 
 def add_documents(
@@ -96,7 +101,6 @@ def add_documents(
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     folder = store.folder.resolve()
     keys = key_plan(model, tokenizer, store, batch_tokens)
-    pairs = keys.pairs
     with begin(folder, "add", keys.as_text(model, tokenizer)) as job, evaluating(model):
         store = Datastore(folder)
         check_has_keys(store)
@@ -104,61 +108,106 @@ def add_documents(
         additions = Additions(store)
         rows = as_documents(documents, store.documents.ids)
         progress("tokens", 0, None)
-        new = additions.of(cut_documents(tokenizer, rows, pairs), pairs=pairs is not None)
+        new = additions.select(cut_documents(tokenizer, rows, keys.pairs))
         first = next(new, None)
         if first is not None:
-            text = appended(job, store, model, chain([first], new), progress, pairs)
-        _tell(folder, additions, known)
-        if first is None:
-            if not additions.there:
-                raise CorpusError("the documents to add hold no token; give more text")
+            text = appended(job, store, model, chain([first], new), progress, keys.pairs)
+        _report(folder, additions, known)
+        if first is None and not additions.existing:
+            raise CorpusError("the documents to add hold no token; give more text")
+        if first is None or job.repeated:
             job.give_up()
-            return Datastore(folder)
-        if job.repeated:
-            job.give_up()
-            return Datastore(folder)
-        grow(
-            job,
-            store,
-            model,
-            keys,
-            text,
-            shard_bytes=shard_bytes,
-            threads=threads,
-            progress=progress,
-        )
+        else:
+            growth = Growth(job, store, model, keys, shard_bytes, threads, progress)
+            growth.finish(text)
     return Datastore(folder)
 
 
-def _tell(folder: Path, additions: Additions, known: Callable[[str, str], None] | None) -> None:
+def digest_of(tokens: Sequence[int] | Array, source: str | None) -> bytes:
+    """Computes a digest of a document's content: its tokens and, of a pair, its source.
+
+    Keys depend on nothing else, and every datastore has both, so nothing more has to be stored.
+    """
+    digest = hashlib.blake2b(np.asarray(tokens, np.int32).tobytes(), digest_size=_DIGEST_BYTES)
+    if source is not None:
+        digest.update(b"source" + source.encode())
+    return digest.digest()
+
+
+def contents_of(store: Datastore) -> Iterator[tuple[int, str, bytes]]:
+    """Yields the number, the id and the digest of each document that is not removed."""
+    table, removed = store.documents, set(store.manifest.removed)
+    ids, pairs = table.ids, store.manifest.pairs is not None
+    spans = zip(table.first.tolist(), table.length.tolist(), strict=True)
+    for number, (first, length) in enumerate(spans):
+        if number not in removed:
+            source = table.sources([number])[0] if pairs else None
+            yield number, ids[number], digest_of(store.tokens[first : first + length], source)
+
+
+class Additions:
+    """Selects the documents that a datastore does not have yet, and gives each a free id.
+
+    Attributes:
+        existing: For each document that the datastore has already: its id, and its id there.
+        renamed: For each id that another document has: the id that the new document got instead.
+    """
+
+    def __init__(self, store: Datastore) -> None:
+        self._pairs = store.manifest.pairs is not None
+        self._contents: dict[bytes, str] = {}
+        self._ids: dict[str, int] = {}
+        for _, id, digest in contents_of(store):
+            self._contents.setdefault(digest, id)
+            self._ids[id] = 1
+        self._before = frozenset(self._ids)
+        self.existing: list[tuple[str, str]] = []
+        self.renamed: dict[str, str] = {}
+
+    def select(self, cut: Iterator[Cut]) -> Iterator[Cut]:
+        """Yields the documents to add. A document without a token is left out."""
+        for document, ids, places in cut:
+            if not ids:
+                continue
+            digest = digest_of(ids, document.source if self._pairs else None)
+            if digest in self._contents:
+                self.existing.append((document.id, self._contents[digest]))
+                continue
+            if document.id in self._before:
+                # The parts of one large file share an id, and keep sharing it.
+                if document.id not in self.renamed:
+                    self.renamed[document.id] = unique_id(document.id, self._ids)
+                document = replace(document, id=self.renamed[document.id])
+            yield document, ids, places
+
+
+def _report(
+    folder: Path, additions: Additions, on_known: Callable[[str, str], None] | None
+) -> None:
     """Warns of documents that were not added, and of documents that got another id."""
-    if known is not None:
-        for id, there in additions.there:
-            known(id, there)
-    elif additions.there:
+    if on_known is not None:
+        for id, present in additions.existing:
+            on_known(id, present)
+    elif additions.existing:
         logger.warning(
             "%d of the documents are already in %s and were not added again",
-            len(additions.there),
+            len(additions.existing),
             folder,
         )
     if additions.renamed:
-        id, given = next(iter(additions.renamed.items()))
+        id, new = next(iter(additions.renamed.items()))
         logger.warning(
             "%d of the new documents have the id of another document in %s and were added under new"
             " ids, such as %s for %s; to replace changed documents, use `knn-logits sync`",
             len(additions.renamed),
             folder,
-            given,
+            new,
             id,
         )
 
 
 def check_has_keys(store: Datastore) -> None:
-    """Refuses a datastore that was published without its keys.
-
-    Raises:
-        DatastoreError: when it has none.
-    """
+    """Refuses a datastore that was published without its keys."""
     if not store.has_keys and store.manifest.on_demand is None:
         raise DatastoreError(
             f"{store.folder} was published without its keys, so nothing can be added; build the "
@@ -176,13 +225,7 @@ def keep_checks(job: Job, store: Datastore) -> None:
 def key_plan(
     model: nn.Module, tokenizer: Any, store: Datastore, batch_tokens: int | None
 ) -> KeyPlan:
-    """Plans how the keys of more text are computed, and checks model and tokenizer first.
-
-    Raises:
-        ConfigError: when `batch_tokens` is not a whole number above 0.
-        MismatchError: when model or tokenizer are not the datastore's.
-        DatastoreError: when the datastore was imported without its sources.
-    """
+    """Plans how the keys of more text are computed, and checks model and tokenizer first."""
     if batch_tokens is not None:
         batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
     location = locate_key(model, store)
@@ -213,14 +256,7 @@ def appended(
 ) -> TokenWriter:
     """Writes a datastore's tokens and documents, followed by new ones.
 
-    Args:
-        job: The job.
-        store: The datastore.
-        model: The model.
-        cut: The documents, cut into tokens.
-        progress: A callback that is told how far the work is.
-        pairs: The tokenizer of pairs, if the documents are pairs.
-        after: Called with the writer after the tokens and before the table of documents is written.
+    `after` is called after the tokens and before the table of documents is written.
     """
     writer = TokenWriter(
         job,
@@ -235,117 +271,101 @@ def appended(
     return writer
 
 
-def grow(
-    job: Job,
-    store: Datastore,
-    model: nn.Module,
-    keys: KeyPlan,
-    text: TokenWriter,
-    *,
-    shard_bytes: int,
-    threads: int | None,
-    progress: Progress,
-    **changed: Any,
-) -> None:
-    """Computes the keys of text that was appended, extends the index, and ends the job.
+@dataclass(frozen=True)
+class Growth:
+    """Computes the keys of text that was appended, extends the index, and ends the job."""
 
-    A datastore whose keys are computed on demand gets a new suffix index only.
+    job: Job
+    store: Datastore
+    model: nn.Module
+    keys: KeyPlan
+    shard_bytes: int
+    threads: int | None
+    progress: Progress
 
-    Args:
-        job: The job.
-        store: The datastore as it is.
-        model: The model.
-        keys: How keys are computed.
-        text: The writer that `appended` returned.
-        shard_bytes: Size of a file of keys.
-        threads: OpenMP threads of the index.
-        progress: A callback that is told how far the work is.
-        changed: Other fields of the manifest.
+    def finish(self, text: TokenWriter, **changed: Any) -> None:
+        """Ends the job; `changed` are other fields of the manifest.
 
-    Raises:
-        DatastoreError: when the datastore has no keys.
-    """
-    folder, base = store.folder, store.manifest
-    if store.clusters is not None:
-        logger.warning(
-            "the clusters of %s were of the old entries and are removed: make them again with "
-            "`knn-logits cluster`",
-            folder,
+        A datastore whose keys are computed on demand gets a new suffix index only.
+        """
+        job, store, base = self.job, self.store, self.store.manifest
+        self._warn_of_losses()
+        contexts = text.contexts()
+        if base.on_demand is None:
+            write_keys(
+                job,
+                self.model,
+                self.keys,
+                text,
+                contexts,
+                first_entry=base.entries,
+                shard_bytes=self.shard_bytes,
+                progress=self.progress,
+            )
+        manifest = job.manifest(
+            base,
+            # Clusters are of the old entries only.
+            without=("index", "native", "clusters", "merged", "suffixes"),
+            entries=contexts.entries,
+            documents=text.documents,
+            tokens=text.tokens,
+            settings=base.settings.model_copy(update={"stale": True}),
+            **changed,
         )
-    if store.merged is not None:
-        logger.warning(
-            "the entries of %s are no longer merged, since others came: merge them again with "
-            "`knn-logits merge`",
-            folder,
-        )
-    contexts = text.contexts()
-    if base.on_demand is None:
-        write_keys(
-            job,
-            model,
-            keys,
-            text,
-            contexts,
-            first_entry=base.entries,
-            shard_bytes=shard_bytes,
-            progress=progress,
-        )
-    manifest = job.manifest(
-        base,
-        # Clusters are of the old entries only.
-        without=("index", "native", "clusters", "merged", "suffixes"),
-        entries=contexts.entries,
-        documents=text.documents,
-        tokens=text.tokens,
-        settings=base.settings.model_copy(update={"stale": True}),
-        **changed,
-    )
-    grown = Datastore.unfinished(folder, manifest)
-    if store.suffixes is not None:
-        write_suffixes(job, grown.tokens, grown.documents.first, progress)
-    if base.on_demand is not None:
-        job.commit(manifest)
-        return
-    index, record = _extended(store, grown, threads, progress)
-    write_index(job, grown, index, record, store.checks)
-    near = near_record(grown, nearness_of(grown, index, record.seed))
-    job.commit(manifest, index=record, near=near)
+        grown = Datastore.unfinished(store.folder, manifest)
+        if store.suffixes is not None:
+            write_suffixes(job, grown, self.progress)
+        if base.on_demand is not None:
+            job.commit(manifest)
+            return
+        index, record = extended_index(store, grown, self.threads, self.progress)
+        write_index(job, grown, index, record, store.checks)
+        near = near_record(grown, nearness_of(grown, index, record.seed))
+        job.commit(manifest, index=record, near=near)
+
+    def _warn_of_losses(self) -> None:
+        folder = self.store.folder
+        if self.store.clusters is not None:
+            logger.warning(
+                "the clusters of %s were of the old entries and are removed: make them again with "
+                "`knn-logits cluster`",
+                folder,
+            )
+        if self.store.merged is not None:
+            logger.warning(
+                "the entries of %s are no longer merged, since others came: merge them again with "
+                "`knn-logits merge`",
+                folder,
+            )
 
 
-def _extended(
+def extended_index(
     store: Datastore, grown: Datastore, threads: int | None, progress: Progress
 ) -> tuple[Index, IndexRecord]:
     """Extends a datastore's index by the keys that were added."""
     record = store.manifest.index
-    chosen = choose_factory(len(grown), grown.manifest.dim)
-    if record.factory == "exact":
-        factory = chosen if record.requested == "auto" else "exact"
-        config = IndexConfig(factory, seed=record.seed)
-        index, made = make_index(grown, config, threads=threads, progress=progress)
-        return index, made.model_copy(update={"requested": record.requested})
-    if store.merged is not None:
-        config = IndexConfig(
-            record.factory, nprobe=record.nprobe, train_size=record.train_size, seed=record.seed
-        )
-        index, made = make_index(grown, config, threads=threads, progress=progress)
-        return index, made.model_copy(update={"requested": record.requested})
+    if record.factory == "exact" or store.merged is not None:
+        factory = record.factory
+        if factory == "exact" and record.requested == "auto":
+            factory = choose_factory(len(grown), grown.manifest.dim)
+        return same_kind(grown, record, factory, threads, progress)
     from knn_logits.index.faiss_backend import FaissIndex
 
     # FAISS's own format is not read here: only a user who asks for it has decided to trust it.
-    opened = whole_index(store, threads=threads)
-    assert isinstance(opened, FaissIndex)
+    index = whole_index(store, threads=threads)
+    assert isinstance(index, FaissIndex)
     progress(f"index {record.factory}", 0, None)
     for batch in grown.key_batches(_KEYS_AT_ONCE, first_entry=len(store)):
-        opened.add(batch)
+        index.add(batch)
     nprobes = (record.nprobe,) if record.nprobe else (1,)
-    new = measured(grown, opened, record, nprobes, progress)
+    new = measured(grown, index, record, nprobes, progress)
     if new.recall is not None and new.recall.value < RECALL_WANTED:
-        was = f", {record.recall.value:.3f} before" if record.recall else ""
+        before = f", {record.recall.value:.3f} before" if record.recall else ""
         logger.warning(
             "recall@%d of the index fell to %.3f%s: build it again with `knn-logits index %s`",
             new.recall.at,
             new.recall.value,
-            was,
+            before,
             store.folder,
         )
-    return opened, new
+    return index, new

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
+from typing_extensions import Unpack
 
 from knn_logits._version import __version__
 from knn_logits.arrays import Array
-from knn_logits.building.calibration import calibrate as calibrated_settings
-from knn_logits.building.estimate import Estimate, estimated
+from knn_logits.building.calibration import calibrate
+from knn_logits.building.estimate import TextSample, estimated
 from knn_logits.building.indexing import check_index, like_temperature, make_index, write_index
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
-from knn_logits.building.planning import planned
+from knn_logits.building.planning import BuildPlan, BuildSettings, check_keywords, planned
 from knn_logits.building.ranks import Ranks, leading, write_keys_together
 from knn_logits.building.repeats import warn_of_repeats
 from knn_logits.building.steps import write_canary, write_keys, write_text
@@ -31,23 +33,23 @@ from knn_logits.engine.compatibility import (
     tokenizer_record,
 )
 from knn_logits.engine.forward import evaluating
-from knn_logits.engine.location import DEFAULT_KEY, KeyLocation
-from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.errors import ConfigError
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
-from knn_logits.settings.config import IndexConfig, WindowConfig
+from knn_logits.settings.config import Metric
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.documents import Contexts
 from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.reading import map_array
-from knn_logits.store.records import IndexRecord, KeyRecord, PairsRecord, SettingsRecord
-from knn_logits.store.writer import SHARD_BYTES
+from knn_logits.store.records import IndexRecord, KeyRecord, SettingsRecord
+from knn_logits.store.writer import SHARD_BYTES, TokenWriter
 
 # The forward pass is timed on the sources of so many pairs.
 _SOURCES = 4096
-# An index of so many entries is filled on a cluster, if there is one.
-_FILLED_BY_OTHERS = 1 << 20
+# An index of so many entries is filled on a cluster, if there is one. Workers take seconds to
+# start, which is longer than a small index takes to fill.
+_FILLED_BY_CLUSTER = 1 << 20
 
 
 def build_datastore(
@@ -56,31 +58,8 @@ def build_datastore(
     documents: Iterable[Document | str],
     folder: str | os.PathLike[str],
     *,
-    key: str = DEFAULT_KEY,
-    window: WindowConfig | None = None,
-    concatenate: bool = False,
-    source_prefix: str = "",
-    source_lang: str | None = None,
-    target_lang: str | None = None,
-    index: IndexConfig | str | None = None,
-    k: int | None = None,
-    lmbda: float | None = None,
-    temperature: float | None = None,
-    suffix_weight: float | None = None,
-    calibrate: bool = True,
-    store_keys: bool = True,
-    keys_dtype: str = "float16",
-    batch_tokens: int | None = None,
-    threads: int | None = None,
-    shard_bytes: int = SHARD_BYTES,
-    overwrite: bool = False,
-    license: str | None = None,
-    source: str | None = None,
-    skipped: Sequence[tuple[str, str]] = (),
-    on_estimate: Callable[[Estimate], None] | None = None,
-    ray: str | None = None,
-    torchrun: bool = False,
     progress: Progress = no_progress,
+    **settings: Unpack[BuildSettings],
 ) -> Datastore:
     """Builds a datastore from a corpus: one entry for each token that another token precedes.
 
@@ -98,8 +77,9 @@ def build_datastore(
         documents: Texts or `Document`s, in order. They are read once. For an encoder-decoder model
             they are `Document`s with a `source`, and their text is the target.
         folder: The folder to write. It must be new or empty.
-        key: Where the key is in the model: "ffn_input", "layer_output", or a module's path with
-            ":input" or ":output".
+        progress: A callback that is told how far the work is.
+        key: Where the key is in the model: "ffn_input" (the default), "layer_output", or a
+            module's path with ":input" or ":output".
         window: The number of tokens that the model sees at once, and the stride between windows.
         concatenate: Join the documents into one stream, so that contexts cross their edges.
         source_prefix: A text that stands before every source, for an encoder-decoder model.
@@ -113,17 +93,19 @@ def build_datastore(
             calibrated, it takes 10 for the metric "l2" and what corresponds to it for another.
         suffix_weight: How many times as much an entry counts for each token before it that is also
             before the query. None takes 1 where the other three are given, or nothing is chosen.
-        calibrate: Choose those of the settings that are not given. They are chosen twice:
+        calibrate: Choose those of the settings that are not given (True). They are chosen twice:
             for scoring by the likelihood of a sample of the corpus, and for writing as
             `building/writing_settings.py` says.
-        store_keys: Compute the keys now and store them. Otherwise the datastore holds the text and
-            its suffix index, which takes seconds and eight bytes a token. Where it is used, the
-            model computes the keys of the passages that matter for each text. This needs a causal
-            model.
-        keys_dtype: "float16", or "float32" for keys whose numbers float16 cannot hold.
+        store_keys: Compute the keys now and store them (True). Otherwise the datastore holds the
+            text and its suffix index, which takes seconds and eight bytes a token. Where it is
+            used, the model computes the keys of the passages that matter for each text. This needs
+            a causal model.
+        keys_dtype: "float16" (the default), or "float32" for keys whose numbers float16 cannot
+            hold.
         batch_tokens: Tokens of one forward pass; None chooses by the device.
         threads: OpenMP threads of the index; None leaves the choice to FAISS.
-        shard_bytes: Size of one file of keys. An interrupted build loses less than one file.
+        shard_bytes: Size of one file of keys, 256 MiB by default. An interrupted build loses less
+            than one file.
         overwrite: Replace an existing datastore once the new one is complete. It also starts an
             unfinished build again that had other arguments.
         license: Licence of the text, kept in the manifest.
@@ -139,7 +121,6 @@ def build_datastore(
             function with the same arguments. Each of them then writes its own shards of keys into
             the folder, which all of them see. The first one reads the documents and does the
             rest. The files are the same as those of one process.
-        progress: A callback that is told how far the work is.
 
     Returns:
         The finished datastore.
@@ -154,206 +135,212 @@ def build_datastore(
         StorageError: when the disk is full.
         UnreachableError: when there is no cluster at the address, or no machine of it is left.
     """
-    documents = several(documents, "documents")
+    check_keywords("build_datastore", settings, BuildSettings)
+    return _build(model, tokenizer, several(documents, "documents"), folder, progress, settings)
+
+
+def _build(
+    model: nn.Module,
+    tokenizer: Any,
+    documents: Iterable[Document | str],
+    folder: str | os.PathLike[str],
+    progress: Progress,
+    settings: BuildSettings,
+) -> Datastore:
+    ray, torchrun = settings.get("ray"), settings.get("torchrun", False)
     if torchrun and ray is not None:
         raise ConfigError(
             "a build is spread either by Ray or by torchrun: leave --ray out, or start the command "
             "without torchrun"
         )
-    build = planned(
-        model,
-        tokenizer,
-        key=key,
-        window=window,
-        concatenate=concatenate,
-        source_prefix=source_prefix,
-        source_lang=source_lang,
-        target_lang=target_lang,
-        index=index,
-        k=k,
-        lmbda=lmbda,
-        temperature=temperature,
-        suffix_weight=suffix_weight,
-        keys_dtype=keys_dtype,
-        batch_tokens=batch_tokens,
-        threads=threads,
-        store_keys=store_keys,
-    )
+    plan = planned(model, tokenizer, settings)
     if ray is not None:
-        # A cluster that is not there is said before any work is done.
-        connect(ray)
-    keys, index, settings = build.keys, build.index, build.settings
-    location, pairs = keys.location, keys.pairs
+        connect(ray)  # a missing cluster is an error before any work is done
     # The path is made absolute, since the current folder may change while the job runs.
     target = Path(folder).resolve()
-    plan = build.as_text(model, tokenizer)
+    identity = plan.as_text(model, tokenizer)
     ranks = Ranks.joined() if torchrun else None
     if ranks is not None and ranks.rank:
-        ranks.follow(model, keys)
+        ranks.follow(model, plan.keys)
         return Datastore(folder)
+    overwrite = settings.get("overwrite", False)
     with (
         leading(ranks),
-        begin(target, "build", plan, overwrite=overwrite) as job,
+        begin(target, "build", identity, overwrite=overwrite) as job,
         evaluating(model),
     ):
-        canary = write_canary(job, model, tokenizer, keys)
-        check_index(index, canary[CANARY_KEYS].shape[1], index.metric or "l2")
-        text = write_text(job, tokenizer, documents, model, concatenate, progress, pairs=pairs)
-        if job.repeated:
-            return _as_it_is(job, model, location)
-        contexts = text.contexts()
-        check_index(index, canary[CANARY_KEYS].shape[1], index.metric or "l2", contexts.entries)
-        if on_estimate is not None:
-            on_estimate(
-                estimated(
-                    model,
-                    tokenizer,
-                    build,
-                    np.asarray(map_array(job.path("tokens"), "int32", (text.tokens,))),
-                    contexts,
-                    text.documents,
-                    job.path("documents").stat().st_size,
-                    sources=text.sources(range(min(text.documents, _SOURCES))) if pairs else None,
-                    k=k,
-                    calibrate=calibrate and None in (k, lmbda, temperature),
-                    threads=threads,
-                    progress=progress,
-                )
-            )
-        compute: Callable[..., Iterator[Array]] | None = None
-        if ray is not None:
-            from knn_logits.building.spread import spread_keys
-
-            compute = spread_keys(ray, canary[CANARY_TOKENS], canary[CANARY_KEYS])
-        if store_keys and ranks is not None:
-            write_keys_together(
-                ranks,
-                job,
-                model,
-                keys,
-                text,
-                contexts,
-                canary,
-                shard_bytes=shard_bytes,
-                progress=progress,
-            )
-        elif store_keys:
-            write_keys(
-                job,
-                model,
-                keys,
-                text,
-                contexts,
-                shard_bytes=shard_bytes,
-                progress=progress,
-                compute=compute,
-            )
-        manifest = Manifest(
-            created_with=__version__,
-            model=model_record(model),
-            tokenizer=tokenizer_record(tokenizer),
-            key=KeyRecord(name=key, module=location.module, side=location.side),
-            entries=contexts.entries,
-            documents=text.documents,
-            tokens=text.tokens,
-            dim=canary[CANARY_KEYS].shape[1],
-            dtype="float16" if keys_dtype == "float16" else "float32",
-            metric=index.metric or "l2",
-            windows=keys.windows,
-            pairs=_pairs_record(pairs),
-            skipped=len(skipped),
-            index=IndexRecord(
-                factory="exact" if store_keys else ON_DEMAND, requested=index.factory
-            ),
-            settings=SettingsRecord(
-                k=settings.k,
-                lmbda=settings.lmbda,
-                temperature=settings.temperature,
-                suffix_weight=settings.suffix_weight,
-            ),
-            license=license,
-            source=source,
-            on_demand=build.on_demand,
-            files=job.files,
-        )
-        # At this point the datastore lacks only the index and the manifest.
-        store = Datastore.unfinished(target, manifest)
-        if temperature is None:
-            fitting = like_temperature(store, settings.temperature, "l2")
-            manifest = manifest.model_copy(
-                update={"settings": manifest.settings.model_copy(update={"temperature": fitting})}
-            )
-        if calibrate:
-            warn_of_repeats(store, index.seed)
-        if not store_keys:
-            finish_on_demand(
-                job,
-                manifest,
-                model,
-                location,
-                calibrate=calibrate,
-                k=k,
-                lmbda=lmbda,
-                temperature=temperature,
-                suffix_weight=suffix_weight,
-                seed=index.seed,
-                progress=progress,
-            )
-            return Datastore(folder)
-        # The workers take seconds to start, which is longer than a small index takes to fill.
-        filled = ray if contexts.entries >= _FILLED_BY_OTHERS else None
-        built, record = make_index(store, index, threads=threads, ray=filled, progress=progress)
-        settings_record, writing = manifest.settings, None
-        store.manifest = manifest
-        nearness = while_running(
-            progress,
-            "settings for writing",
-            lambda: 1.0,
-            lambda: nearness_of(store, built, index.seed),
-        )
-        if calibrate:
-            if pairs is None:
-                writing = choose_writing(
-                    store, nearness, k=k, lmbda=lmbda, temperature=temperature, seed=index.seed
-                )
-            settings_record = calibrated_settings(
-                model,
-                location,
-                store,
-                built,
-                k=k,
-                lmbda=lmbda,
-                temperature=temperature,
-                suffix_weight=suffix_weight,
-                pairs=pairs,
-                seed=index.seed,
-                progress=progress,
-            )
-            writing = with_suffixes(writing, settings_record)
-        write_index(job, store, built, record, canary)
-        job.commit(
-            manifest,
-            index=record,
-            settings=settings_record,
-            writing=writing,
-            near=near_record(store, nearness),
-        )
+        build = _Build(job, model, tokenizer, plan, settings, progress)
+        if build.write_text(documents):
+            build.estimate()
+            if plan.on_demand is None:
+                build.write_keys(ranks)
+            build.finish()
     return Datastore(folder)
 
 
-def _as_it_is(job: Job, model: nn.Module, location: KeyLocation) -> Datastore:
-    """Opens a datastore that an earlier run finished, but did not clean up after."""
-    store = Datastore(job.folder)
-    check_model(model, store, location)
-    job.give_up()
-    return store
+@dataclass
+class _Build:
+    """A build that is running: its steps, in their order, and what they pass on."""
 
+    job: Job
+    model: nn.Module
+    tokenizer: Any
+    plan: BuildPlan
+    settings: BuildSettings
+    progress: Progress
 
-def _pairs_record(pairs: PairTokenizer | None) -> PairsRecord | None:
-    if pairs is None:
-        return None
-    return PairsRecord(
-        source_prefix=pairs.source_prefix,
-        source_lang=pairs.source_lang,
-        target_lang=pairs.target_lang,
-    )
+    def write_text(self, documents: Iterable[Document | str]) -> bool:
+        """Writes the canary and the text; False where an earlier run finished the datastore."""
+        job, keys = self.job, self.plan.keys
+        self.canary: dict[str, Array] = write_canary(job, self.model, self.tokenizer, keys)
+        self.metric: Metric = self.plan.index.metric or "l2"
+        dim = self.canary[CANARY_KEYS].shape[1]
+        check_index(self.plan.index, dim, self.metric)
+        self.text: TokenWriter = write_text(
+            job, self.tokenizer, documents, self.model, keys, self.progress
+        )
+        if job.repeated:
+            # It was not cleaned up.
+            check_model(self.model, Datastore(job.folder), keys.location)
+            job.give_up()
+            return False
+        self.contexts: Contexts = self.text.contexts()
+        check_index(self.plan.index, dim, self.metric, self.contexts.entries)
+        return True
+
+    def estimate(self) -> None:
+        """Tells the caller what the build will need, if the caller asks."""
+        on_estimate = self.settings.get("on_estimate")
+        if on_estimate is None:
+            return
+        job, text = self.job, self.text
+        rows = range(min(text.documents, _SOURCES))
+        sample = TextSample(
+            tokens=np.asarray(map_array(job.path("tokens"), "int32", (text.tokens,))),
+            contexts=self.contexts,
+            documents=text.documents,
+            table_bytes=job.path("documents").stat().st_size,
+            sources=text.sources(rows) if self.plan.keys.pairs else [],
+        )
+        on_estimate(
+            estimated(self.model, self.tokenizer, self.plan, sample, progress=self.progress)
+        )
+
+    def write_keys(self, ranks: Ranks | None) -> None:
+        """Computes and writes the keys: here, on a cluster, or together with other ranks."""
+        shard_bytes = self.settings.get("shard_bytes", SHARD_BYTES)
+        step = (self.job, self.model, self.plan.keys, self.text, self.contexts)
+        if ranks is not None:
+            write_keys_together(
+                ranks, *step, self.canary, shard_bytes=shard_bytes, progress=self.progress
+            )
+            return
+        compute: Callable[..., Iterator[Array]] | None = None
+        ray = self.settings.get("ray")
+        if ray is not None:
+            from knn_logits.building.spread import spread_keys
+
+            compute = spread_keys(ray, self.canary[CANARY_TOKENS], self.canary[CANARY_KEYS])
+        write_keys(*step, shard_bytes=shard_bytes, progress=self.progress, compute=compute)
+
+    def manifest(self) -> Manifest:
+        """The manifest, apart from the index and chosen settings."""
+        plan, keys = self.plan, self.plan.keys
+        return Manifest(
+            created_with=__version__,
+            model=model_record(self.model),
+            tokenizer=tokenizer_record(self.tokenizer),
+            key=KeyRecord(name=plan.key, module=keys.location.module, side=keys.location.side),
+            entries=self.contexts.entries,
+            documents=self.text.documents,
+            tokens=self.text.tokens,
+            dim=self.canary[CANARY_KEYS].shape[1],
+            dtype="float16" if keys.dtype == "float16" else "float32",
+            metric=self.metric,
+            windows=keys.windows,
+            pairs=keys.pairs_record(),
+            skipped=len(self.settings.get("skipped", ())),
+            index=IndexRecord(
+                factory="exact" if plan.on_demand is None else ON_DEMAND,
+                requested=plan.index.factory,
+            ),
+            settings=SettingsRecord(
+                k=plan.settings.k,
+                lmbda=plan.settings.lmbda,
+                temperature=plan.settings.temperature,
+                suffix_weight=plan.settings.suffix_weight,
+            ),
+            license=self.settings.get("license"),
+            source=self.settings.get("source"),
+            on_demand=plan.on_demand,
+            files=self.job.files,
+        )
+
+    def finish(self) -> None:
+        """Makes the index, chooses settings, and writes the manifest."""
+        plan, manifest = self.plan, self.manifest()
+        # At this point the datastore lacks only the index and the manifest.
+        store = Datastore.unfinished(self.job.folder, manifest)
+        if plan.fixed.temperature is None:
+            temperature = like_temperature(store, plan.settings.temperature, "l2")
+            settings = manifest.settings.model_copy(update={"temperature": temperature})
+            manifest = manifest.model_copy(update={"settings": settings})
+        if plan.calibrate:
+            warn_of_repeats(store, plan.index.seed)
+        if plan.on_demand is None:
+            store.manifest = manifest
+            self._finish_index(store)
+            return
+        finish_on_demand(
+            self.job,
+            manifest,
+            self.model,
+            plan.keys.location,
+            calibrate=plan.calibrate,
+            **vars(plan.fixed),
+            seed=plan.index.seed,
+            progress=self.progress,
+        )
+
+    def _finish_index(self, store: Datastore) -> None:
+        plan, seed, manifest = self.plan, self.plan.index.seed, store.manifest
+        ray = self.settings.get("ray") if len(store) >= _FILLED_BY_CLUSTER else None
+        index, record = make_index(
+            store, plan.index, threads=plan.threads, ray=ray, progress=self.progress
+        )
+        nearness = while_running(
+            self.progress,
+            "settings for writing",
+            lambda: 1.0,
+            lambda: nearness_of(store, index, seed),
+        )
+        settings, writing, fixed = manifest.settings, None, plan.fixed
+        if plan.calibrate:
+            if plan.keys.pairs is None:
+                writing = choose_writing(
+                    store,
+                    nearness,
+                    k=fixed.k,
+                    lmbda=fixed.lmbda,
+                    temperature=fixed.temperature,
+                    seed=seed,
+                )
+            settings = calibrate(
+                self.model,
+                plan.keys.location,
+                store,
+                index,
+                **vars(fixed),
+                pairs=plan.keys.pairs,
+                seed=seed,
+                progress=self.progress,
+            )
+            writing = with_suffixes(writing, settings)
+        write_index(self.job, store, index, record, self.canary)
+        self.job.commit(
+            manifest,
+            index=record,
+            settings=settings,
+            writing=writing,
+            near=near_record(store, nearness),
+        )

@@ -1,4 +1,4 @@
-"""Builds a datastore's index, chooses nprobe, and measures the recall."""
+"""Builds a datastore's index, chooses nprobe and measures recall; and its suffix index."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.building.choosing import check_enough, chosen_factory, with_recall
-from knn_logits.building.costs import index_seconds
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.recall import RECALL_WANTED, measured
+from knn_logits.building.timing import index_seconds
 from knn_logits.building.writing_settings import choose_writing, with_suffixes
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
 from knn_logits.errors import ConfigError
@@ -28,10 +28,11 @@ from knn_logits.ray.connection import connect
 from knn_logits.settings.config import IndexConfig, Metric, check_threads, index_config
 from knn_logits.store import layout, verification
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.files import write_arrays, write_bytes
+from knn_logits.store.files import write_array, write_arrays, write_bytes
 from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import read_manifest
 from knn_logits.store.records import IndexRecord, TriedRecord
+from knn_logits.store.suffixes import suffix_order
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +73,7 @@ def build_index(
     index = index_config(index)
     check_threads(threads)
     if ray is not None:
-        # A cluster that is not there is said before any work is done.
-        connect(ray)
+        connect(ray)  # a missing cluster is an error before any work is done
     if not isinstance(store, Datastore):
         store = without_index(Path(store))
     needs_keys(store, "`index`")
@@ -116,6 +116,45 @@ def build_index(
     return Datastore(store.folder)
 
 
+def build_suffixes(
+    datastore: Datastore | str | os.PathLike[str], *, progress: Progress = no_progress
+) -> Datastore:
+    """Makes the suffix index of a datastore, which `infini_gram` needs: four bytes a token.
+
+    It is made of the text alone, so that a datastore without keys gets one as well. Documents that
+    are added or removed later are in it, or out of it, by themselves.
+
+    Args:
+        datastore: A datastore, or its folder.
+        progress: Told how far the work is.
+
+    Returns:
+        The datastore, opened again.
+
+    Raises:
+        DatastoreError: when there are more tokens than such an index can name.
+        BusyError: when another process is writing the datastore.
+        StorageError: when the disk is full; the datastore is as it was.
+    """
+    store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
+    with begin(store.folder.resolve(), "suffixes", {}) as job:
+        store = Datastore(store.folder)
+        if store.suffixes is not None:
+            job.give_up()
+            return store
+        write_suffixes(job, store, progress)
+        job.commit(store.manifest)
+    return Datastore(store.folder)
+
+
+def write_suffixes(job: Job, store: Datastore, progress: Progress) -> None:
+    """Writes the suffix index of a datastore's text, if it is not there already."""
+    if job.file("suffixes") is None:
+        order = suffix_order(np.asarray(store.tokens), store.documents.first, progress)
+        write_array(job.path("suffixes"), order)
+        job.note(job.path("suffixes"))
+
+
 def without_index(folder: Path) -> Datastore:
     """Opens a datastore without its index, which may be missing or damaged.
 
@@ -124,11 +163,11 @@ def without_index(folder: Path) -> Datastore:
         DamagedError: when a file other than the index is damaged.
     """
     manifest = read_manifest(folder)
-    kept = [one for one in manifest.files if layout.kind_of(one.name) not in ("index", "native")]
-    if len(kept) == len(manifest.files):
+    rest = [file for file in manifest.files if layout.kind_of(file.name) not in ("index", "native")]
+    if len(rest) == len(manifest.files):
         return Datastore(folder)
     record = IndexRecord(factory="exact", requested=manifest.index.requested)
-    bare = manifest.model_copy(update={"files": tuple(kept), "index": record})
+    bare = manifest.model_copy(update={"files": tuple(rest), "index": record})
     verification.check(folder, bare)
     store = Datastore.unfinished(folder, bare)
     store.manifest = manifest
@@ -138,11 +177,7 @@ def without_index(folder: Path) -> Datastore:
 def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | None = None) -> None:
     """Refuses an index that cannot be made, before any work is done for it.
 
-    Args:
-        index: The index that is asked for.
-        dim: Length of a key.
-        metric: How keys are compared.
-        entries: Number of keys that there will be; None while that is not known.
+    `entries` is None while the number of keys is not known.
 
     Raises:
         ConfigError: when FAISS cannot make the index for keys of this length or number.
@@ -170,15 +205,7 @@ def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | Non
 def write_index(
     job: Job, store: Datastore, index: Index, record: IndexRecord, checks: dict[str, Array]
 ) -> None:
-    """Writes an index and the probe that it must answer.
-
-    Args:
-        job: The job.
-        store: The datastore that the index is of.
-        index: The index.
-        record: What the manifest says of the index.
-        checks: The canary's arrays, and perhaps an earlier probe.
-    """
+    """Writes an index and the probe that it must answer, beside the canary of `checks`."""
     # An earlier run may have left the file of another index.
     job.drop("index")
     job.drop("native")
@@ -194,8 +221,8 @@ def write_index(
         if arrays is not None:
             write_arrays(job.path("index"), arrays, {"factory": record.factory})
             job.note(job.path("index"))
-    kept = {name: value for name, value in checks.items() if not name.startswith("probe")}
-    write_arrays(job.path("checks"), kept | probe_arrays(store, index, kept), {})
+    canary = {name: value for name, value in checks.items() if not name.startswith("probe")}
+    write_arrays(job.path("checks"), canary | probe_arrays(store, index, canary), {})
     job.note(job.path("checks"))
 
 
@@ -241,17 +268,32 @@ def make_index(
     while True:
         factory, tried = chosen_factory(store, config, progress, tried)
         built, record = _made(store, config, factory, tried, threads, progress, ray)
-        found = 1.0 if record.recall is None else record.recall.value
-        if found >= (config.target_recall or 0.0):
+        recall = 1.0 if record.recall is None else record.recall.value
+        if recall >= (config.target_recall or 0.0):
             return built, record
         # Among all entries a neighbor has more rivals than in the sample.
-        tried = with_recall(tried, factory, found)
+        tried = with_recall(tried, factory, recall)
         logger.warning(
             "%s finds %.1f%% of the neighbors among all entries, which is less than in the sample: "
             "another kind is built",
             factory,
-            100.0 * found,
+            100.0 * recall,
         )
+
+
+def same_kind(
+    store: Datastore, record: IndexRecord, factory: str, threads: int | None, progress: Progress
+) -> tuple[Index, IndexRecord]:
+    """Builds an index anew with the settings of an earlier one's record."""
+    config = IndexConfig(
+        factory,
+        nprobe=record.nprobe,
+        train_size=record.train_size,
+        seed=record.seed,
+        native=record.native,
+    )
+    index, made = make_index(store, config, threads=threads, progress=progress)
+    return index, made.model_copy(update={"requested": record.requested})
 
 
 def _made(
@@ -269,7 +311,7 @@ def _made(
     metric = store.manifest.metric
     fill: Fill | None = None
     if ray is not None and factory != "exact":
-        from knn_logits.building.spread_index import spread_filling
+        from knn_logits.building.spread import spread_filling
 
         fill = spread_filling(ray, store.manifest.dtype)
     built = while_running(
@@ -277,7 +319,7 @@ def _made(
         f"index {factory}",
         lambda: index_seconds(config, entries, dim, metric, threads),
         lambda: index_from_keys(
-            store, factory, config, threads=own_threads(factory, threads), fill=fill
+            store, factory, config, threads=thread_count(factory, threads), fill=fill
         ),
     )
     away = store.merged_away
@@ -293,24 +335,20 @@ def _made(
     )
     nprobes = (config.nprobe,) if config.nprobe else _NPROBES
     record = measured(store, built, record, nprobes, progress, config.target_recall)
-    found = record.recall
-    if found is not None and found.value < RECALL_WANTED and config == _chosen_alone(config):
+    # Nobody said what kind of index to build, or how much it may miss.
+    default = IndexConfig(metric=config.metric, native=config.native, seed=config.seed)
+    if config == default and record.recall is not None and record.recall.value < RECALL_WANTED:
         logger.warning(
             "the index finds %.1f%% of the true neighbors: choose another kind with "
             "`knn-logits index %s --target-recall %s`",
-            100.0 * found.value,
+            100.0 * record.recall.value,
             store.folder,
             RECALL_WANTED,
         )
     return built, record
 
 
-def _chosen_alone(config: IndexConfig) -> IndexConfig:
-    """The same settings if nobody says what kind of index to build, or how much it may miss."""
-    return IndexConfig(metric=config.metric, native=config.native, seed=config.seed)
-
-
-def own_threads(factory: str, threads: int | None) -> int | None:
+def thread_count(factory: str, threads: int | None) -> int | None:
     """The OpenMP threads that FAISS gets in a new Python thread, which has its own setting."""
     if threads is not None or factory == "exact":
         return threads

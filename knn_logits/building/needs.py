@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from knn_logits.building.costs import (
-    calibration_seconds,
-    index_seconds,
-    recall_seconds,
-    writing_seconds,
-)
-from knn_logits.building.hardware import machine_for
+from knn_logits.building import sizes, timing
 from knn_logits.building.indexing import check_index
-from knn_logits.building.query_costs import query_seconds, usual_nprobe
-from knn_logits.building.sizes import (
-    Extent,
-    building_bytes,
-    gpu_bytes,
-    opening_bytes,
-    resolved,
-    store_bytes,
-)
+from knn_logits.building.sizes import Extent
 from knn_logits.errors import ConfigError
 from knn_logits.index.choice import CODES, choose_lists
 from knn_logits.settings.config import IndexConfig
 
-# Queries are timed one at a time, and so many at once.
-BATCH = 8
-# The usual number of neighbors where text is written.
-_K = 64
+# The usual number of neighbors where text is written; queries are timed alone, and so many at once.
+_K, _BATCH = 64, 8
 
 
 @dataclass(frozen=True)
@@ -68,17 +51,15 @@ class Need:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast this machine is with a model.
+    """How fast this machine is with a model, and the memory that the model takes.
 
     Attributes:
-        keys: Seconds to compute all keys under the machine's present load; None where no model is
-            known.
+        keys: Seconds to compute all keys under the machine's present load; None without a model.
         slowed: The factor, at least 1, by which the present load slows work down.
         token: Seconds of a forward pass for each token, on an idle machine.
         head: The factor by which the head makes a forward pass longer.
-        weights: Memory of the model's weights.
-        program: Memory of the program, the weights included.
-        batch: Memory that the forward pass of a build's batch takes beside that.
+        weights: Bytes of the model's weights; `program` includes them.
+        batch: Bytes that the forward pass of a batch takes on top of the program.
     """
 
     keys: float | None
@@ -90,64 +71,67 @@ class Speed:
     batch: int = 0
 
 
+@dataclass(frozen=True)
+class Request:
+    """What an estimate is of, apart from the text and the speed."""
+
+    index: IndexConfig
+    k: int | None
+    chooses: bool
+    threads: int | None
+    compare: bool
+
+
+def needs_by_kind(extent: Extent, speed: Speed, request: Request) -> tuple[Need, ...]:
+    """Estimates a datastore with the index of its build first, and with other kinds on request.
+
+    Raises:
+        ConfigError: when the index of the build cannot be made for so many entries.
+    """
+    index = request.index
+    needs = [_need(extent, speed, request, index, chosen=True)]
+    for kind in usual_kinds(extent.entries, extent.dim) if request.compare else []:
+        if kind == needs[0].index:
+            continue
+        other = IndexConfig(kind, index.metric, nprobe=index.nprobe, seed=index.seed)
+        try:
+            needs.append(_need(extent, speed, request, other, chosen=False))
+        except ConfigError:  # it learns from more keys than there are
+            continue
+    return tuple(needs)
+
+
 def usual_kinds(entries: int, dim: int) -> list[str]:
     """The kinds of index that are worth comparing for so many keys."""
     lists = choose_lists(entries)
-    codes = next((one for one in CODES if dim % one == 0), None)
-    kinds = ["exact", f"IVF{lists},SQ8", f"IVF{lists},RaBitQ"]
-    if codes is not None:
-        kinds.insert(2, f"IVF{lists},PQ{codes}")
-    return kinds
+    codes = next((codes for codes in CODES if dim % codes == 0), None)
+    product = [] if codes is None else [f"IVF{lists},PQ{codes}"]
+    return ["exact", f"IVF{lists},SQ8", *product, f"IVF{lists},RaBitQ"]
 
 
-def need(
-    extent: Extent,
-    speed: Speed,
-    config: IndexConfig,
-    *,
-    k: int | None = None,
-    calibrate: bool = True,
-    threads: int | None = None,
-    chosen: bool = True,
+def _need(
+    extent: Extent, speed: Speed, request: Request, config: IndexConfig, *, chosen: bool
 ) -> Need:
-    """Estimates what a datastore needs with one kind of index.
-
-    Args:
-        extent: How large the datastore is.
-        speed: How fast this machine computes keys.
-        config: The kind of index.
-        k: Neighbors of each query, if the user gave it.
-        calibrate: Whether the build chooses settings.
-        threads: OpenMP threads of the index while it is built.
-        chosen: Whether this is the index that the build makes.
-
-    Raises:
-        ConfigError: when the index cannot be made for so many entries.
-    """
-    check_index(config, extent.dim, extent.metric, extent.entries)
-    factory = resolved(config, extent.entries, extent.dim)
-    size = store_bytes(extent, config)
+    entries, dim, metric = extent.entries, extent.dim, extent.metric
+    check_index(config, dim, metric, entries)
+    factory = sizes.resolved(config, entries, dim)
+    size = sizes.store_bytes(extent, config)
     seconds = None
     if speed.keys is not None:
-        rest = index_seconds(config, extent.entries, extent.dim, extent.metric, threads)
-        rest += recall_seconds(extent.entries, extent.dim, extent.metric, factory)
-        if calibrate:
-            rest += calibration_seconds(extent.entries, extent.metric, speed.token, speed.head, k)
-        seconds = speed.keys + speed.slowed * rest + writing_seconds(size)
-    nprobe = config.nprobe or (usual_nprobe(factory) if "IVF" in factory else None)
-    timed = query_seconds(
-        factory,
-        extent.entries,
-        extent.dim,
-        extent.metric,
-        k=min(k or _K, extent.entries),
-        rows=(1, BATCH),
-        nprobe=nprobe,
+        idle = timing.index_seconds(config, entries, dim, metric, request.threads)
+        idle += timing.recall_seconds(entries, dim, metric, factory)
+        if request.chooses:
+            idle += timing.calibration_seconds(entries, metric, speed.token, speed.head, request.k)
+        seconds = speed.keys + speed.slowed * idle + timing.writing_seconds(size)
+    k, nprobe = min(request.k or _K, entries), config.nprobe or timing.usual_nprobe(factory)
+    queries = timing.query_seconds(
+        factory, entries, dim, metric, k=k, rows=(1, _BATCH), nprobe=nprobe
     )
-    one, several = [1e3 * seconds for seconds in timed] if timed else (None, None)
-    on_gpu = gpu_bytes(extent, factory)
-    memory = speed.program + opening_bytes(extent, factory)
-    building = speed.program + speed.batch + building_bytes(extent, factory, config.train_size)
+    single, batch = [1e3 * spent for spent in queries] if queries else (None, None)
+    on_gpu = sizes.gpu_bytes(extent, factory)
+    memory = speed.program + sizes.opening_bytes(extent, factory)
+    building = sizes.building_bytes(extent, factory, config.train_size)
+    building += speed.program + speed.batch
     return Need(
         index=factory,
         chosen=chosen,
@@ -157,44 +141,7 @@ def need(
         building_memory=building,
         gpu_memory=None if on_gpu is None else on_gpu + speed.weights,
         seconds=seconds,
-        milliseconds=one,
-        batch_milliseconds=several,
-        machine=machine_for(max(memory, building), size),
+        milliseconds=single,
+        batch_milliseconds=batch,
+        machine=sizes.machine_for(max(memory, building), size),
     )
-
-
-def needs(
-    extent: Extent,
-    speed: Speed,
-    config: IndexConfig,
-    kinds: Sequence[str],
-    *,
-    k: int | None = None,
-    calibrate: bool = True,
-    threads: int | None = None,
-) -> list[Need]:
-    """Estimates what a datastore needs with each of several kinds of index.
-
-    Args:
-        extent: How large the datastore is.
-        speed: How fast this machine computes keys.
-        config: The index of the build, which comes first.
-        kinds: Factory strings of others. Those that need more keys are left out.
-        k: Neighbors of each query, if the user gave it.
-        calibrate: Whether the build chooses settings.
-        threads: OpenMP threads of the index while it is built.
-
-    Raises:
-        ConfigError: when the index of the build cannot be made for so many entries.
-    """
-    given = {"k": k, "calibrate": calibrate, "threads": threads}
-    found = [need(extent, speed, config, **given)]  # type: ignore[arg-type]
-    for kind in kinds:
-        if kind == found[0].index:
-            continue
-        other = IndexConfig(kind, config.metric, nprobe=config.nprobe, seed=config.seed)
-        try:
-            found.append(need(extent, speed, other, chosen=False, **given))  # type: ignore[arg-type]
-        except ConfigError:
-            continue
-    return found

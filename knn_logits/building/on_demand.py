@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from knn_logits.building.calibration import Choice, part_of_entries
+from knn_logits.building.indexing import write_suffixes
 from knn_logits.building.nearness import Nearness
-from knn_logits.building.suffixes import write_suffixes
 from knn_logits.building.writing_settings import choose_writing, with_suffixes
 from knn_logits.engine.compatibility import vocabulary_size
 from knn_logits.engine.forward import evaluating, input_device
@@ -48,23 +48,9 @@ def finish_on_demand(
     seed: int,
     progress: Progress,
 ) -> None:
-    """Makes the suffix index of a datastore without keys, chooses its settings, ends the job.
-
-    Args:
-        job: The job, which has written the text.
-        manifest: The manifest without the suffix index.
-        model: The model.
-        location: Where the key is.
-        calibrate: Whether to choose the settings that are not given.
-        k: Neighbors of each query, if it was given.
-        lmbda: Weight of the neighbors, if it was given.
-        temperature: Temperature of the softmax over the neighbors, if it was given.
-        suffix_weight: What a token counts that is also before the query, if it was given.
-        seed: Seed of the sample that settings are chosen on.
-        progress: A callback that is told how far the work is.
-    """
+    """Makes the suffix index of a datastore without keys, chooses its settings, ends the job."""
     store = Datastore.unfinished(job.folder, manifest)
-    write_suffixes(job, store.tokens, store.documents.first, progress)
+    write_suffixes(job, store, progress)
     store = Datastore.unfinished(job.folder, manifest.model_copy(update={"files": job.files}))
     settings, writing = manifest.settings, None
     if calibrate:
@@ -110,17 +96,6 @@ def calibrated_on_demand(
 
     Some documents are left out of the search, and windows of them are predicted. Of a text with
     few documents, parts of documents are left out.
-
-    Args:
-        model: The model that the datastore is for.
-        location: Where the key is.
-        store: The datastore, with its suffix index. Its manifest need not be written yet.
-        k: A value to keep. None chooses one; the same holds for `lmbda` and `temperature`.
-        lmbda: Weight of the neighbors.
-        temperature: Temperature of the softmax over the neighbors.
-        suffix_weight: A value to keep, as in `calibrate`.
-        seed: Seed of the sample.
-        progress: A callback that is told how many tokens are scored.
 
     Returns:
         The settings for scoring, and those for writing. Where the datastore is too small to choose

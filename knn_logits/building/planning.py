@@ -1,17 +1,17 @@
-"""Checks the settings of a build before any work is done for it."""
+"""The settings of a build: their types, and their checks before any work is done."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from torch import nn
 
-from knn_logits.building.steps import KeyPlan
-from knn_logits.engine.compatibility import tokenizer_record, vocabulary_size
+from knn_logits.engine.compatibility import model_record, tokenizer_record, vocabulary_size
 from knn_logits.engine.forward import input_device
 from knn_logits.engine.keys import default_batch_tokens
-from knn_logits.engine.location import find_key, is_encoder_decoder
+from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
 from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError
@@ -23,7 +23,120 @@ from knn_logits.settings.config import (
     index_config,
     whole_number,
 )
-from knn_logits.store.records import OnDemandRecord, WindowRecord
+from knn_logits.store.records import OnDemandRecord, PairsRecord, WindowRecord
+
+if TYPE_CHECKING:
+    from knn_logits.building.estimate import Estimate
+
+
+class PlanSettings(TypedDict, total=False):
+    """What `build_datastore` and `estimate_build` both take; the former documents it."""
+
+    key: str
+    window: WindowConfig | None
+    concatenate: bool
+    source_prefix: str
+    source_lang: str | None
+    target_lang: str | None
+    index: IndexConfig | str | None
+    k: int | None
+    lmbda: float | None
+    temperature: float | None
+    suffix_weight: float | None
+    calibrate: bool
+    store_keys: bool
+    keys_dtype: str
+    batch_tokens: int | None
+    threads: int | None
+
+
+class BuildSettings(PlanSettings, total=False):
+    """The keyword arguments of `build_datastore`, which documents them."""
+
+    shard_bytes: int
+    overwrite: bool
+    license: str | None
+    source: str | None
+    skipped: Sequence[tuple[str, str]]
+    on_estimate: Callable[[Estimate], None] | None
+    ray: str | None
+    torchrun: bool
+
+
+def check_keywords(function: str, settings: Mapping[str, object], allowed: type) -> None:
+    """Refuses a keyword argument that a function does not take, as Python does.
+
+    Raises:
+        TypeError: when there is one.
+    """
+    for name in settings:
+        if name not in allowed.__annotations__:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
+@dataclass(frozen=True)
+class FixedSettings:
+    """The settings that the user chose, which a build keeps. None leaves the choice to it."""
+
+    k: int | None = None
+    lmbda: float | None = None
+    temperature: float | None = None
+    suffix_weight: float | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to choose: without a suffix weight, shared tokens count once."""
+        return None not in (self.k, self.lmbda, self.temperature)
+
+
+@dataclass(frozen=True)
+class KeyPlan:
+    """Everything that determines the keys of a text, down to the last bit.
+
+    Attributes:
+        batch_tokens: Tokens of one forward pass. The shape of a matrix product affects rounding.
+        pairs: Cuts the sources and targets of an encoder-decoder model.
+    """
+
+    location: KeyLocation
+    windows: WindowRecord
+    dtype: str
+    batch_tokens: int
+    pairs: PairTokenizer | None = None
+
+    def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
+        """Returns the plan as text, to compare it with the plan of an unfinished job."""
+        record = model_record(model)
+        plan = {
+            "model type": record.type,
+            "model configuration": record.config_sha256[:12],
+            "model precision": record.dtype,
+            "tokenizer": tokenizer_record(tokenizer).sha256[:12],
+            "key": f"{self.location.module}:{self.location.side}",
+            "window": str(self.windows.window),
+            "stride": str(self.windows.stride),
+            "concatenate": str(self.windows.concatenate),
+            "keys-dtype": self.dtype,
+            "batch-tokens": str(self.batch_tokens),
+        }
+        if self.pairs is not None:
+            plan |= {
+                "source-prefix": self.pairs.source_prefix,
+                "source-lang": str(self.pairs.source_lang),
+                "target-lang": str(self.pairs.target_lang),
+                "targets begin with": str(self.pairs.opening),
+            }
+        return plan
+
+    def pairs_record(self) -> PairsRecord | None:
+        """What the manifest keeps of how pairs are read."""
+        if self.pairs is None:
+            return None
+        return PairsRecord(
+            source_prefix=self.pairs.source_prefix,
+            source_lang=self.pairs.source_lang,
+            target_lang=self.pairs.target_lang,
+        )
 
 
 @dataclass(frozen=True)
@@ -31,17 +144,24 @@ class BuildPlan:
     """A build's settings, all of them within their ranges.
 
     Attributes:
-        keys: Everything that determines the keys.
-        index: What kind of index to build.
-        settings: The datastore's settings, which hold where a user gives none. A setting that the
-            build was not given has the default of `KNNConfig`.
+        key: The name of the key's place.
+        settings: The settings that hold where a user gives none: the fixed ones, and defaults.
         on_demand: How keys are computed on demand; None where they are stored.
     """
 
+    key: str
     keys: KeyPlan
     index: IndexConfig
     settings: KNNConfig
-    on_demand: OnDemandRecord | None = None
+    fixed: FixedSettings
+    calibrate: bool
+    threads: int | None
+    on_demand: OnDemandRecord | None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether settings for scoring are left to choose."""
+        return self.calibrate and not self.fixed.complete
 
     def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
         """Returns the plan as text, to compare it with the plan of an unfinished job."""
@@ -51,76 +171,49 @@ class BuildPlan:
         return plan
 
 
-def planned(
-    model: nn.Module,
-    tokenizer: Any,
-    *,
-    key: str,
-    window: WindowConfig | None,
-    concatenate: bool,
-    source_prefix: str,
-    source_lang: str | None,
-    target_lang: str | None,
-    index: IndexConfig | str | None,
-    k: int | None,
-    lmbda: float | None,
-    temperature: float | None,
-    suffix_weight: float | None = None,
-    keys_dtype: str,
-    batch_tokens: int | None,
-    threads: int | None,
-    store_keys: bool = True,
-) -> BuildPlan:
-    """Checks the arguments of `build_datastore`, which documents them.
+def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPlan:
+    """Checks the settings of a build.
 
     Raises:
         ConfigError: when a setting is out of its range, or belongs to another kind of model.
         ModelError: when the model has no place for the key.
     """
-    if keys_dtype not in ("float16", "float32"):
-        raise ConfigError(f"keys can be stored in float16 or float32, not in {keys_dtype!r}")
+    dtype, threads = settings.get("keys_dtype", "float16"), settings.get("threads")
+    if dtype not in ("float16", "float32"):
+        raise ConfigError(f"keys can be stored in float16 or float32, not in {dtype!r}")
+    batch_tokens = settings.get("batch_tokens")
     if batch_tokens is not None:
         batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
     check_threads(threads)
+    key = settings.get("key", DEFAULT_KEY)
     location = find_key(model, key)
+    # This also refuses what is not a tokenizer, before any text is read.
     _check_vocabulary(model, tokenizer)
-    # This refuses what is not a tokenizer, before any text is read.
-    tokenizer_record(tokenizer)
-    pairs: PairTokenizer | None = None
-    if is_encoder_decoder(model):
-        if concatenate:
-            raise ConfigError(
-                "pairs of source and target cannot be joined into one stream: leave out "
-                "--concatenate"
-            )
-        pairs = PairTokenizer(
-            model,
-            tokenizer,
-            source_prefix=source_prefix,
-            source_lang=source_lang,
-            target_lang=target_lang,
-        )
-    elif source_prefix or source_lang or target_lang:
-        raise ConfigError(
-            "a causal model does not read sources: leave out --source-prefix, --source-lang and "
-            "--target-lang"
-        )
-    settings = KNNConfig().with_given(
-        k=k, lmbda=lmbda, temperature=temperature, suffix_weight=suffix_weight
+    pairs = _pair_tokenizer(model, tokenizer, settings)
+    fixed = FixedSettings(
+        *(settings.get(name) for name in ("k", "lmbda", "temperature", "suffix_weight"))  # type: ignore[arg-type]
     )
-    window_size, stride = resolve(window or WindowConfig(), context_length(model))
-    keys = KeyPlan(
-        location=location,
-        windows=WindowRecord(window=window_size, stride=stride, concatenate=concatenate),
-        dtype=keys_dtype,
-        batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
-        pairs=pairs,
+    window, stride = resolve(settings.get("window") or WindowConfig(), context_length(model))
+    windows = WindowRecord(
+        window=window, stride=stride, concatenate=settings.get("concatenate", False)
     )
-    index = index_config(index)
-    if store_keys:
-        return BuildPlan(keys, index, settings)
-    _check_on_demand(index, keys)
-    return BuildPlan(keys, index, settings, _on_demand_record(window_size))
+    batch_tokens = batch_tokens or default_batch_tokens(input_device(model))
+    keys = KeyPlan(location, windows, dtype, batch_tokens, pairs)
+    index = index_config(settings.get("index"))
+    on_demand = None
+    if not settings.get("store_keys", True):
+        _check_on_demand(index, pairs)
+        on_demand = _on_demand_record(window)
+    return BuildPlan(
+        key=key,
+        keys=keys,
+        index=index,
+        settings=KNNConfig().with_given(**vars(fixed)),
+        fixed=fixed,
+        calibrate=settings.get("calibrate", True),
+        threads=threads,
+        on_demand=on_demand,
+    )
 
 
 def _check_vocabulary(model: nn.Module, tokenizer: Any) -> None:
@@ -134,13 +227,35 @@ def _check_vocabulary(model: nn.Module, tokenizer: Any) -> None:
         )
 
 
-def _check_on_demand(index: IndexConfig, keys: KeyPlan) -> None:
-    """Refuses what a datastore without keys cannot have.
+def _pair_tokenizer(
+    model: nn.Module, tokenizer: Any, settings: PlanSettings
+) -> PairTokenizer | None:
+    prefix = settings.get("source_prefix", "")
+    languages = settings.get("source_lang"), settings.get("target_lang")
+    if is_encoder_decoder(model):
+        if settings.get("concatenate"):
+            raise ConfigError(
+                "pairs of source and target cannot be joined into one stream: leave out "
+                "--concatenate"
+            )
+        return PairTokenizer(
+            model,
+            tokenizer,
+            source_prefix=prefix,
+            source_lang=languages[0],
+            target_lang=languages[1],
+        )
+    if prefix or any(languages):
+        raise ConfigError(
+            "a causal model does not read sources: leave out --source-prefix, --source-lang and "
+            "--target-lang"
+        )
+    return None
 
-    Raises:
-        ConfigError: when it is asked for.
-    """
-    if keys.pairs is not None:
+
+def _check_on_demand(index: IndexConfig, pairs: PairTokenizer | None) -> None:
+    """Refuses what a datastore without keys cannot have."""
+    if pairs is not None:
         raise ConfigError(
             "keys on demand need a causal model, since passages are found by the text that is "
             "being written: leave out --no-keys"
@@ -155,8 +270,8 @@ def _check_on_demand(index: IndexConfig, keys: KeyPlan) -> None:
 
 def _on_demand_record(window: int) -> OnDemandRecord:
     """Returns how keys are made on demand for a model that reads windows of so many tokens."""
-    wanted = OnDemandRecord()
-    passage = max(1, min(wanted.passage, window // 2))
-    return wanted.model_copy(
-        update={"passage": passage, "context": min(wanted.context, window - passage)}
+    usual = OnDemandRecord()
+    passage = max(1, min(usual.passage, window // 2))
+    return usual.model_copy(
+        update={"passage": passage, "context": min(usual.context, window - passage)}
     )

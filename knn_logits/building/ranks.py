@@ -1,9 +1,8 @@
 """A build by several processes that torchrun has started: each rank writes its own shards of keys.
 
-Rank 0 does everything that one process does, apart from the keys of the other ranks. They wait for
-what it sends: the work, and at the end whether the build is done. All ranks see one folder. They
-work in rounds: each takes some shards that follow one another, and rank 0 records the files of a
-round when all of them are there. So a build that is killed loses a round at most.
+Rank 0 does everything that one process does, apart from the keys of the other ranks, which wait for
+what it sends. All see one folder. They work in rounds of shards that follow one another, and rank 0
+records the files of a round when all are complete, so a build that is killed loses a round at most.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ import numpy as np
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.building.steps import KeyPlan
+from knn_logits.building.planning import KeyPlan
+from knn_logits.building.steps import source_reader
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,
     CANARY_TOKENS,
@@ -31,7 +31,7 @@ from knn_logits.engine.compatibility import (
     relative_error,
 )
 from knn_logits.engine.forward import evaluating
-from knn_logits.engine.keys import Sources, compute_keys
+from knn_logits.engine.keys import compute_keys
 from knn_logits.engine.windows import plan
 from knn_logits.errors import ConfigError, DatastoreError, KNNLogitsError, MismatchError
 from knn_logits.progress import Progress
@@ -44,8 +44,7 @@ from knn_logits.store.writer import TokenWriter
 
 logger = logging.getLogger(__name__)
 
-# A rank waits for the others as long as the longest build takes. torchrun ends all ranks when one
-# of them fails.
+# A rank waits for the others as long as the longest build takes.
 _LONGEST = timedelta(days=30)
 # A rank computes the beginning of a group of windows once more where its shards begin inside of
 # one. In a round of so many bytes that is a small part of the work.
@@ -54,22 +53,13 @@ _ROUND_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class KeyWork:
-    """The keys that are to be computed, as rank 0 knows them.
+    """The keys to compute, as rank 0 sends them to all ranks.
 
     Attributes:
-        folder: The folder of the datastore.
         generation: The number that the names of the job's files contain.
-        tokens: Number of tokens of the text.
-        tokens_sha256: The digest of the file of tokens.
-        first: int64 [contexts], the first token of each context.
-        length: int64 [contexts], the tokens of each context.
-        dim: Length of a key.
-        entries: Number of keys.
         rows: Number of keys of a shard; the last one may have fewer.
-        written: Number of keys that an earlier run has written.
-        written_shards: Number of shards that hold these.
-        canary_tokens: The fixed text, int32.
-        canary_keys: Its keys on rank 0.
+        written: Number of keys that an earlier run has written, in `written_shards` shards.
+        canary: The canary's arrays on rank 0.
         sources: What an encoder reads for each context; None for a causal model.
     """
 
@@ -77,29 +67,27 @@ class KeyWork:
     generation: int
     tokens: int
     tokens_sha256: str
-    first: Array
-    length: Array
+    contexts: Contexts
     dim: int
     entries: int
     rows: int
     written: int
     written_shards: int
-    canary_tokens: Array
-    canary_keys: Array
+    canary: Mapping[str, Array]
     sources: list[str] | None
 
     @property
     def shards(self) -> int:
-        """Number of shards that are to be written."""
+        """Number of shards to write."""
         return -(-(self.entries - self.written) // self.rows)
 
-    def entries_of(self, shard: int) -> tuple[int, int]:
-        """The first entry of a shard that is to be written, and the one after its last."""
+    def span(self, shard: int) -> tuple[int, int]:
+        """The first entry of a shard, and the one after its last; shards count from 0."""
         first = self.written + shard * self.rows
         return first, min(self.entries, first + self.rows)
 
     def path(self, name: layout.Kind, shard: int | None = None) -> Path:
-        """The path of a file of the build; shards count from those that are written."""
+        """The path of a file of the build."""
         number = None if shard is None else self.written_shards + shard
         return self.folder / layout.file_name(name, self.generation, number)
 
@@ -123,17 +111,12 @@ class Ended:
 
 @dataclass
 class Ranks:
-    """The processes that build together.
-
-    Attributes:
-        rank: The number of this process.
-        world: Number of processes.
-    """
+    """The processes that build together: the number of this one, and how many there are."""
 
     rank: int
     world: int
-    # Whether the others need not, or cannot, be told by rank 0 that the build has ended.
-    _told: bool = field(default=False, repr=False)
+    # Whether the other ranks need no message from rank 0 that the build has ended.
+    _informed: bool = field(default=False, repr=False)
 
     @classmethod
     def joined(cls) -> Ranks:
@@ -153,42 +136,38 @@ class Ranks:
             dist.init_process_group("gloo", timeout=_LONGEST)
         return cls(dist.get_rank(), dist.get_world_size())
 
-    def send(self, content: KeyWork | Ended) -> None:
-        """Sends something to all other ranks, from rank 0."""
+    def send(self, message: KeyWork | Ended) -> None:
+        """Sends a message to all other ranks, from rank 0."""
         import torch.distributed as dist
 
-        self._told = isinstance(content, Ended)
-        dist.broadcast_object_list([content], src=0)
+        self._informed = isinstance(message, Ended)
+        dist.broadcast_object_list([message], src=0)
 
-    def received(self) -> KeyWork | Ended:
-        """Waits for what rank 0 sends."""
+    def receive(self) -> KeyWork | Ended:
+        """Waits for a message of rank 0."""
         import torch.distributed as dist
 
-        content: list[Any] = [None]
-        dist.broadcast_object_list(content, src=0)
-        found: KeyWork | Ended = content[0]
-        return found
+        messages: list[Any] = [None]
+        dist.broadcast_object_list(messages, src=0)
+        message: KeyWork | Ended = messages[0]
+        return message
 
-    def all_of(self, own: Any) -> list[Any]:
-        """What each rank says, in their order."""
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, in their order."""
         import torch.distributed as dist
 
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, own)
-        return found
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
 
-    def tell(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None) -> None:
         """Tells the other ranks how the build ended, so that none of them waits for ever."""
-        if error is None or isinstance(error, KNNLogitsError):
-            content = Ended(error)
-        else:
-            content = Ended(
-                DatastoreError("rank 0 of the build has ended: run the same command again")
-            )
-        if not self._told:
+        if error is not None and not isinstance(error, KNNLogitsError):
+            error = DatastoreError("rank 0 of the build has ended: run the same command again")
+        if not self._informed:
             # The other ranks may have ended before this one.
             with suppress(RuntimeError):
-                self.send(content)
+                self.send(Ended(error))
 
     def follow(self, model: nn.Module, keys: KeyPlan) -> None:
         """Does what rank 0 asks for, until the build is done.
@@ -196,11 +175,11 @@ class Ranks:
         Raises:
             KNNLogitsError: when the build has failed on any rank.
         """
-        while isinstance(content := self.received(), KeyWork):
-            for _ in self.write(model, keys, content):
+        while isinstance(message := self.receive(), KeyWork):
+            for _ in self.write(model, keys, message):
                 pass
-        if content.error is not None:
-            raise content.error
+        if message.error is not None:
+            raise message.error
 
     def write(
         self,
@@ -219,10 +198,10 @@ class Ranks:
             KNNLogitsError: when a rank has failed, with its error.
         """
         same, failed = True, None
-        # In a round all ranks speak at once. Where one of them ends, torchrun ends the others.
-        self._told = True
+        # Each rank raises the error of any, so none has to be informed.
+        self._informed = True
         try:
-            same = _checked(model, keys, work)
+            same = _is_same(model, keys, work)
         except KNNLogitsError as error:
             failed = error
         row_bytes = work.dim * np.dtype(keys.dtype).itemsize
@@ -232,13 +211,12 @@ class Ranks:
                     _write(model, keys, work, shards[self.rank], advance)
                 except KNNLogitsError as error:
                     failed = error
-            said = self.all_of((failed, same))
-            for theirs, _ in said:
-                if theirs is not None:
-                    # Each rank raises it.
-                    raise theirs
-            yield [one for block in shards for one in block], all(equal for _, equal in said)
-        self._told = False
+            states = self.gather((failed, same))
+            for failure, _ in states:
+                if failure is not None:
+                    raise failure
+            yield [shard for block in shards for shard in block], all(equal for _, equal in states)
+        self._informed = False
 
 
 def write_keys_together(
@@ -253,50 +231,44 @@ def write_keys_together(
     shard_bytes: int,
     progress: Progress,
 ) -> None:
-    """Writes the keys that an earlier run did not write, on rank 0, together with all ranks.
-
-    The arguments are those of `steps.write_keys`, the ranks, and the canary's arrays.
-    """
+    """Does on rank 0 what `write_keys` does on one process, together with all ranks."""
     tokens = job.file("tokens")
     assert tokens is not None
     dim = canary[CANARY_KEYS].shape[1]
-    row_bytes = dim * np.dtype(keys.dtype).itemsize
     work = KeyWork(
         folder=job.folder,
         generation=job.generation,
         tokens=text.tokens,
         tokens_sha256=tokens.sha256,
-        first=contexts.first,
-        length=contexts.length,
+        contexts=contexts,
         dim=dim,
         entries=contexts.entries,
-        rows=max(1, shard_bytes // row_bytes),
-        written=sum(one.shape[0] for one in job.shards if one.shape),
+        rows=max(1, shard_bytes // (dim * np.dtype(keys.dtype).itemsize)),
+        written=sum(shard.shape[0] for shard in job.shards if shard.shape),
         written_shards=len(job.shards),
-        canary_tokens=canary[CANARY_TOKENS],
-        canary_keys=canary[CANARY_KEYS],
+        canary=canary,
         sources=text.sources(range(text.documents)) if keys.pairs is not None else None,
     )
     done = computed = work.written
-    told = False
+    warned = False
     progress("keys", done, work.entries)
 
-    def advance(own: int) -> None:
+    def advance(keys: int) -> None:
         # The other ranks are about as far as this one.
         nonlocal computed
-        computed = min(work.entries, computed + own * ranks.world)
+        computed = min(work.entries, computed + keys * ranks.world)
         progress("keys", computed, work.entries)
 
     ranks.send(work)
     for shards, same in ranks.write(model, keys, work, advance):
         for shard in shards:
             job.note(work.path("keys", shard))
-            first, last = work.entries_of(shard)
+            first, last = work.span(shard)
             done += last - first
         computed = done
         progress("keys", done, work.entries)
-        if not same and not told:
-            told = True
+        if not same and not warned:
+            warned = True
             logger.warning(
                 "a rank has another kind of processor and rounds in another way, so the files "
                 "differ in the last bits from those of one process"
@@ -306,15 +278,14 @@ def write_keys_together(
 @contextmanager
 def leading(ranks: Ranks | None) -> Iterator[None]:
     """Lets rank 0 build, and tells the other ranks how that ended; None stands for no ranks."""
-    if ranks is None:
-        yield
-        return
     try:
         yield
     except BaseException as error:
-        ranks.tell(error)
+        if ranks is not None:
+            ranks.end(error)
         raise
-    ranks.tell(None)
+    if ranks is not None:
+        ranks.end(None)
 
 
 def started_by_torchrun() -> bool:
@@ -322,30 +293,29 @@ def started_by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def _checked(model: nn.Module, keys: KeyPlan, work: KeyWork) -> bool:
+def _is_same(model: nn.Module, keys: KeyPlan, work: KeyWork) -> bool:
     """Whether this rank computes the keys of rank 0 to the last bit.
 
     Raises:
         MismatchError: when it computes other keys.
         DatastoreError: when it does not see the files of rank 0.
     """
-    path = work.path("tokens")
     try:
-        seen = sha256(path)
+        digest = sha256(work.path("tokens"))
     except OSError:
-        seen = ""
-    if seen != work.tokens_sha256:
+        digest = ""
+    if digest != work.tokens_sha256:
         raise DatastoreError(
             f"a rank does not see the files that rank 0 writes to {work.folder}: give a folder "
             "that all machines share"
         )
-    own = canary_keys(model, keys.location, work.canary_tokens)
-    if relative_error(own, work.canary_keys) > SAME:
+    states = canary_keys(model, keys.location, work.canary[CANARY_TOKENS])
+    if relative_error(states, work.canary[CANARY_KEYS]) > SAME:
         raise MismatchError(
             "a rank computes other keys than rank 0: give all of them the same model, and install "
             "the same versions of torch and transformers"
         )
-    return bool(np.array_equal(own, work.canary_keys))
+    return bool(np.array_equal(states, work.canary[CANARY_KEYS]))
 
 
 def _write(
@@ -359,32 +329,28 @@ def _write(
     if not shards:
         return
     tokens = map_array(work.path("tokens"), "int32", (work.tokens,))
-    begin, end = work.entries_of(shards[0])[0], work.entries_of(shards[-1])[1]
-    windows = list(plan(work.first, work.length, keys.windows.window, keys.windows.stride))
-    pairs, texts = keys.pairs, work.sources
-    sources: Sources | None = None
-    if pairs is not None and texts is not None:
-        sources = lambda numbers: pairs.sources([texts[one] for one in numbers])  # noqa: E731
+    begin, end = work.span(shards[0])[0], work.span(shards[-1])[1]
+    contexts, texts = work.contexts, work.sources or []
+    size, stride = keys.windows.window, keys.windows.stride
     with evaluating(model):
         parts = compute_keys(
             model,
             keys.location,
             np.asarray(tokens),
-            windows,
+            list(plan(contexts.first, contexts.length, size, stride)),
             dim=work.dim,
             dtype=keys.dtype,
             batch_tokens=keys.batch_tokens,
             first_entry=begin,
-            sources=sources,
+            sources=source_reader(keys.pairs, lambda numbers: [texts[n] for n in numbers]),
             advance=advance,
         )
-        held, computed = np.empty((0, work.dim), keys.dtype), begin
+        buffer, computed = np.empty((0, work.dim), keys.dtype), begin
         for shard in shards:
-            first, last = work.entries_of(shard)
-            rows = last - first
-            while len(held) < rows:
+            first, last = work.span(shard)
+            while len(buffer) < last - first:
                 part = next(parts)[: end - computed]
                 computed += len(part)
-                held = np.concatenate([held, part])
-            write_array(work.path("keys", shard), held[:rows])
-            held = held[rows:]
+                buffer = np.concatenate([buffer, part])
+            write_array(work.path("keys", shard), buffer[: last - first])
+            buffer = buffer[last - first :]

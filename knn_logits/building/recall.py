@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.building.costs import recall_seconds
+from knn_logits.building.timing import recall_seconds
 from knn_logits.index.base import Index, pairwise
 from knn_logits.index.exact import ExactIndex
 from knn_logits.progress import Progress, no_progress, while_running

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.building.adding import keep_checks
-from knn_logits.building.indexing import make_index, write_index
+from knn_logits.building.indexing import same_kind, write_index, write_suffixes
 from knn_logits.building.recall import measured
-from knn_logits.building.suffixes import write_suffixes
 from knn_logits.corpus.documents import several
 from knn_logits.errors import CorpusError, DatastoreError, StorageError
 from knn_logits.index.base import Index
 from knn_logits.index.opening import check_factory, present_entries
 from knn_logits.printable import first_few
 from knn_logits.progress import Progress, no_progress
-from knn_logits.settings.config import IndexConfig
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import write_documents
@@ -64,8 +62,8 @@ def remove_documents(
         manifest = store.manifest
         needs_text(manifest, store.folder, "`remove`")
         numbers = set(manifest.removed)
-        for wanted in ids:
-            numbers.update(_named(store, wanted))
+        for name in ids:
+            numbers.update(_numbers_of(store, name))
         changed = manifest.model_copy(
             update={
                 "removed": tuple(sorted(numbers)),
@@ -76,23 +74,23 @@ def remove_documents(
     return Datastore(folder)
 
 
-def _named(store: Datastore, name: str) -> set[int]:
+def _numbers_of(store: Datastore, name: str) -> set[int]:
     """Returns the numbers of the documents with an id, or with a title or uri of a single id."""
     table, removed = store.documents, set(store.manifest.removed)
-    found = set(table.named(name, removed)) - removed
-    ids = list(dict.fromkeys(table[number].id for number in sorted(found)))
+    numbers = set(table.named(name, removed)) - removed
+    ids = list(dict.fromkeys(table[number].id for number in sorted(numbers)))
     if len(ids) > 1:
-        what = "title" if table[min(found)].title == name else "uri"
+        field = "title" if table[min(numbers)].title == name else "uri"
         raise CorpusError(
-            f"{len(ids)} documents have the {what} {name!r}, so nothing was removed: name them by "
-            f"their ids, {first_few([repr(one) for one in ids])}"
+            f"{len(ids)} documents have the {field} {name!r}, so nothing was removed: name them by "
+            f"their ids, {first_few([repr(id) for id in ids])}"
         )
-    if found:
-        return found
-    raise CorpusError(
-        f"{store.folder} has no document with the id, title or uri {name!r}, so nothing was "
-        f"removed: `knn-logits info {store.folder} --documents` lists the documents"
-    )
+    if not numbers:
+        raise CorpusError(
+            f"{store.folder} has no document with the id, title or uri {name!r}, so nothing was "
+            f"removed: `knn-logits info {store.folder} --documents` lists the documents"
+        )
+    return numbers
 
 
 def compact(
@@ -134,37 +132,29 @@ def compact(
                 f"{folder} has no keys, so it cannot be compacted: build it again without the "
                 "removed documents"
             )
-        kept_documents = np.ones(old.documents, dtype=bool)
-        kept_documents[list(old.removed)] = False
-        entries = _kept_entries(store, kept_documents)
+        documents = np.ones(old.documents, dtype=bool)
+        documents[list(old.removed)] = False
+        entries = _entries_of(store, documents)
         if not entries.any():
             raise CorpusError(
                 f"every document of {folder} is removed, so nothing would be left of it: delete "
                 "the folder instead"
             )
-        tokens = _write_text(job, store, kept_documents)
+        tokens = _write_text(job, store, documents)
         if old.on_demand is None:
             _write_keys(job, store, entries, shard_bytes, progress)
-        if store.clusters is not None:
-            write_array(job.path("clusters"), np.asarray(store.clusters)[entries])
-            job.note(job.path("clusters"))
-        if store.merged is not None:
-            numbers = np.cumsum(entries) - 1
-            write_array(
-                job.path("merged"), numbers[np.asarray(store.merged)[entries]].astype(np.int32)
-            )
-            job.note(job.path("merged"))
+        _write_groups(job, store, entries)
         manifest = job.manifest(
             old,
             without=set(layout.KINDS) - {"gate"},
             entries=int(entries.sum()),
-            documents=int(kept_documents.sum()),
+            documents=int(documents.sum()),
             tokens=tokens,
             removed=(),
         )
         small = Datastore.unfinished(folder, manifest)
         if store.suffixes is not None:
-            write_suffixes(job, small.tokens, small.documents.first, progress)
+            write_suffixes(job, small, progress)
         record = old.index
         if old.on_demand is None:
             index, record = _compacted(store, small, entries, threads, progress)
@@ -181,23 +171,32 @@ def compact(
     return Datastore(folder)
 
 
-def _kept_entries(store: Datastore, documents: Array) -> Array:
-    """Selects the entries of the kept documents, bool [entries].
+def _write_groups(job: Job, store: Datastore, entries: Array) -> None:
+    """Writes the clusters and the merged entries of the entries that stay."""
+    if store.clusters is not None:
+        write_array(job.path("clusters"), np.asarray(store.clusters)[entries])
+        job.note(job.path("clusters"))
+    if store.merged is not None:
+        numbers = np.cumsum(entries) - 1
+        merged = numbers[np.asarray(store.merged)[entries]].astype(np.int32)
+        write_array(job.path("merged"), merged)
+        job.note(job.path("merged"))
 
-    The first token of a context is not an entry.
-    """
+
+def _entries_of(store: Datastore, documents: Array) -> Array:
+    """Selects the entries of the documents that stay, bool [entries]."""
     entries = np.ones(len(store), dtype=bool)
     entries[store.removed_entries] = False
     table = store.documents
     if store.manifest.windows.concatenate and not documents[0] and documents.any():
-        # The stream now begins with the first kept document, whose first token nothing predicts.
+        # The stream now begins with the first of these, whose first token nothing predicts.
         begins = table.first[documents][:1]
         entries[store.contexts.entries_of(begins, np.ones(1, np.int64))] = False
     return entries
 
 
 def _write_text(job: Job, store: Datastore, documents: Array) -> int:
-    """Writes the tokens and the table of the kept documents, and returns the number of tokens."""
+    """Writes the text of the documents that stay, and returns the number of tokens."""
     table, records, first = store.documents, [], 0
     for number in np.flatnonzero(documents).tolist():
         record = table[number]
@@ -223,49 +222,35 @@ def _write_keys(
         job, store.manifest.dim, store.manifest.dtype, total, shard_bytes=shard_bytes
     )
     skipped = writer.done
-    for part in _kept_keys(store, entries):
+    for first in range(0, len(entries), _ROWS_AT_ONCE):
+        part = store.keys(first + np.flatnonzero(entries[first : first + _ROWS_AT_ONCE]))
         writer.append(part[min(skipped, len(part)) :])
         skipped -= min(skipped, len(part))
         progress("keys", writer.done, total)
     writer.flush()
 
 
-def _kept_keys(store: Datastore, entries: Array) -> Iterator[Array]:
-    for first in range(0, len(entries), _ROWS_AT_ONCE):
-        ids = first + np.flatnonzero(entries[first : first + _ROWS_AT_ONCE])
-        yield store.keys(ids)
-
-
 def _compacted(
     store: Datastore, small: Datastore, entries: Array, threads: int | None, progress: Progress
 ) -> tuple[Index, IndexRecord]:
-    """Makes the index over the kept entries. Their codes stay, and their numbers change."""
+    """Makes the index over the entries that stay. Their codes stay, and their numbers change."""
     record = store.manifest.index
     arrays = store.index_arrays()
     if arrays is None:
         if record.factory != "exact":
             check_factory(store)
-        config = IndexConfig(
-            record.factory,
-            nprobe=record.nprobe,
-            train_size=record.train_size,
-            seed=record.seed,
-            native=record.native,
-        )
-        index, made = make_index(small, config, threads=threads, progress=progress)
-        return index, made.model_copy(update={"requested": record.requested})
+        return same_kind(small, record, record.factory, threads, progress)
     from knn_logits.index import plain
 
-    manifest = small.manifest
-    kept = plain.from_arrays(
+    index = plain.from_arrays(
         arrays,
         record.factory,
-        manifest.dim,
-        manifest.metric,
+        small.manifest.dim,
+        small.manifest.metric,
         len(store),
         kept=entries,
         there=present_entries(store),
         threads=threads,
     )
     nprobes = (record.nprobe,) if record.nprobe else (1,)
-    return kept, measured(small, kept, record, nprobes, progress)
+    return index, measured(small, index, record, nprobes, progress)

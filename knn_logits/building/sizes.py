@@ -1,11 +1,13 @@
-"""Works out how many bytes a datastore takes on the disk, in memory and on a GPU. It times nothing.
+"""Counts the bytes of a datastore on the disk, in memory and on a GPU; names a machine for them.
 
-The rules follow what other modules do with the bytes: `store/writer.py` and `index/plain.py`
-for the files, `opening.py` and `building/indexing.py` for the memory.
+The rules follow `store/writer.py` and `index/plain.py` for files, `index/opening.py` for memory.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,20 @@ from knn_logits.store.writer import SHARD_BYTES
 
 # Of a file of arrays, and of the manifest.
 _HEADER, _MANIFEST = 128, 2300
-_PROBES, _PROBED = 8, 8
-# The numbers of keys that are read at once as float32 while an index is filled.
+_PROBES, _PROBE_NEIGHBORS = 8, 8
+# So many keys are read at once, as float32, while an index is filled.
 _KEYS_AT_ONCE = 65_536
 # FAISS reserves so much of a GPU's memory for what it computes.
 _FAISS_ON_GPU = 1536 << 20
+
+_GIB = 1 << 30
+# Memory of machines and of GPUs that are sold or rented, in GiB.
+_MACHINES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+_GPUS = (16, 24, 48, 80, 141)
+# An index that is spread over machines takes machines of these sizes.
+_MACHINE_OF_A_CLUSTER, _GPU_OF_A_CLUSTER = 512, 80
+# A share of the memory stays free for the system and for other programs.
+_SPARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -31,14 +42,8 @@ class Extent:
     """How large a datastore is, whatever its index.
 
     Attributes:
-        entries: Number of entries.
-        tokens: Number of tokens.
-        documents: Number of documents.
-        dim: Length of a key.
-        dtype: Precision of the stored keys.
-        metric: How keys are compared.
         table_bytes: Size of the table of documents.
-        fixed: Number of tokens of the canary's text.
+        canary: Number of tokens of the canary's text.
     """
 
     entries: int
@@ -48,7 +53,7 @@ class Extent:
     dtype: str
     metric: Metric
     table_bytes: int
-    fixed: int = 0
+    canary: int = 0
 
 
 def resolved(config: IndexConfig, entries: int, dim: int) -> str:
@@ -59,25 +64,19 @@ def resolved(config: IndexConfig, entries: int, dim: int) -> str:
 def store_bytes(extent: Extent, config: IndexConfig) -> int:
     """Size of a datastore's folder, without a gate or clusters, which are made later."""
     keys = extent.entries * extent.dim * np.dtype(extent.dtype).itemsize
-    asked, found = min(_PROBES, extent.entries), min(_PROBED, extent.entries)
-    probe = 4 * asked * extent.dim + 12 * asked * found
-    return int(
-        keys
-        + _HEADER * (1 + keys // SHARD_BYTES)
-        + index_bytes(config, extent.entries, extent.dim, extent.metric)
-        + probe
-        + _text_bytes(extent)
-    )
+    rows, columns = min(_PROBES, extent.entries), min(_PROBE_NEIGHBORS, extent.entries)
+    probe = 4 * rows * extent.dim + 12 * rows * columns
+    index = index_bytes(config, extent.entries, extent.dim, extent.metric)
+    return int(keys + _HEADER * (1 + keys // SHARD_BYTES) + index + probe + _text_bytes(extent))
 
 
-def bare_bytes(extent: Extent) -> int:
+def text_store_bytes(extent: Extent) -> int:
     """Size of the folder of a datastore without keys, which has a suffix index of its text."""
     return 4 * extent.entries + _HEADER + _text_bytes(extent)
 
 
 def _text_bytes(extent: Extent) -> int:
-    """Size of tokens, documents, canary and manifest."""
-    canary = 4 * extent.fixed * (extent.dim + 1)
+    canary = 4 * extent.canary * (extent.dim + 1)
     return 4 * extent.tokens + extent.table_bytes + canary + 4 * _HEADER + _MANIFEST
 
 
@@ -92,41 +91,37 @@ def index_bytes(config: IndexConfig, entries: int, dim: int, metric: Metric) -> 
     empty = make_empty(factory, dim, metric)
     if not plain.has_plain_form(empty):
         return int(entries * (empty.sa_code_size() + 8)) if config.native else 0
-    return _index_numbers(empty, factory, entries, dim)
+    return _array_bytes(empty, factory, entries, dim)
 
 
-def _index_numbers(empty: Any, factory: str, entries: int, dim: int) -> int:
+def _array_bytes(empty: Any, factory: str, entries: int, dim: int) -> int:
     from knn_logits.index.faiss_library import inverted_file
 
     ivf = inverted_file(empty)
     if ivf is None:
         return int(entries * empty.sa_code_size())
     lists = int(ivf.nlist)
-    learnt = 4 * ivf.d * (lists + (int(ivf.pq.ksub) if hasattr(ivf, "pq") else 2))
-    learnt += 4 * dim * ivf.d if int(ivf.d) != dim or factory.startswith("OPQ") else 0
-    return int(entries * (int(ivf.code_size) + 8) + learnt + 8 * lists)
+    learned = 4 * ivf.d * (lists + (int(ivf.pq.ksub) if hasattr(ivf, "pq") else 2))
+    learned += 4 * dim * ivf.d if int(ivf.d) != dim or factory.startswith("OPQ") else 0
+    return int(entries * (int(ivf.code_size) + 8) + learned + 8 * lists)
 
 
 def resident_bytes(extent: Extent, factory: str) -> int:
-    """Memory of an open index with its values, without the model and the program.
-
-    An exact index holds the keys in float32. Any other holds codes and ids.
-    """
+    """Memory of an open index with its values, without the model and the program."""
     values = 4 * extent.entries
     if factory == "exact":
         return 4 * extent.entries * (extent.dim + 1) + values
     from knn_logits.index.faiss_library import make_empty
 
     empty = make_empty(factory, extent.dim, extent.metric)
-    return _index_numbers(empty, factory, extent.entries, extent.dim) + values
+    return _array_bytes(empty, factory, extent.entries, extent.dim) + values
 
 
 def opening_bytes(extent: Extent, factory: str) -> int:
     """Memory at the moment of opening, which is the most that searching ever takes.
 
-    The file of an index is mapped while FAISS's lists are filled from it. Its pages count until
-    then, though the system may take them back. An exact index subtracts the mean from its keys,
-    which makes a second copy.
+    The mapped file of an index counts until FAISS's lists are filled from it. An exact index
+    subtracts the mean from its keys, which makes a second copy.
     """
     values = 4 * extent.entries
     return 2 * (resident_bytes(extent, factory) - values) + values
@@ -135,23 +130,17 @@ def opening_bytes(extent: Extent, factory: str) -> int:
 def building_bytes(extent: Extent, factory: str, train_size: int | None = None) -> int:
     """The most memory that making an index takes, without the model and the program.
 
-    An index learns from a sample of keys in float32, which its training copies once. A finished
-    index is copied to arrays in order to be written.
+    Training copies its sample once, and a finished index is copied to arrays to be written.
     """
     if factory == "exact":
         return opening_bytes(extent, factory)
-    batch = 4 * extent.dim * _KEYS_AT_ONCE
-    learning = 8 * extent.dim * trained(extent, factory, train_size)
-    return max(learning, 2 * resident_bytes(extent, factory)) + batch
-
-
-def trained(extent: Extent, factory: str, train_size: int | None = None) -> int:
-    """Number of keys that an index learns from."""
     from knn_logits.index.faiss_library import inverted_file, make_empty
 
     ivf = inverted_file(make_empty(factory, extent.dim, extent.metric))
     lists = int(ivf.nlist) if ivf is not None else 256
-    return min(extent.entries, train_size or choose_train_size(extent.entries, lists))
+    rows = min(extent.entries, train_size or choose_train_size(extent.entries, lists))
+    training = 8 * extent.dim * rows
+    return max(training, 2 * resident_bytes(extent, factory)) + 4 * extent.dim * _KEYS_AT_ONCE
 
 
 def gpu_bytes(extent: Extent, factory: str) -> int | None:
@@ -162,16 +151,15 @@ def gpu_bytes(extent: Extent, factory: str) -> int | None:
 
     faiss = faiss_module()
     empty = make_empty(factory, extent.dim, extent.metric)
-    inner = inverted_file(empty)
     kinds = (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer, faiss.IndexIVFPQ)
-    if type(inner) not in kinds:
+    if type(inverted_file(empty)) not in kinds:
         return None
-    return _index_numbers(empty, factory, extent.entries, extent.dim) + _FAISS_ON_GPU
+    return _array_bytes(empty, factory, extent.entries, extent.dim) + _FAISS_ON_GPU
 
 
 def weights_bytes(model: nn.Module) -> int:
     """Memory of a model's weights."""
-    return sum(one.numel() * one.element_size() for one in model.parameters())
+    return sum(weights.numel() * weights.element_size() for weights in model.parameters())
 
 
 def process_bytes() -> int:
@@ -183,3 +171,49 @@ def process_bytes() -> int:
     except (OSError, ValueError, IndexError):
         pass
     return 0
+
+
+def machine_for(memory: int, disk: int) -> str:
+    """Names the smallest usual machine, or the number of machines that share an index."""
+    gigabytes = memory * (1.0 + _SPARE) / _GIB
+    room = f"{_rounded(disk)} of disk"
+    size = next((size for size in _MACHINES if gigabytes <= size), None)
+    if size is not None:
+        return f"{size} GB of memory, {room}"
+    count = math.ceil(gigabytes / _MACHINE_OF_A_CLUSTER)
+    return f"{count} machines of {_MACHINE_OF_A_CLUSTER} GB, {room} in all"
+
+
+def gpu_for(memory: int) -> str:
+    """Names the smallest usual GPU, or the number of them that share an index."""
+    gigabytes = memory * (1.0 + _SPARE) / _GIB
+    size = next((size for size in _GPUS if gigabytes <= size), None)
+    if size is not None:
+        return f"{size} GB"
+    return f"{math.ceil(gigabytes / _GPU_OF_A_CLUSTER)} × {_GPU_OF_A_CLUSTER} GB"
+
+
+def this_machine(folder: Path) -> tuple[int, int]:
+    """Bytes of this machine's memory, and free on the disk of a folder that need not exist."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        memory = 0
+    folder = folder.resolve()
+    while not folder.exists():
+        folder = folder.parent
+    return memory, shutil.disk_usage(folder).free
+
+
+def is_enough(memory: int, disk: int, machine: tuple[int, int]) -> bool:
+    """Whether a machine, as `this_machine` describes it, has so many bytes of memory and disk."""
+    return memory * (1.0 + _SPARE) <= machine[0] and disk <= machine[1]
+
+
+def _rounded(size: int) -> str:
+    """A size with two digits, rounded up."""
+    for unit, name in ((10**12, "TB"), (10**9, "GB")):
+        if size >= unit:
+            digits = math.ceil(10 * size / unit) / 10
+            return f"{digits:g} {name}" if digits < 10 else f"{math.ceil(size / unit):,} {name}"
+    return "1 GB"

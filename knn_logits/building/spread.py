@@ -1,14 +1,15 @@
-"""Computes the keys of a build on the machines of a Ray cluster.
+"""Spreads the work of a build over a Ray cluster: computing keys, and filling an index.
 
-One machine computes keys group by group, and no key depends on another group. So a group is the
-piece of work that a worker is given: a part of the text and its windows. The keys come back in the
-groups' order, and the machine that was given the command writes them. This gives the bytes that it
-would write by itself, and it goes on in the same way where it was interrupted.
+A piece of work depends on no other: a group of windows for keys, a batch of keys for a trained
+index. Results come back in the pieces' order, and the machine with the command writes them, so the
+bytes are those of one machine, also where a build was interrupted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,35 +23,36 @@ from knn_logits.engine.keys import Sources, compute_keys, grouped, groups_from
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import TextWindow
 from knn_logits.errors import MismatchError
+from knn_logits.index import plain
+from knn_logits.index.faiss_backend import FaissIndex
+from knn_logits.index.faiss_library import inverted_file, openmp_threads
+from knn_logits.index.opening import Fill
 from knn_logits.ray.connection import connect, machines
 from knn_logits.ray.workers import Workers
+from knn_logits.settings.config import Metric
+
+logger = logging.getLogger(__name__)
+
+# A worker shows with so many keys that it puts them where this machine does. A share of them may
+# come into other lists, where a worker rounds in another way.
+_SAMPLE, _OTHER_LISTS = 256, 0.1
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A group of windows with the part of the text that they read.
-
-    Attributes:
-        tokens: int32, the part of the text.
-        windows: The windows, which count from the beginning of that part.
-    """
+    """A group of windows, and the part of the text that they read and count from, int32."""
 
     tokens: Array
     windows: list[TextWindow]
 
 
 @dataclass(frozen=True)
-class Task:
-    """What all workers have in common.
+class KeyTask:
+    """What all workers that compute keys have in common.
 
     Attributes:
-        location: Where the key is.
-        dim: Length of a key.
-        dtype: The keys' precision.
-        batch_tokens: Tokens of one forward pass.
-        threads: CPU threads of a worker.
-        canary_tokens: The fixed text, int32.
-        canary_keys: Its keys on the machine that was given the command.
+        canary_tokens: The canary's text, int32.
+        canary_keys: Its keys on the machine with the command.
     """
 
     location: KeyLocation
@@ -63,37 +65,29 @@ class Task:
 
 
 class KeyWorker:
-    """Computes keys on one machine.
+    """Computes keys on one machine."""
 
-    Args:
-        model: The model.
-        task: What all workers have in common.
-    """
-
-    def __init__(self, model: nn.Module, task: Task) -> None:
+    def __init__(self, model: nn.Module, task: KeyTask) -> None:
         import torch
 
         torch.set_num_threads(task.threads)
         self.model, self.task = model, task
 
     def ready(self) -> bool:
-        """Compares the canary's keys with those of the machine that was given the command.
-
-        Returns:
-            Whether they are equal to the last bit.
+        """Whether the canary's keys are, to the last bit, those of the machine with the command.
 
         Raises:
             MismatchError: when they are not nearly equal.
         """
         task = self.task
         with evaluating(self.model):
-            own = canary_keys(self.model, task.location, task.canary_tokens)
-        if relative_error(own, task.canary_keys) > SAME:
+            states = canary_keys(self.model, task.location, task.canary_tokens)
+        if relative_error(states, task.canary_keys) > SAME:
             raise MismatchError(
                 "a worker computes other keys than this machine: install the same versions of "
                 "torch and transformers on all machines of the cluster"
             )
-        return bool(np.array_equal(own, task.canary_keys))
+        return bool(np.array_equal(states, task.canary_keys))
 
     def work(self, piece: Piece) -> Array:
         """Computes the keys of a piece, [entries, dim]."""
@@ -113,25 +107,16 @@ class KeyWorker:
 
 def cut(
     tokens: Array,
-    windows: Sequence[TextWindow],
-    *,
-    dim: int,
-    dtype: str,
-    batch_tokens: int,
+    groups: Iterable[list[TextWindow]],
     first_entry: int = 0,
     sources: Sources | None = None,
 ) -> Iterator[tuple[int, Piece]]:
-    """Cuts a build into pieces of work. The arguments are those of `compute_keys`.
-
-    Yields:
-        Each piece, and the number of its keys that come before `first_entry`.
-    """
-    groups = grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens)
+    """Yields pieces of work, and for each the number of its keys before `first_entry`."""
     for group in groups_from(groups, first_entry, sources):
         begin, entry, last = group[0].start, group[0].first_entry, group[-1]
         moved = [
-            replace(one, start=one.start - begin, first_entry=one.first_entry - entry)
-            for one in group
+            replace(window, start=window.start - begin, first_entry=window.first_entry - entry)
+            for window in group
         ]
         part = np.array(tokens[begin : last.start + last.size])
         yield max(0, first_entry - entry), Piece(part, moved)
@@ -140,12 +125,7 @@ def cut(
 def spread_keys(
     address: str, canary_tokens: Array, canary: Array
 ) -> Callable[..., Iterator[Array]]:
-    """Returns what takes the place of `compute_keys` when a build is spread over machines.
-
-    Args:
-        address: The cluster's address, see `machines.connection.connect`.
-        canary_tokens: The canary's text.
-        canary: Its keys on this machine.
+    """Returns what takes the place of `compute_keys` where a cluster computes the keys.
 
     Raises:
         MissingDependencyError: when Ray is not installed.
@@ -166,41 +146,127 @@ def spread_keys(
         sources: Sources | None = None,
         advance: Callable[[int], None] = lambda _: None,
     ) -> Iterator[Array]:
-        on_gpu = input_device(model).type == "cuda"
-        count, needed, threads = _places(ray, on_gpu)
-        task = Task(location, dim, dtype, batch_tokens, threads, canary_tokens, canary)
-        worker: Any = ray.remote(max_restarts=0, scheduling_strategy="SPREAD", **needed)(KeyWorker)
-        # The weights are sent once to each machine.
-        shared = ray.put(model), ray.put(task)
-        pieces = cut(
-            tokens,
-            windows,
-            dim=dim,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
-            first_entry=first_entry,
-            sources=sources,
-        )
-        known: list[int] = []
+        count, resources, threads = _places(ray, input_device(model).type == "cuda")
+        task = KeyTask(location, dim, dtype, batch_tokens, threads, canary_tokens, canary)
+        groups = grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens)
+        surplus: list[int] = []
 
-        def given() -> Iterator[Piece]:
-            for before, piece in pieces:
-                known.append(before)
+        def pieces() -> Iterator[Piece]:
+            for before, piece in cut(tokens, groups, first_entry, sources):
+                surplus.append(before)
                 yield piece
 
-        with Workers(ray, lambda: worker.remote(*shared), count) as workers:
-            for number, keys in enumerate(workers.results(given())):
+        with _workers(ray, KeyWorker, resources, count, model, task) as workers:
+            for number, keys in enumerate(workers.results(pieces())):
                 advance(len(keys))
-                yield keys[known[number] :]
+                yield keys[surplus[number] :]
 
     return compute
 
 
+@dataclass(frozen=True)
+class FillTask:
+    """What all workers that fill an index have in common.
+
+    Attributes:
+        trained: The arrays of the trained index, without keys.
+        sample: Some keys, [rows, dim].
+    """
+
+    factory: str
+    dim: int
+    metric: Metric
+    trained: Mapping[str, Array]
+    threads: int
+    sample: Array
+
+
+class FillWorker:
+    """Finds the lists and the codes of keys on one machine.
+
+    Args:
+        expected: What `work` returns for the sample on the machine with the command.
+    """
+
+    def __init__(self, task: FillTask, expected: Mapping[str, Array]) -> None:
+        self.task, self.expected = task, expected
+
+    def ready(self) -> bool:
+        """Whether the sample's lists and codes are those of the machine with the command.
+
+        Raises:
+            MismatchError: when many keys come into other lists.
+        """
+        arrays = self.work(self.task.sample)
+        if np.mean(_list_of_keys(arrays) != _list_of_keys(self.expected)) > _OTHER_LISTS:
+            raise MismatchError(
+                "a worker puts keys into other lists than this machine: install the same version "
+                "of FAISS on all machines of the cluster"
+            )
+        return all(np.array_equal(arrays[name], self.expected[name]) for name in arrays)
+
+    def work(self, keys: Array) -> dict[str, Array]:
+        """Returns `sizes`, `ids` and `codes` of the lists over some keys, numbered from 0."""
+        task = self.task
+        index = plain.from_arrays(task.trained, task.factory, task.dim, task.metric, size=0)
+        with openmp_threads(task.threads):
+            index.add(keys)
+        arrays = plain.to_arrays(index)
+        return {name: arrays[name] for name in ("sizes", "ids", "codes")}
+
+
+def _list_of_keys(arrays: Mapping[str, Array]) -> Array:
+    """The list of each key, int64 [keys], in the keys' order."""
+    lists = np.repeat(np.arange(len(arrays["sizes"])), arrays["sizes"])
+    return np.asarray(lists[np.argsort(arrays["ids"])])
+
+
+def spread_filling(address: str, dtype: str) -> Fill:
+    """Returns what adds all keys, which are sent as `dtype`, to a trained index on a cluster.
+
+    Raises:
+        MissingDependencyError: when Ray is not installed.
+        UnreachableError: when there is no cluster at the address.
+    """
+    ray = connect(address)
+
+    def fill(index: FaissIndex, factory: str, batches: Iterable[Array]) -> None:
+        if not plain.has_plain_form(index.raw) or inverted_file(index.raw) is None:
+            logger.warning(
+                "the index %s has no lists that other machines could fill, so it is filled here",
+                factory,
+            )
+            for batch in batches:
+                index.add(batch)
+            return
+        keys = iter(batches)
+        first = next(keys)
+        sample = first[:_SAMPLE]
+        count, resources, threads = _places(ray, on_gpu=False)
+        task = FillTask(factory, index.dim, index.metric, plain.to_arrays(index), threads, sample)
+        expected = FillWorker(task, {}).work(sample)
+        pieces = (batch.astype(dtype, copy=False) for batch in itertools.chain([first], keys))
+        with _workers(ray, FillWorker, resources, count, task, expected) as workers:
+            for arrays in workers.results(pieces):
+                plain.append(index, arrays)
+
+    return fill
+
+
 def _places(ray: Any, on_gpu: bool) -> tuple[int, dict[str, float], int]:
     """The number of workers, what each needs, and its CPU threads: one a GPU, or one a machine."""
-    all_machines = [one["Resources"] for one in machines(ray)]
-    least = int(min((one["CPU"] for one in all_machines), default=1))
+    resources = [machine["Resources"] for machine in machines(ray)]
+    threads = int(min((place["CPU"] for place in resources), default=1))
     if on_gpu:
-        gpus = int(sum(one.get("GPU", 0) for one in all_machines))
-        return max(1, gpus), {"num_gpus": 1, "num_cpus": 1}, least
-    return max(1, len(all_machines)), {"num_cpus": least}, least
+        gpus = int(sum(place.get("GPU", 0) for place in resources))
+        return max(1, gpus), {"num_gpus": 1, "num_cpus": 1}, threads
+    return max(1, len(resources)), {"num_cpus": threads}, threads
+
+
+def _workers(
+    ray: Any, kind: type, resources: Mapping[str, float], count: int, *shared: Any
+) -> Workers:
+    """Actors of a class, to each of which the shared arguments are sent once a machine."""
+    worker = ray.remote(max_restarts=0, scheduling_strategy="SPREAD", **resources)(kind)
+    references = [ray.put(value) for value in shared]
+    return Workers(ray, lambda: worker.remote(*references), count)

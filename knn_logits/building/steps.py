@@ -1,16 +1,16 @@
-"""The steps that building and adding share: writing the text, the canary and the keys."""
+"""The steps that building and adding share: writing the canary, the text and the keys."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import nn
 
 from knn_logits.arrays import Array
+from knn_logits.building.planning import KeyPlan
 from knn_logits.corpus.documents import Document, as_documents
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,
@@ -19,13 +19,10 @@ from knn_logits.engine.compatibility import (
     canary_keys,
     canary_tokens,
     check_causal,
-    model_record,
     relative_error,
-    tokenizer_record,
     vocabulary_size,
 )
 from knn_logits.engine.keys import Sources, compute_keys
-from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.engine.tokens import tokenize_pairs, tokenize_with_places
 from knn_logits.engine.windows import plan
@@ -36,58 +33,14 @@ from knn_logits.store.files import write_arrays
 from knn_logits.store.job import Job
 from knn_logits.store.places import PLACES, places_value
 from knn_logits.store.reading import map_array, read_arrays
-from knn_logits.store.records import WindowRecord
 from knn_logits.store.writer import SHARD_BYTES, KeyWriter, TokenWriter
 
-
-@dataclass(frozen=True)
-class KeyPlan:
-    """Everything that determines the keys of a text, down to the last bit.
-
-    Attributes:
-        location: Where the key is.
-        windows: How the text is cut.
-        dtype: Precision of the stored keys.
-        batch_tokens: Tokens of one forward pass. The shape of a matrix product affects rounding.
-        pairs: Cuts the sources and targets of an encoder-decoder model.
-    """
-
-    location: KeyLocation
-    windows: WindowRecord
-    dtype: str
-    batch_tokens: int
-    pairs: PairTokenizer | None = None
-
-    def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
-        """Returns the plan as text, to compare it with the plan of an unfinished job."""
-        record = model_record(model)
-        plan = {
-            "model type": record.type,
-            "model configuration": record.config_sha256[:12],
-            "model precision": record.dtype,
-            "tokenizer": tokenizer_record(tokenizer).sha256[:12],
-            "key": f"{self.location.module}:{self.location.side}",
-            "window": str(self.windows.window),
-            "stride": str(self.windows.stride),
-            "concatenate": str(self.windows.concatenate),
-            "keys-dtype": self.dtype,
-            "batch-tokens": str(self.batch_tokens),
-        }
-        if self.pairs is not None:
-            plan |= {
-                "source-prefix": self.pairs.source_prefix,
-                "source-lang": str(self.pairs.source_lang),
-                "target-lang": str(self.pairs.target_lang),
-                "targets begin with": str(self.pairs.opening),
-            }
-        return plan
+# A document, its tokens, and the number of the first token at each of its places.
+Cut = tuple[Document, list[int], list[int]]
 
 
 def write_canary(job: Job, model: nn.Module, tokenizer: Any, keys: KeyPlan) -> dict[str, Array]:
     """Computes the keys of a fixed text, the canary, and keeps them for a run that continues.
-
-    Returns:
-        The canary's arrays by name.
 
     Raises:
         MismatchError: when an earlier run of the job had another model.
@@ -113,34 +66,28 @@ def write_canary(job: Job, model: nn.Module, tokenizer: Any, keys: KeyPlan) -> d
     return canary
 
 
-Cut = tuple[Document, list[int], list[int]]
-
-
 def write_text(
     job: Job,
     tokenizer: Any,
     documents: Iterable[Document | str],
     model: nn.Module,
-    concatenate: bool,
+    keys: KeyPlan,
     progress: Progress,
-    pairs: PairTokenizer | None = None,
 ) -> TokenWriter:
     """Writes tokens and documents."""
     progress("tokens", 0, None)
+    concatenate = keys.windows.concatenate
     writer = TokenWriter(job, concatenate=concatenate, vocabulary=vocabulary_size(model))
     with writer:
-        write_cut(writer, cut_documents(tokenizer, as_documents(documents), pairs), progress, pairs)
+        cut = cut_documents(tokenizer, as_documents(documents), keys.pairs)
+        write_cut(writer, cut, progress, keys.pairs)
     return writer
 
 
 def cut_documents(
     tokenizer: Any, documents: Iterable[Document], pairs: PairTokenizer | None = None
 ) -> Iterator[Cut]:
-    """Cuts documents into tokens.
-
-    Yields:
-        Each document, its tokens, and the number of the first token at each of its places.
-    """
+    """Cuts documents into tokens."""
     if pairs is None:
         yield from tokenize_with_places(tokenizer, documents)
     else:
@@ -158,13 +105,7 @@ def write_cut(
 
 
 def document_fields(document: Document, places: Sequence[int], *, pairs: bool) -> dict[str, Any]:
-    """Returns what the table of documents keeps of a document, besides where its tokens are.
-
-    Args:
-        document: The document.
-        places: The number of the first token at each of its places.
-        pairs: Whether the document has a source.
-    """
+    """Returns what the table of documents keeps of a document, besides where its tokens are."""
     return {
         "id": document.id,
         "title": document.title,
@@ -177,8 +118,10 @@ def document_fields(document: Document, places: Sequence[int], *, pairs: bool) -
 def _metadata_text(document: Document, places: Sequence[int]) -> str | None:
     fields = dict(document.metadata)
     if places:
-        known = zip(places, document.places, strict=False)
-        fields[PLACES] = places_value((start, one.name, one.fragment) for start, one in known)
+        starts = zip(places, document.places, strict=False)
+        fields[PLACES] = places_value(
+            (start, place.name, place.fragment) for start, place in starts
+        )
     if not fields:
         return None
     try:
@@ -208,17 +151,12 @@ def write_keys(
     """
     tokens = map_array(job.path("tokens"), "int32", (text.tokens,))
     entries = contexts.entries - first_entry
+    size, stride = keys.windows.window, keys.windows.stride
     windows = [
         window
-        for window in plan(
-            contexts.first, contexts.length, keys.windows.window, keys.windows.stride
-        )
+        for window in plan(contexts.first, contexts.length, size, stride)
         if window.first_entry + window.entries > first_entry
     ]
-    pairs = keys.pairs
-    sources: Sources | None = None
-    if pairs is not None:
-        sources = lambda contexts: pairs.sources(text.sources(contexts))  # noqa: E731
     dim = read_arrays(job.path("checks"))[0][CANARY_KEYS].shape[1]
     writer = KeyWriter(job, dim, keys.dtype, entries, shard_bytes=shard_bytes)
     done = computed = writer.done
@@ -238,7 +176,7 @@ def write_keys(
         dtype=keys.dtype,
         batch_tokens=keys.batch_tokens,
         first_entry=first_entry + done,
-        sources=sources,
+        sources=source_reader(keys.pairs, text.sources),
         advance=advance,
     )
     for part in parts:
@@ -248,3 +186,12 @@ def write_keys(
         computed = done
         progress("keys", done, entries)
     writer.flush()
+
+
+def source_reader(
+    pairs: PairTokenizer | None, texts: Callable[[Sequence[int]], list[str]]
+) -> Sources | None:
+    """Returns what reads the sources of contexts, given their texts; None for a causal model."""
+    if pairs is None:
+        return None
+    return lambda contexts: pairs.sources(texts(contexts))

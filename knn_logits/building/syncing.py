@@ -12,8 +12,15 @@ from typing import Any
 
 from torch import nn
 
-from knn_logits.building.adding import appended, check_has_keys, grow, keep_checks, key_plan
-from knn_logits.building.known import contents_of, digest_of
+from knn_logits.building.adding import (
+    Growth,
+    appended,
+    check_has_keys,
+    contents_of,
+    digest_of,
+    keep_checks,
+    key_plan,
+)
 from knn_logits.building.steps import Cut, cut_documents, document_fields
 from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.engine.forward import evaluating
@@ -132,41 +139,30 @@ def sync_documents(
         differences = _Differences(store, progress)
         new = differences.new(cut)
         first = next(new, None)
-        if first is None:
-            done = differences.settled(keep, force=force)
-            if on_plan is not None:
-                on_plan(done)
-            _without_text(job, store, differences)
-        else:
-            check_has_keys(store)
-            keep_checks(job, store)
-            found: list[Sync] = []
+        results: list[Sync] = []
 
-            def settle(writer: TokenWriter) -> None:
-                found.append(differences.settled(keep, force=force))
-                if on_plan is not None:
-                    on_plan(found[0])
+        def settle(writer: TokenWriter | None = None) -> None:
+            results.append(differences.settled(keep, force=force))
+            if on_plan is not None:
+                on_plan(results[0])
+            if writer is not None:
                 for number, fields in differences.described.items():
                     writer.describe(number, **fields)
 
+        if first is None:
+            settle()
+            _finish_without_text(job, store, differences)
+        else:
+            check_has_keys(store)
+            keep_checks(job, store)
             text = appended(job, store, model, chain([first], new), progress, keys.pairs, settle)
-            done = found[0]
             _warn_of_one_stream(store, differences)
-            grow(
-                job,
-                store,
-                model,
-                keys,
-                text,
-                shard_bytes=shard_bytes,
-                threads=threads,
-                progress=progress,
-                removed=differences.removed,
-            )
-    return replace(done, datastore=Datastore(folder))
+            growth = Growth(job, store, model, keys, shard_bytes, threads, progress)
+            growth.finish(text, removed=differences.removed)
+    return replace(results[0], datastore=Datastore(folder))
 
 
-def _without_text(job: Job, store: Datastore, differences: _Differences) -> None:
+def _finish_without_text(job: Job, store: Datastore, differences: _Differences) -> None:
     """Ends a job for which no key has to be computed."""
     base = store.manifest
     if not differences.gone and not differences.described:
@@ -197,10 +193,6 @@ def _warn_of_one_stream(store: Datastore, differences: _Differences) -> None:
 
 class _Differences:
     """The differences between a datastore and the documents that it is to hold.
-
-    Args:
-        store: The datastore.
-        progress: A callback that is told how many tokens were read.
 
     Attributes:
         gone: Numbers of the documents that do not stay, known once `settled` was called.
@@ -255,15 +247,15 @@ class _Differences:
         """Decides what is to be done, once all documents were read."""
         before, met = self._before, self._met
         if before and not before.keys() & met.keys() and not force:
-            one = next(iter(before))
+            example = next(iter(before))
             raise CorpusError(
-                f"none of the {len(before):,} documents of {self._store.folder}, such as {one!r}, "
-                f"is among the {len(met):,} given: name the folder that it was built from, or pass "
-                "--force (force=True) to replace them all"
+                f"none of the {len(before):,} documents of {self._store.folder}, such as "
+                f"{example!r}, is among the {len(met):,} given: name the folder that it was built "
+                "from, or pass --force (force=True) to replace them all"
             )
         left = [(id, number) for (id, _), numbers in self._waiting.items() for number in numbers]
-        kept = [id for id in before if id not in met and keep is not None and keep(id)]
-        stay = set(kept)
+        staying = [id for id in before if id not in met and keep is not None and keep(id)]
+        stay = set(staying)
         self.gone = tuple(sorted(number for id, number in left if id not in stay))
         less = {id for id, _ in left}
         described = {self._store.documents[number].id for number in self.described}
@@ -274,6 +266,6 @@ class _Differences:
             changed=tuple(id for id in met if id in before and id in differing),
             removed=tuple(id for id in before if id not in met and id not in stay),
             unchanged=sum(id in before and id not in differing for id in met),
-            kept=tuple(kept),
+            kept=tuple(staying),
             tokens=self._tokens,
         )

@@ -1,44 +1,339 @@
-"""Times short work for the estimates of a build."""
+"""Estimates how long a build and a query take on this machine, from short measurements.
+
+Computing keys is timed on some of the batches, which also shows how much other programs slow the
+machine down. Other steps are estimated from the operation that they repeat, at its best time.
+"""
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from knn_logits.arrays import Array
+from knn_logits.building.calibration import OVER_ASK, wanted_tokens
+from knn_logits.building.planning import KeyPlan
+from knn_logits.building.sizes import resolved
+from knn_logits.engine.forward import evaluating, input_device, key_states, windows_batch
+from knn_logits.engine.keys import grouped
+from knn_logits.engine.windows import TextWindow, batches
+from knn_logits.index.choice import choose_train_size
+from knn_logits.index.exact import ExactIndex
+from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, temperatures_around
+from knn_logits.search.neighbors import Neighbors, powers_up_to
+from knn_logits.settings.config import DEFAULT_K, FEWEST_CALIBRATED, IndexConfig, Metric
+from knn_logits.store.suffixes import suffix_order
 
 T = TypeVar("T")
 
-# Short work is timed so often. The best time is the one that other programs slow down the least.
-_REPEATS = 3
-# More than the fewest repeats are timed for so many seconds at most.
-_LONG_ENOUGH = 0.1
+# Short work is timed so often; more often only for so many seconds.
+_REPEATS, _LONG_ENOUGH = 3, 0.1
+# Forward passes are timed for so many seconds, and at least so many of them.
+_BUDGET, _FEWEST_BATCHES = 2.0, 3
+# The most bytes of keys, of centroids and of codes that are compared with.
+_KEYS, _CENTROIDS, _CODES = 32 << 20, 64 << 20, 96 << 20
+_VECTORS, _QUERIES, _ROWS, _BATCHES, _TRAINED = 1024, 256, 64, 15, 2048
+# The suffix index is timed on so many tokens.
+_SORTED = 1 << 16
+# k-means of an inverted file and of a product quantiser, as FAISS does them.
+_ROUNDS, _ROUNDS_OF_CODES, _KEYS_OF_A_CENTROID = 10, 25, 256
+# Bytes a second: hashing, then writing.
+_WRITTEN = 400e6
+# Queries lie where keys are, so they visit lists that are longer than the average one. On hidden
+# states a visited list is so much longer (LOG.md, 2026-11-22).
+_CROWDED = 1.4
 
 
 def fastest(work: Callable[[], object]) -> float:
-    """The seconds that some work takes on an idle machine.
-
-    Where other programs run, a single thread's own time is shorter than what passes on the clock.
-    Several threads have more time of their own than passes. The shorter of the two is taken.
-    """
+    """The seconds that work takes on an idle machine: the best of three times."""
     return min(_seconds(work) for _ in range(_REPEATS))
 
 
-def usual(work: Callable[[T], object], given: Sequence[T]) -> float:
-    """The median of the seconds that some work takes with each of the things given to it.
+def median_seconds(work: Callable[[T], object], inputs: Sequence[T]) -> float:
+    """The median of the seconds that work takes with each input, after it has seen all of them.
 
-    A search that is repeated finds in the processor's caches what it reads. So short searches are
-    timed with other queries each time, after memory was read once by all of them. Fewer of them are
-    taken where each takes long.
+    A search that is repeated finds in the processor's caches what it reads, so each time has
+    another input.
     """
-    once = _seconds(lambda: work(given[0]))
-    given = given[: max(_REPEATS, int(_LONG_ENOUGH / max(once, 1e-9)))]
-    for one in given:
-        work(one)
-    return statistics.median(_seconds(lambda one=one: work(one)) for one in given)  # type: ignore[misc]
+    first = _seconds(lambda: work(inputs[0]))
+    inputs = inputs[: max(_REPEATS, int(_LONG_ENOUGH / max(first, 1e-9)))]
+    for value in inputs:
+        work(value)
+    return statistics.median(_seconds(lambda value=value: work(value)) for value in inputs)  # type: ignore[misc]
 
 
 def _seconds(work: Callable[[], object]) -> float:
+    # Beside other programs a thread's own time is shorter than the clock's; several threads have
+    # more time of their own than passes.
     began, began_work = time.perf_counter(), time.process_time()
     work()
     return min(time.perf_counter() - began, time.process_time() - began_work)
+
+
+def key_seconds(
+    model: nn.Module, keys: KeyPlan, tokens: Array, windows: Sequence[TextWindow], dim: int
+) -> tuple[float, float]:
+    """Estimates the seconds for the keys of some windows, and how much other programs slow it.
+
+    `tokens` may be the beginning of the corpus: a window beyond its end reads other tokens. The
+    seconds are those under the machine's present load, and the factor, at least 1, says by how much
+    that load slows work down.
+    """
+    device, size = input_device(model), keys.batch_tokens
+    groups = list(grouped(windows, dim=dim, dtype=keys.dtype, batch_tokens=size))
+    chance = random.Random(0)
+    sample = [
+        batch
+        for group in chance.sample(groups, min(3, len(groups)))
+        for batch in batches(group, size)
+    ]
+    chance.shuffle(sample)
+    read, spent, worked = 0, 0.0, 0.0
+    with evaluating(model):
+        for number, batch in enumerate([sample[0], *sample]):
+            moved = [
+                replace(window, start=window.start % max(1, len(tokens) - window.size))
+                for window in batch
+            ]
+            began, began_work = time.perf_counter(), time.process_time()
+            states = key_states(model, keys.location, windows_batch(tokens, moved, device))
+            states.to(getattr(torch, keys.dtype)).cpu()
+            if number == 0:
+                continue  # the very first pass takes longer
+            spent += time.perf_counter() - began
+            worked += time.process_time() - began_work
+            read += sum(window.size for window in batch)
+            if spent > _BUDGET and number >= _FEWEST_BATCHES:
+                break
+    slowed = 1.0
+    if device.type == "cpu" and worked > 0.0:
+        slowed = max(1.0, spent * torch.get_num_threads() / worked)
+    return spent * sum(window.size for window in windows) / max(1, read), slowed
+
+
+def head_factor(model: nn.Module, dim: int) -> float:
+    """The factor by which the head makes a forward pass longer, from the numbers of weights."""
+    body = sum(weights.numel() for weights in model.parameters())
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    size = int(head.weight.numel()) if head is not None else dim
+    return 2.0 + size / max(1, body - size)
+
+
+def index_seconds(
+    config: IndexConfig, entries: int, dim: int, metric: Metric, threads: int | None
+) -> float:
+    """Seconds to train and to fill an index, recall left out."""
+    factory = resolved(config, entries, dim)
+    if factory == "exact":
+        return entries * dim / 1e9
+    from knn_logits.index.faiss_library import inverted_file, make_empty
+
+    ivf = inverted_file(make_empty(factory, dim, metric))
+    lists = int(ivf.nlist) if ivf is not None else 256
+    trained = min(entries, config.train_size or choose_train_size(entries, lists))
+    seconds = (_ROUNDS * trained + entries) * _assignment_seconds(lists, dim, threads)
+    quantiser = getattr(ivf, "pq", None)
+    if quantiser is not None:
+        # A product quantiser clusters each of its parts by itself, and the calls cost the most.
+        parts, centroids = int(quantiser.M), int(quantiser.ksub)
+        assignment = parts * _assignment_seconds(centroids, int(quantiser.dsub), threads)
+        trained = min(trained, _KEYS_OF_A_CENTROID * centroids)
+        seconds += (_ROUNDS_OF_CODES * trained + entries) * assignment
+    return seconds
+
+
+def _assignment_seconds(lists: int, dim: int, threads: int | None) -> float:
+    """Seconds to find a vector's nearest centroid."""
+    from knn_logits.index.kmeans import assign
+
+    centroids = _vectors(max(1, min(lists, _CENTROIDS // (4 * dim))), dim)
+    vectors = _vectors(max(64, min(_VECTORS, _CENTROIDS // (64 * dim))), dim, seed=1)
+    spent = fastest(lambda: assign(centroids, vectors, normal=False, threads=threads))
+    return spent / len(vectors) * lists / len(centroids)
+
+
+def recall_seconds(entries: int, dim: int, metric: Metric, factory: str) -> float:
+    """Seconds to measure an index's recall, most of them for the exact search."""
+    if factory == "exact" or entries < 2:
+        return 0.0
+    rows = max(1, min(entries, _KEYS // (4 * dim)))
+    return 1.2 * _exact_seconds(rows, dim, metric, torch.get_num_threads()) * entries / rows
+
+
+@lru_cache(maxsize=16)
+def _exact_seconds(rows: int, dim: int, metric: Metric, threads: int) -> float:  # noqa: ARG001
+    """Seconds of an exact search among so many keys, measured once for all kinds of index."""
+    keys = torch.from_numpy(_vectors(rows, dim))
+    queries = keys[: min(_QUERIES, rows)].clone()
+    return fastest(lambda: ExactIndex(keys, metric).search(queries, min(65, rows)))
+
+
+def calibration_seconds(
+    entries: int, metric: Metric, token_seconds: float, head: float, k: int | None
+) -> float:
+    """Seconds to choose the settings for scoring.
+
+    A token takes `token_seconds` in a forward pass without the head, and `head` times that with it.
+    """
+    if entries < FEWEST_CALIBRATED:
+        return 0.0
+    columns = min(entries, OVER_ASK * (k or DEFAULT_K))
+    choice = _choice_seconds(columns, metric, k, torch.get_num_threads())
+    # The search itself, which sorts out as many candidates.
+    search = 2e-4 + 2e-7 * columns
+    return wanted_tokens(entries) * (choice + search + token_seconds * head)
+
+
+@lru_cache(maxsize=16)
+def _choice_seconds(columns: int, metric: Metric, k: int | None, threads: int) -> float:  # noqa: ARG001
+    """Seconds to try all settings on one token, measured once for all kinds of index."""
+    ks = (k,) if k else powers_up_to(DEFAULT_K, 64)
+    likelihood = GridLikelihood(Grid(ks, temperatures_around(100.0, 10.0), LMBDAS[2:]), metric)
+    rows = torch.rand(_ROWS, columns).sort(dim=-1).values * 100.0
+    neighbors = Neighbors(torch.zeros(rows.shape, dtype=torch.int64), rows, (rows * 7).long())
+    targets, log_p_lm = torch.zeros(_ROWS, dtype=torch.int64), torch.full((_ROWS,), -3.0)
+    return fastest(lambda: likelihood.add(neighbors, targets, log_p_lm)) / _ROWS
+
+
+def suffix_seconds(tokens: Array, total: int) -> float:
+    """Seconds to make the suffix index of a text of so many tokens, from its beginning."""
+    start = np.asarray(tokens[:_SORTED])
+    first = np.zeros(1, np.int64)
+    return fastest(lambda: suffix_order(start, first)) * total / max(1, len(start))
+
+
+def writing_seconds(size: float) -> float:
+    """Seconds to write so many bytes and to hash them."""
+    return size / _WRITTEN
+
+
+def usual_nprobe(factory: str) -> int | None:
+    """The number of lists that a build usually chooses (LOG.md, 2026-11-22)."""
+    if "IVF" not in factory:
+        return None
+    if "RaBitQ" in factory:
+        return 16
+    return 8 if "PQ" in factory else 4
+
+
+def query_seconds(
+    factory: str,
+    entries: int,
+    dim: int,
+    metric: Metric,
+    *,
+    k: int,
+    rows: Sequence[int],
+    nprobe: int | None = None,
+) -> list[float] | None:
+    """Estimates the seconds of searches on one thread, for each number of queries in `rows`.
+
+    They are timed in a small index of random vectors whose lists are as long as the real ones will
+    be. Only what does not fit is scaled: more centroids, and lists that are too long.
+
+    Returns:
+        None for a kind of index that is not measured, such as one with a graph.
+    """
+    if factory == "exact":
+        size = max(1, min(entries, _KEYS // (4 * dim)))
+        index = ExactIndex(torch.from_numpy(_vectors(size, dim)), metric)
+        return [
+            median_seconds(
+                lambda batch: index.search(torch.from_numpy(batch), min(k, size)),
+                _batches(count, dim),
+            )
+            * entries
+            / size
+            for count in rows
+        ]
+    from knn_logits.index import plain
+    from knn_logits.index.faiss_library import inverted_file, make_empty
+
+    empty = make_empty(factory, dim, metric)
+    if inverted_file(empty) is None or not plain.has_plain_form(empty):
+        return None
+    nprobe = nprobe or usual_nprobe(factory) or 1
+    return _listed_seconds(inverted_file(empty), factory, entries, metric, k, rows, nprobe)
+
+
+def _listed_seconds(
+    real: Any,
+    factory: str,
+    entries: int,
+    metric: Metric,
+    k: int,
+    rows: Sequence[int],
+    nprobe: int,
+) -> list[float]:
+    """Estimates searches in inverted lists: finding the lists, and scanning them."""
+    from knn_logits.index.coarse import FEWEST_LISTS, ListGraph
+    from knn_logits.index.faiss_backend import FaissIndex
+    from knn_logits.index.faiss_library import inverted_file, openmp_threads
+
+    total, dim, width = int(real.nlist), int(real.d), int(real.code_size)
+    nprobe = min(nprobe, total)
+    length = max(1, round(_CROWDED * entries / total))
+    filled = max(1, min(length, _CODES // (width * nprobe)))
+    graphed = metric == "l2" and total >= FEWEST_LISTS
+    most = min(total, FEWEST_LISTS - 1 if graphed else _CENTROIDS // (4 * dim))
+    lists = max(nprobe, min(most, _CODES // (width * filled)))
+    # A rotation before the lists costs next to nothing.
+    kind = factory[factory.index("IVF") :].replace(f"IVF{total}", f"IVF{lists}", 1)
+    small = _filled(kind, dim, filled)
+    index = FaissIndex(small, "l2" if metric == "l2" else "ip", nprobe=nprobe, threads=1)
+    centroids = inverted_file(small).quantizer
+    # A graph over more centroids hardly takes longer to search.
+    graph = ListGraph(_vectors(FEWEST_LISTS, dim)) if graphed else None
+    seconds = []
+    for count in rows:
+        batches = _batches(count, dim)
+        whole = median_seconds(lambda batch: index.search(torch.from_numpy(batch), k), batches)
+        with openmp_threads(1):
+            coarse = median_seconds(lambda batch: centroids.search(batch, nprobe), batches)
+            scanning = max(0.0, whole - coarse) * length / filled
+            if graph is None:
+                coarse *= total / lists
+            else:
+                coarse = median_seconds(lambda batch: graph.search(batch, nprobe), batches)
+        seconds.append(coarse + scanning)
+    return seconds
+
+
+def _filled(factory: str, dim: int, length: int) -> Any:
+    """An inverted file whose lists all hold so many codes."""
+    from knn_logits.index.faiss_library import faiss_module, make_empty
+
+    faiss = faiss_module()
+    inner = make_empty(factory, dim, "l2")
+    # FAISS trains no centroids where there are enough of them. Where they lie does not matter.
+    inner.quantizer.add(_vectors(int(inner.nlist), dim))
+    if hasattr(inner, "pq"):
+        inner.pq.cp.niter = 1
+    keys = _vectors(_TRAINED, dim, seed=2)
+    inner.train(keys)
+    codes = np.empty((_TRAINED, int(inner.code_size)), np.uint8)
+    first = np.zeros(_TRAINED, np.int64)
+    inner.encode_vectors(_TRAINED, *map(faiss.swig_ptr, (keys, first, codes)))
+    codes = np.resize(codes, (length, codes.shape[1]))
+    for number in range(int(inner.nlist)):
+        ids = np.arange(number * length, (number + 1) * length, dtype=np.int64)
+        inner.invlists.add_entries(number, length, faiss.swig_ptr(ids), faiss.swig_ptr(codes))
+    inner.ntotal = int(inner.nlist) * length
+    return inner
+
+
+def _batches(rows: int, dim: int) -> list[Array]:
+    """Batches of queries, so many that the median of their times is steady."""
+    return list(_vectors(_BATCHES * rows, dim, seed=1).reshape(_BATCHES, rows, dim))
+
+
+def _vectors(rows: int, dim: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal((rows, dim), dtype=np.float32)

@@ -97,8 +97,7 @@ def estimate(
         "threads": threads,
         "compare": True,
     }
-    from knn_logits.building.estimate import estimate_build
-    from knn_logits.building.forecast import forecast
+    from knn_logits.building.estimate import estimate_build, forecast
 
     told = Told()
     with Bars() as bars, interruptible("nothing was written"):
@@ -168,7 +167,7 @@ def _check(
 
 
 def _print(found: Estimate, out: Path, told: Told, *, json: bool) -> None:
-    from knn_logits.building.hardware import gpu_for, is_enough, this_machine
+    from knn_logits.building.sizes import gpu_for, is_enough, this_machine
 
     here = this_machine(out)
     enough = [

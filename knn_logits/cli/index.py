@@ -86,7 +86,7 @@ def index(
 
 
 def _suffixes(store: str, json: bool) -> None:
-    from knn_logits.building.suffixes import build_suffixes
+    from knn_logits.building.indexing import build_suffixes
 
     started = time.monotonic()
     datastore = open_datastore(store)

@@ -7,16 +7,9 @@ from typing import Any
 
 from knn_logits.errors import KNNLogitsError, MissingDependencyError, UnreachableError
 
-# This name starts a cluster of this machine alone, which ends with the program.
-LOCAL = "local"
-
 
 def ray_module() -> Any:
-    """Imports the ray module.
-
-    Raises:
-        MissingDependencyError: when Ray is not installed.
-    """
+    """Imports the ray module."""
     try:
         import ray
     except ImportError as error:
@@ -27,14 +20,11 @@ def ray_module() -> Any:
 
 
 def connect(address: str) -> Any:
-    """Joins a cluster, unless this program is part of one already.
+    """Joins a cluster, unless this program is part of one already, and returns the ray module.
 
     Args:
         address: "auto" for the cluster that this machine is part of, host:port of its head, or
-            "local" for a cluster of this machine alone.
-
-    Returns:
-        The ray module.
+            "local" for a cluster of this machine alone, which ends with the program.
 
     Raises:
         MissingDependencyError: when Ray is not installed.
@@ -68,12 +58,12 @@ def on_machine(machine: dict[str, Any]) -> Any:
     return NodeAffinitySchedulingStrategy(machine["NodeID"], soft=True)
 
 
-def fetched(ray: Any, ref: Any, seconds: float) -> Any:
+def result_of(ray: Any, ref: Any, seconds: float) -> Any:
     """Waits for the result of a call on another machine.
 
     Raises:
-        TimeoutError: when it is not there after so many seconds. It may still come.
-        UnreachableError: when it will not come, since its process is lost.
+        TimeoutError: when there is none after so many seconds. It may still come.
+        UnreachableError: when none will come, since its process is lost.
         KNNLogitsError: when the call raised one.
     """
     errors = ray.exceptions

@@ -1,9 +1,8 @@
 """Searches an index whose shards are on the machines of a Ray cluster, one actor a shard.
 
-A shard holds the same lists as the whole index, and in them a range of the entries. It visits the
-same lists for a query, so what all shards find together is what the whole index finds. Every
-machine opens the datastore by itself: by its path, which must lead to the same folder everywhere,
-or by its name on the Hub.
+A shard holds all lists of the index, and in them a range of the entries, so what all shards find
+together is what the whole index finds. Every machine opens the datastore by itself: by its path,
+which must lead to the same folder everywhere, or by its name on the Hub.
 """
 
 from __future__ import annotations
@@ -20,18 +19,16 @@ from weakref import WeakKeyDictionary
 from knn_logits.errors import UnreachableError
 from knn_logits.index.base import Index
 from knn_logits.index.opening import Indexes, check_probe
-from knn_logits.ray.connection import connect, fetched, machines, on_machine
-from knn_logits.ray.merging import ranges
-from knn_logits.ray.replicas import Replicas
+from knn_logits.ray.connection import connect, machines, on_machine, result_of
 from knn_logits.ray.shard import Form, ShardActor
-from knn_logits.ray.sharded import PATIENCE, Answer, ShardedIndex
+from knn_logits.ray.sharded import PATIENCE, Answer, Replicas, ShardedIndex, ranges
 from knn_logits.settings.config import KNNConfig, Metric, whole_number
 from knn_logits.store.datastore import Datastore
 
 logger = logging.getLogger(__name__)
 
 # The first opening on a machine reads every byte of the datastore once, which may take an hour.
-_OPENING, _TOLD_EVERY = 6 * 3600.0, 60.0
+_OPENING, _REPORT_EACH = 6 * 3600.0, 60.0
 
 
 class RayIndexes(Indexes):
@@ -65,7 +62,7 @@ class RayIndexes(Indexes):
             whole_number("shards", shards, 1)
         whole_number("replicas", replicas, 1)
         self._ray = connect(address)
-        self._machines = sorted(machines(self._ray), key=lambda one: str(one["NodeID"]))
+        self._machines = sorted(machines(self._ray), key=lambda machine: str(machine["NodeID"]))
         self._shards = shards or max(1, len(self._machines))
         self._replicas = replicas
         self._partial, self._patience = partial, patience
@@ -111,34 +108,31 @@ class RayIndexes(Indexes):
             self._actors[store] = self._start(store, spans)
         actors = self._actors[store]
 
-        def ask(number: int, replica: int, method: str, *given: Any) -> Answer:
-            ref = getattr(actors[number][replica], method).remote(form, *given)
-            return lambda seconds: fetched(self._ray, ref, seconds)
+        def ask(number: int, replica: int, method: str, *arguments: Any) -> Answer:
+            ref = getattr(actors[number][replica], method).remote(form, *arguments)
+            return lambda seconds: result_of(self._ray, ref, seconds)
+
+        def opened(actor: Any) -> Any:
+            # This call waits until an actor that was lost has started again.
+            return actor.ready.options(max_task_retries=-1).remote(form)
 
         def back(number: int, replica: int) -> Answer:
-            # This call waits until the actor has started again.
-            ready = actors[number][replica].ready.options(max_task_retries=-1)
-            ref = ready.remote(form)
-            return lambda seconds: fetched(self._ray, ref, seconds)
+            ref = opened(actors[number][replica])
+            return lambda seconds: result_of(self._ray, ref, seconds)
 
-        def ask_one(number: int, method: str, *given: Any) -> Answer:
-            return ask(number, 0, method, *given)
+        def ask_first(number: int, method: str, *arguments: Any) -> Answer:
+            return ask(number, 0, method, *arguments)
 
         metric: Metric = store.manifest.metric
         index = ShardedIndex(
-            Replicas(ask, back, self._replicas).ask if self._replicas > 1 else ask_one,
+            Replicas(ask, back, self._replicas).ask if self._replicas > 1 else ask_first,
             spans,
             store.manifest.dim,
             metric,
             partial=self._partial,
             patience=self._patience,
         )
-        opening = [
-            actor.ready.options(max_task_retries=-1).remote(form)
-            for replicas in actors
-            for actor in replicas
-        ]
-        self._wait_for(opening, index)
+        self._wait_for([opened(actor) for actor in itertools.chain(*actors)], index)
         if form == ((), None) and not len(store.removed_entries):
             check_probe(store, index)
         index.nprobe = form[1] or store.manifest.index.nprobe
@@ -158,59 +152,52 @@ class RayIndexes(Indexes):
             max_task_retries=-1 if self._replicas == 1 else 0,
             scheduling_strategy="SPREAD",
         )(ShardActor)
-        cpus = [int(one["Resources"]["CPU"]) for one in self._machines] or [1]
+        cpus = [int(machine["Resources"]["CPU"]) for machine in self._machines] or [1]
+        # The replicas of a shard are on different machines.
+        places = [
+            [(number + replica) % len(cpus) for replica in range(self._replicas)]
+            for number in range(len(spans))
+        ]
         share = share_of_a_cpu([sum(cpus)], [len(spans)])
         if self._replicas > 1:
-            # The replicas of a shard are on different machines.
-            places = [
-                [(number + replica) % len(cpus) for replica in range(self._replicas)]
-                for number in range(len(spans))
-            ]
             counts = Counter(itertools.chain.from_iterable(places))
             share = share_of_a_cpu(cpus, [counts[number] for number in range(len(cpus))])
-        actors: list[list[Any]] = []
+        actors: list[list[Any]] = [[] for _ in spans]
         for number, span in enumerate(spans):
-            actors.append([])
-            for replica in range(self._replicas):
-                where: dict[str, Any] = {"num_cpus": share}
+            for place in places[number]:
+                options: dict[str, Any] = {"num_cpus": share}
                 if self._replicas > 1 and self._machines:
-                    machine = self._machines[places[number][replica]]
-                    where["scheduling_strategy"] = on_machine(machine)
-                actor = kind.options(**where).remote(name, store.manifest.checksum, *span)
-                actors[-1].append(actor)
+                    options["scheduling_strategy"] = on_machine(self._machines[place])
+                actor = kind.options(**options).remote(name, store.manifest.checksum, *span)
+                actors[number].append(actor)
                 self._started.append(actor)
         return actors
 
-    def _wait_for(self, ready: list[Any], index: ShardedIndex) -> None:
-        """Waits until all shards are open, and tells about it where it takes long."""
+    def _wait_for(self, refs: list[Any], index: ShardedIndex) -> None:
+        """Waits until all shards are open, and reports where that takes long."""
         until = time.monotonic() + _OPENING
-        left = list(ready)
+        left = list(refs)
         while left and time.monotonic() < until:
-            _, left = self._ray.wait(left, num_returns=len(left), timeout=_TOLD_EVERY)
+            _, left = self._ray.wait(left, num_returns=len(left), timeout=_REPORT_EACH)
             if left:
                 logger.warning(
                     "%d of %d shards are not open yet: they are being read, or wait for a machine "
                     "with a free CPU (`ray status` says which)",
                     len(left),
-                    len(ready),
+                    len(refs),
                 )
-        for number, ref in enumerate(ready):
+        for number, ref in enumerate(refs):
             try:
-                fetched(self._ray, ref, 0.0 if ref in left else self._patience)
+                result_of(self._ray, ref, 0.0 if ref in left else self._patience)
             except (TimeoutError, UnreachableError):
                 raise index.unreachable(number // self._replicas) from None
 
 
 def share_of_a_cpu(cpus: Sequence[int], actors: Sequence[int]) -> float:
-    """The part of a CPU that an actor asks for, so that all of them have room.
+    """The part of a CPU that an actor asks for, so that all actors of each place have room.
 
-    Args:
-        cpus: The CPUs of each place.
-        actors: The number of actors there.
-
-    Returns:
-        1, or a half, a third and so on where a place has fewer CPUs than actors.
+    It is 1, or a half, a third and so on where a place has fewer CPUs than actors.
     """
-    together = max(-(-wanted // max(1, there)) for there, wanted in zip(cpus, actors, strict=True))
+    together = max(-(-count // max(1, cpu)) for cpu, count in zip(cpus, actors, strict=True))
     # Ray counts in ten-thousandths of a CPU.
     return int(10_000 / max(1, together)) / 10_000

@@ -1,29 +1,31 @@
-"""A part of an index, opened on one machine. Nothing here knows of the other parts."""
+"""A range of a datastore's entries, opened on one machine. It knows of no other part."""
 
 from __future__ import annotations
 
 import platform
 from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.errors import DatastoreError
+from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import hidden_entries, present_entries
-from knn_logits.ray.merging import Found
-from knn_logits.ray.parts import part_of_index
 from knn_logits.settings.config import Metric
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.reading import OpenArrays
 
-_KEYS_AT_ONCE = 65_536
-# The most forms of a shard that an actor keeps open, as `Indexes` does for whole indexes.
-_KEPT = 6
-
-# The documents that are left out, and the lists that are visited.
+# Distances and ids, [rows, k] each.
+Neighborhood = tuple[Array, Array]
+# The documents that are left out, and the lists that are visited; None keeps the index's number.
 Form = tuple[tuple[str, ...], int | None]
+
+_KEYS_AT_ONCE, _ROWS_AT_ONCE = 65_536, 1 << 20
+# The most forms of a shard that an actor keeps open, as `Indexes` does for whole indexes.
+_FORMS = 6
 
 
 class Shard:
@@ -34,56 +36,42 @@ class Shard:
         checksum: The checksum of its manifest.
         first: The first entry.
         last: The entry after the last one.
-        without: Ids of documents that are left out.
-        nprobe: Inverted lists visited for each query; None keeps the index's number.
+        form: The documents that are left out, and the lists that are visited.
     """
 
-    def __init__(
-        self,
-        name: str,
-        checksum: str,
-        first: int,
-        last: int,
-        without: tuple[str, ...],
-        nprobe: int | None,
-    ) -> None:
-        self.store = Datastore.from_pretrained(name)
-        if self.store.manifest.checksum != checksum:
+    def __init__(self, name: str, checksum: str, first: int, last: int, form: Form) -> None:
+        store = Datastore.from_pretrained(name)
+        if store.manifest.checksum != checksum:
             raise DatastoreError(
                 f"{name} is another datastore on another machine of the cluster: give a folder "
                 "that all machines share, or copy it to all of them again"
             )
         self.first = first
-        self.index = _opened(self.store, first, last, nprobe)
-        hidden = hidden_entries(self.store, self.store.entries_of(without))
+        exclude, nprobe = form
+        self.index = _open(store, first, last, nprobe)
+        hidden = hidden_entries(store, store.entries_of(exclude))
         hidden = hidden[(hidden >= first) & (hidden < last)] - first
         if len(hidden):
             self.index.remove(hidden)
 
-    def search(self, queries: Array, k: int) -> Found:
+    def search(self, queries: Array, k: int) -> Neighborhood:
         """Finds the nearest entries of the shard; the ids are those of the whole datastore."""
         distances, ids = self.index.search(torch.from_numpy(np.array(queries)), k)
-        found = ids.numpy()
-        return distances.numpy(), np.where(found < 0, found, found + self.first)
+        local = ids.numpy()
+        return distances.numpy(), np.where(local < 0, local, local + self.first)
 
     def reconstruct(self, ids: Array) -> Array:
         """Returns the vectors of some entries of the shard, float32 [rows, dim]."""
-        found: Array = self.index.reconstruct(ids - self.first).numpy()
-        return found
+        return np.asarray(self.index.reconstruct(ids - self.first).numpy())
 
 
-def _opened(store: Datastore, first: int, last: int, nprobe: int | None) -> Index:
+def _open(store: Datastore, first: int, last: int, nprobe: int | None) -> Index:
     """Opens the part of an index that holds a range of entries."""
     record, dim = store.manifest.index, store.manifest.dim
     metric: Metric = store.manifest.metric
     if record.factory == "exact":
-        parts, left = [], last - first
-        for batch in store.key_batches(_KEYS_AT_ONCE, first):
-            parts.append(batch[:left])
-            left -= len(parts[-1])
-            if not left:
-                break
-        exact = ExactIndex.from_batches(parts, last - first, dim, metric)
+        keys = _keys_between(store, first, last)
+        exact = ExactIndex.from_batches(keys, last - first, dim, metric)
         away = store.merged_away
         away = away[(away >= first) & (away < last)] - first
         if len(away):
@@ -91,54 +79,108 @@ def _opened(store: Datastore, first: int, last: int, nprobe: int | None) -> Inde
         return exact
     from knn_logits.index import plain
 
-    there = present_entries(store)
-    if there is not None:
-        there = there[(there >= first) & (there < last)] - first
+    present = present_entries(store)
+    if present is not None:
+        present = present[(present >= first) & (present < last)] - first
     return plain.from_arrays(
         part_of_index(store, first, last),
         record.factory,
         dim,
         metric,
         last - first,
-        there=there,
+        there=present,
         nprobe=nprobe or record.nprobe,
     )
 
 
+def _keys_between(store: Datastore, first: int, last: int) -> Iterator[Array]:
+    left = last - first
+    for batch in store.key_batches(_KEYS_AT_ONCE, first):
+        yield batch[:left]
+        left -= len(batch[:left])
+        if not left:
+            return
+
+
+def part_of_index(store: Datastore, first: int, last: int) -> dict[str, Array]:
+    """Reads the arrays of a smaller index: the same lists, with a range of the entries in them.
+
+    The rest never is in memory. The entries are numbered from 0.
+
+    Raises:
+        DatastoreError: when the index is not stored as plain arrays.
+        DamagedError: when its arrays do not fit each other.
+    """
+    record = store.manifest.file("index")
+    if record is None:
+        raise DatastoreError(
+            f"the index {store.manifest.index.factory} of {store.folder} is not stored as plain "
+            "arrays, so it cannot be spread over machines: make another with `knn-logits index`"
+        )
+    arrays = OpenArrays(store.folder / record.name).mapped()
+    if "sizes" in arrays:
+        return arrays | cut_lists(arrays, first, last)
+    width = len(arrays["codes"]) // max(1, len(store))
+    return arrays | {"codes": arrays["codes"][first * width : last * width]}
+
+
+def cut_lists(arrays: Mapping[str, Array], first: int, last: int) -> dict[str, Array]:
+    """Selects a range of entries from inverted lists, and numbers them from 0.
+
+    Args:
+        arrays: `ids`, int64 [rows], and `codes`, uint8 [rows, bytes], in the lists' order, and
+            `sizes`, the length of each list.
+        first: The first entry.
+        last: The entry after the last one.
+
+    Raises:
+        DamagedError: when the lists hold another number of entries.
+    """
+    ends = np.cumsum(arrays["sizes"])
+    sizes = np.zeros(len(ends), np.int64)
+    ids: list[Array] = []
+    codes: list[Array] = []
+    for start in range(0, min(len(arrays["ids"]), len(arrays["codes"])), _ROWS_AT_ONCE):
+        block = slice(start, start + _ROWS_AT_ONCE)
+        entries = arrays["ids"][block]
+        inside = (entries >= first) & (entries < last)
+        rows = start + np.flatnonzero(inside)
+        if len(rows) and (not len(ends) or rows[-1] >= ends[-1]):
+            raise DamagedError("the index's lists are shorter than its ids: build the index again")
+        sizes += np.bincount(np.searchsorted(ends, rows, "right"), minlength=len(ends))
+        ids.append(entries[inside] - first)
+        codes.append(arrays["codes"][block][inside])
+    return {"sizes": sizes, "ids": np.concatenate(ids), "codes": np.concatenate(codes)}
+
+
 class ShardActor:
-    """The actor of a shard. Each of its methods names the form of the shard that it asks.
+    """The actor of a shard. Each of its methods names the form of the shard that it is about.
 
     An actor whose constructor fails is dead, and its error is lost. So a form is opened by the
     first call, which passes the error on.
-
-    Args:
-        name: The datastore's folder, or its name on the Hub.
-        checksum: The checksum of its manifest.
-        first: The first entry.
-        last: The entry after the last one.
     """
 
     def __init__(self, name: str, checksum: str, first: int, last: int) -> None:
-        self._given = name, checksum, first, last
-        self._open: OrderedDict[Form, Shard] = OrderedDict()
+        self._shard = name, checksum, first, last
+        self._forms: OrderedDict[Form, Shard] = OrderedDict()
 
     def _opened(self, form: Form) -> Shard:
-        if form not in self._open:
+        if form not in self._forms:
             try:
-                self._open[form] = Shard(*self._given, *form)
+                self._forms[form] = Shard(*self._shard, form)
             except DatastoreError as error:
                 raise type(error)(f"on the machine {platform.node()}: {error}") from error
-            if len(self._open) > _KEPT:
-                self._open.popitem(last=False)
-        self._open.move_to_end(form)
-        return self._open[form]
+            if len(self._forms) > _FORMS:
+                self._forms.popitem(last=False)
+        self._forms.move_to_end(form)
+        return self._forms[form]
 
     def ready(self, form: Form) -> bool:
         """Opens the shard."""
         self._opened(form)
         return True
 
-    def search(self, form: Form, queries: Array, k: int) -> Found:
+    def search(self, form: Form, queries: Array, k: int) -> Neighborhood:
         """See `Shard.search`."""
         return self._opened(form).search(queries, k)
 

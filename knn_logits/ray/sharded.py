@@ -1,10 +1,11 @@
-"""An index whose parts answer from elsewhere. Nothing here knows of Ray."""
+"""An index whose shards answer from elsewhere, each by one of its replicas; no word of Ray."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,44 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.errors import ConfigError, UnreachableError
+from knn_logits.errors import ConfigError, KNNLogitsError, UnreachableError
+from knn_logits.index.base import padding_distance
 from knn_logits.locks import new_lock
-from knn_logits.ray.merging import merged
+from knn_logits.ray.shard import Neighborhood
 from knn_logits.settings.config import Metric
 
 logger = logging.getLogger(__name__)
 
 # A shard that was opened has so many seconds to answer; it may have to be opened again meanwhile.
 PATIENCE = 60.0
+# After so many seconds without an answer, the next replica is asked as well.
+SILENCE = 5.0
+# Where several may answer, each is polled for so many seconds.
+_POLL = 0.02
 # Waits so many seconds for an answer. It raises a TimeoutError while there is none yet, and an
 # UnreachableError where none will come.
 Answer = Callable[[float], Any]
+
+
+def ranges(entries: int, shards: int) -> list[tuple[int, int]]:
+    """Cuts entries into at most `shards` ranges of nearly equal length, none of which is empty."""
+    shards = max(1, min(shards, entries))
+    ends = [entries * number // shards for number in range(shards + 1)]
+    return list(itertools.pairwise(ends))
+
+
+def merged(parts: Sequence[Neighborhood], k: int, metric: Metric, rows: int) -> Neighborhood:
+    """Selects the k nearest entries of what all shards found for `rows` queries, nearest first.
+
+    Of equally near entries the one with the smaller id comes first, and padding comes last.
+    """
+    if not parts:
+        return np.empty((rows, 0), np.float32), np.empty((rows, 0), np.int64)
+    distances = np.concatenate([part for part, _ in parts], axis=1)
+    ids = np.concatenate([part for _, part in parts], axis=1)
+    distances = np.where(ids < 0, np.float32(padding_distance(metric)), distances)
+    order = np.lexsort((ids, distances if metric == "l2" else -distances), axis=1)[:, :k]
+    return np.take_along_axis(distances, order, axis=1), np.take_along_axis(ids, order, axis=1)
 
 
 class ShardedIndex:
@@ -61,26 +88,26 @@ class ShardedIndex:
         self.actors: list[list[Any]] = []
         self._ask, self._spans = ask, spans
         self._partial, self._patience = partial, patience
-        # For each shard that does not answer, what it was asked last.
+        # For each shard that does not answer, the answer that it still owes.
         self._away: dict[int, Answer] = {}
         self._lock = new_lock(self)
 
     @property
     def away(self) -> list[int]:
-        """The numbers of the shards that did not answer when they were asked last."""
+        """The numbers of the shards that did not answer last time."""
         return sorted(self._away)
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Searches as `Index.search` says. Neighbors are sorted, with the nearest first.
 
         Raises:
-            UnreachableError: when a shard does not answer, and partial answers were not asked for,
-                or when no shard answers.
+            UnreachableError: when a shard does not answer and partial answers are not allowed, or
+                when no shard answers.
         """
         array = np.ascontiguousarray(queries.detach().cpu().numpy(), np.float32)
         k = min(k, self.size)
-        asked = [number for number in range(len(self._spans)) if self._is_back(number)]
-        answers = [(number, self._ask(number, "search", array, k)) for number in asked]
+        numbers = [number for number in range(len(self._spans)) if self._is_back(number)]
+        answers = [(number, self._ask(number, "search", array, k)) for number in numbers]
         until = time.monotonic() + self._patience
         parts = []
         for number, answer in answers:
@@ -89,17 +116,25 @@ class ShardedIndex:
             except (TimeoutError, UnreachableError):
                 if not self._partial:
                     raise self.unreachable(number) from None
-                self._leave_out(number, answer)
+                first, last = self._spans[number]
+                logger.warning(
+                    "shard %d, the entries %d to %d, does not answer: answers are partial until "
+                    "it does",
+                    number,
+                    first,
+                    last - 1,
+                )
+                self._away[number] = answer
+        if not parts:
+            raise self.unreachable(self.away[0])
         if len(parts) < len(self._spans):
-            if not parts:
-                raise self.unreachable(self.away[0])
             with self._lock:
                 self.partial_answers += 1
         distances, ids = merged(parts, k, self.metric, len(array))
         return torch.from_numpy(distances), torch.from_numpy(ids)
 
     def _is_back(self, number: int) -> bool:
-        """Whether a shard is to be asked: it did answer what it was asked last."""
+        """Whether a shard has given the answer that it owed, if any."""
         before = self._away.get(number)
         if before is None:
             return True
@@ -111,16 +146,6 @@ class ShardedIndex:
         self._away.pop(number, None)
         return True
 
-    def _leave_out(self, number: int, answer: Answer) -> None:
-        first, last = self._spans[number]
-        logger.warning(
-            "shard %d, the entries %d to %d, does not answer: answers are partial until it does",
-            number,
-            first,
-            last - 1,
-        )
-        self._away[number] = answer
-
     def unreachable(self, number: int) -> UnreachableError:
         """Makes the error for a shard that does not answer."""
         first, last = self._spans[number]
@@ -131,24 +156,20 @@ class ShardedIndex:
         )
 
     def reconstruct(self, ids: Array) -> Tensor:
-        """See `Index.reconstruct`.
-
-        Raises:
-            UnreachableError: when a shard does not answer.
-        """
+        """See `Index.reconstruct`; raises UnreachableError when a shard does not answer."""
         ids = np.asarray(ids, np.int64)
-        out = np.empty((len(ids), self.dim), np.float32)
-        asked = []
+        vectors = np.empty((len(ids), self.dim), np.float32)
+        calls = []
         for number, (first, last) in enumerate(self._spans):
             inside = (ids >= first) & (ids < last)
             if inside.any():
-                asked.append((number, inside, self._ask(number, "reconstruct", ids[inside])))
-        for number, inside, answer in asked:
+                calls.append((number, inside, self._ask(number, "reconstruct", ids[inside])))
+        for number, inside, answer in calls:
             try:
-                out[inside] = answer(self._patience)
+                vectors[inside] = answer(self._patience)
             except (TimeoutError, UnreachableError):
                 raise self.unreachable(number) from None
-        return torch.from_numpy(out)
+        return torch.from_numpy(vectors)
 
     def remove(self, ids: Array) -> None:
         """Not possible: a shard leaves documents out from its opening on."""
@@ -156,3 +177,141 @@ class ShardedIndex:
             f"{len(ids)} entries cannot be removed from an index that is spread over machines: "
             "open it again without their documents"
         )
+
+
+class Replicas:
+    """The replicas of all shards. Each call goes to the first replica that is not away.
+
+    A replica whose process is lost says so at once, and the call goes to the next. Where one is
+    silent, the next is asked as well, and the first answer counts. Either is asked again once it
+    has answered.
+
+    Args:
+        ask: Asks one replica: the shard's number, the replica's number, the name of a method and
+            the arguments.
+        back: Asks a lost replica of a shard to report when it is back.
+        count: Number of replicas of each shard.
+        silence: Seconds after which another replica is asked as well.
+
+    Attributes:
+        handovers: Number of calls that went to another replica.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[..., Answer],
+        back: Callable[[int, int], Answer],
+        count: int,
+        *,
+        silence: float = SILENCE,
+    ) -> None:
+        self.handovers = 0
+        self.ask_replica, self.silence = ask, silence
+        self._back, self._count = back, count
+        # For each replica that is away, the answer that it gives first when it is back.
+        self._away: dict[tuple[int, int], Answer] = {}
+        self._lock = new_lock(self)
+
+    def ask(self, number: int, method: str, *arguments: Any) -> Answer:
+        """Asks one shard: its number, the name of a method and the arguments."""
+        call = _Call(self, number, (method, *arguments))
+        call.begin()
+        return call.answer
+
+    def first(self, number: int, but: set[int]) -> int | None:
+        """The first replica of a shard that is not away, apart from some."""
+        numbers = (replica for replica in range(self._count) if replica not in but)
+        return next((replica for replica in numbers if self._is_present(number, replica)), None)
+
+    def _is_present(self, number: int, replica: int) -> bool:
+        answer = self._away.get((number, replica))
+        if answer is None:
+            return True
+        try:
+            answer(0.0)
+        except TimeoutError:
+            return False
+        except UnreachableError:
+            # It was lost again before it answered, or it was silent and is lost since.
+            with self._lock:
+                self._away[number, replica] = self._back(number, replica)
+            return False
+        except KNNLogitsError as error:
+            logger.warning(
+                "replica %d of shard %d cannot be opened again: %s", replica, number, error
+            )
+            self._away[number, replica] = _never
+            return False
+        logger.warning("replica %d of shard %d is there again", replica, number)
+        self._away.pop((number, replica), None)
+        return True
+
+    def lost(self, number: int, replica: int, answer: Answer | None = None) -> None:
+        """Notes that a replica of a shard is lost, or silent where it has an answer to give."""
+        with self._lock:
+            if (number, replica) in self._away:
+                return
+            self._away[number, replica] = answer or self._back(number, replica)
+        logger.warning(
+            "replica %d of shard %d %s: another one takes its work",
+            replica,
+            number,
+            "is lost" if answer is None else "does not answer",
+        )
+
+
+def _never(seconds: float) -> Any:
+    """The answer of a replica that is not asked again."""
+    raise TimeoutError(f"no answer within {seconds:.0f} s")
+
+
+class _Call:
+    """A call of one shard, which goes from replica to replica until one answers."""
+
+    def __init__(self, replicas: Replicas, number: int, request: tuple[Any, ...]) -> None:
+        self._replicas, self._number, self._request = replicas, number, request
+        self._pending: dict[int, Answer] = {}
+        self._since = time.monotonic()
+
+    def begin(self) -> bool:
+        """Asks the next replica that is not away, and returns whether there is one."""
+        replica = self._replicas.first(self._number, set(self._pending))
+        if replica is None:
+            return False
+        self._pending[replica] = self._replicas.ask_replica(self._number, replica, *self._request)
+        self._since = time.monotonic()
+        return True
+
+    def answer(self, seconds: float) -> Any:
+        """Waits for the first answer; raises TimeoutError without one after so many seconds."""
+        until = time.monotonic() + seconds
+        while True:
+            for replica in list(self._pending):
+                left = max(0.0, until - time.monotonic())
+                try:
+                    return self._pending[replica](min(left, self._patience()))
+                except TimeoutError:
+                    continue
+                except UnreachableError:
+                    del self._pending[replica]
+                    self._replicas.lost(self._number, replica)
+            now = time.monotonic()
+            if not self._pending or now - self._since >= self._replicas.silence:
+                self._hand_over()
+            if now >= until:
+                raise TimeoutError(f"no replica has answered within {seconds:.0f} s")
+            if not self._pending:
+                time.sleep(min(_POLL, max(0.0, until - now)))
+
+    def _patience(self) -> float:
+        if len(self._pending) > 1:
+            return _POLL
+        return max(_POLL, self._since + self._replicas.silence - time.monotonic())
+
+    def _hand_over(self) -> None:
+        waiting = list(self._pending.items())
+        if not self.begin():
+            return
+        self._replicas.handovers += 1
+        for replica, answer in waiting:
+            self._replicas.lost(self._number, replica, answer)

@@ -104,7 +104,10 @@ def test_a_sentence_is_checked(user):
     user.click(page.get_by_role("tab", name="Explain"))
     user.type("#explain-text textarea", "What helps against E529 is this: polish the front hose.")
     user.click(page.locator("#explain"))
-    user.see(page.locator("#explained .kl-headline"), "Its neighbors would have written another word at 1")
+    user.see(
+        page.locator("#explained .kl-headline"),
+        "Its neighbors would have written another word at 1",
+    )
     outvoted = page.locator("#explained .kl-w.kl-outvoted[data-word]")
     assert outvoted.all_inner_texts() == ["polish"]
     if not user.narrow:

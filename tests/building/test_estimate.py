@@ -5,10 +5,10 @@ import pytest
 from conftest import TEXTS
 
 from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
-from knn_logits.building import costs
-from knn_logits.building.costs import calibration_seconds, index_seconds, recall_seconds
+from knn_logits.building import timing
 from knn_logits.building.estimate import Estimate, estimate_build
 from knn_logits.building.sizes import index_bytes
+from knn_logits.building.timing import calibration_seconds, index_seconds, recall_seconds
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.index import plain
 from knn_logits.index.faiss_backend import build_faiss
@@ -74,11 +74,11 @@ def test_the_size_of_an_index_is_known_before_it_is_made(factory):
 
 def test_a_search_of_all_keys_is_timed_once_for_all_kinds_of_index(monkeypatch):
     times = iter([0.5])
-    monkeypatch.setattr(costs, "fastest", lambda work: next(times))
-    costs._exact_seconds.cache_clear()
+    monkeypatch.setattr(timing, "fastest", lambda work: next(times))
+    timing._exact_seconds.cache_clear()
     found = {recall_seconds(999, 24, "l2", kind) for kind in ("IVF8,SQ8", "IVF8,PQ8")}
     assert found == {1.2 * 0.5}
-    costs._exact_seconds.cache_clear()
+    timing._exact_seconds.cache_clear()
 
 
 def test_nothing_is_expected_of_steps_that_are_left_out():

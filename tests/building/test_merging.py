@@ -26,7 +26,7 @@ from knn_logits import (
     remove_documents,
     sync_documents,
 )
-from knn_logits.building.adding import _extended
+from knn_logits.building.adding import extended_index
 from knn_logits.index.opening import open_index, present_entries
 from knn_logits.mixture.distribution import influences, log_p_knn_of, mix
 from knn_logits.progress import no_progress
@@ -217,7 +217,7 @@ def test_an_index_that_is_extended_holds_all_entries_again(tmp_path, factory):
         update={"files": tuple(one for one in store.manifest.files if "merged" not in one.name)}
     )
     grown = Datastore.unfinished(store.folder, manifest)
-    index, _ = _extended(store, grown, None, no_progress)
+    index, _ = extended_index(store, grown, None, no_progress)
     assert index.size == len(store)
 
 

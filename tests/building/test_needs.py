@@ -5,19 +5,21 @@ import pytest
 import torch
 
 from knn_logits import Datastore, IndexConfig, WindowConfig
-from knn_logits.building.estimate import estimate_build
-from knn_logits.building.forecast import forecast
-from knn_logits.building.hardware import gpu_for, is_enough, machine_for, this_machine
+from knn_logits.building.estimate import estimate_build, forecast
 from knn_logits.building.needs import usual_kinds
-from knn_logits.building.query_costs import query_seconds
 from knn_logits.building.sizes import (
     Extent,
     building_bytes,
     gpu_bytes,
+    gpu_for,
+    is_enough,
+    machine_for,
     opening_bytes,
     resident_bytes,
     store_bytes,
+    this_machine,
 )
+from knn_logits.building.timing import query_seconds
 from knn_logits.errors import ConfigError
 from knn_logits.index import plain
 from knn_logits.index.faiss_backend import build_faiss
@@ -106,8 +108,8 @@ def test_a_number_of_tokens_is_enough(model, tokenizer):
 
 def test_neither_a_model_nor_its_layers(monkeypatch):
     # What this machine does meanwhile must not matter.
-    monkeypatch.setattr("knn_logits.building.forecast.fastest", lambda _: 1e-4)
-    monkeypatch.setattr("knn_logits.building.forecast.process_bytes", lambda: GIB)
+    monkeypatch.setattr("knn_logits.building.timing.fastest", lambda _: 1e-4)
+    monkeypatch.setattr("knn_logits.building.estimate.process_bytes", lambda: GIB)
     bare = forecast(10**5, dim=64, compare=False)
     assert bare.seconds is None
     assert bare.needs[0].milliseconds > 0.0

@@ -5,7 +5,6 @@ import json
 import os
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from forked import Fork, command
 from hypothesis import given
@@ -21,11 +20,9 @@ TEXT = "The crane lifts a crate from the quay, and the winch holds it over the w
 
 
 def work(entries, rows, written=0, shards=0):
-    nothing = np.empty(0, np.int64)
     return KeyWork(
-        folder=None, generation=0, tokens=0, tokens_sha256="", first=nothing, length=nothing,
-        dim=1, entries=entries, rows=rows, written=written, written_shards=shards,
-        canary_tokens=nothing, canary_keys=nothing, sources=None,
+        folder=None, generation=0, tokens=0, tokens_sha256="", contexts=None, dim=1,
+        entries=entries, rows=rows, written=written, written_shards=shards, canary={}, sources=None,
     )  # fmt: skip
 
 
@@ -37,7 +34,7 @@ def test_each_key_is_in_one_shard_of_one_rank(entries, rows, world, round_bytes)
         rounds = list(one.rounds(world, row_bytes=2))
     shards = [shard for blocks in rounds for block in blocks for shard in block]
     assert shards == list(range(one.shards))
-    spans = [one.entries_of(shard) for shard in shards]
+    spans = [one.span(shard) for shard in shards]
     assert [entry for a, b in spans for entry in range(a, b)] == list(range(one.written, entries))
     assert all(b - a == rows for a, b in spans[:-1])
     assert all(len(blocks) == world for blocks in rounds)
@@ -63,9 +60,9 @@ def test_an_error_of_a_rank_is_raised_by_all(monkeypatch):
     """Rank 0 hears of an error on rank 1, and does not tell the others what they know."""
     error = ConfigError("the disk of rank 1 is full")
     ranks = Ranks(0, 2)
-    monkeypatch.setattr(module, "_checked", lambda *_: True)
+    monkeypatch.setattr(module, "_is_same", lambda *_: True)
     monkeypatch.setattr(module, "_write", lambda *_: None)
-    monkeypatch.setattr(Ranks, "all_of", lambda self, own: [own, (error, True)])
+    monkeypatch.setattr(Ranks, "gather", lambda self, value: [value, (error, True)])
     sent = []
     monkeypatch.setattr(Ranks, "send", lambda self, content: sent.append(content))
     plan = SimpleNamespace(dtype="float16")
@@ -76,7 +73,7 @@ def test_an_error_of_a_rank_is_raised_by_all(monkeypatch):
         raise ConfigError("before any key")
     assert str(sent[0].error) == "before any key"
     # The others wait for that, and raise it too.
-    monkeypatch.setattr(Ranks, "received", lambda self: sent[0])
+    monkeypatch.setattr(Ranks, "receive", lambda self: sent[0])
     with pytest.raises(ConfigError, match="before"):
         Ranks(1, 2).follow(None, plan)
 
@@ -130,7 +127,7 @@ def test_two_ranks_write_what_one_process_writes(run, model_folder, tmp_path, mo
     call = [model_folder, corpus, "--window", 64, "--stride", 32, "--batch-tokens", 256]
     call += ["--no-calibrate", "--json", "--out"]
     monkeypatch.setattr(keys, "_BUFFER_BYTES", 1)
-    monkeypatch.setitem(builder.build_datastore.__kwdefaults__, "shard_bytes", 6000)
+    monkeypatch.setattr(builder, "SHARD_BYTES", 6000)
     alone = run("build", *call, tmp_path / "alone").json
     assert len(list((tmp_path / "alone").glob("keys-*.npy"))) > 10
 

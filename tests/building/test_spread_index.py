@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from knn_logits.building.spread_index import Filling, IndexWorker
+from knn_logits.building.spread import FillTask, FillWorker
 from knn_logits.errors import MismatchError
 from knn_logits.index import plain
 from knn_logits.index.faiss_backend import build_faiss
@@ -29,7 +29,7 @@ def in_parts(keys):
 
 
 def filling_of(index, factory, metric, sample):
-    return Filling(factory, DIM, metric, plain.to_arrays(index), 1, sample)
+    return FillTask(factory, DIM, metric, plain.to_arrays(index), 1, sample)
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine"])
@@ -40,8 +40,8 @@ def test_parts_give_the_bytes_of_the_whole(keys, factory, metric):
 
     def fill(index, name, batches):
         filling = filling_of(index, name, metric, keys[:64])
-        expected = IndexWorker(filling, {}).work(keys[:64])
-        worker = IndexWorker(filling, expected)
+        expected = FillWorker(filling, {}).work(keys[:64])
+        worker = FillWorker(filling, expected)
         assert worker.ready()
         for batch in batches:
             plain.append(index, worker.work(batch))
@@ -59,15 +59,15 @@ def test_parts_give_the_bytes_of_the_whole(keys, factory, metric):
 def test_a_worker_with_other_lists_is_refused(keys):
     index = build_faiss("IVF16,SQ8", DIM, "l2", keys, iter([]), 1)
     filling = filling_of(index, "IVF16,SQ8", "l2", keys[:64])
-    other = IndexWorker(filling, {}).work(-keys[:64])
+    other = FillWorker(filling, {}).work(-keys[:64])
     with pytest.raises(MismatchError, match="other lists"):
-        IndexWorker(filling, other).ready()
+        FillWorker(filling, other).ready()
 
 
 def test_a_worker_that_rounds_in_another_way_says_so(keys):
     index = build_faiss("IVF16,SQ8", DIM, "l2", keys, iter([]), 1)
     filling = filling_of(index, "IVF16,SQ8", "l2", keys[:64])
-    near = IndexWorker(filling, {}).work(keys[:64])
+    near = FillWorker(filling, {}).work(keys[:64])
     near["codes"] = near["codes"].copy()
     near["codes"][0, 0] ^= 1
-    assert not IndexWorker(filling, near).ready()
+    assert not FillWorker(filling, near).ready()

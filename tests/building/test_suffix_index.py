@@ -9,7 +9,7 @@ from folders import change, hashes, one_line, read_content, refit
 
 import knn_logits
 from knn_logits import DamagedError, Datastore
-from knn_logits.building.suffixes import build_suffixes
+from knn_logits.building.indexing import build_suffixes
 from knn_logits.store import files
 from knn_logits.store.suffixes import is_suffix_order, suffix_order
 

@@ -21,9 +21,9 @@ from legacy_files import faiss_index, knn_transformers, stored_keys
 from knn_logits import Datastore, Document, IndexConfig, WindowConfig, build_datastore, build_index
 from knn_logits.building.adding import add_documents
 from knn_logits.building.clustering import cluster
+from knn_logits.building.indexing import build_suffixes
 from knn_logits.building.merging import merge_entries
 from knn_logits.building.removing import compact, remove_documents
-from knn_logits.building.suffixes import build_suffixes
 from knn_logits.building.syncing import sync_documents
 from knn_logits.lab.convert.importing import import_datastore
 from knn_logits.measure.tune.storing import write_settings

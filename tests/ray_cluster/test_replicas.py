@@ -3,8 +3,8 @@
 import pytest
 
 from knn_logits.errors import DatastoreError, SearchError, UnreachableError
-from knn_logits.ray.replicas import Replicas
 from knn_logits.ray.searching import share_of_a_cpu
+from knn_logits.ray.sharded import Replicas
 
 
 class Group:
@@ -40,17 +40,17 @@ def test_the_first_replica_answers():
     group = Group()
     assert [group.search(), group.search()] == ["search 0", "search 0"]
     assert group.calls == [0, 0]
-    assert group.replicas.passed_on == 0
+    assert group.replicas.handovers == 0
 
 
 def test_the_work_of_a_lost_replica_goes_to_its_twin(caplog):
     # A test that had to wait for the lost one would take an hour.
-    group = Group(silent=3600.0)
+    group = Group(silence=3600.0)
     group.states[0] = "lost"
     assert [group.search(3600.0), group.search(3600.0)] == ["search 1", "search 1"]
     # It is not asked again while it is away.
     assert group.calls == [0, 1, 1]
-    assert group.replicas.passed_on == 1
+    assert group.replicas.handovers == 1
     assert caplog.text.count("replica 0 of shard 0 is lost") == 1
     group.states[0] = "there"
     assert group.search() == "search 0"
@@ -58,7 +58,7 @@ def test_the_work_of_a_lost_replica_goes_to_its_twin(caplog):
 
 
 def test_a_silent_replica_gets_company():
-    group = Group(silent=0.0)
+    group = Group(silence=0.0)
     group.states[0] = "silent"
     assert [group.search(), group.search()] == ["search 1", "search 1"]
     assert group.calls == [0, 1, 1]
@@ -67,7 +67,7 @@ def test_a_silent_replica_gets_company():
 
 
 def test_a_slow_replica_may_answer_first():
-    group = Group(silent=0.0)
+    group = Group(silence=0.0)
     group.states = ["silent", "silent"]
     answer = group.replicas.ask(0, "search")
     with pytest.raises(TimeoutError):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index, merge_entries
-from knn_logits.building.spread import KeyWorker, Task, cut
+from knn_logits.building.spread import KeyTask, KeyWorker, cut
 from knn_logits.engine.compatibility import CANARY_KEYS, CANARY_TOKENS
-from knn_logits.engine.keys import compute_keys
+from knn_logits.engine.keys import compute_keys, grouped
 from knn_logits.engine.location import find_key
 from knn_logits.engine.windows import plan
 from knn_logits.errors import (
@@ -22,10 +22,9 @@ from knn_logits.errors import (
     UnreachableError,
 )
 from knn_logits.index.opening import Indexes
-from knn_logits.ray.merging import merged, ranges
-from knn_logits.ray.parts import cut_lists
-from knn_logits.ray.shard import Shard
-from knn_logits.ray.sharded import ShardedIndex
+from knn_logits.ray import shard as shard_module
+from knn_logits.ray.shard import Shard, cut_lists, part_of_index
+from knn_logits.ray.sharded import ShardedIndex, merged, ranges
 
 
 @given(st.integers(1, 500), st.integers(1, 20))
@@ -74,7 +73,7 @@ def sharded(store, count, **settings):
     spans = ranges(len(store), count)
     name, checksum = str(store.folder), store.manifest.checksum
     without, nprobe = settings.pop("without", ()), settings.pop("nprobe", None)
-    asked = Asked([Shard(name, checksum, *span, without, nprobe) for span in spans])
+    asked = Asked([Shard(name, checksum, *span, (without, nprobe)) for span in spans])
     manifest = store.manifest
     return ShardedIndex(asked, spans, manifest.dim, manifest.metric, **settings), asked
 
@@ -207,7 +206,7 @@ def test_a_partial_answer_is_flagged_until_the_shard_is_back(large, caplog):
 
 def test_another_datastore_of_the_same_name_is_refused(large):
     with pytest.raises(Exception, match="another datastore on another machine"):
-        Shard(str(large.folder), "0" * 64, 0, 10, (), None)
+        Shard(str(large.folder), "0" * 64, 0, 10, ((), None))
 
 
 @pytest.mark.parametrize("first_entry", [0, 100, 1000])
@@ -222,9 +221,9 @@ def test_pieces_give_the_same_keys_as_one_machine(model, large, first_entry, mon
     shape = {"dim": 32, "dtype": "float16", "batch_tokens": 256}
     whole = compute_keys(model, location, tokens, windows, first_entry=first_entry, **shape)
     canary = large.checks[CANARY_TOKENS], large.checks[CANARY_KEYS]
-    worker = KeyWorker(model, Task(location, 32, "float16", 256, 1, *canary))
+    worker = KeyWorker(model, KeyTask(location, 32, "float16", 256, 1, *canary))
     assert worker.ready()
-    pieces = list(cut(tokens, windows, first_entry=first_entry, **shape))
+    pieces = list(cut(tokens, grouped(windows, **shape), first_entry))
     assert len(pieces) > 3
     found = [worker.work(piece)[before:] for before, piece in pieces]
     assert np.concatenate(found).tobytes() == np.concatenate(list(whole)).tobytes()
@@ -233,23 +232,21 @@ def test_pieces_give_the_same_keys_as_one_machine(model, large, first_entry, mon
 def test_a_worker_that_computes_other_keys_is_refused(model, large):
     location = find_key(model, "ffn_input")
     other = large.checks[CANARY_KEYS] + 0.5
-    task = Task(location, 32, "float16", 256, 1, large.checks[CANARY_TOKENS], other)
+    task = KeyTask(location, 32, "float16", 256, 1, large.checks[CANARY_TOKENS], other)
     with pytest.raises(MismatchError, match="computes other keys"):
         KeyWorker(model, task).ready()
 
 
 @pytest.mark.parametrize("factory", ["IVF16,SQ8", "PCA16,IVF8,SQ8", "SQ8", "Flat"])
 def test_a_part_of_an_index_is_read_in_blocks(large, tmp_path, factory, monkeypatch):
-    from knn_logits.ray import parts
-
     shutil.copytree(large.folder, tmp_path / "store")
     store = build_index(tmp_path / "store", IndexConfig(factory))
     whole = Indexes().open(store, KNNConfig())
     if store.index_arrays() is None:
         with pytest.raises(DatastoreError, match="not stored as plain arrays"):
-            parts.part_of_index(store, 0, 10)
+            part_of_index(store, 0, 10)
         return
-    monkeypatch.setattr(parts, "_AT_ONCE", 100)
+    monkeypatch.setattr(shard_module, "_ROWS_AT_ONCE", 100)
     index, _ = sharded(store, 3)
     queries = torch.from_numpy(store.keys(np.arange(40))).float()
     expected = np.sort(whole.search(queries, 12)[0].numpy())
@@ -257,9 +254,9 @@ def test_a_part_of_an_index_is_read_in_blocks(large, tmp_path, factory, monkeypa
 
 
 def test_lists_that_do_not_fit_their_ids_are_damage():
-    block = {"ids": np.arange(5), "codes": np.zeros((5, 2), np.uint8)}
-    found = cut_lists(iter([block]), {"sizes": np.array([2, 3])}, 1, 4)
+    arrays = {"ids": np.arange(5), "codes": np.zeros((5, 2), np.uint8)}
+    found = cut_lists(arrays | {"sizes": np.array([2, 3])}, 1, 4)
     assert found["sizes"].tolist() == [1, 2]
     assert found["ids"].tolist() == [0, 1, 2]
     with pytest.raises(DamagedError, match="shorter than its ids"):
-        cut_lists(iter([block]), {"sizes": np.array([2, 1])}, 1, 5)
+        cut_lists(arrays | {"sizes": np.array([2, 1])}, 1, 5)

@@ -11,7 +11,7 @@ from handmade import make_store
 
 import knn_logits
 from knn_logits import ConfigError, DatastoreError, KNNLogitsProcessor, Memory, explain
-from knn_logits.building.suffixes import build_suffixes
+from knn_logits.building.indexing import build_suffixes
 from knn_logits.index.opening import Indexes
 from knn_logits.search.infini_gram import InfiniGram, SuffixIndex, without_padding
 from knn_logits.search.occurrences import Prefixes

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from handmade import make_store
 
-from knn_logits.building.suffixes import build_suffixes
+from knn_logits.building.indexing import build_suffixes
 from knn_logits.search.infini_gram import SuffixIndex
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.on_demand.finding import PassageFinder

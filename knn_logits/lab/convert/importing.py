@@ -20,8 +20,9 @@ from torch import nn
 from knn_logits._version import __version__
 from knn_logits.arrays import Array
 from knn_logits.building.indexing import make_index, write_index
+from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import measured
-from knn_logits.building.steps import KeyPlan, write_canary
+from knn_logits.building.steps import write_canary
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,
     model_record,

@@ -132,12 +132,9 @@ def distill(
             f"the keys of {teacher.folder} are of another place ({teacher.manifest.key.name}): "
             "give --key with this name"
         )
-    build = planned(
-        model, tokenizer, key=key, window=window, concatenate=False, source_prefix="",
-        source_lang=None, target_lang=None, index=None, k=None, lmbda=None, temperature=None,
-        keys_dtype="float16", batch_tokens=batch_tokens, threads=None,
-    )  # fmt: skip
-    keys = build.keys
+    keys = planned(
+        model, tokenizer, {"key": key, "window": window, "batch_tokens": batch_tokens}
+    ).keys
     plan = keys.as_text(model, tokenizer) | {
         "rows": f"{rows:g}",
         "epochs": str(epochs),
@@ -170,7 +167,7 @@ def distill(
         if isinstance(corpus, Datastore):
             states = corpus
         else:
-            text = write_text(job, tokenizer, corpus, model, False, progress)
+            text = write_text(job, tokenizer, corpus, model, keys, progress)
             if job.repeated:
                 job.give_up()
                 return Datastore(target)

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array, Ints
+from knn_logits.building.adding import contents_of
 from knn_logits.building.calibration import (
     OVER_ASK,
     entry_of_places,
     part_of_entries,
     without_own_part,
 )
-from knn_logits.building.known import contents_of
 from knn_logits.index.base import padding_distance
 from knn_logits.progress import Progress
 from knn_logits.search.occurrences import Prefixes

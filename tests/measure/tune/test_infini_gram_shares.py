@@ -8,7 +8,7 @@ from conftest import TEXTS
 
 import knn_logits
 from knn_logits import ConfigError
-from knn_logits.building.suffixes import build_suffixes
+from knn_logits.building.indexing import build_suffixes
 from knn_logits.measure.tune.infini_gram import _SHARES, _Tokens, fit_infini_gram, fitted, mixed
 from knn_logits.store.records import InfiniGramRecord
 
