@@ -16,18 +16,17 @@ from knn_logits._version import __version__
 from knn_logits.arrays import Array
 from knn_logits.building.calibration import calibrate
 from knn_logits.building.estimate import TextSample, estimated
-from knn_logits.building.indexing import check_index, like_temperature, make_index, write_index
+from knn_logits.building.indexing import check_index, make_index, write_index
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import BuildPlan, BuildSettings, check_keywords, planned
 from knn_logits.building.ranks import Ranks, leading, write_keys_together
 from knn_logits.building.repeats import warn_of_repeats
 from knn_logits.building.steps import write_canary, write_keys, write_text
-from knn_logits.building.writing_settings import choose_writing, with_suffixes
+from knn_logits.building.writing_settings import choose_writing, like_temperature, with_suffixes
 from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,
-    CANARY_TOKENS,
     check_model,
     model_record,
     tokenizer_record,
@@ -240,7 +239,7 @@ class _Build:
         if ray is not None:
             from knn_logits.building.spread import spread_keys
 
-            compute = spread_keys(ray, self.canary[CANARY_TOKENS], self.canary[CANARY_KEYS])
+            compute = spread_keys(ray, self.canary)
         write_keys(*step, shard_bytes=shard_bytes, progress=self.progress, compute=compute)
 
     def manifest(self) -> Manifest:

@@ -12,17 +12,16 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.building.choosing import check_enough, chosen_factory, with_recall
-from knn_logits.building.nearness import near_record, nearness_of
+from knn_logits.building.nearness import Nearness, near_record, nearness_of
 from knn_logits.building.recall import RECALL_WANTED, measured
 from knn_logits.building.timing import index_seconds
-from knn_logits.building.writing_settings import choose_writing, with_suffixes
+from knn_logits.building.writing_settings import choose_writing, like_temperature, with_suffixes
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
 from knn_logits.errors import ConfigError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.demand import check_building, fewest_keys
-from knn_logits.index.opening import Fill, check_leaves_out, index_from_keys, training_sample
-from knn_logits.mixture.distribution import equivalent_temperature
+from knn_logits.index.opening import Fill, check_leaves_out, index_from_keys
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
 from knn_logits.settings.config import IndexConfig, Metric, check_threads, index_config
@@ -30,13 +29,12 @@ from knn_logits.store import layout, verification
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import write_array, write_arrays, write_bytes
 from knn_logits.store.job import Job, begin
-from knn_logits.store.manifest import read_manifest
-from knn_logits.store.records import IndexRecord, TriedRecord
+from knn_logits.store.manifest import Manifest, read_manifest
+from knn_logits.store.records import IndexRecord, SettingsRecord, TriedRecord, WritingRecord
 from knn_logits.store.suffixes import suffix_order
 
 logger = logging.getLogger(__name__)
 
-_QUERIES = 256
 # Only an index that needs more keys than this makes it worth knowing how many there are.
 _MANY = 1 << 20
 _NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -88,22 +86,11 @@ def build_index(
         # The index is built under the manifest's metric, so the manifest in memory changes first.
         store.manifest = old.model_copy(update={"metric": metric})
         built, record = make_index(store, index, threads=threads, ray=ray, progress=progress)
-        settings, writing = old.settings, old.writing
         nearness = nearness_of(store, built, index.seed)
+        settings, writing = _settings_after(store, old, nearness)
         gone: list[layout.Kind] = ["index", "native"]
         if metric != old.metric:
-            fitting = like_temperature(store, settings.temperature, old.metric)
-            settings = settings.model_copy(update={"temperature": fitting, "stale": True})
             gone.append("gate")  # it was fitted to distances under the old metric
-            if writing is not None:
-                writing = choose_writing(store, nearness, k=writing.k, lmbda=writing.lmbda)
-                writing = with_suffixes(writing, settings)
-        elif old.file("gate") is not None:
-            settings = settings.model_copy(update={"stale": True})
-        if writing is None and old.pairs is None and settings.calibrated and not settings.tuned:
-            # The datastore was built before there were settings for writing. Where its user tuned
-            # the only ones that it has, these stay the only ones.
-            writing = with_suffixes(choose_writing(store, nearness), settings)
         write_index(job, store, built, record, store.checks)
         job.commit(
             store.manifest,
@@ -114,6 +101,26 @@ def build_index(
             near=near_record(store, nearness),
         )
     return Datastore(store.folder)
+
+
+def _settings_after(
+    store: Datastore, old: Manifest, nearness: Nearness | None
+) -> tuple[SettingsRecord, WritingRecord | None]:
+    """The settings for scoring and for writing that fit a new index."""
+    settings, writing = old.settings, old.writing
+    if store.manifest.metric != old.metric:
+        temperature = like_temperature(store, settings.temperature, old.metric)
+        settings = settings.model_copy(update={"temperature": temperature, "stale": True})
+        if writing is not None:
+            writing = choose_writing(store, nearness, k=writing.k, lmbda=writing.lmbda)
+            writing = with_suffixes(writing, settings)
+    elif old.file("gate") is not None:
+        settings = settings.model_copy(update={"stale": True})
+    if writing is None and old.pairs is None and settings.calibrated and not settings.tuned:
+        # The datastore was built before there were settings for writing. Where its user tuned
+        # the only ones that it has, these stay the only ones.
+        writing = with_suffixes(choose_writing(store, nearness), settings)
+    return settings, writing
 
 
 def build_suffixes(
@@ -216,9 +223,11 @@ def write_index(
         assert isinstance(index, FaissIndex)
         write_bytes(job.path("native"), native.to_bytes(index))
         job.note(job.path("native"))
-    else:
-        arrays = index_arrays(index, record)
-        if arrays is not None:
+    elif record.factory != "exact":
+        arrays = _plain_arrays(index)
+        if arrays is None:
+            _warn_of_building(index, record)
+        else:
             write_arrays(job.path("index"), arrays, {"factory": record.factory})
             job.note(job.path("index"))
     canary = {name: value for name, value in checks.items() if not name.startswith("probe")}
@@ -226,17 +235,50 @@ def write_index(
     job.note(job.path("checks"))
 
 
-def like_temperature(store: Datastore, temperature: float, metric: Metric) -> float:
-    """Converts a temperature that was chosen for a metric to the datastore's metric."""
-    if metric == store.manifest.metric:
-        return temperature
-    has_keys = store.has_keys
-    keys = training_sample(store, _QUERIES, seed=0) if has_keys else store.checks[CANARY_KEYS]
-    mean_square = max(float(np.square(keys).sum(axis=-1).mean()), 1e-12)
-    new = store.manifest.metric
-    # The number is rounded, so that going to another metric and back changes nothing.
-    like = equivalent_temperature(temperature, metric, new, mean_square)
-    return float(f"{like:.8g}")
+def _plain_arrays(index: Index) -> dict[str, Array] | None:
+    """Returns a FAISS index as plain arrays; None where it has no plain form."""
+    from knn_logits.index import plain
+    from knn_logits.index.faiss_backend import FaissIndex
+
+    assert isinstance(index, FaissIndex)
+    return plain.to_arrays(index) if plain.has_plain_form(index.raw) else None
+
+
+def _warn_of_building(index: Index, record: IndexRecord) -> None:
+    logger.warning(
+        "the index %s cannot be stored as plain arrays, so it is built from the keys each time the "
+        "datastore is opened; --native-index stores it in FAISS's own format instead",
+        record.factory,
+    )
+    try:
+        check_building(record.factory, index.dim, index.size, record.train_size)
+    except ValueError as error:
+        logger.warning(
+            "building it at each opening would take too much memory or time (%s), so this "
+            "datastore opens with --native-index only",
+            error,
+        )
+
+
+def probe_arrays(
+    store: Datastore, index: Index, canary: Mapping[str, Array], queries: int = 8, k: int = 8
+) -> dict[str, Array]:
+    """Returns a few queries with the ids and distances that the index finds for them.
+
+    The queries are keys of the datastore. An imported datastore without keys takes the canary's.
+    """
+    if store.has_keys:
+        entries = np.linspace(0, len(store) - 1, min(queries, len(store))).astype(np.int64)
+        keys = store.keys(entries).astype(np.float32)
+    else:
+        keys = np.asarray(canary[CANARY_KEYS][:queries], np.float32)
+    distances, ids = index.search(torch.from_numpy(keys), k)
+    order = distances.argsort(dim=-1, descending=store.manifest.metric != "l2", stable=True)
+    return {
+        layout.PROBE_QUERIES: keys,
+        layout.PROBE_IDS: ids.gather(-1, order).cpu().numpy(),
+        layout.PROBE_DISTANCES: distances.gather(-1, order).cpu().numpy(),
+    }
 
 
 def make_index(
@@ -306,21 +348,29 @@ def _made(
     ray: str | None,
 ) -> tuple[Index, IndexRecord]:
     """Builds an index of one kind, chooses nprobe and measures the recall."""
-    entries, dim = len(store), store.manifest.dim
     check_leaves_out(store, factory)
-    metric = store.manifest.metric
     fill: Fill | None = None
-    if ray is not None and factory != "exact":
-        from knn_logits.building.spread import spread_filling
+    native = False
+    if factory != "exact":
+        from knn_logits.index import plain
+        from knn_logits.index.faiss_library import faiss_module, make_empty
 
-        fill = spread_filling(ray, store.manifest.dtype)
+        # FAISS gets its threads in a new Python thread, which has its own setting.
+        threads = threads or int(faiss_module().omp_get_max_threads())
+        native = config.native and not plain.has_plain_form(
+            make_empty(factory, store.manifest.dim, store.manifest.metric)
+        )
+        if ray is not None:
+            from knn_logits.building.spread import spread_filling
+
+            fill = spread_filling(ray, store.manifest.dtype)
     built = while_running(
         progress,
         f"index {factory}",
-        lambda: index_seconds(config, entries, dim, metric, threads),
-        lambda: index_from_keys(
-            store, factory, config, threads=thread_count(factory, threads), fill=fill
+        lambda: index_seconds(
+            config, len(store), store.manifest.dim, store.manifest.metric, threads
         ),
+        lambda: index_from_keys(store, factory, config, threads=threads, fill=fill),
     )
     away = store.merged_away
     if len(away):
@@ -328,7 +378,7 @@ def _made(
     record = IndexRecord(
         factory=factory,
         requested=config.factory,
-        native=_is_native(built, config),
+        native=native,
         seed=config.seed,
         train_size=config.train_size,
         tried=tried,
@@ -346,68 +396,3 @@ def _made(
             RECALL_WANTED,
         )
     return built, record
-
-
-def thread_count(factory: str, threads: int | None) -> int | None:
-    """The OpenMP threads that FAISS gets in a new Python thread, which has its own setting."""
-    if threads is not None or factory == "exact":
-        return threads
-    from knn_logits.index.faiss_library import faiss_module
-
-    return int(faiss_module().omp_get_max_threads())
-
-
-def _is_native(index: Index, config: IndexConfig) -> bool:
-    """Whether to use FAISS's own format: it was asked for, and the index has no plain form."""
-    if not config.native:
-        return False
-    from knn_logits.index import plain
-    from knn_logits.index.faiss_backend import FaissIndex
-
-    return isinstance(index, FaissIndex) and not plain.has_plain_form(index.raw)
-
-
-def index_arrays(index: Index, record: IndexRecord) -> dict[str, Array] | None:
-    """Returns an index as plain arrays; None where it has no plain form, or needs no file."""
-    if record.factory == "exact":
-        return None
-    from knn_logits.index import plain
-    from knn_logits.index.faiss_backend import FaissIndex
-
-    if isinstance(index, FaissIndex) and plain.has_plain_form(index.raw):
-        return plain.to_arrays(index)
-    logger.warning(
-        "the index %s cannot be stored as plain arrays, so it is built from the keys each time the "
-        "datastore is opened; --native-index stores it in FAISS's own format instead",
-        record.factory,
-    )
-    try:
-        check_building(record.factory, index.dim, index.size, record.train_size)
-    except ValueError as error:
-        logger.warning(
-            "building it at each opening would take too much memory or time (%s), so this "
-            "datastore opens with --native-index only",
-            error,
-        )
-    return None
-
-
-def probe_arrays(
-    store: Datastore, index: Index, canary: Mapping[str, Array], queries: int = 8, k: int = 8
-) -> dict[str, Array]:
-    """Returns a few queries with the ids and distances that the index finds for them.
-
-    The queries are keys of the datastore. An imported datastore without keys takes the canary's.
-    """
-    if store.has_keys:
-        ids = np.linspace(0, len(store) - 1, min(queries, len(store))).astype(np.int64)
-        asked = store.keys(ids).astype(np.float32)
-    else:
-        asked = np.asarray(canary[CANARY_KEYS][:queries], np.float32)
-    distances, found = index.search(torch.from_numpy(asked), k)
-    order = distances.argsort(dim=-1, descending=store.manifest.metric != "l2", stable=True)
-    return {
-        layout.PROBE_QUERIES: asked,
-        layout.PROBE_IDS: found.gather(-1, order).cpu().numpy(),
-        layout.PROBE_DISTANCES: distances.gather(-1, order).cpu().numpy(),
-    }

@@ -22,18 +22,12 @@ from torch import nn
 
 from knn_logits.arrays import Array
 from knn_logits.building.planning import KeyPlan
-from knn_logits.building.steps import source_reader
-from knn_logits.engine.compatibility import (
-    CANARY_KEYS,
-    CANARY_TOKENS,
-    SAME,
-    canary_keys,
-    relative_error,
-)
+from knn_logits.building.steps import computes_canary, source_reader
+from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.keys import compute_keys
 from knn_logits.engine.windows import plan
-from knn_logits.errors import ConfigError, DatastoreError, KNNLogitsError, MismatchError
+from knn_logits.errors import ConfigError, DatastoreError, KNNLogitsError
 from knn_logits.progress import Progress
 from knn_logits.store import layout
 from knn_logits.store.documents import Contexts
@@ -309,13 +303,13 @@ def _is_same(model: nn.Module, keys: KeyPlan, work: KeyWork) -> bool:
             f"a rank does not see the files that rank 0 writes to {work.folder}: give a folder "
             "that all machines share"
         )
-    states = canary_keys(model, keys.location, work.canary[CANARY_TOKENS])
-    if relative_error(states, work.canary[CANARY_KEYS]) > SAME:
-        raise MismatchError(
-            "a rank computes other keys than rank 0: give all of them the same model, and install "
-            "the same versions of torch and transformers"
-        )
-    return bool(np.array_equal(states, work.canary[CANARY_KEYS]))
+    return computes_canary(
+        model,
+        keys.location,
+        work.canary,
+        "a rank computes other keys than rank 0: give all of them the same model, and install the "
+        "same versions of torch and transformers",
+    )
 
 
 def _write(

@@ -17,7 +17,7 @@ import numpy as np
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.engine.compatibility import SAME, canary_keys, relative_error
+from knn_logits.building.steps import computes_canary
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.keys import Sources, compute_keys, grouped, groups_from
 from knn_logits.engine.location import KeyLocation
@@ -48,20 +48,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class KeyTask:
-    """What all workers that compute keys have in common.
-
-    Attributes:
-        canary_tokens: The canary's text, int32.
-        canary_keys: Its keys on the machine with the command.
-    """
+    """What all workers that compute keys have in common; the canary is of this machine."""
 
     location: KeyLocation
     dim: int
     dtype: str
     batch_tokens: int
     threads: int
-    canary_tokens: Array
-    canary_keys: Array
+    canary: Mapping[str, Array]
 
 
 class KeyWorker:
@@ -79,15 +73,13 @@ class KeyWorker:
         Raises:
             MismatchError: when they are not nearly equal.
         """
-        task = self.task
-        with evaluating(self.model):
-            states = canary_keys(self.model, task.location, task.canary_tokens)
-        if relative_error(states, task.canary_keys) > SAME:
-            raise MismatchError(
-                "a worker computes other keys than this machine: install the same versions of "
-                "torch and transformers on all machines of the cluster"
-            )
-        return bool(np.array_equal(states, task.canary_keys))
+        return computes_canary(
+            self.model,
+            self.task.location,
+            self.task.canary,
+            "a worker computes other keys than this machine: install the same versions of torch "
+            "and transformers on all machines of the cluster",
+        )
 
     def work(self, piece: Piece) -> Array:
         """Computes the keys of a piece, [entries, dim]."""
@@ -122,9 +114,7 @@ def cut(
         yield max(0, first_entry - entry), Piece(part, moved)
 
 
-def spread_keys(
-    address: str, canary_tokens: Array, canary: Array
-) -> Callable[..., Iterator[Array]]:
+def spread_keys(address: str, canary: Mapping[str, Array]) -> Callable[..., Iterator[Array]]:
     """Returns what takes the place of `compute_keys` where a cluster computes the keys.
 
     Raises:
@@ -147,7 +137,7 @@ def spread_keys(
         advance: Callable[[int], None] = lambda _: None,
     ) -> Iterator[Array]:
         count, resources, threads = _places(ray, input_device(model).type == "cuda")
-        task = KeyTask(location, dim, dtype, batch_tokens, threads, canary_tokens, canary)
+        task = KeyTask(location, dim, dtype, batch_tokens, threads, canary)
         groups = grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens)
         surplus: list[int] = []
 
@@ -166,12 +156,7 @@ def spread_keys(
 
 @dataclass(frozen=True)
 class FillTask:
-    """What all workers that fill an index have in common.
-
-    Attributes:
-        trained: The arrays of the trained index, without keys.
-        sample: Some keys, [rows, dim].
-    """
+    """What all workers that fill an index have in common: it, trained, and a sample of keys."""
 
     factory: str
     dim: int

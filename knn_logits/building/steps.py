@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from knn_logits.engine.compatibility import (
     vocabulary_size,
 )
 from knn_logits.engine.keys import Sources, compute_keys
+from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.engine.tokens import tokenize_pairs, tokenize_with_places
 from knn_logits.engine.windows import plan
@@ -186,6 +187,20 @@ def write_keys(
         computed = done
         progress("keys", done, entries)
     writer.flush()
+
+
+def computes_canary(
+    model: nn.Module, location: KeyLocation, canary: Mapping[str, Array], refusal: str
+) -> bool:
+    """Whether a model gives the canary's keys to the last bit.
+
+    Raises:
+        MismatchError: with the refusal, when the keys are not nearly equal.
+    """
+    keys = canary_keys(model, location, canary[CANARY_TOKENS])
+    if relative_error(keys, canary[CANARY_KEYS]) > SAME:
+        raise MismatchError(refusal)
+    return bool(np.array_equal(keys, canary[CANARY_KEYS]))
 
 
 def source_reader(

@@ -25,6 +25,7 @@ from knn_logits.building.sizes import resolved
 from knn_logits.engine.forward import evaluating, input_device, key_states, windows_batch
 from knn_logits.engine.keys import grouped
 from knn_logits.engine.windows import TextWindow, batches
+from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_train_size
 from knn_logits.index.exact import ExactIndex
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, temperatures_around
@@ -244,67 +245,40 @@ def query_seconds(
     """
     if factory == "exact":
         size = max(1, min(entries, _KEYS // (4 * dim)))
-        index = ExactIndex(torch.from_numpy(_vectors(size, dim)), metric)
-        return [
-            median_seconds(
-                lambda batch: index.search(torch.from_numpy(batch), min(k, size)),
-                _batches(count, dim),
-            )
-            * entries
-            / size
-            for count in rows
-        ]
+        exact = ExactIndex(torch.from_numpy(_vectors(size, dim)), metric)
+        return [_search_seconds(exact, count, dim, min(k, size)) * entries / size for count in rows]
     from knn_logits.index import plain
+    from knn_logits.index.coarse import FEWEST_LISTS
+    from knn_logits.index.faiss_backend import FaissIndex
     from knn_logits.index.faiss_library import inverted_file, make_empty
 
     empty = make_empty(factory, dim, metric)
-    if inverted_file(empty) is None or not plain.has_plain_form(empty):
+    real = inverted_file(empty)
+    if real is None or not plain.has_plain_form(empty):
         return None
-    nprobe = nprobe or usual_nprobe(factory) or 1
-    return _listed_seconds(inverted_file(empty), factory, entries, metric, k, rows, nprobe)
-
-
-def _listed_seconds(
-    real: Any,
-    factory: str,
-    entries: int,
-    metric: Metric,
-    k: int,
-    rows: Sequence[int],
-    nprobe: int,
-) -> list[float]:
-    """Estimates searches in inverted lists: finding the lists, and scanning them."""
-    from knn_logits.index.coarse import FEWEST_LISTS, ListGraph
-    from knn_logits.index.faiss_backend import FaissIndex
-    from knn_logits.index.faiss_library import inverted_file, openmp_threads
-
     total, dim, width = int(real.nlist), int(real.d), int(real.code_size)
-    nprobe = min(nprobe, total)
+    nprobe = min(nprobe or usual_nprobe(factory) or 1, total)
     length = max(1, round(_CROWDED * entries / total))
     filled = max(1, min(length, _CODES // (width * nprobe)))
-    graphed = metric == "l2" and total >= FEWEST_LISTS
-    most = min(total, FEWEST_LISTS - 1 if graphed else _CENTROIDS // (4 * dim))
-    lists = max(nprobe, min(most, _CODES // (width * filled)))
+    # A graph over more centroids, which the metric "l2" has, hardly takes longer to search.
+    lists = max(nprobe, min(total, FEWEST_LISTS - 1, _CODES // (width * filled)))
     # A rotation before the lists costs next to nothing.
     kind = factory[factory.index("IVF") :].replace(f"IVF{total}", f"IVF{lists}", 1)
     small = _filled(kind, dim, filled)
     index = FaissIndex(small, "l2" if metric == "l2" else "ip", nprobe=nprobe, threads=1)
-    centroids = inverted_file(small).quantizer
-    # A graph over more centroids hardly takes longer to search.
-    graph = ListGraph(_vectors(FEWEST_LISTS, dim)) if graphed else None
-    seconds = []
-    for count in rows:
-        batches = _batches(count, dim)
-        whole = median_seconds(lambda batch: index.search(torch.from_numpy(batch), k), batches)
-        with openmp_threads(1):
-            coarse = median_seconds(lambda batch: centroids.search(batch, nprobe), batches)
-            scanning = max(0.0, whole - coarse) * length / filled
-            if graph is None:
-                coarse *= total / lists
-            else:
-                coarse = median_seconds(lambda batch: graph.search(batch, nprobe), batches)
-        seconds.append(coarse + scanning)
+    seconds = [_search_seconds(index, count, dim, k) * length / filled for count in rows]
+    if metric != "l2" and total > lists:
+        centroids = ExactIndex(torch.from_numpy(_vectors(lists, dim)), metric)
+        for place, count in enumerate(rows):
+            coarse = _search_seconds(centroids, count, dim, nprobe)
+            seconds[place] += coarse * (total - lists) / lists
     return seconds
+
+
+def _search_seconds(index: Index, rows: int, dim: int, k: int) -> float:
+    """The median of the seconds for so many queries."""
+    queries = torch.from_numpy(_vectors(_BATCHES * rows, dim, seed=1))
+    return median_seconds(lambda batch: index.search(batch, k), queries.split(rows))
 
 
 def _filled(factory: str, dim: int, length: int) -> Any:
@@ -328,11 +302,6 @@ def _filled(factory: str, dim: int, length: int) -> Any:
         inner.invlists.add_entries(number, length, faiss.swig_ptr(ids), faiss.swig_ptr(codes))
     inner.ntotal = int(inner.nlist) * length
     return inner
-
-
-def _batches(rows: int, dim: int) -> list[Array]:
-    """Batches of queries, so many that the median of their times is steady."""
-    return list(_vectors(_BATCHES * rows, dim, seed=1).reshape(_BATCHES, rows, dim))
 
 
 def _vectors(rows: int, dim: int, seed: int = 0) -> Array:

@@ -14,7 +14,11 @@ import torch
 from torch import Tensor
 
 from knn_logits.building.nearness import Nearness
+from knn_logits.engine.compatibility import CANARY_KEYS
+from knn_logits.index.opening import training_sample
+from knn_logits.mixture.distribution import equivalent_temperature
 from knn_logits.search.shared_tokens import at_temperature
+from knn_logits.settings.config import Metric
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import SettingsRecord, WritingRecord
 
@@ -25,6 +29,8 @@ _STRONGEST = 0.9
 # A written text may not repeat an n-gram. n is the smallest number for which n-grams hardly ever
 # repeat within so many tokens of the datastore.
 _REPEATED, _REPEATED_WITHIN, _PLACES = 0.02, 256, 64
+# The mean square of a key is taken over so many keys.
+_QUERIES = 256
 _NGRAMS = (4, 6, 8, 10, 12, 16, 20, 24, 32)
 
 
@@ -67,6 +73,17 @@ def choose_writing(
         retomaton=True,
         no_repeat_ngram_size=unrepeated_ngram(store, seed),
     )
+
+
+def like_temperature(store: Datastore, temperature: float, metric: Metric) -> float:
+    """Converts a temperature that was chosen for a metric to the datastore's metric."""
+    if metric == store.manifest.metric:
+        return temperature
+    keys = training_sample(store, _QUERIES, seed=0) if store.has_keys else store.checks[CANARY_KEYS]
+    mean_square = max(float(np.square(keys).sum(axis=-1).mean()), 1e-12)
+    # The number is rounded, so that going to another metric and back changes nothing.
+    like = equivalent_temperature(temperature, metric, store.manifest.metric, mean_square)
+    return float(f"{like:.8g}")
 
 
 def with_suffixes(writing: WritingRecord | None, scoring: SettingsRecord) -> WritingRecord | None:

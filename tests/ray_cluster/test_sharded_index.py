@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index, merge_entries
 from knn_logits.building.spread import KeyTask, KeyWorker, cut
-from knn_logits.engine.compatibility import CANARY_KEYS, CANARY_TOKENS
+from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.engine.keys import compute_keys, grouped
 from knn_logits.engine.location import find_key
 from knn_logits.engine.windows import plan
@@ -220,8 +220,7 @@ def test_pieces_give_the_same_keys_as_one_machine(model, large, first_entry, mon
     windows = list(plan(contexts.first, contexts.length, 64, 32))
     shape = {"dim": 32, "dtype": "float16", "batch_tokens": 256}
     whole = compute_keys(model, location, tokens, windows, first_entry=first_entry, **shape)
-    canary = large.checks[CANARY_TOKENS], large.checks[CANARY_KEYS]
-    worker = KeyWorker(model, KeyTask(location, 32, "float16", 256, 1, *canary))
+    worker = KeyWorker(model, KeyTask(location, 32, "float16", 256, 1, large.checks))
     assert worker.ready()
     pieces = list(cut(tokens, grouped(windows, **shape), first_entry))
     assert len(pieces) > 3
@@ -231,8 +230,8 @@ def test_pieces_give_the_same_keys_as_one_machine(model, large, first_entry, mon
 
 def test_a_worker_that_computes_other_keys_is_refused(model, large):
     location = find_key(model, "ffn_input")
-    other = large.checks[CANARY_KEYS] + 0.5
-    task = KeyTask(location, 32, "float16", 256, 1, large.checks[CANARY_TOKENS], other)
+    other = {CANARY_KEYS: large.checks[CANARY_KEYS] + 0.5}
+    task = KeyTask(location, 32, "float16", 256, 1, large.checks | other)
     with pytest.raises(MismatchError, match="computes other keys"):
         KeyWorker(model, task).ready()
 
