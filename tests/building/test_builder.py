@@ -1,16 +1,28 @@
-"""What a built datastore holds, and that the same corpus gives the same bytes."""
+"""What a built datastore holds: the same bytes for the same corpus; and what a build refuses."""
 
+import copy
 import json
 
 import numpy as np
 import pytest
 import torch
-from conftest import TEXTS
-from folders import hashes
+from conftest import TEXTS, make_gpt2
+from folders import hashes, names
 
-from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
+from knn_logits import (
+    ConfigError,
+    CorpusError,
+    DatastoreError,
+    Document,
+    IndexConfig,
+    ModelError,
+    WindowConfig,
+    build_datastore,
+)
+from knn_logits.corpus.documents import as_documents
 from knn_logits.engine.compatibility import CANARY_KEYS, CANARY_TOKENS, canary_tokens
 from knn_logits.engine.keys import windows_batch
+from knn_logits.engine.pairs import context_length
 from knn_logits.engine.windows import TextWindow
 from knn_logits.store import layout
 
@@ -21,27 +33,29 @@ def naive_keys(model, contexts, window, stride, module, side):
     """Keys by one plain forward pass a window, taken with a plain forward hook."""
     taken = []
     part = model.get_submodule(module)
+
+    def after(_, __, output):
+        taken.append(output[0] if isinstance(output, tuple) else output)
+
     handle = (
-        part.register_forward_pre_hook(lambda _, args: taken.append(args[0][0]))
+        part.register_forward_pre_hook(lambda _, arguments: taken.append(arguments[0]))
         if side == "input"
-        else part.register_forward_hook(lambda _, __, output: taken.append(output[0]))
+        else part.register_forward_hook(after)
     )
     keys, values = [], []
     try:
         for tokens in contexts:
-            predicted = 1
-            begin = 0
+            predicted, begin = 1, 0
             while predicted < len(tokens):
-                seen = tokens[begin : begin + window]
+                inputs = tokens[begin : begin + window]
                 taken.clear()
                 with torch.no_grad():
-                    model(torch.tensor([seen]))
-                states = taken[0].view(len(seen), -1)
-                for j in range(len(seen)):
-                    token = begin + j + 1
-                    if token == predicted and token < len(tokens):
-                        keys.append(states[j].float().numpy())
-                        values.append(tokens[token])
+                    model(torch.tensor([inputs]))
+                states = taken[0].view(len(inputs), -1)
+                for place in range(len(inputs)):
+                    if begin + place + 1 == predicted < len(tokens):
+                        keys.append(states[place].float().numpy())
+                        values.append(tokens[predicted])
                         predicted += 1
                 begin += stride
     finally:
@@ -90,41 +104,12 @@ def test_keys_and_values_are_those_of_a_plain_loop(model, tokenizer, tmp_path, c
 )
 def test_keys_of_other_places(model, tokenizer, tmp_path, key, module, side):
     store = build_datastore(model, tokenizer, TEXTS[:3], tmp_path / "s", key=key, window=SMALL)
-    taken = naive_keys_of(model, cut(tokenizer, TEXTS[:3]), module, side)
+    taken, _ = naive_keys(model, cut(tokenizer, TEXTS[:3]), 16, 8, module, side)
     record = store.manifest.key
     assert (record.name, record.module, record.side) == (key, module, side)
     found = store.keys(np.arange(len(store)))
     assert found.dtype == np.float16
     np.testing.assert_allclose(found, taken, rtol=2e-3, atol=2e-3)
-
-
-def naive_keys_of(model, contexts, module, side):
-    states = []
-    part = model.get_submodule(module)
-
-    def hook(_, __, output):
-        states.append(output[0] if isinstance(output, tuple) else output)
-
-    handle = (
-        part.register_forward_pre_hook(lambda _, args: states.append(args[0]))
-        if side == "input"
-        else part.register_forward_hook(hook)
-    )
-    keys = []
-    try:
-        for tokens in contexts:
-            for begin in range(0, max(1, len(tokens) - 1), 8):
-                seen = tokens[:-1][begin : begin + 16]
-                skip = 0 if begin == 0 else 8
-                if len(seen) <= skip:
-                    continue
-                states.clear()
-                with torch.no_grad():
-                    model(torch.tensor([seen]))
-                keys.append(states[0][0, skip:].float().numpy())
-    finally:
-        handle.remove()
-    return np.concatenate(keys)
 
 
 def test_half_precision_keys_are_the_rounded_ones(model, tokenizer, tmp_path):
@@ -143,29 +128,16 @@ def test_documents_and_what_is_known_of_them(model, tokenizer, tmp_path):
         TEXTS[1],
         Document(TEXTS[2], "c"),
     ]
-    store = build_datastore(
-        model,
-        tokenizer,
-        iter(documents),
-        tmp_path / "s",
-        k=5,
-        lmbda=0.5,
-        temperature=2.0,
-        license="CC0-1.0",
-        source="a town",
-        skipped=[("x", "not text")],
-    )
+    settings = {"k": 5, "lmbda": 0.5, "temperature": 2.0}
+    record = {"license": "CC0-1.0", "source": "a town", "skipped": [("x", "not text")]}
+    store = build_datastore(model, tokenizer, iter(documents), tmp_path / "s", **settings, **record)
     assert [store.documents[n].id for n in range(3)] == ["a", "1", "c"]
     first = store.documents[0]
     assert (first.title, first.uri, first.metadata) == ("A title", "a.txt", '{"year": 1312}')
     assert store.documents[2].metadata is None
     manifest = store.manifest
     assert (manifest.license, manifest.source, manifest.skipped) == ("CC0-1.0", "a town", 1)
-    assert (manifest.settings.k, manifest.settings.lmbda, manifest.settings.temperature) == (
-        5,
-        0.5,
-        2.0,
-    )
+    assert {name: getattr(manifest.settings, name) for name in settings} == settings
     assert manifest.settings.calibrated is False
     assert (manifest.windows.window, manifest.windows.stride) == (256, 128)
     assert manifest.tokens == len(store) + 3
@@ -173,13 +145,9 @@ def test_documents_and_what_is_known_of_them(model, tokenizer, tmp_path):
 
 def test_no_passage_crosses_a_documents_edge(model, tokenizer, tmp_path):
     for concatenate in (False, True):
+        folder = tmp_path / str(concatenate)
         store = build_datastore(
-            model,
-            tokenizer,
-            TEXTS,
-            tmp_path / str(concatenate),
-            window=SMALL,
-            concatenate=concatenate,
+            model, tokenizer, TEXTS, folder, window=SMALL, concatenate=concatenate
         )
         for entry in range(len(store)):
             passage = store.passage(entry, 1000, 1000)
@@ -225,18 +193,18 @@ def test_the_manifests_hashes_are_those_of_the_files(store):
 # The same corpus gives the same bytes
 
 
-def test_building_twice_gives_the_same_bytes(model, tokenizer, store, tmp_path):
-    build_datastore(
-        model,
-        tokenizer,
-        TEXTS,
-        tmp_path / "s",
-        window=WindowConfig(64, 32),
-        k=16,
-        lmbda=0.4,
-        temperature=5.0,
-    )
-    assert hashes(tmp_path / "s") == hashes(store.folder)
+@pytest.mark.parametrize("factory", ["exact", "IVF4,SQ8"])
+@pytest.mark.parametrize("concatenate", [False, True])
+def test_building_twice_gives_the_same_bytes(model, tokenizer, tmp_path, factory, concatenate):
+    settings = {
+        "window": SMALL,
+        "concatenate": concatenate,
+        "batch_tokens": 64,
+        "index": IndexConfig(factory),
+    }
+    for name in ("a", "b"):
+        build_datastore(model, tokenizer, TEXTS, tmp_path / name, **settings)
+    assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
 
 
 def test_the_size_of_batches_changes_keys_by_rounding_at_most(model, tokenizer, tmp_path):
@@ -256,25 +224,6 @@ def test_the_size_of_batches_changes_keys_by_rounding_at_most(model, tokenizer, 
         # A step of float16 is a thousandth of the number.
         np.testing.assert_allclose(other, keys[0], rtol=1e-3, atol=1e-5)
         assert (other == keys[0]).mean() > 0.99
-
-
-@pytest.mark.parametrize("factory", ["exact", "IVF4,SQ8"])
-@pytest.mark.parametrize("concatenate", [False, True])
-def test_batches_of_one_size_give_the_same_bytes(model, tokenizer, tmp_path, factory, concatenate):
-    found = []
-    for name in ("one", "other"):
-        build_datastore(
-            model,
-            tokenizer,
-            TEXTS,
-            tmp_path / name,
-            window=SMALL,
-            concatenate=concatenate,
-            batch_tokens=64,
-            index=IndexConfig(factory),
-        )
-        found.append(hashes(tmp_path / name))
-    assert found[0] == found[1]
 
 
 def test_the_size_of_shards_of_windows_does_not_change_the_keys(
@@ -316,3 +265,162 @@ def test_a_batch_of_windows():
 def test_the_manifest_names_no_path_of_this_machine(store):
     text = json.dumps(json.loads((store.folder / layout.MANIFEST).read_text()))
     assert str(store.folder.parent) not in text
+
+
+# The model is used, not changed
+
+
+def test_the_head_is_never_computed(tokenizer, tmp_path):
+    model = make_gpt2()
+    calls = []
+    model.lm_head.register_forward_hook(lambda *_: calls.append("head"))
+    model.transformer.h[1].mlp.register_forward_hook(lambda *_: calls.append("mlp"))
+    model.transformer.h[1].attn.register_forward_hook(lambda *_: calls.append("attn"))
+    build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s")
+    assert set(calls) == {"attn"}
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_model_is_left_as_it_was(tokenizer, tmp_path, training):
+    model = make_gpt2()
+    model.transformer.h[0].attn.attn_dropout.p = 0.5
+    expected = build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "eval")
+    model.train(training)
+    before = copy.deepcopy(model.state_dict())
+    hooks = sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules())
+    store = build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s")
+    assert all(one.training == training for one in model.modules())
+    assert hooks == 0
+    assert not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    ids = np.arange(len(store))
+    np.testing.assert_array_equal(store.keys(ids), expected.keys(ids))
+    with pytest.raises(CorpusError):
+        build_datastore(model, tokenizer, [], tmp_path / "none")
+    assert model.training is training
+
+
+# What is refused
+
+
+def test_weights_that_are_not_finite(tokenizer, tmp_path):
+    model = make_gpt2()
+    with torch.no_grad():
+        model.transformer.h[0].mlp.c_fc.weight[0, 0] = float("nan")
+    with pytest.raises(ModelError, match="not finite") as caught:
+        build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s")
+    assert "transformer.h.1.mlp:input" in str(caught.value)
+    assert not (tmp_path / "s").exists()
+
+
+def test_keys_too_large_for_half_precision(tokenizer, tmp_path):
+    model = make_gpt2()
+    with torch.no_grad():
+        model.transformer.h[1].ln_2.weight.fill_(1e6)
+    with pytest.raises(ModelError, match="float32") as caught:
+        build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s")
+    assert "too large for float16" in str(caught.value)
+    assert "--keys-dtype float32" in str(caught.value)
+    store = build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s", keys_dtype="float32")
+    keys = store.keys(np.arange(len(store)))
+    assert np.isfinite(keys).all()
+    assert np.abs(keys).max() > 1e5
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["a"], ["a", "b"]])
+def test_a_corpus_of_nothing(model, tokenizer, tmp_path, texts):
+    with pytest.raises(CorpusError, match="two tokens") as caught:
+        build_datastore(model, tokenizer, texts, tmp_path / "s")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_that_knows_more_tokens_than_the_model(tokenizer, tmp_path):
+    small = make_gpt2(vocabulary=300)
+    with pytest.raises(ConfigError, match="but the model has only 300") as caught:
+        build_datastore(small, tokenizer, TEXTS, tmp_path / "s")
+    assert "tokenizer that belongs to the model" in str(caught.value)
+
+
+def test_a_folder_that_is_taken(model, tokenizer, tmp_path):
+    build_datastore(model, tokenizer, TEXTS[:1], tmp_path / "s")
+    before = hashes(tmp_path / "s")
+    with pytest.raises(DatastoreError, match="--overwrite"):
+        build_datastore(model, tokenizer, TEXTS, tmp_path / "s")
+    assert hashes(tmp_path / "s") == before
+    store = build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s", overwrite=True)
+    assert store.manifest.documents == 2
+    (tmp_path / "s" / "notes.txt").write_text("mine")
+    with pytest.raises(DatastoreError, match=r"notes\.txt"):
+        build_datastore(model, tokenizer, TEXTS, tmp_path / "s", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"window": WindowConfig(257)}, ConfigError),
+        ({"keys_dtype": "bfloat16"}, ConfigError),
+        ({"batch_tokens": 0}, ConfigError),
+        ({"key": "somewhere"}, ConfigError),
+        ({"key": "transformer.h.9.mlp:input"}, ModelError),
+        ({"source_prefix": "translate: "}, ConfigError),
+        ({"source_lang": "en_XX"}, ConfigError),
+        ({"target_lang": "de_DE"}, ConfigError),
+        ({"index": IndexConfig("nonsense")}, ConfigError),
+        ({"keys": False}, TypeError),
+    ],
+)
+def test_settings_are_checked_before_a_folder_is_made(model, tokenizer, tmp_path, settings, error):
+    with pytest.raises(error):
+        build_datastore(model, tokenizer, TEXTS, tmp_path / "s", **settings)
+    assert not (tmp_path / "s").exists()
+
+
+def test_pairs_without_a_source(marian, tokenizer, tmp_path):
+    with pytest.raises(CorpusError, match=r"0 has no source: .*pairs"):
+        build_datastore(marian, tokenizer, TEXTS, tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_pairs_in_one_stream(marian, tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match="--concatenate"):
+        build_datastore(marian, tokenizer, [], tmp_path / "s", concatenate=True)
+
+
+def test_a_corpus_that_breaks_off(model, tokenizer, tmp_path):
+    def documents():
+        yield TEXTS[0]
+        raise CorpusError("no more")
+
+    with pytest.raises(CorpusError, match="no more"):
+        build_datastore(model, tokenizer, documents(), tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+    store = build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s")
+    assert names(store.folder) == [
+        layout.CHECKS,
+        layout.MANIFEST,
+        layout.DOCUMENTS,
+        "keys-00000.npy",
+        layout.TOKENS,
+    ]
+
+
+def test_the_context_length_of_models():
+    assert context_length(make_gpt2()) == 256
+
+    class Limitless(torch.nn.Module):
+        config = type("Config", (), {"max_position_embeddings": None, "n_positions": -1})()
+
+    assert context_length(Limitless()) is None
+
+
+def test_a_path_in_place_of_a_text_is_refused(model, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "file.rst").write_text("some text")
+    for path in ("notes/", "file.rst", str(tmp_path)):
+        with pytest.raises(CorpusError, match="read_corpus") as caught:
+            build_datastore(model, tokenizer, [path], tmp_path / "store")
+        assert "\n" not in str(caught.value)
+    texts = ["notes", "absent.rst", "a/b", "see file.rst", "x" * 5000, "\0.x"]
+    kept = [one.text for one in as_documents(texts)]
+    assert kept == texts
