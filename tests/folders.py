@@ -5,7 +5,7 @@ import json
 
 from knn_logits.store import layout
 from knn_logits.store.job import record_file
-from knn_logits.store.manifest import Manifest, _checksum
+from knn_logits.store.manifest import Manifest, checksum_of
 
 
 def names(folder):
@@ -31,7 +31,7 @@ def one_line(caught):
 def write_content(folder, content):
     """Writes any content as a manifest, with a checksum that fits."""
     content = {name: value for name, value in content.items() if name != "checksum"}
-    content["checksum"] = _checksum(content)
+    content["checksum"] = checksum_of(content)
     (folder / layout.MANIFEST).write_text(json.dumps(content))
 
 

@@ -37,7 +37,7 @@ from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
 from knn_logits.settings.config import Metric
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.documents import Contexts
+from knn_logits.store.entries import Contexts
 from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.reading import map_array

@@ -40,7 +40,8 @@ from knn_logits.engine.windows import TextWindow, plan, resolve
 from knn_logits.errors import CorpusError
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import IndexConfig, WindowConfig, whole_number
-from knn_logits.store.documents import Contexts, DocumentRecord, write_documents
+from knn_logits.store.documents import DocumentRecord, write_documents
+from knn_logits.store.entries import Contexts
 
 # The forward pass is timed on so many tokens of a corpus, or on so many windows.
 _SAMPLE_TOKENS, _SAMPLE_WINDOWS = 1 << 20, 64

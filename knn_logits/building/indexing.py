@@ -21,7 +21,7 @@ from knn_logits.errors import ConfigError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.demand import check_building, fewest_keys
-from knn_logits.index.opening import Fill, check_leaves_out, index_from_keys
+from knn_logits.index.opening import Fill, check_factory, check_leaves_out, index_from_keys
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
 from knn_logits.settings.config import IndexConfig, Metric, check_threads, index_config
@@ -326,7 +326,9 @@ def make_index(
 def same_kind(
     store: Datastore, record: IndexRecord, factory: str, threads: int | None, progress: Progress
 ) -> tuple[Index, IndexRecord]:
-    """Builds an index anew with the settings of an earlier one's record."""
+    """Builds an index anew with the settings of an earlier one's record, which may be hostile."""
+    if factory == record.factory != "exact":
+        check_factory(store)
     config = IndexConfig(
         factory,
         nprobe=record.nprobe,

@@ -14,19 +14,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from knn_logits.arrays import Array, Ints
-from knn_logits.building.indexing import make_index, write_index
+from knn_logits.building.indexing import same_kind, write_index
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.engine.compatibility import needs_keys
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import check_leaves_out
 from knn_logits.progress import Progress, no_progress
-from knn_logits.settings.config import IndexConfig, Metric, check_threads, share
+from knn_logits.settings.config import Metric, check_threads, share
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import write_array
 from knn_logits.store.job import begin
 from knn_logits.store.learned import needs_text
-from knn_logits.store.merged import document_of_entries
 
 # Each entry is paired with so many of the nearest of its token and document.
 _PAIRED = 16
@@ -87,17 +86,8 @@ def merge_entries(
         without: tuple[layout.Kind, ...] = () if keep < 1.0 else ("merged",)
         changed = Datastore.unfinished(folder, job.manifest(old, without=without))
         check_leaves_out(changed, old.index.factory)
-        config = IndexConfig(
-            old.index.factory,
-            nprobe=old.index.nprobe,
-            train_size=old.index.train_size,
-            seed=old.index.seed,
-            native=old.index.native,
-        )
-        index, made = make_index(changed, config, threads=threads, progress=progress)
-        record = made.model_copy(
-            update={"requested": old.index.requested, "tried": old.index.tried}
-        )
+        index, made = same_kind(changed, old.index, old.index.factory, threads, progress)
+        record = made.model_copy(update={"tried": old.index.tried})
         write_index(job, changed, index, record, store.checks)
         near = near_record(changed, nearness_of(changed, index, record.seed))
         settings = old.settings
@@ -154,7 +144,7 @@ def merged_into(store: Datastore, keep: float, progress: Progress = no_progress)
 
 def _pairs(store: Datastore, progress: Progress) -> Ints:
     """Pairs of entries of one token and document, the nearest first, int32 [pairs, 2]."""
-    documents = document_of_entries(store.documents.length, store.contexts)
+    documents = store.contexts.document_of_entries(store.documents.length)
     values = store.values.numpy().astype(np.int64)
     # `compact` may drop the entry of a document's first token, so it stands for no other.
     begins = np.ones(len(documents), dtype=bool)

@@ -30,7 +30,7 @@ from knn_logits.engine.windows import plan
 from knn_logits.errors import ConfigError, DatastoreError, KNNLogitsError
 from knn_logits.progress import Progress
 from knn_logits.store import layout
-from knn_logits.store.documents import Contexts
+from knn_logits.store.entries import Contexts
 from knn_logits.store.files import write_array
 from knn_logits.store.job import Job
 from knn_logits.store.reading import map_array, sha256

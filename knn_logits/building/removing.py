@@ -15,7 +15,7 @@ from knn_logits.building.recall import measured
 from knn_logits.corpus.documents import several
 from knn_logits.errors import CorpusError, DatastoreError, StorageError
 from knn_logits.index.base import Index
-from knn_logits.index.opening import check_factory, present_entries
+from knn_logits.index.opening import present_entries
 from knn_logits.printable import first_few
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout
@@ -237,8 +237,6 @@ def _compacted(
     record = store.manifest.index
     arrays = store.index_arrays()
     if arrays is None:
-        if record.factory != "exact":
-            check_factory(store)
         return same_kind(small, record, record.factory, threads, progress)
     from knn_logits.index import plain
 

@@ -29,10 +29,10 @@ from knn_logits.engine.tokens import tokenize_pairs, tokenize_with_places
 from knn_logits.engine.windows import plan
 from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.progress import Progress
-from knn_logits.store.documents import Contexts
+from knn_logits.store.documents import PLACES, places_value
+from knn_logits.store.entries import Contexts
 from knn_logits.store.files import write_arrays
 from knn_logits.store.job import Job
-from knn_logits.store.places import PLACES, places_value
 from knn_logits.store.reading import map_array, read_arrays
 from knn_logits.store.writer import SHARD_BYTES, KeyWriter, TokenWriter
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from knn_logits.engine.pieces import decoded, parts_of
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.documents import place_at
 from knn_logits.store.learned import row_of_token
-from knn_logits.store.places import place_at
 
 _LINE = re.compile(r"line ([0-9]{1,15})")
 # U+FFFD stands for a character that is cut before a token.

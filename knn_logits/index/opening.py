@@ -241,6 +241,8 @@ def check_leaves_out(store: Datastore, factory: str) -> None:
     from knn_logits.index.faiss_library import inverted_file, make_empty
     from knn_logits.index.plain import has_plain_form
 
+    if factory == store.manifest.index.factory:
+        check_factory(store)
     empty = make_empty(factory, store.manifest.dim, store.manifest.metric)
     if inverted_file(empty) is None or not has_plain_form(empty):
         raise ConfigError(

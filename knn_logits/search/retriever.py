@@ -22,7 +22,7 @@ from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.shared_tokens import SharedTokens
 from knn_logits.settings.config import KNNConfig, Metric
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.merged import log_counts
+from knn_logits.store.entries import log_counts
 from knn_logits.store.sinks import Sink, find_sink
 
 # The most numbers of keys that are gathered at once to refine, which are 256 MB of float32.

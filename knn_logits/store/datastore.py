@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +16,11 @@ from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.locks import cached_property
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout, verification
-from knn_logits.store.documents import (
-    Contexts,
-    Documents,
-    read_documents,
-)
+from knn_logits.store.documents import DocumentRecord, Documents, read_documents
+from knn_logits.store.entries import Contexts, merged_away
 from knn_logits.store.hub_client import hub_name
 from knn_logits.store.learned import read_rows
 from knn_logits.store.manifest import Manifest, read_manifest
-from knn_logits.store.merged import away, document_of_entries
-from knn_logits.store.passages import Passage, passage_around
 from knn_logits.store.reading import OpenArrays, hub_repo_of, map_array, read_arrays
 from knn_logits.store.records import FileRecord
 from knn_logits.store.remote import Remote, needed
@@ -32,8 +28,18 @@ from knn_logits.store.remote import Remote, needed
 if TYPE_CHECKING:
     from torch import Tensor
 
-# So often opening is tried again, if the files change while they are opened.
-_TRIES = 3
+# Openings of a datastore whose files change meanwhile.
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Passage:
+    """The text around an entry: token ids before it, its own, and after it, of one document."""
+
+    document: DocumentRecord
+    before: list[int]
+    token: int
+    after: list[int]
 
 
 class Datastore:
@@ -81,7 +87,7 @@ class Datastore:
         self, opening: Callable[[], None], *, full: bool = False, progress: Progress = no_progress
     ) -> None:
         """Verifies and opens the files, and repeats this if they change in between."""
-        for _ in range(_TRIES):
+        for _ in range(_ATTEMPTS):
             states = verification.check(self.folder, self.manifest, full=full, progress=progress)
             opening()
             if verification.unchanged(self.folder, states):
@@ -94,21 +100,12 @@ class Datastore:
     def _open(self) -> None:
         """Opens every file, so that a later change of the folder does not affect this object."""
         manifest = self.manifest
-        self._tokens = map_array(self._path("tokens"), "int32", (manifest.tokens,))
         self._documents_file = pa.memory_map(str(self._path("documents")))
         self._open_later()
-        clusters = manifest.file("clusters")
-        self._clusters = (
-            map_array(self._path("clusters"), "int32", (manifest.entries,)) if clusters else None
-        )
-        merged = manifest.file("merged")
-        self._merged = (
-            map_array(self._path("merged"), "int32", (manifest.entries,)) if merged else None
-        )
-        suffixes = manifest.file("suffixes")
-        self._suffixes = (
-            map_array(self._path("suffixes"), "uint32", suffixes.shape or ()) if suffixes else None
-        )
+        self._arrays = {
+            kind: manifest.array(self.folder, kind)
+            for kind in ("tokens", "clusters", "merged", "suffixes")
+        }
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
         self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
@@ -116,21 +113,20 @@ class Datastore:
     def _open_later(self) -> None:
         """Opens the files that a download may lack, if they are there."""
         records = self.manifest.key_shards
-        # A download may lack them. In any other folder, verification has found them missing.
-        whole = all((self.folder / one.name).exists() for one in records)
+        # In any other folder, verification has shown that none is missing.
+        whole = all((self.folder / record.name).exists() for record in records)
         self._shards = [
-            map_array(self.folder / one.name, self.manifest.dtype, one.shape or ())
-            for one in (records if whole else ())
+            map_array(self.folder / record.name, *self.manifest.form_of(record))
+            for record in (records if whole else ())
         ]
         if self.manifest.file("rows"):
             self._shards = [read_rows(self._path("rows"), self.manifest)]
         native = self.manifest.file("native")
-        here = native is not None and native.bytes > 0 and self._path("native").exists()
-        self._native = np.memmap(self._path("native"), mode="r") if here else None
+        present = native is not None and native.bytes > 0 and self._path("native").exists()
+        self._native = np.memmap(self._path("native"), mode="r") if present else None
 
     def _path(self, kind: layout.Kind) -> Path:
-        record = self.manifest.file(kind)
-        return self.folder / (record.name if record else layout.file_name(kind))
+        return self.manifest.path(self.folder, kind)
 
     @classmethod
     def unfinished(cls, folder: Path, manifest: Manifest) -> Datastore:
@@ -178,11 +174,11 @@ class Datastore:
             DamagedError: when a file differs from the manifest.
             StorageError: when the disk is full.
         """
-        wanted = hub_name(name, revision)
-        if wanted is None:
+        hub = hub_name(name, revision)
+        if hub is None:
             return cls(name, full=full, progress=progress)
         remote = Remote.find(
-            wanted,
+            hub,
             cache_dir=None if cache_dir is None else Path(cache_dir),
             token=token,
             local_files_only=local_files_only,
@@ -214,7 +210,8 @@ class Datastore:
     @property
     def tokens(self) -> Array:
         """The tokens of all documents in order, int32 [tokens]."""
-        return self._tokens
+        assert self._arrays["tokens"] is not None
+        return self._arrays["tokens"]
 
     @cached_property
     def documents(self) -> Documents:
@@ -260,13 +257,13 @@ class Datastore:
         """
         named, removed = self.documents.named, self.manifest.removed
         numbers = {number for name in documents for number in named(name, removed)}
-        found = np.array(sorted(numbers), np.int64)
-        return self.contexts.entries_of(self.documents.first[found], self.documents.length[found])
+        rows = np.array(sorted(numbers), np.int64)
+        return self.contexts.entries_of(self.documents.first[rows], self.documents.length[rows])
 
     @cached_property
     def goes_on(self) -> Array:
         """Whether the next entry follows in the same document, bool [entries]."""
-        document = document_of_entries(self.documents.length, self.contexts)
+        document = self.contexts.document_of_entries(self.documents.length)
         on = np.zeros(len(self), dtype=bool)
         on[:-1] = document[1:] == document[:-1]
         return on
@@ -274,22 +271,22 @@ class Datastore:
     @property
     def clusters(self) -> Array | None:
         """The cluster of each entry, int32 [entries]; None if there are no clusters."""
-        return self._clusters
+        return self._arrays["clusters"]
 
     @property
     def merged(self) -> Array | None:
         """The entry that stands for each entry, int32 [entries]; None if none were merged."""
-        return self._merged
+        return self._arrays["merged"]
 
     @property
     def merged_away(self) -> Array:
         """The entries that another one stands for, int64 [merged], ascending."""
-        return np.empty(0, np.int64) if self._merged is None else away(self._merged)
+        return np.empty(0, np.int64) if self.merged is None else merged_away(self.merged)
 
     @property
     def suffixes(self) -> Array | None:
         """uint32 [tokens - documents], from `suffix_order`; None when it was not made."""
-        return self._suffixes
+        return self._arrays["suffixes"]
 
     @property
     def has_keys(self) -> bool:
@@ -303,9 +300,6 @@ class Datastore:
 
     def fetch_keys(self, progress: Progress = no_progress) -> None:
         """Fetches the keys, unless they are already in the folder.
-
-        Args:
-            progress: A callback that is told how far downloading and reading are.
 
         Raises:
             DatastoreError: when the datastore was published without keys.
@@ -322,9 +316,10 @@ class Datastore:
 
     def _fetch(self, records: list[FileRecord], progress: Progress) -> None:
         if self.remote is None:
+            names = ", ".join(record.name for record in records[:3])
             raise DatastoreError(
-                f"{', '.join(one.name for one in records[:3])} of {self.name} were not fetched: "
-                f"run `knn-logits pull {self.name}@{self.revision} --keys`"
+                f"{names} of {self.name} were not fetched: run "
+                f"`knn-logits pull {self.name}@{self.revision} --keys`"
             )
         self.remote.fetch(records, progress)
         self._open_verified(self._open_later, progress=progress)
@@ -334,14 +329,7 @@ class Datastore:
         return self._shards
 
     def keys(self, ids: Array) -> Array:
-        """Returns the keys of some entries, in their stored precision.
-
-        Args:
-            ids: int64 [...], each in [0, entries).
-
-        Returns:
-            [..., dim].
-        """
+        """Returns the keys of the entries `ids`, int64 [...], as [..., dim] in stored precision."""
         shards, flat = self._all_shards(), np.asarray(ids).reshape(-1)
         if len(shards) == 1:
             # A plain view is faster to index than a memory map, and `take` is faster still.
@@ -362,15 +350,15 @@ class Datastore:
             DatastoreError: when there are no keys. It is raised before the iteration.
         """
         shards = self._all_shards()
-        return self._batches(shards, size, first_entry)
 
-    @staticmethod
-    def _batches(shards: list[Array], size: int, first_entry: int) -> Iterator[Array]:
-        start = 0
-        for shard in shards:
-            for first in range(max(0, first_entry - start), len(shard), size):
-                yield np.array(shard[first : first + size], dtype=np.float32)
-            start += len(shard)
+        def batches() -> Iterator[Array]:
+            start = 0
+            for shard in shards:
+                for first in range(max(0, first_entry - start), len(shard), size):
+                    yield np.array(shard[first : first + size], dtype=np.float32)
+                start += len(shard)
+
+        return batches()
 
     def index_arrays(self) -> dict[str, Array] | None:
         """The index's plain arrays by name, mapped read-only; None if there is no such file."""
@@ -390,11 +378,19 @@ class Datastore:
         return b"" if self._native is None else self._native.tobytes()
 
     def passage(self, entry: int, before: int = 24, after: int = 12) -> Passage:
-        """Returns the text around an entry.
+        """Returns the text around an entry, within its document. A learned row has only its token.
 
         Args:
             entry: The entry, in [0, entries).
-            before: Number of tokens wanted before the entry's token.
-            after: Number of tokens wanted after it.
+            before: The most tokens before the entry's token.
+            after: The most tokens after it.
         """
-        return passage_around(self, entry, before, after)
+        if self.manifest.learned is not None:
+            before = after = 0
+        position = self.contexts.token_of(entry)
+        document = self.documents[self.documents.at_token(position)]
+        first = max(document.first, position - before)
+        last = min(document.first + document.length, position + 1 + after)
+        words: list[Any] = self.tokens[first:last].tolist()
+        center = position - first
+        return Passage(document.shown, words[:center], words[center], words[center + 1 :])

@@ -2,8 +2,7 @@
 
 A file is written under a partial name, synced, and renamed, and then its folder is synced. It is
 written with `write()` and not through a memory map, since a full disk answers `write()` with an
-error and a memory map with a signal. Each operation on the disk is a function, so that tests can
-make any of them fail.
+error and a memory map with a signal.
 """
 
 from __future__ import annotations
@@ -26,36 +25,38 @@ from knn_logits.store.layout import partial_name
 _HEADER_BYTES = 128
 
 
-def _write(file: IO[bytes], content: Any) -> int:
+# Each operation on the disk is a function, so that tests can make any of them fail.
+
+
+def write(file: IO[bytes], content: Any) -> int:
+    """Writes bytes."""
     return file.write(content)
 
 
-def _sync(handle: int) -> None:
+def sync(handle: int) -> None:
+    """Makes what was written durable."""
     os.fsync(handle)
 
 
-def _rename(old: Path, new: Path) -> None:
+def rename(old: Path, new: Path) -> None:
+    """Renames a file."""
     old.replace(new)
 
 
-def _unlink(path: Path) -> None:
+def unlink(path: Path) -> None:
+    """Deletes a file, if it is there."""
     path.unlink(missing_ok=True)
 
 
 class _Partial(io.RawIOBase):
-    """The file that is being written. Each of its writes goes through `_write`."""
+    """The file that is being written. Each of its writes goes through `write`."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
+        self.seek, self.tell = file.seek, file.tell  # type: ignore[method-assign]
 
     def write(self, content: Any) -> int:
-        return _write(self._file, content)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
+        return write(self._file, content)
 
     def writable(self) -> bool:
         return True
@@ -65,12 +66,20 @@ class _Partial(io.RawIOBase):
 
 
 def storage_error(path: Path, error: BaseException) -> StorageError:
-    """Makes the error for a file that cannot be written."""
+    """The error for a file that cannot be written."""
     number = getattr(error, "errno", None)
     reason = os.strerror(number) if number else str(error)
     full = number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in reason
     advice = "free some space" if full else "check the disk and its permissions"
     return StorageError(f"{path} cannot be written: {reason}; {advice}, then run the command again")
+
+
+@contextmanager
+def _as_storage_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(path, error) from error
 
 
 @contextmanager
@@ -96,11 +105,11 @@ def staging(path: Path) -> Iterator[IO[bytes]]:
     ours = (None, str(partial), str(path), str(path.parent))
     try:
         # Opening would follow a link in its place.
-        _unlink(partial)
+        unlink(partial)
         with partial.open("xb") as file:
             yield _Partial(file)  # type: ignore[misc]
             file.flush()
-            _sync(file.fileno())
+            sync(file.fileno())
     except OSError as error:
         discard(path)
         if error.filename not in ours:
@@ -117,17 +126,15 @@ def put_in_place(path: Path) -> None:
     Raises:
         StorageError: when the folder cannot be written.
     """
-    try:
-        _rename(path.with_name(partial_name(path.name)), path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise storage_error(path, error) from error
+    with _as_storage_error(path):
+        rename(path.with_name(partial_name(path.name)), path)
+        _sync_folder(path.parent)
 
 
 def discard(path: Path) -> None:
     """Deletes a staged file."""
     with suppress(OSError):
-        _unlink(path.with_name(partial_name(path.name)))
+        unlink(path.with_name(partial_name(path.name)))
 
 
 def delete(path: Path) -> None:
@@ -136,19 +143,17 @@ def delete(path: Path) -> None:
     Raises:
         StorageError: when the folder cannot be written.
     """
-    try:
-        _unlink(path)
-    except OSError as error:
-        raise storage_error(path, error) from error
+    with _as_storage_error(path):
+        unlink(path)
 
 
-def sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Makes renames in a folder durable."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        _sync(handle)
+        sync(handle)
     finally:
         os.close(handle)
 
@@ -178,8 +183,8 @@ def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
     """Writes a .safetensors file, whole or not at all. Equal content gives equal bytes.
 
-    The writer of safetensors does not do: it starts a file of another name, which stays there if
-    the process is killed, and it writes the metadata in random order.
+    The writer of safetensors starts a file of another name, which stays if the process is killed,
+    and it writes the metadata in random order.
 
     Raises:
         StorageError: when the disk is full or the folder cannot be written.

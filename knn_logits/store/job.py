@@ -11,9 +11,9 @@ import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import FailFast, Field, ValidationError
 
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError, StorageError
 from knn_logits.store import layout
@@ -30,34 +30,26 @@ JobKind = Literal["build", "add", "sync", "compact", "index", "cluster", "suffix
 
 
 class Journal(Record):
-    """What a job has done so far.
+    """What a job has done so far."""
 
-    Attributes:
-        kind: What the job does.
-        base: Checksum of the manifest that the job replaces; None for a new datastore.
-        generation: A number that the names of the job's files contain.
-        plan: Everything that determines the keys. A job continues only under the same plan.
-        text: A digest of the job's tokens, once they are written.
-        files: The files that are written, in order.
-    """
+    long = ("files",)
 
     format: Literal["knn-logits job"] = "knn-logits job"
     kind: JobKind
-    base: str | None
-    generation: int = Field(ge=0, lt=1_000_000_000)
-    plan: dict[str, str]
-    text: str | None = None
-    files: tuple[FileRecord, ...] = Field(default=(), strict=False)
+    base: str | None  # checksum of the manifest that the job replaces; None for a new datastore
+    generation: int = Field(ge=0, lt=1_000_000_000)  # in the names of the job's files
+    plan: dict[str, str]  # all that determines the keys: a job continues only under the same plan
+    text: str | None = None  # a digest of the job's tokens, once they are written
+    files: Annotated[tuple[FileRecord, ...], FailFast()] = Field(default=(), strict=False)
 
 
 class Job:
     """A job that is running. `begin` makes one.
 
     Attributes:
-        folder: The datastore's folder.
         resumed: Whether an earlier run began the job.
         repeated: Whether an earlier run finished the job, but was stopped before it cleaned up.
-            This is known once the text is known.
+            It is set once the text is written.
         overwrite: Whether the files of an unfinished job may be deleted.
     """
 
@@ -95,7 +87,7 @@ class Job:
     @property
     def shards(self) -> list[FileRecord]:
         """The shards of keys that are written, in order."""
-        return [one for one in self.files if layout.kind_of(one.name) == "keys"]
+        return [file for file in self.files if layout.kind_of(file.name) == "keys"]
 
     def path(self, kind: layout.Kind, shard: int | None = None) -> Path:
         """The path of a file of the job."""
@@ -103,43 +95,39 @@ class Job:
 
     def file(self, kind: layout.Kind) -> FileRecord | None:
         """The record of the job's file of a kind; None while it is not written."""
-        return next((one for one in self.files if layout.kind_of(one.name) == kind), None)
+        return next((file for file in self.files if layout.kind_of(file.name) == kind), None)
 
     def manifest(
         self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any
     ) -> Manifest:
-        """Makes the manifest of an earlier state together with the job's files.
+        """The manifest of an earlier state, changed, together with the job's files.
 
         A file of the job replaces the old one of its kind. Shards of keys follow the old shards.
-
-        Args:
-            old: The manifest of the earlier state.
-            without: The kinds of files that are removed.
-            changed: Other fields of the manifest.
+        Files of the kinds `without` are left out.
         """
-        gone = {layout.kind_of(one.name) for one in self.files} - {"keys"} | set(without)
-        kept = [one for one in old.files if layout.kind_of(one.name) not in gone]
-        listed = [*(one for one in kept if one not in self.files), *self.files]
-        listed.sort(key=lambda one: layout.KINDS.index(layout.kind_of(one.name) or "checks"))
-        changed |= {"generation": self.generation, "files": tuple(listed)}
+        replaced = {layout.kind_of(file.name) for file in self.files} - {"keys"} | set(without)
+        kept = [file for file in old.files if layout.kind_of(file.name) not in replaced]
+        files = [*(file for file in kept if file not in self.files), *self.files]
+        files.sort(key=lambda file: layout.KINDS.index(layout.kind_of(file.name) or "checks"))
+        changed |= {"generation": self.generation, "files": tuple(files)}
         return old.model_copy(update=changed)
 
     def drop(self, kind: layout.Kind) -> None:
         """Deletes the job's file of a kind, if there is one."""
         record = self.file(kind)
         if record is not None:
-            self._keep(tuple(one for one in self.files if one != record))
+            self._delete_but(tuple(file for file in self.files if file != record))
 
     def begin_again(self) -> None:
         """Deletes what an earlier run has written."""
         logger.warning("the files of the unfinished job in %s are deleted", self.folder)
-        self._save(self._journal.model_copy(update={"text": None}))
-        self._keep(())
+        self.save(text=None)
+        self._delete_but(())
 
-    def _keep(self, files: tuple[FileRecord, ...]) -> None:
-        gone = [one.name for one in self.files if one not in files]
-        self._save(self._journal.model_copy(update={"files": files}))
-        for name in gone:
+    def _delete_but(self, files: tuple[FileRecord, ...]) -> None:
+        dropped = [file.name for file in self.files if file not in files]
+        self.save(files=files)
+        for name in dropped:
             delete(self.folder / name)
 
     def note_text(self, text: str) -> None:
@@ -155,30 +143,31 @@ class Job:
                 raise _taken(self.folder)
         if self._journal.text not in (None, text):
             if not self.overwrite:
+                build = self._journal.kind == "build"
+                way = f"delete {self.folder / layout.JOURNAL} to abandon that job"
                 raise MismatchError(
                     f"the unfinished job in {self.folder} has another corpus; give the same "
-                    f"documents in the same order, or {self._way_out()}"
+                    "documents in the same order, or "
+                    + ("start again with --overwrite" if build else way)
                 )
             logger.warning("the unfinished job in %s has another corpus", self.folder)
-            self._keep(tuple(one for one in self.files if layout.kind_of(one.name) == "checks"))
-        self._save(self._journal.model_copy(update={"text": text}))
+            self._delete_but(
+                tuple(file for file in self.files if layout.kind_of(file.name) == "checks")
+            )
+        self.save(text=text)
 
     def note(self, path: Path) -> FileRecord:
         """Records a complete file, which may replace an earlier one of its name."""
         record = record_file(path)
-        others = [one for one in self.files if one.name != path.name]
-        self._save(self._journal.model_copy(update={"files": (*others, record)}))
+        others = [file for file in self.files if file.name != path.name]
+        self.save(files=(*others, record))
         return record
 
-    def _save(self, journal: Journal) -> None:
-        text = journal.model_dump_json(indent=1)
-        write_bytes(self.folder / layout.JOURNAL, text.encode())
+    def save(self, **fields: Any) -> None:
+        """Writes the journal, with some fields changed."""
+        journal = self._journal.model_copy(update=fields)
+        write_bytes(self.folder / layout.JOURNAL, journal.model_dump_json(indent=1).encode())
         self._journal = journal
-
-    def _way_out(self) -> str:
-        if self._journal.kind == "build":
-            return "start again with --overwrite"
-        return f"delete {self.folder / layout.JOURNAL} to abandon that job"
 
     def commit(
         self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any
@@ -192,7 +181,7 @@ class Job:
         if not put_manifest(self.folder, manifest):
             return
         try:
-            _clear(self.folder, {one.name for one in manifest.files} | {layout.MANIFEST})
+            _clear(self.folder, _names(manifest))
         except StorageError as error:
             logger.warning("%s is finished, but old files are left: %s", self.folder, error)
 
@@ -200,11 +189,8 @@ class Job:
         """Deletes what the job has written."""
         # A manifest that cannot be read now may still be good. Nothing is deleted then.
         with suppress(OSError, DatastoreError):
-            kept: set[str] = set()
-            if layout.MANIFEST in {entry.name for entry in self.folder.iterdir()}:
-                manifest = read_manifest(self.folder)
-                kept = {one.name for one in manifest.files} | {layout.MANIFEST}
-            _clear(self.folder, kept)
+            exists = layout.MANIFEST in {entry.name for entry in self.folder.iterdir()}
+            _clear(self.folder, _names(read_manifest(self.folder)) if exists else set())
 
 
 @contextmanager
@@ -213,14 +199,8 @@ def begin(
 ) -> Iterator[Job]:
     """Starts a job, or continues it where an earlier run stopped.
 
-    Args:
-        folder: The datastore's folder. For a build it is new, empty, or to be overwritten.
-        kind: What the job does.
-        plan: Everything that determines the keys.
-        overwrite: Whether a build may replace an existing datastore.
-
-    Yields:
-        The job. If it fails after writing keys, its files are kept.
+    A build needs a new or an empty folder, or one that it may overwrite. If the job fails after
+    writing keys, its files are kept.
 
     Raises:
         BusyError: when another process is writing the folder.
@@ -263,36 +243,39 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
     if manifest is not None and kind not in ("build", "tune"):
         needs_text(manifest, folder, "a suffix index" if kind == "suffixes" else f"`{kind}`")
     base = manifest.checksum if manifest else None
-    journal = _read_journal(folder, base)
-    ended = None
-    if journal is not None and journal.base != base:
+    earlier, ended = _read_journal(folder, base), None
+    same = earlier is not None and (earlier.kind, earlier.plan) == (kind, plan)
+    if earlier is not None and earlier.base != base:
         # A job that was killed after its last step has done everything.
-        if manifest is not None and not overwrite and _has_ended(journal, manifest):
-            ended = journal if (journal.kind, journal.plan) == (kind, plan) else None
-        journal = None
+        if same and manifest is not None and not overwrite and _has_ended(earlier, manifest):
+            ended = earlier
+        earlier = None
     if kind == "build" and layout.MANIFEST in names and not overwrite and ended is None:
         raise _taken(folder)
-    wanted = Journal(
+    # No part of an incomplete index can be used.
+    if earlier is not None and not (same and kind != "index"):
+        if kind == "build" and not overwrite:
+            raise MismatchError(_difference(folder, earlier, plan))
+        logger.warning("the unfinished %s in %s is abandoned", earlier.kind, folder)
+        earlier = None
+    kept = _whole_files(folder, earlier) if earlier else ()
+    journal = Journal(
         kind=kind, base=base, generation=manifest.generation + 1 if manifest else 0, plan=plan
     )
-    # No part of an incomplete index can be used.
-    same = journal is not None and (journal.kind, journal.plan) == (kind, plan)
-    same = same and kind != "index"
-    if journal is not None and not same:
-        if kind == "build" and not overwrite:
-            raise MismatchError(_difference(folder, journal, plan))
-        logger.warning("the unfinished %s in %s is abandoned", journal.kind, folder)
-    kept = _whole_files(folder, journal) if same and journal else ()
-    if same and journal and kept:
-        wanted = journal.model_copy(update={"files": kept})
-        rows = sum(one.shape[0] for one in kept if one.shape and len(one.shape) == 2)
+    if earlier and kept:
+        journal = earlier.model_copy(update={"files": kept})
+        rows = sum(file.shape[0] for file in kept if file.shape and len(file.shape) == 2)
         if rows:
             logger.warning("continuing the unfinished %s, which has %d keys", kind, rows)
-    known = {one.name for one in (*kept, *(manifest.files if manifest else ()))}
-    _clear(folder, known | ({layout.MANIFEST} if manifest else set()))
-    job = Job(folder, wanted, resumed=bool(kept), ended=ended, overwrite=overwrite)
-    job._save(wanted)
+    _clear(folder, {file.name for file in kept} | (_names(manifest) if manifest else set()))
+    job = Job(folder, journal, resumed=bool(kept), ended=ended, overwrite=overwrite)
+    job.save()
     return job
+
+
+def _names(manifest: Manifest) -> set[str]:
+    """The names of a datastore's files."""
+    return {file.name for file in manifest.files} | {layout.MANIFEST}
 
 
 def _taken(folder: Path) -> DatastoreError:
@@ -320,11 +303,11 @@ def _has_ended(journal: Journal, manifest: Manifest) -> bool:
 
 def _difference(folder: Path, journal: Journal, plan: dict[str, str]) -> str:
     for name in {**plan, **journal.plan}:
-        there, here = journal.plan.get(name), plan.get(name)
-        if there != here:
+        old, new = journal.plan.get(name), plan.get(name)
+        if old != new:
             return (
-                f"{folder} holds an unfinished build with other settings: its {name} is {there}, "
-                f"and here it is {here}; give the same to continue, or --overwrite to start again"
+                f"{folder} holds an unfinished build with other settings: its {name} is {old}, "
+                f"and here it is {new}; give the same to continue, or --overwrite to start again"
             )
     return f"{folder} holds an unfinished {journal.kind}; give --overwrite to start again"
 
@@ -335,8 +318,8 @@ def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
     for record in journal.files:
         path = folder / record.name
         try:
-            known = layout.kind_of(record.name) is not None and not path.is_symlink()
-            if not known or record_file(path) != record:
+            is_ours = layout.kind_of(record.name) is not None and not path.is_symlink()
+            if not is_ours or record_file(path) != record:
                 break
         except (OSError, ValueError):
             break
@@ -347,7 +330,7 @@ def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
 def _refuse_foreign(folder: Path) -> set[str]:
     names = {entry.name for entry in folder.iterdir()}
     left = layout.left_by_safetensors(names)
-    left = {one for one in left if (folder / one).is_file() and not (folder / one).is_symlink()}
+    left = {name for name in left if (folder / name).is_file() and not (folder / name).is_symlink()}
     foreign = sorted(name for name in names - left if not layout.is_ours(name))
     if foreign:
         raise DatastoreError(
@@ -361,7 +344,7 @@ def _refuse_foreign(folder: Path) -> set[str]:
 
 def _clear(folder: Path, kept: set[str]) -> None:
     """Deletes the files of a datastore's folder that are not in `kept`, and the journal last."""
-    for path in sorted(folder.iterdir(), key=lambda one: one.name == layout.JOURNAL):
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == layout.JOURNAL):
         if layout.is_ours(path.name) and path.name not in kept | {layout.LOCK}:
             delete(path)
 
@@ -375,9 +358,9 @@ def _remove_if_empty(folder: Path) -> None:
 
 def leftovers(folder: Path, manifest: Manifest) -> list[str]:
     """Lists the files of earlier states or unfinished jobs, which the manifest does not name."""
-    known = {one.name for one in manifest.files} | {layout.MANIFEST, layout.LOCK}
-    found = (entry.name for entry in folder.iterdir())
-    return sorted(name for name in found if layout.is_ours(name) and name not in known)
+    known = _names(manifest) | {layout.LOCK}
+    names = (entry.name for entry in folder.iterdir())
+    return sorted(name for name in names if layout.is_ours(name) and name not in known)
 
 
 def record_file(path: Path) -> FileRecord:

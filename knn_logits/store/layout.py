@@ -1,4 +1,4 @@
-"""All file names of a datastore's folder.
+"""The files of a datastore's folder: their names, and what each may hold.
 
 A job that changes a datastore writes its files next to the old ones. Their names contain the number
 of the job's generation: first `tokens.npy`, then `tokens.1.npy`. The manifest, which is replaced
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 Kind = Literal[
@@ -26,6 +27,47 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file.
+
+    Attributes:
+        suffix: The end of its name.
+        stem: The beginning of its name, where that is not the kind.
+        dtype: Type of the numbers of a .npy file; "key" for that of the manifest's keys.
+        shape: Its lengths: fields of the manifest, "positions", or None for any number.
+        below: Its numbers are from 0 to below this field of the manifest, or the vocabulary.
+        largest: The most bytes of a file that is read into memory as a whole.
+        later: Whether a download fetches it only when it is needed.
+    """
+
+    suffix: str
+    stem: str | None = None
+    dtype: str | None = None
+    shape: tuple[str | None, ...] = ()
+    below: str | None = None
+    largest: int | None = None
+    later: bool = False
+
+
+FORMATS: dict[Kind, Format] = {
+    "tokens": Format("npy", dtype="int32", shape=("tokens",), below="vocabulary"),
+    "documents": Format("parquet"),
+    "keys": Format("npy", dtype="key", shape=(None, "dim"), later=True),
+    "rows": Format("safetensors"),
+    "index": Format("safetensors"),
+    "native": Format("faiss", stem="index", later=True),
+    "clusters": Format("npy", dtype="int32", shape=("entries",), below="entries"),
+    "merged": Format("npy", dtype="int32", shape=("entries",), below="entries"),
+    "suffixes": Format("npy", dtype="uint32", shape=("positions",)),
+    "gate": Format("safetensors", largest=1 << 20),
+    "checks": Format("safetensors", largest=64 << 20),
+}
+
+# Files of a published datastore that are fetched only when they are needed.
+LATER = frozenset(kind for kind, format in FORMATS.items() if format.later)
+
 # Arrays in the file of checks: the keys of a fixed text, and queries with their neighbors.
 CANARY_TOKENS = "canary.tokens"
 CANARY_KEYS = "canary.keys"
@@ -34,8 +76,6 @@ PROBE_IDS = "probe.ids"
 PROBE_DISTANCES = "probe.distances"
 # The only array in the file of a learned memory's rows.
 ROWS = "rows"
-# Files of a published datastore that are fetched only when they are needed.
-LATER: frozenset[Kind] = frozenset(("keys", "native"))
 
 # The largest number of a gate, apart from the sign. Products of larger ones would be infinite.
 LARGEST_IN_GATE = 1e18
@@ -44,47 +84,25 @@ MANIFEST = "datastore.json"
 JOURNAL = "building.json"
 LOCK = ".lock"
 
-_PARTS: dict[Kind, tuple[str, str]] = {
-    "tokens": ("tokens", "npy"),
-    "documents": ("documents", "parquet"),
-    "keys": ("keys", "npy"),
-    "rows": ("rows", "safetensors"),
-    "index": ("index", "safetensors"),
-    "native": ("index", "faiss"),
-    "clusters": ("clusters", "npy"),
-    "merged": ("merged", "npy"),
-    "suffixes": ("suffixes", "npy"),
-    "gate": ("gate", "safetensors"),
-    "checks": ("checks", "safetensors"),
-}
 _NAME = re.compile(r"([a-z]+)(?:\.[1-9][0-9]{0,8})?(-[0-9]{5})?\.([a-z]+)")
+_KIND_OF = {(format.stem or kind, format.suffix): kind for kind, format in FORMATS.items()}
 _PARTIAL_SUFFIX = ".partial"
 _LEFT_BY_SAFETENSORS = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 
 
 def file_name(kind: Kind, generation: int = 0, shard: int | None = None) -> str:
-    """Returns the name of a file.
-
-    Args:
-        kind: What the file holds.
-        generation: The generation of the job that writes it, 0 for the first.
-        shard: Number of a shard of keys, from 0; None for other kinds.
-    """
-    stem, suffix = _PARTS[kind]
+    """The name of a file of a generation; only files of keys have a shard, from 0."""
+    stem = FORMATS[kind].stem or kind
     number = f".{generation}" if generation else ""
     part = "" if shard is None else f"-{shard:05d}"
-    return f"{stem}{number}{part}.{suffix}"
+    return f"{stem}{number}{part}.{FORMATS[kind].suffix}"
 
 
 def kind_of(name: str) -> Kind | None:
-    """Returns what a file of this name holds; None if no datastore has such a file."""
-    found = _NAME.fullmatch(name)
-    if found is None:
-        return None
-    for kind, parts in _PARTS.items():
-        if parts == (found[1], found[3]):
-            return kind if (found[2] is not None) == (kind == "keys") else None
-    return None
+    """What a file of this name holds; None if no datastore has such a file."""
+    parts = _NAME.fullmatch(name)
+    kind = _KIND_OF.get((parts[1], parts[3])) if parts else None
+    return kind if parts and (parts[2] is not None) == (kind == "keys") else None
 
 
 TOKENS = file_name("tokens")
@@ -105,9 +123,7 @@ def is_ours(name: str) -> bool:
 
 
 def left_by_safetensors(names: Set[str]) -> set[str]:
-    """Finds files that earlier versions of this package left when they were killed.
-
-    Those versions wrote them next to an empty partial file, which then stayed as well.
-    """
-    partial = any(is_ours(one) and one.endswith(f".safetensors{_PARTIAL_SUFFIX}") for one in names)
-    return {one for one in names if partial and _LEFT_BY_SAFETENSORS.fullmatch(one)}
+    """Files that killed earlier versions left, each next to an empty partial file."""
+    ends = f".safetensors{_PARTIAL_SUFFIX}"
+    partial = any(is_ours(name) and name.endswith(ends) for name in names)
+    return {name for name in names if partial and _LEFT_BY_SAFETENSORS.fullmatch(name)}

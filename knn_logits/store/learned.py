@@ -23,16 +23,7 @@ DOCUMENT = "learned rows"
 
 
 def needs_text(manifest: Manifest, folder: Path, what: str) -> None:
-    """Refuses what needs the text of a corpus, for a learned memory.
-
-    Args:
-        manifest: The manifest.
-        folder: Its folder, for the message.
-        what: What is refused, such as "RetoMaton".
-
-    Raises:
-        DatastoreError: when the manifest is that of a learned memory.
-    """
+    """Refuses what needs the text of a corpus, such as "RetoMaton", for a learned memory."""
     if manifest.learned is not None:
         raise DatastoreError(
             f"{folder} is a learned memory, which keeps rows and no text, and {what} needs text: "
@@ -41,35 +32,22 @@ def needs_text(manifest: Manifest, folder: Path, what: str) -> None:
 
 
 def read_rows(path: Path, manifest: Manifest) -> Array:
-    """Reads the rows of a learned memory, [entries, dim] in the manifest's precision.
-
-    Raises:
-        DamagedError: when the file holds something else, or numbers that are not finite.
-    """
+    """Reads the rows of a learned memory, [entries, dim], which must be finite."""
     arrays = read_arrays(path)[0]
     rows = arrays.get(layout.ROWS)
-    expected = (manifest.entries, manifest.dim)
+    expected, problem = (manifest.entries, manifest.dim), None
     if rows is None or len(arrays) > 1 or rows.shape != expected or rows.dtype != manifest.dtype:
-        raise DamagedError(
-            f"{path} does not hold {manifest.entries} rows of {manifest.dim} numbers in "
-            f"{manifest.dtype}; get the memory again, or distill it again"
+        problem = (
+            f"does not hold {manifest.entries} rows of {manifest.dim} numbers in {manifest.dtype}"
         )
-    if not np.isfinite(rows).all():
-        raise DamagedError(
-            f"{path} holds numbers that are not finite; get the memory again, or distill it again"
-        )
+    elif not np.isfinite(rows).all():
+        problem = "holds numbers that are not finite"
+    if rows is None or problem is not None:
+        raise DamagedError(f"{path} {problem}; get the memory again, or distill it again")
     return rows
 
 
 def row_of_token(values: Array, entry: int) -> tuple[int, int]:
-    """Counts a row among the rows of its token.
-
-    Args:
-        values: int [entries], the rows' tokens, ascending.
-        entry: The row.
-
-    Returns:
-        Which of the token's rows it is, from 1, and how many there are.
-    """
+    """Which of its token's rows a row is, from 1, and their number; the rows' tokens ascend."""
     first, last = np.searchsorted(values, [values[entry], values[entry] + 1])
     return entry - int(first) + 1, int(last - first)

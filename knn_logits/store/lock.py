@@ -18,24 +18,21 @@ from knn_logits.store.reading import hub_repo_of
 def locked(folder: Path) -> Iterator[None]:
     """Keeps other writers out of a folder.
 
-    Args:
-        folder: An existing folder.
-
     Raises:
         BusyError: when another process or thread is writing it. It is raised without waiting.
         DatastoreError: when the folder is a download in the Hub's cache, or the lock is a link to
             another place.
         StorageError: when the folder cannot be written.
     """
-    repo = hub_repo_of(folder)
+    repo, path = hub_repo_of(folder), folder / layout.LOCK
     if repo is not None:
         raise DatastoreError(
             f"{folder} is a download of {repo} and cannot be changed: copy it to another folder "
             f"with `knn-logits pull {repo} --out FOLDER`"
         )
-    if (folder / layout.LOCK).is_symlink():
-        raise DatastoreError(f"{folder / layout.LOCK} is a link, and links are refused; delete it")
-    lock = FileLock(folder / layout.LOCK, timeout=0, thread_local=False)
+    if path.is_symlink():
+        raise DatastoreError(f"{path} is a link, and links are refused; delete it")
+    lock = FileLock(path, timeout=0, thread_local=False)
     try:
         lock.acquire()
     except Timeout as error:
@@ -43,7 +40,7 @@ def locked(folder: Path) -> Iterator[None]:
             f"another process is writing {folder}: wait until it is done, or stop it"
         ) from error
     except OSError as error:
-        raise storage_error(folder / layout.LOCK, error) from error
+        raise storage_error(path, error) from error
     try:
         yield
     finally:

@@ -11,23 +11,18 @@ import json
 import logging
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-    model_validator,
-)
+from pydantic import FailFast, Field, ValidationError, model_validator
 
+from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError, DatastoreError, IncompleteError, StorageError
 from knn_logits.settings.config import Metric
 from knn_logits.store import layout
 from knn_logits.store.files import write_bytes
-from knn_logits.store.reading import open_file, regular_file
+from knn_logits.store.reading import map_array, open_file, regular_file
 from knn_logits.store.records import (
-    LARGEST_NUMBER,
+    Count,
     FileRecord,
     IndexRecord,
     InfiniGramRecord,
@@ -49,12 +44,11 @@ logger = logging.getLogger(__name__)
 FORMAT: Literal["knn-logits datastore"] = "knn-logits datastore"
 FORMAT_VERSION: Literal[1] = 1
 _LARGEST_MANIFEST = 16 << 20
-_CHECKSUM = "checksum"
 _LONGEST_KEY = 1 << 16
 
 
 # The values that a metric can have. Rounding may take a cosine a little above 1.
-_DISTANCES: dict[Metric, tuple[float, float]] = {
+_RANGES: dict[Metric, tuple[float, float]] = {
     "l2": (0.0, math.inf),
     "cosine": (-1.01, 1.01),
     "ip": (-math.inf, math.inf),
@@ -62,86 +56,84 @@ _DISTANCES: dict[Metric, tuple[float, float]] = {
 
 
 class Manifest(Record):
-    """The whole of `datastore.json`.
+    """The whole of `datastore.json`."""
 
-    Attributes:
-        entries: Number of keys in the datastore.
-        documents: Number of documents that they come from.
-        tokens: Number of tokens of all documents: the entries, and one for each context.
-        dim: Length of a key.
-        dtype: Precision of the stored keys.
-        metric: How keys are compared.
-        generation: Number of the job that wrote the manifest. The names of its files contain it.
-        removed: Numbers of the removed documents, which no search finds, ascending.
-        pairs: How pairs were cut, for an encoder-decoder model; None for any other.
-        skipped: Number of documents of the corpus that could not be read.
-        settings: Settings for scoring.
-        writing: Settings for writing; None where those for scoring hold for writing, too.
-        near: What text like the datastore's finds in it; None if that is not known.
-        infini_gram: Shares of the ∞-gram that were fitted to text; None if none were fitted.
-        learned: How the rows of a learned memory were learnt; None for a datastore of text.
-        on_demand: How keys are made when they are needed; None where the keys are stored.
-        license: Licence of the text, as given by its publisher.
-        source: Where the text comes from, as given by its publisher.
-    """
+    omitted = dict.fromkeys(("writing", "near", "infini_gram", "learned", "on_demand"))
+    long = ("removed", "files")
 
     format: Literal["knn-logits datastore"] = FORMAT
     format_version: Literal[1] = FORMAT_VERSION
     created_with: str
-    generation: int = Field(default=0, ge=0, lt=1_000_000_000)
+    generation: int = Field(default=0, ge=0, lt=1_000_000_000)  # in the names of new files
     model: ModelRecord
     tokenizer: TokenizerRecord
     key: KeyRecord
-    entries: int = Field(ge=0, le=LARGEST_NUMBER)
-    documents: int = Field(ge=0, le=LARGEST_NUMBER)
-    tokens: int = Field(ge=0, le=LARGEST_NUMBER)
+    entries: Count
+    documents: Count
+    tokens: Count  # of all documents: the entries, and one for each context
     dim: int = Field(ge=1, le=_LONGEST_KEY)
     dtype: Literal["float16", "float32"] = "float16"
     metric: Metric = "l2"
     windows: WindowRecord
-    removed: tuple[int, ...] = Field(default=(), strict=False)
-    pairs: PairsRecord | None = None
-    skipped: int = Field(default=0, ge=0)
+    # Numbers of the documents that no search finds, ascending.
+    removed: Annotated[tuple[int, ...], FailFast()] = Field(default=(), strict=False)
+    pairs: PairsRecord | None = None  # for an encoder-decoder model
+    skipped: int = Field(default=0, ge=0)  # documents of the corpus that could not be read
     index: IndexRecord
     settings: SettingsRecord
-    writing: WritingRecord | None = None
+    writing: WritingRecord | None = None  # None where `settings` hold for writing, too
     near: NearRecord | None = None
     infini_gram: InfiniGramRecord | None = None
-    learned: LearnedRecord | None = None
-    on_demand: OnDemandRecord | None = None
+    learned: LearnedRecord | None = None  # None for a datastore of text
+    on_demand: OnDemandRecord | None = None  # None where the keys are stored
     license: str | None = None
     source: str | None = None
-    files: tuple[FileRecord, ...] = Field(strict=False)
+    files: Annotated[tuple[FileRecord, ...], FailFast()] = Field(strict=False)
 
     @model_validator(mode="after")
-    def _a_distance_of_its_metric(self) -> Manifest:
+    def _near_fits_the_metric(self) -> Manifest:
         if self.near is not None:
-            least, most = _DISTANCES[self.metric]
+            least, most = _RANGES[self.metric]
             if not least <= self.near.distance <= most:
                 raise ValueError(f"near: no {self.metric} has the value {self.near.distance:g}")
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = handler(self)
-        for name in ("writing", "near", "infini_gram", "learned", "on_demand"):
-            if content[name] is None:  # earlier manifests do not have this field
-                del content[name]
-        return content
-
     def file(self, kind: layout.Kind) -> FileRecord | None:
         """The record of the file of a kind; None if the datastore has no such file."""
-        return next((one for one in self.files if layout.kind_of(one.name) == kind), None)
+        return next((file for file in self.files if layout.kind_of(file.name) == kind), None)
 
     @property
     def key_shards(self) -> list[FileRecord]:
         """The shards of keys, in the order of their entries."""
-        return [one for one in self.files if layout.kind_of(one.name) == "keys"]
+        return [file for file in self.files if layout.kind_of(file.name) == "keys"]
+
+    def path(self, folder: Path, kind: layout.Kind) -> Path:
+        """The path of the file of a kind."""
+        file = self.file(kind)
+        return folder / (file.name if file else layout.file_name(kind))
+
+    def form_of(self, file: FileRecord) -> tuple[str, tuple[int, ...]]:
+        """The dtype and the shape that a .npy file must have; "" for the dtype of another file."""
+        format = layout.FORMATS[layout.kind_of(file.name) or "index"]
+        lengths = {
+            "tokens": self.tokens,
+            "entries": self.entries,
+            "positions": max(0, self.tokens - self.documents),
+            "dim": self.dim,
+            None: file.shape[0] if file.shape else 0,
+        }
+        dtype = self.dtype if format.dtype == "key" else format.dtype or ""
+        return dtype, tuple(lengths[length] for length in format.shape)
+
+    def array(self, folder: Path, kind: layout.Kind) -> Array | None:
+        """The array of the .npy file of a kind, mapped read-only; None if there is no such file."""
+        file = self.file(kind)
+        return map_array(folder / file.name, *self.form_of(file)) if file else None
 
     @property
     def checksum(self) -> str:
         """SHA-256 of everything in the manifest."""
-        return _checksum(self.model_dump(mode="json"))
+        return checksum_of(self.model_dump(mode="json"))
 
     def write(self, folder: Path) -> None:
         """Writes the manifest. From then on the folder is this datastore."""
@@ -150,11 +142,12 @@ class Manifest(Record):
     def to_bytes(self) -> bytes:
         """The content of `datastore.json`."""
         content = Manifest.model_validate(self.model_dump()).model_dump(mode="json")
-        content[_CHECKSUM] = _checksum(content)
+        content["checksum"] = checksum_of(content)
         return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def _checksum(content: dict[str, Any]) -> str:
+def checksum_of(content: dict[str, Any]) -> str:
+    """SHA-256 of the fields of a manifest, but the checksum."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -188,10 +181,10 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path} has format version {_shown(version)}, but this release reads only "
             f"{FORMAT_VERSION}; install a newer knn-logits"
         )
-    checksum = content.pop(_CHECKSUM, None)
+    checksum = content.pop("checksum", None)
     try:
         manifest = Manifest.model_validate(content)
-        whole = checksum == _checksum(content)
+        whole = checksum == checksum_of(content)
     except (ValidationError, ValueError, RecursionError) as error:
         raise DamagedError(f"{path}: {_first_problem(error)}; build it again") from error
     if not whole:
@@ -235,37 +228,39 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _first_problem(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
-    first = error.errors()[0]
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
 
 def _check_files(path: Path, manifest: Manifest) -> None:
-    names = [record.name for record in manifest.files]
+    names = [file.name for file in manifest.files]
     kinds = [layout.kind_of(name) for name in names]
     strange = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
     single = [kind for kind in kinds if kind not in (None, "keys")]
-    if strange:
-        raise DamagedError(f"{path} names unknown files: {strange}; build it again")
-    if len(set(names)) != len(names) or len(set(single)) != len(single):
-        raise DamagedError(f"{path} names two files of one kind: {names}; build it again")
     missing = {"tokens", "documents", "checks"} - set(kinds)
-    if missing:
-        raise DamagedError(f"{path} lacks files of {', '.join(sorted(missing))}; build it again")
-    if ("rows" in kinds) != (manifest.learned is not None) or {"rows", "keys"} <= set(kinds):
-        raise DamagedError(
-            f"{path} is neither a datastore of keys nor a memory of learned rows; build it again"
-        )
-    own, window = manifest.on_demand, manifest.windows.window
-    if own is not None and ("suffixes" not in kinds or own.passage + own.context > window):
-        raise DamagedError(
-            f"{path} names no suffix index for keys on demand, or passages longer than its window "
-            f"of {window} tokens; build it again"
-        )
-    removed = manifest.removed
-    if list(removed) != sorted(set(removed)) or any(
-        not 0 <= number < manifest.documents for number in removed
+    demand, window, removed = manifest.on_demand, manifest.windows.window, manifest.removed
+    problem = None
+    if strange:
+        problem = f"names unknown files: {strange[:3]}"
+    elif len(set(names)) != len(names) or len(set(single)) != len(single):
+        problem = f"names two files of one kind: {sorted(names)[:20]}"
+    elif missing:
+        problem = f"lacks files of {', '.join(sorted(missing))}"
+    elif ("rows" in kinds) != (manifest.learned is not None) or {"rows", "keys"} <= set(kinds):
+        problem = "is neither a datastore of keys nor a memory of learned rows"
+    elif demand is not None and (
+        "suffixes" not in kinds or demand.passage + demand.context > window
     ):
-        raise DamagedError(f"{path} names removed documents that do not exist; build it again")
+        problem = (
+            "names no suffix index for keys on demand, or passages longer than its window of "
+            f"{window} tokens"
+        )
+    elif list(removed) != sorted(set(removed)) or (
+        removed and not 0 <= removed[0] <= removed[-1] < manifest.documents
+    ):
+        problem = "names removed documents that do not exist"
+    if problem is not None:
+        raise DamagedError(f"{path} {problem}; build it again")
 
 
 def put_manifest(folder: Path, manifest: Manifest) -> bool:

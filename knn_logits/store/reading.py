@@ -8,6 +8,8 @@ import os
 import re
 import stat
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -30,10 +32,7 @@ _NUMBERS = {"U8": "u1", "I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4"}
 
 
 def regular_file(path: Path) -> os.stat_result:
-    """Returns the state of a regular file. Folders, pipes and links to other places are refused.
-
-    Downloads from the Hub are links into the `blobs` folder of the same repository. These are
-    followed.
+    """The state of a regular file. Links are refused, but those of the Hub's cache to its blobs.
 
     Raises:
         DamagedError: when the file is missing, or is not a regular file.
@@ -73,7 +72,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def hub_repo_of(folder: Path) -> str | None:
-    """Returns the "org/name" of a folder in the Hub's cache; None for any other folder.
+    """The "org/name" of a folder in the Hub's cache; None for any other folder.
 
     A folder of the cache holds links. It may lack files that were not needed yet, and this package
     never writes to it.
@@ -86,7 +85,7 @@ def hub_repo_of(folder: Path) -> str | None:
 
 
 class OpenArrays:
-    """An open .safetensors file. Its arrays are read when they are asked for.
+    """An open .safetensors file, whose arrays are read on demand.
 
     Raises:
         DamagedError: when the file is not a .safetensors file.
@@ -99,38 +98,33 @@ class OpenArrays:
         # safetensors raises `AttributeError` for number formats that numpy lacks.
         ordinary = (OSError, ValueError, TypeError, AttributeError, KeyError, MemoryError)
         self._errors = (SafetensorError, *ordinary)
-        try:
+        with self._readable():
             self._file: Any = safe_open(path, framework="numpy")
             # It stays open, so that these are the same bytes if the file is replaced.
             self._bytes = open_file(path)
-        except self._errors as error:
-            raise self._damaged(error) from error
         weakref.finalize(self, self._bytes.close)
 
-    def _damaged(self, error: BaseException) -> DamagedError:
-        reason = " ".join(str(error).split())
-        return DamagedError(f"{self._path} cannot be read: {reason}; build it again")
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            reason = " ".join(str(error).split())
+            raise DamagedError(f"{self._path} cannot be read: {reason}; build it again") from error
 
     def read(self) -> dict[str, Array]:
         """Every array by name."""
-        try:
+        with self._readable():
             return {name: self._file.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
-        except self._errors as error:
-            raise self._damaged(error) from error
 
     def mapped(self) -> dict[str, Array]:
-        """Every array by name, mapped read-only, so that it takes no memory of the process.
-
-        safetensors copies what it reads. An index would be in memory twice while it is opened.
-        """
-        try:
+        """Every array by name, mapped read-only; safetensors would copy them into memory."""
+        with self._readable():
             whole = np.asarray(np.memmap(self._bytes, np.uint8, mode="r"))
             first = 8 + int(whole[:8].view("<u8")[0])
             header = json.loads(whole[8:first].tobytes())
             header.pop("__metadata__", None)
-            return {name: _view(whole[first:], **one) for name, one in header.items()}
-        except self._errors as error:
-            raise self._damaged(error) from error
+            return {name: _view(whole[first:], **fields) for name, fields in header.items()}
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -139,14 +133,14 @@ class OpenArrays:
 
 
 def _view(data: Array, *, dtype: str, shape: list[int], data_offsets: list[int]) -> Array:
-    """One array of a .safetensors file, whose header describes it in these words."""
+    """One array of a .safetensors file, as its header describes it."""
     first, last = data_offsets
-    found: Array = data[first:last].view(_NUMBERS[dtype]).reshape(shape)
-    return found
+    array: Array = data[first:last].view(_NUMBERS[dtype]).reshape(shape)
+    return array
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """Reads a .safetensors file: its arrays and its metadata.
+    """Reads the arrays and the metadata of a .safetensors file.
 
     Raises:
         DamagedError: when the file is not a .safetensors file.
@@ -156,10 +150,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
 
 
 def array_facts(path: Path) -> tuple[str, tuple[int, ...], int]:
-    """Reads the header of a .npy file.
-
-    Returns:
-        The dtype's name, the shape, and the offset of the data in bytes.
+    """Reads the header of a .npy file: dtype, shape, and the offset of the data in bytes.
 
     Raises:
         ValueError: when the file has no such header, or one that this package does not write.
@@ -171,14 +162,14 @@ def array_facts(path: Path) -> tuple[str, tuple[int, ...], int]:
             raise ValueError("not version 1.0 of the .npy format")
         text = file.read(length).decode("latin1")
     # `ast` is not used here: in Python 3.11 it sometimes fails when several threads parse at once.
-    found = _HEADER.fullmatch(text)
-    if found is None:
+    header = _HEADER.fullmatch(text)
+    if header is None:
         raise ValueError("its header cannot be read")
     try:
-        dtype = np.dtype(found[1])
+        dtype = np.dtype(header[1])
     except TypeError as error:
         raise ValueError(f"its header cannot be read ({error})") from error
-    shape = tuple(int(number) for number in _NUMBER.findall(found[2]))
+    shape = tuple(int(number) for number in _NUMBER.findall(header[2]))
     return str(dtype), shape, len(start) + length
 
 
@@ -190,9 +181,9 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
     """
     size = regular_file(path).st_size
     try:
-        found_dtype, found_shape, offset = array_facts(path)
-        if found_shape != shape or found_dtype != dtype:
-            raise ValueError(f"holds {found_dtype} {found_shape}, expected {dtype} {shape}")
+        stored_dtype, stored_shape, offset = array_facts(path)
+        if stored_shape != shape or stored_dtype != dtype:
+            raise ValueError(f"holds {stored_dtype} {stored_shape}, expected {dtype} {shape}")
         expected = offset + int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
         if size != expected:
             raise ValueError(f"has {size} bytes, expected {expected}")

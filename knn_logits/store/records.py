@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -15,6 +15,11 @@ from pydantic import (
 
 # No count in a manifest is larger, so that sums of counts do not wrap around.
 LARGEST_NUMBER = 1 << 62
+_MOST_ITEMS = 64
+
+Count = Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
+Natural = Annotated[int, Field(ge=1, le=LARGEST_NUMBER)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Record(BaseModel):
@@ -22,23 +27,40 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    # Fields that earlier versions do not read. They are not written where they change nothing.
+    omitted: ClassVar[dict[str, Any]] = {}
+
+    # Lists that can be long. They stop at the first error, since each one takes a kilobyte.
+    long: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_short(cls, content: Any) -> Any:
+        if isinstance(content, dict):
+            if len(content) > _MOST_ITEMS:
+                raise ValueError(f"{len(content)} fields, of at most {_MOST_ITEMS}")
+            for name, value in content.items():
+                short = name not in cls.long and isinstance(value, (dict, list))
+                if short and len(value) > _MOST_ITEMS:
+                    raise ValueError(f"{name} has {len(value)} items, of at most {_MOST_ITEMS}")
+        return content
+
+    @model_serializer(mode="wrap")
+    def _without_omitted(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = handler(self)
+        for name, default in self.omitted.items():
+            if content[name] == default:
+                del content[name]
+        return content
+
 
 class ModelRecord(Record):
-    """The model whose states are the keys.
+    """The model whose states are the keys. All values are below its vocabulary."""
 
-    Attributes:
-        id: Hub id or a folder's name, for people. It is never followed.
-        revision: Commit on the Hub, if it is known.
-        type: The model's type, `config.model_type`.
-        config_sha256: Hash of the settings that determine what the model computes.
-        dtype: Precision that the keys were computed in.
-        vocabulary: Number of tokens that the model has. All values are below it.
-    """
-
-    id: str
-    revision: str | None = None
-    type: str
-    config_sha256: str
+    id: str  # a Hub id or a folder's name, which is never followed
+    revision: str | None = None  # a commit on the Hub
+    type: str  # `config.model_type`
+    config_sha256: str  # of the settings that determine what the model computes
     dtype: str
     vocabulary: int | None = Field(default=None, ge=1)
 
@@ -67,7 +89,7 @@ class WindowRecord(Record):
     concatenate: bool = False
 
     @model_validator(mode="after")
-    def _every_token_is_seen(self) -> WindowRecord:
+    def _covers_every_token(self) -> WindowRecord:
         if self.stride > self.window:
             raise ValueError(f"the stride {self.stride} is larger than the window {self.window}")
         return self
@@ -76,10 +98,7 @@ class WindowRecord(Record):
 class PairsRecord(Record):
     """How the sources and targets of an encoder-decoder model were cut.
 
-    Attributes:
-        source_prefix: Text that stood before every source.
-        source_lang: Language of the sources as the tokenizer names it, if one was set.
-        target_lang: Language of the targets.
+    The languages are those that the tokenizer names, if they were set.
     """
 
     source_prefix: str = ""
@@ -88,198 +107,121 @@ class PairsRecord(Record):
 
     def __str__(self) -> str:
         prefix = f", read after {self.source_prefix!r}" if self.source_prefix else ""
-        named = [f"from {self.source_lang}"] if self.source_lang else []
-        named += [f"to {self.target_lang}"] if self.target_lang else []
-        return f"sources and targets{prefix}" + (f", {' '.join(named)}" if named else "")
+        languages = [f"from {self.source_lang}"] if self.source_lang else []
+        languages += [f"to {self.target_lang}"] if self.target_lang else []
+        return f"sources and targets{prefix}" + (f", {' '.join(languages)}" if languages else "")
 
 
 class RecallRecord(Record):
     """The share of the true `at` nearest entries that the index finds for sampled queries."""
 
     at: int = Field(ge=1)
-    value: float = Field(ge=0, le=1)
+    value: Share
     queries: int = Field(ge=1)
 
 
 class TriedRecord(Record):
-    """What was measured of a kind of index on a sample of the keys.
-
-    Attributes:
-        factory: The FAISS factory string.
-        bytes: Size of such an index over all keys.
-        recall: The share of the true neighbors that it finds.
-        milliseconds: Time of a search for eight queries.
-        seconds: Estimated time to build it.
-    """
+    """What was measured of a kind of index on a sample of the keys."""
 
     factory: str
-    bytes: int = Field(ge=0)
-    recall: float = Field(ge=0, le=1)
-    milliseconds: float = Field(ge=0)
-    seconds: float = Field(ge=0)
+    bytes: int = Field(ge=0)  # of such an index over all keys
+    recall: Share
+    milliseconds: float = Field(ge=0)  # of a search for eight queries
+    seconds: float = Field(ge=0)  # to build it, estimated
 
 
 class IndexRecord(Record):
-    """The index: "exact" or a FAISS factory string, and what was measured on it.
+    """The index: "exact" or a FAISS factory string, and what was measured on it."""
 
-    Attributes:
-        native: Whether the index is stored in FAISS's own format. It is read only on request.
-        tried: The kinds that it was chosen among; None where it was not chosen by measurement.
-    """
+    omitted = {"tried": None}
 
     factory: str
     requested: str
-    native: bool = False
+    native: bool = False  # stored in FAISS's own format, which is read only on request
     seed: int = Field(default=0, ge=0)
     train_size: int | None = Field(default=None, ge=1)
     nprobe: int | None = Field(default=None, ge=1)
     recall: RecallRecord | None = None
+    # The kinds that it was chosen among, if it was chosen by measurement.
     tried: tuple[TriedRecord, ...] | None = Field(default=None, strict=False, max_length=64)
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = handler(self)
-        if content["tried"] is None:  # earlier manifests do not have this field
-            del content["tried"]
-        return content
-
-
-def _without_plain_suffixes(content: dict[str, Any]) -> dict[str, Any]:
-    """Leaves `suffix_weight` out where it changes nothing, as in earlier manifests."""
-    if content["suffix_weight"] == 1.0:
-        del content["suffix_weight"]
-    return content
 
 
 class SettingsRecord(Record):
-    """Settings that hold where a user gives none.
+    """Settings that hold where a user gives none."""
 
-    Attributes:
-        suffix_weight: How many times as much an entry counts for each token before it that is also
-            before the query; 1 where the text does not matter.
-        calibrated: Whether the settings were fitted to text.
-        stale: Whether the datastore has changed since then.
-        tuned: Whether they were fitted to text given for it, and not to a sample of the datastore.
-    """
+    omitted = {"tuned": False, "suffix_weight": 1.0}
 
     k: int = Field(ge=1)
-    lmbda: float = Field(ge=0, le=1)
+    lmbda: Share
     temperature: float = Field(gt=0)
+    # Factor for each token before an entry that is also before the query.
     suffix_weight: float = Field(default=1.0, gt=0)
-    calibrated: bool = False
-    stale: bool = False
-    tuned: bool = False
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = handler(self)
-        # Earlier manifests do not have these fields.
-        if not self.tuned:
-            del content["tuned"]
-        return _without_plain_suffixes(content)
+    calibrated: bool = False  # fitted to text
+    stale: bool = False  # the datastore has changed since then
+    tuned: bool = False  # fitted to a user's text, not to a sample of the datastore
 
 
 class WritingRecord(Record):
-    """Settings for writing text that hold where a user gives none.
+    """Settings for writing text that hold where a user gives none."""
 
-    Attributes:
-        retomaton: Whether to follow pointers, and search only when too few are left.
-        min_knns: A search is made when fewer pointers than this are left.
-        no_repeat_ngram_size: `generate()` should not write so many tokens in a row twice.
-        suffix_weight: See `SettingsRecord`.
-    """
+    omitted = {"suffix_weight": 1.0}
 
     k: int = Field(ge=1)
-    lmbda: float = Field(ge=0, le=1)
+    lmbda: Share
     temperature: float = Field(gt=0)
     suffix_weight: float = Field(default=1.0, gt=0)
-    retomaton: bool = False
+    retomaton: bool = False  # follow pointers, and search only when fewer than `min_knns` are left
     min_knns: int = Field(default=1, ge=1)
     no_repeat_ngram_size: int | None = Field(default=None, ge=1)
 
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_plain_suffixes(handler(self))
-
 
 class NearRecord(Record):
-    """What text like the datastore's finds in it. `building.nearness` measures it.
+    """What text like the datastore's finds in it. `building.nearness` measures it."""
 
-    Attributes:
-        distance: The limit of the distance, or of the similarity, for a neighbor to count as near.
-        hits: How often one of the nearest entries has the token that follows, in [0, 1].
-    """
-
-    distance: float = Field(allow_inf_nan=False)
-    hits: float = Field(ge=0, le=1)
+    distance: float = Field(allow_inf_nan=False)  # the limit for a neighbor to count as near
+    hits: Share  # how often one of the nearest entries has the token that follows
 
 
 class InfiniGramRecord(Record):
-    """How much the ∞-gram counts, by the length of the text's end that stands in the corpus.
+    """The ∞-gram's weight in the mixture, by the length of the text's end in the corpus.
 
-    Attributes:
-        lengths: Tokens of the end, ascending from 1; each share holds up to the next length.
-        shares: Its weight in the mixture at each of them.
+    The lengths ascend from 1, and each share holds up to the next length.
     """
 
     lengths: tuple[int, ...] = Field(min_length=1, max_length=64, strict=False)
-    shares: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(strict=False)
+    shares: tuple[Share, ...] = Field(strict=False)
 
     @model_validator(mode="after")
-    def _belong_together(self) -> InfiniGramRecord:
+    def _has_a_share_for_each_length(self) -> InfiniGramRecord:
         ascending = self.lengths == tuple(sorted({1, *self.lengths}))
-        if (
-            not ascending
-            or len(self.lengths) != len(self.shares)
-            or self.lengths[-1] > LARGEST_NUMBER
-        ):
+        fits = ascending and len(self.lengths) == len(self.shares)
+        if not fits or self.lengths[-1] > LARGEST_NUMBER:
             raise ValueError("the ∞-gram needs a share for each of some lengths from 1")
         return self
 
 
 class LearnedRecord(Record):
-    """How the rows of a learned memory were learnt. `distillation` makes such a memory.
+    """How the rows of a learned memory were learnt. `lab.distillation` makes such a memory."""
 
-    Attributes:
-        rows: Rows for each different token of the corpus, on average.
-        targets: "tokens" where the rows learnt the corpus's tokens, and "neighbors" where they
-            learnt what a datastore says of these.
-        entries: Tokens of the corpus that were to be predicted.
-        documents: Documents of the corpus.
-        epochs: How often the corpus was read until the rows were best.
-        held_out: Tokens of the corpus that were held out to choose the epoch and the settings.
-        perplexity_lm: Of these tokens under the model alone.
-        perplexity: Of these tokens under the mixture.
-    """
-
-    rows: float = Field(gt=0)
-    targets: Literal["tokens", "neighbors"]
-    entries: int = Field(ge=1, le=LARGEST_NUMBER)
-    documents: int = Field(ge=1, le=LARGEST_NUMBER)
-    epochs: float = Field(ge=0)
-    held_out: int = Field(ge=1, le=LARGEST_NUMBER)
+    rows: float = Field(gt=0)  # for each different token of the corpus, on average
+    targets: Literal["tokens", "neighbors"]  # of the corpus, or what a datastore says of it
+    entries: Natural  # of the corpus
+    documents: Natural
+    epochs: float = Field(ge=0)  # until the rows were best
+    held_out: Natural  # tokens that chose the epoch and the settings; the perplexities are theirs
     perplexity_lm: float = Field(ge=1)
     perplexity: float = Field(ge=1)
 
 
 class OnDemandRecord(Record):
-    """How keys are made on demand, for a datastore that stores none.
+    """How keys are made on demand, for a datastore that stores none."""
 
-    Attributes:
-        passage: Number of entries of a passage. Passages are found and computed as a whole.
-        context: Number of tokens that the model reads before the first state of a passage.
-        every: Passages are looked for again after so many tokens.
-        ends: So many ends of the text are looked up in the datastore's text each time.
-        found: The most passages that are found each time.
-        kept: So many of the latest results count. The search runs over all of their passages.
-    """
-
-    passage: int = Field(default=64, ge=1, le=1 << 20)
-    context: int = Field(default=64, ge=0, le=1 << 20)
-    every: int = Field(default=8, ge=1, le=1 << 20)
-    ends: int = Field(default=8, ge=1, le=1 << 10)
-    found: int = Field(default=8, ge=1, le=1 << 16)
-    kept: int = Field(default=32, ge=1, le=1 << 10)
+    passage: int = Field(default=64, ge=1, le=1 << 20)  # entries of a passage
+    context: int = Field(default=64, ge=0, le=1 << 20)  # tokens before its first entry
+    every: int = Field(default=8, ge=1, le=1 << 20)  # tokens between two searches for passages
+    ends: int = Field(default=8, ge=1, le=1 << 10)  # ends of the text that a search looks up
+    found: int = Field(default=8, ge=1, le=1 << 16)  # the most passages of a search
+    kept: int = Field(default=32, ge=1, le=1 << 10)  # the latest searches whose passages count
 
 
 class FileRecord(Record):

@@ -16,17 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.arrays import Array
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.documents import Contexts
 from knn_logits.store.layout import CANARY_KEYS, CANARY_TOKENS
 
 # States after different first words are alike if they differ by less than this share of what states
 # within a text differ by. SmolLM2: 0.006. Models without a sink: about 1.
 _ALIKE = 0.1
-# The least distance of a sink from the states within a text, as a multiple of the distance between
-# these. The larger one holds where all documents begin with the same token, so that nothing shows
-# whether their first states are alike. SmolLM2: 15. Models without a sink: up to 0.5.
+# The least distance of a sink from the states within a text, as a multiple of that between these;
+# the larger one where all documents begin with the same token. SmolLM2: 15. Others: up to 0.5.
 _APART, _FAR_APART = 1.0, 4.0
 # A state is a sink within this share of the usual squared distance between sink and other states.
 _WITHIN = 0.25
@@ -35,17 +32,11 @@ _DOCUMENTS = 64
 
 @dataclass(frozen=True)
 class Sink:
-    """Where the sink states of a model lie.
+    """Where the sink states of a model lie."""
 
-    Attributes:
-        center: float32 [dim].
-        radius: The largest squared distance of a sink state from the center.
-        entries: bool [entries], the entries whose key is the state after a single token.
-    """
-
-    center: Tensor
-    radius: float
-    entries: Tensor
+    center: Tensor  # float32 [dim]
+    radius: float  # the largest squared distance of a sink state from the center
+    entries: Tensor  # bool [entries], whose key is the state after a single token
 
     def holds(self, states: Tensor) -> Tensor:
         """Whether each state is a sink, bool [rows], for states [rows, dim]."""
@@ -54,25 +45,19 @@ class Sink:
 
 
 def find_sink(store: Datastore) -> Sink | None:
-    """Finds the sink states of the model that built a datastore.
+    """The sink states of the model that built a datastore, if it has any.
 
     The first key of the canary is a sink if it lies apart from the canary's other keys and is also
-    the first key of documents that begin with another token.
-
-    Args:
-        store: The datastore, finished or not.
-
-    Returns:
-        None where the model has no sink, where each state depends on a source, and where there are
-        no files to tell by.
+    the first key of documents that begin with another token. Where each state depends on a source
+    there is none.
     """
     tokens, canary = store.checks.get(CANARY_TOKENS), store.checks.get(CANARY_KEYS)
     if tokens is None or canary is None or len(canary) < 4 or store.manifest.pairs is not None:
         return None
-    first, others = torch.from_numpy(canary[:1]).double(), torch.from_numpy(canary[1:]).double()
-    usual = float(torch.pdist(others).square().median())
-    to_others = torch.cdist(first, others).square()
-    apart = float(to_others.min())
+    first, rest = torch.from_numpy(canary[:1]).double(), torch.from_numpy(canary[1:]).double()
+    usual = float(torch.pdist(rest).square().median())
+    distances = torch.cdist(first, rest).square()
+    apart = float(distances.min())
     begins = _other_beginnings(store, int(tokens[0]))
     if begins is None:
         is_sink = apart > _FAR_APART * usual
@@ -84,27 +69,8 @@ def find_sink(store: Datastore) -> Sink | None:
     entries = torch.zeros(len(store), dtype=torch.bool)
     if store.manifest.learned is None:
         windows = store.manifest.windows
-        entries[first_states(store.contexts, windows.window, windows.stride)] = True
-    return Sink(first[0].float(), _WITHIN * float(to_others.median()), entries)
-
-
-def first_states(contexts: Contexts, window: int, stride: int) -> Array:
-    """Finds the entries whose keys were computed from a single token.
-
-    Args:
-        contexts: The contexts of the text.
-        window: Number of tokens that the model read at once.
-        stride: Number of tokens by which the window moved on.
-
-    Returns:
-        int64 [entries], ascending: the first of each context, and of each window where windows do
-        not overlap.
-    """
-    readable = contexts.length - 1
-    windows = -(-readable // window) if stride == window else np.minimum(readable, 1)
-    number = np.arange(windows.sum()) - np.repeat(np.cumsum(windows) - windows, windows)
-    entries: Array = np.repeat(contexts.first_entry, windows) + number * window
-    return entries
+        entries[store.contexts.first_states(windows.window, windows.stride)] = True
+    return Sink(first[0].float(), _WITHIN * float(distances.median()), entries)
 
 
 def _other_beginnings(store: Datastore, token: int) -> Tensor | None:
@@ -112,9 +78,9 @@ def _other_beginnings(store: Datastore, token: int) -> Tensor | None:
     if not store.has_keys or store.manifest.learned is not None or not len(store):
         return None
     contexts = store.contexts
-    there = np.flatnonzero(contexts.length > 1)
-    some = there[:: max(1, len(there) // _DOCUMENTS)]
-    some = some[np.asarray(store.tokens)[contexts.first[some]] != token]
-    if not len(some):
+    long = np.flatnonzero(contexts.length > 1)
+    sample = long[:: max(1, len(long) // _DOCUMENTS)]
+    sample = sample[np.asarray(store.tokens)[contexts.first[sample]] != token]
+    if not len(sample):
         return None
-    return torch.from_numpy(store.keys(contexts.first_entry[some]).astype(np.float64))
+    return torch.from_numpy(store.keys(contexts.first_entry[sample]).astype(np.float64))

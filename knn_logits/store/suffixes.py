@@ -19,7 +19,7 @@ from knn_logits.progress import Progress, no_progress
 # Places are kept as uint32.
 MOST_TOKENS = 1 << 32
 # Occurrences compared at once, where all are looked at.
-_AT_ONCE = 1 << 20
+CHUNK = 1 << 20
 
 
 def suffix_order(tokens: Array, first: Array, progress: Progress = no_progress) -> Array:
@@ -27,16 +27,11 @@ def suffix_order(tokens: Array, first: Array, progress: Progress = no_progress) 
 
     By prefix doubling: texts sorted by their last h tokens are sorted by their last 2 h with the
     ranks that stand h tokens earlier; only those that are still alike are sorted again. Manber and
-    Myers (1990), "Suffix Arrays". Takes some 50 bytes of memory a token.
-
-    Args:
-        tokens: int32 [tokens], all documents, one after another.
-        first: int64 [documents], the first token of each, ascending from 0.
-        progress: Told how many places are settled.
+    Myers (1990), "Suffix Arrays". It takes about 50 bytes of memory a token.
 
     Returns:
-        uint32 [tokens - documents], places in `tokens`. Where texts are equal back to the beginning
-        of their documents, the earlier place comes first.
+        uint32 [tokens - documents], places in `tokens`, int32 [tokens]. Where texts are equal back
+        to the beginning of their documents, int64 `first`, the earlier place comes first.
 
     Raises:
         DatastoreError: when there are more tokens than a place can name.
@@ -54,12 +49,12 @@ def suffix_order(tokens: Array, first: Array, progress: Progress = no_progress) 
     rank = np.zeros(len(tokens), np.uint32)
     slots = np.arange(total)
     keys: Array = tokens[order].astype(np.uint64) << np.uint64(32) | np.uint64(1)
-    known = 1
+    length = 1
     while True:
-        some = order[slots]
+        ends = order[slots]
         new = np.ones(len(slots), bool)
         new[1:] = keys[1:] != keys[:-1]
-        rank[some] = np.maximum.accumulate(np.where(new, slots, 0)) + 1
+        rank[ends] = np.maximum.accumulate(np.where(new, slots, 0)) + 1
         alone = new.copy()
         alone[:-1] &= new[1:]
         # A text that ended before is equal to its neighbors for good.
@@ -68,22 +63,16 @@ def suffix_order(tokens: Array, first: Array, progress: Progress = no_progress) 
         progress("suffixes", total - len(slots), total)
         if not len(slots):
             return (order + 1).astype(np.uint32)
-        some = order[slots]
-        earlier = np.where(depth[some] >= known, rank[some - np.minimum(some, known)], 0)
-        keys = rank[some].astype(np.uint64) << np.uint64(32) | earlier.astype(np.uint64)
+        ends = order[slots]
+        earlier = np.where(depth[ends] >= length, rank[ends - np.minimum(ends, length)], 0)
+        keys = rank[ends].astype(np.uint64) << np.uint64(32) | earlier.astype(np.uint64)
         sorting = np.argsort(keys, kind="stable")
-        order[slots], keys = some[sorting], keys[sorting]
-        known *= 2
+        order[slots], keys = ends[sorting], keys[sorting]
+        length *= 2
 
 
 def is_suffix_order(tokens: Array, first: Array, order: Array) -> bool:
-    """Whether an array is exactly what `suffix_order` gives, in one pass over it.
-
-    Args:
-        tokens: int32 [tokens].
-        first: int64 [documents].
-        order: uint32 [any number], of any content.
-    """
+    """Whether an array, uint32 of any content, is what `suffix_order` gives, in one pass."""
     depth = _depths(len(tokens), first)
     total = len(tokens) - len(first)
     if order.shape != (total,):
@@ -97,8 +86,8 @@ def is_suffix_order(tokens: Array, first: Array, order: Array) -> bool:
     # Each place once: as many have a rank as there are.
     if int(np.count_nonzero(rank)) != total:
         return False
-    for start in range(0, total - 1, _AT_ONCE):
-        places = order[start : start + _AT_ONCE + 1].astype(np.int64)
+    for start in range(0, total - 1, CHUNK):
+        places = order[start : start + CHUNK + 1].astype(np.int64)
         # Two texts are in order where their last tokens are, or else the texts before those; these
         # are sorted as well. A document's first token has no text before it, and rank 0.
         token, before = tokens[places - 1], rank[places - 1]
@@ -114,5 +103,5 @@ def is_suffix_order(tokens: Array, first: Array, order: Array) -> bool:
 def _depths(tokens: int, first: Array) -> Array:
     """int64 [tokens], how many tokens of its document stand before each."""
     lengths = np.diff(np.append(first, tokens))
-    found: Array = np.arange(tokens, dtype=np.int64) - np.repeat(first, lengths)
-    return found
+    depths: Array = np.arange(tokens, dtype=np.int64) - np.repeat(first, lengths)
+    return depths

@@ -12,7 +12,8 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.store.documents import Contexts, DocumentRecord, Documents, write_documents
+from knn_logits.store.documents import DocumentRecord, Documents, write_documents
+from knn_logits.store.entries import Contexts
 from knn_logits.store.files import array_header, discard, put_in_place, staging, write_array
 from knn_logits.store.job import Job
 from knn_logits.store.layout import partial_name
@@ -22,15 +23,9 @@ SHARD_BYTES = 256 << 20
 
 
 class TokenWriter:
-    """Writes tokens and documents, one document at a time.
+    """Writes tokens and documents, one document at a time, after those of `before`.
 
     A job that continues an earlier run is given the whole text again, and refuses another text.
-
-    Args:
-        job: The job.
-        concatenate: Whether contexts run across documents.
-        vocabulary: Number of tokens of the model. Token ids must be below it.
-        before: The datastore whose tokens and documents come first, if text is added to one.
     """
 
     def __init__(
@@ -163,15 +158,7 @@ class TokenWriter:
 
 
 class KeyWriter:
-    """Writes keys in shards. A complete shard gets its name, and the job records it.
-
-    Args:
-        job: The job. Shards that an earlier run wrote stay.
-        dim: Length of a key.
-        dtype: Precision of the keys, "float16" or "float32".
-        entries: Number of keys that will be written in all.
-        shard_bytes: Size of one shard in bytes.
-    """
+    """Writes keys in shards, after those of an earlier run, and has the job note each shard."""
 
     def __init__(
         self, job: Job, dim: int, dtype: str, entries: int, *, shard_bytes: int = SHARD_BYTES
@@ -180,7 +167,7 @@ class KeyWriter:
         row_bytes = dim * np.dtype(dtype).itemsize
         self._rows_per_shard = max(1, shard_bytes // row_bytes)
         self._shard = len(job.shards)
-        self.done = sum(one.shape[0] for one in job.shards if one.shape)
+        self.done = sum(shard.shape[0] for shard in job.shards if shard.shape)
         rows = min(self._rows_per_shard, max(0, entries - self.done))
         self._buffer = np.empty((rows, dim), dtype)
         self._filled = 0
@@ -188,10 +175,10 @@ class KeyWriter:
     def append(self, keys: Array) -> None:
         """Appends keys, [rows, dim]."""
         while len(keys):
-            taken = min(len(keys), len(self._buffer) - self._filled)
-            self._buffer[self._filled : self._filled + taken] = keys[:taken]
-            self._filled += taken
-            keys = keys[taken:]
+            fit = min(len(keys), len(self._buffer) - self._filled)
+            self._buffer[self._filled : self._filled + fit] = keys[:fit]
+            self._filled += fit
+            keys = keys[fit:]
             if self._filled == len(self._buffer):
                 self.flush()
 

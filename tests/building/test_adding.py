@@ -306,7 +306,7 @@ def test_an_addition_can_be_given_up(model, tokenizer, make, monkeypatch):
 def test_an_addition_killed_at_its_very_end_is_not_done_twice(model, tokenizer, make, monkeypatch):
     store = make("s", DOCUMENTS[:4])
     with monkeypatch.context() as patch:
-        patch.setattr("knn_logits.store.files._unlink", lambda path: None)
+        patch.setattr("knn_logits.store.files.unlink", lambda path: None)
         grown = add_documents(model, tokenizer, store, DOCUMENTS[4:6])
     assert layout.JOURNAL in names(store.folder)
     again = add_documents(model, tokenizer, store.folder, DOCUMENTS[4:6])

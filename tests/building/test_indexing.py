@@ -150,7 +150,7 @@ def test_an_interrupted_rebuild_leaves_the_old_index(plain, monkeypatch, error):
     def stop(*_):
         raise error
 
-    monkeypatch.setattr(files, "_write", stop)
+    monkeypatch.setattr(files, "write", stop)
     with pytest.raises((KeyboardInterrupt, StorageError)):
         build_index(plain, IndexConfig("IVF2,SQ8"))
     monkeypatch.undo()

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from folders import contents, one_line, refit
+from folders import contents, one_line, refit, with_manifest
 from handmade import make_store, naive_entries
 
 from knn_logits import (
@@ -307,7 +307,7 @@ def test_what_cannot_be_merged_is_refused(tmp_path):
     ("change", "problem"),
     [
         (lambda into: into + 10_000, "holds the number"),
-        (lambda into: into[:-1], "one number for each entry|has the shape"),
+        (lambda into: into[:-1], r"the manifest says int32 \(326,\)"),
         (lambda into: np.roll(into, 1), "stands for"),
         (lambda into: np.zeros_like(into), "another token"),
     ],
@@ -341,6 +341,17 @@ def test_an_index_of_other_entries_is_refused(tmp_path):
     refit(store.folder)
     with pytest.raises(DamagedError, match="does not hold"):
         open_index(Datastore(store.folder))
+
+
+@pytest.mark.parametrize("keep", [0.5, 1.0])
+def test_a_strangers_index_is_not_built_again_unchecked(tmp_path, keep):
+    store = make(tmp_path / "s")
+    index = store.manifest.index.model_copy(update={"factory": "IVF20000000,Flat"})
+    with_manifest(store, index=index)
+    before = contents(store.folder)
+    with pytest.raises(DamagedError, match=r"building the index .* is refused"):
+        merge_entries(store.folder, keep)
+    assert contents(store.folder) == before
 
 
 def test_the_command_line(tmp_path, run):

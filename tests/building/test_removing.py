@@ -329,7 +329,7 @@ def test_an_interrupted_compaction_goes_on(tmp_path, monkeypatch):
 def test_a_compaction_that_cannot_delete_the_old_files_says_so(tmp_path, monkeypatch):
     store = remove_documents(make(tmp_path / "s"), ["2"])
     shards = [one.name for one in store.manifest.key_shards]
-    unlink = files._unlink
+    unlink = files.unlink
 
     def fails(path):
         if path.name == shards[0]:
@@ -337,7 +337,7 @@ def test_a_compaction_that_cannot_delete_the_old_files_says_so(tmp_path, monkeyp
         unlink(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "_unlink", fails)
+        patch.setattr(files, "unlink", fails)
         with pytest.raises(StorageError, match="could not be deleted") as caught:
             compact(store)
     assert "compact` again" in one_line(caught)

@@ -9,9 +9,9 @@ import pytest
 import stores
 
 from knn_logits.errors import StorageError
-from knn_logits.store import files, stamps
+from knn_logits.store import files, verification
 
-OPERATIONS = ["_write", "_sync", "_rename", "_unlink"]
+OPERATIONS = ["write", "sync", "rename", "unlink"]
 
 
 JOBS = stores.Jobs(documents=6, shard_bytes=6000, index="IVF2,SQ8")
@@ -21,13 +21,13 @@ JOBS = stores.Jobs(documents=6, shard_bytes=6000, index="IVF2,SQ8")
 def _small_steps():
     from knn_logits.engine import keys
 
-    before, stamp = keys._BUFFER_BYTES, stamps.write_stamp
+    before, stamp = keys._BUFFER_BYTES, verification.write_stamp
     keys._BUFFER_BYTES = 4096
     # A stamp is written or not by the files' age, lies in the user's cache, and is not needed: a
     # fault that met it would leave the job undisturbed.
-    stamps.write_stamp = lambda *_: None
+    verification.write_stamp = lambda *_: None
     yield
-    keys._BUFFER_BYTES, stamps.write_stamp = before, stamp
+    keys._BUFFER_BYTES, verification.write_stamp = before, stamp
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_a_job_goes_on_after_a_fault_at_any_call(
 
 @pytest.mark.parametrize("at_most", [2, pytest.param(13, marks=SOAK)])
 @pytest.mark.parametrize("kind", JOBS.KINDS)
-@pytest.mark.parametrize("operation", ["_write", "_sync", "_rename"])
+@pytest.mark.parametrize("operation", ["write", "sync", "rename"])
 def test_a_disk_that_stays_full(kind, operation, at_most, reference, tmp_path, monkeypatch):
     """Every call from the n-th on fails, so that nothing can be cleared up with it either."""
     number = reference[kind][4][operation]

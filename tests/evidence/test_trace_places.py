@@ -22,7 +22,7 @@ from knn_logits import (
 from knn_logits.corpus.rows import Place
 from knn_logits.evidence.places import where
 from knn_logits.evidence.render import to_html
-from knn_logits.store.places import PLACES, place_at
+from knn_logits.store.documents import PLACES, place_at
 
 PAGES = [
     "The crane lifts twelve crates.\n\n",

@@ -9,7 +9,7 @@ from knn_logits.search.infini_gram import SuffixIndex
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.on_demand.finding import PassageFinder
 from knn_logits.search.on_demand.passages import Passages
-from knn_logits.store.documents import Contexts
+from knn_logits.store.entries import Contexts
 from knn_logits.store.records import OnDemandRecord
 
 

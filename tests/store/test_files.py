@@ -122,7 +122,7 @@ def test_all_files_are_equally_readable(tmp_path):
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_file_is_synced_renamed_and_its_folder_synced(tmp_path, monkeypatch, kind):
     done = []
-    sync, rename = files._sync, files._rename
+    sync, rename = files.sync, files.rename
 
     def synced(handle):
         done.append(os.path.realpath(f"/proc/self/fd/{handle}"))
@@ -132,8 +132,8 @@ def test_a_file_is_synced_renamed_and_its_folder_synced(tmp_path, monkeypatch, k
         done.append((old.name, new.name))
         rename(old, new)
 
-    monkeypatch.setattr(files, "_sync", synced)
-    monkeypatch.setattr(files, "_rename", renamed)
+    monkeypatch.setattr(files, "sync", synced)
+    monkeypatch.setattr(files, "rename", renamed)
     WRITERS[kind](tmp_path / "a")
     partial = layout.partial_name("a")
     if os.path.isdir("/proc/self/fd"):  # noqa: PTH112
@@ -147,7 +147,7 @@ def test_a_file_is_synced_renamed_and_its_folder_synced(tmp_path, monkeypatch, k
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("operation", ["_write", "_sync", "_rename", "_unlink"])
+@pytest.mark.parametrize("operation", ["write", "sync", "rename", "unlink"])
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_disk_that_fails_keeps_the_file_that_was_there(
     tmp_path, monkeypatch, kind, operation, number
@@ -158,14 +158,14 @@ def test_a_disk_that_fails_keeps_the_file_that_was_there(
         WRITERS[kind](tmp_path / "a")
     assert_advice(caught, number)
     assert (tmp_path / "a").read_bytes() == b"old"
-    if operation in ("_write", "_sync"):
+    if operation in ("write", "sync"):
         assert names(tmp_path) == ["a"]
 
 
 def test_a_file_that_cannot_be_deleted(tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(b"old")
     files.delete(tmp_path / "none")
-    monkeypatch.setattr(files, "_unlink", fails(errno.EIO))
+    monkeypatch.setattr(files, "unlink", fails(errno.EIO))
     with pytest.raises(StorageError) as caught:
         files.delete(tmp_path / "a")
     assert_advice(caught, errno.EIO)

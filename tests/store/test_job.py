@@ -334,7 +334,7 @@ def test_an_end_that_could_not_be_cleared_up_is_an_end(tmp_path, monkeypatch, ca
             raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "_unlink", fails)
+        patch.setattr(files, "unlink", fails)
         finish(tmp_path / "s")
     assert "is finished, but old files are left" in caplog.text
     assert layout.JOURNAL in names(tmp_path / "s")
@@ -348,7 +348,7 @@ def test_an_end_that_could_not_be_cleared_up_is_an_end(tmp_path, monkeypatch, ca
 
 def test_an_ended_job_is_not_mistaken_for_another(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(files, "_unlink", lambda path: None)
+        patch.setattr(files, "unlink", lambda path: None)
         finish(tmp_path)
     with pytest.raises(DatastoreError, match="already holds"), begin(tmp_path, "build", {}):
         pass

@@ -1,7 +1,9 @@
 import json
+from pathlib import Path
 
 import pytest
 from folders import write_content
+from forked import Fork
 from handmade import make_manifest
 
 from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
@@ -377,6 +379,42 @@ def test_a_refusal_says_little_of_what_a_stranger_wrote(tmp_path, change):
         read_manifest(tmp_path)
     assert len(str(caught.value)) < 1100
     assert "\n" not in str(caught.value)
+
+
+FIELDS = {f"x{number}": 0 for number in range(500_000)}
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not say")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": [0] * 2_000_000},
+        {"files": [{}] * 1_000_000},
+        {"files": [FIELDS]},
+        {"files": [{"shape": ["a"] * 1_000_000}]},
+        {"removed": ["a"] * 1_000_000},
+        {"removed": [[]] * 1_000_000},
+        {"index": {"tried": [0] * 2_000_000}},
+        {"model": FIELDS},
+        FIELDS,
+    ],
+    ids=range(9),
+)
+def test_a_refusal_takes_little_memory(tmp_path, change):
+    """Of every wrong value an error is made, if none stops before: 20 GB for 16 MB."""
+    resource = pytest.importorskip("resource")
+    write(tmp_path, json.dumps(content(**change)).encode())
+
+    def refused():
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + (400 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        print(error(tmp_path))
+
+    with Fork(refused) as child:
+        text, errors = child.ended()
+    assert child.returncode == 0, errors[-2000:]
+    assert "build it again" in text
 
 
 def test_nested_values_are_not_shown(tmp_path):

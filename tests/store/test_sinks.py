@@ -9,8 +9,8 @@ from conftest import TEXTS, make_gpt2
 
 import knn_logits
 from knn_logits import KNNConfig, Retriever, explain
-from knn_logits.store.documents import Contexts
-from knn_logits.store.sinks import find_sink, first_states
+from knn_logits.store.entries import Contexts
+from knn_logits.store.sinks import find_sink
 
 HANDBOOK = [
     "Dogs travel free of charge, but they must be on a lead and may not enter the café.",
@@ -107,7 +107,7 @@ def test_documents_that_begin_alike_need_a_state_far_apart(sinking, tokenizer, t
 def test_states_after_one_token_begin_contexts_and_windows(stride, expected):
     contexts = Contexts(np.array([0, 6, 7, 9]), 20)
     # Entries: 5 of the first context, none of the second, one of the third, 10 of the last.
-    assert first_states(contexts, 4, stride).tolist() == expected
+    assert contexts.first_states(4, stride).tolist() == expected
 
 
 @pytest.mark.instruct

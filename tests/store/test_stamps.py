@@ -8,7 +8,7 @@ from folders import contents
 from handmade import make_store
 
 from knn_logits.errors import DamagedError
-from knn_logits.store import layout, stamps, verification
+from knn_logits.store import layout, verification
 from knn_logits.store.datastore import Datastore
 
 DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12]]
@@ -27,7 +27,7 @@ def folder(tmp_path, cache):
     folder = make_store(tmp_path / "s", DOCUMENTS).folder
     shutil.rmtree(cache, ignore_errors=True)
     newest = max(path.stat().st_ctime_ns for path in folder.iterdir())
-    while time.time_ns() - newest < 2 * stamps._TICK_NS:
+    while time.time_ns() - newest < 2 * verification.TICK_NS:
         time.sleep(0.01)
     return folder
 
@@ -165,7 +165,7 @@ def test_a_stamp_of_fewer_files_counts_for_nothing(folder, cache, read):
 @pytest.mark.parametrize("kind", ["file", "below a file", "folder in the stamp's place"])
 def test_a_cache_that_cannot_be_written_is_no_error(folder, cache, read, monkeypatch, kind):
     if kind == "folder in the stamp's place":
-        stamps._stamp(folder).mkdir(parents=True)
+        verification.stamp_path(folder).mkdir(parents=True)
     else:
         cache.write_text("mine")
     if kind == "below a file":
@@ -186,9 +186,9 @@ def test_a_damaged_datastore_gets_no_stamp(folder, cache):
 
 def test_the_cache_is_where_the_user_wants_it(monkeypatch, tmp_path):
     monkeypatch.setenv("KNN_LOGITS_CACHE", str(tmp_path / "a"))
-    assert stamps.cache_folder() == tmp_path / "a"
+    assert verification.cache_folder() == tmp_path / "a"
     monkeypatch.delenv("KNN_LOGITS_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
-    assert stamps.cache_folder() == tmp_path / "b" / "knn-logits"
+    assert verification.cache_folder() == tmp_path / "b" / "knn-logits"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert stamps.cache_folder().name == "knn-logits"
+    assert verification.cache_folder().name == "knn-logits"

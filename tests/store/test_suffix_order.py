@@ -60,7 +60,7 @@ def test_other_lengths_are_refused():
 
 
 def test_long_repetitions_and_parts(monkeypatch):
-    monkeypatch.setattr(suffixes, "_AT_ONCE", 7)
+    monkeypatch.setattr(suffixes, "CHUNK", 7)
     random = np.random.default_rng(0)
     page = random.integers(0, 50, 300).tolist()
     documents = [page, page, [7] * 200, [*page[:100], 3, *page[:100]]]

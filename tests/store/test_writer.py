@@ -137,7 +137,7 @@ def test_a_writer_goes_on_behind_the_shards_that_are_there(tmp_path):
 @pytest.fixture
 def full_disk(monkeypatch):
     """Lets a disk take some bytes, no more."""
-    write = files._write
+    write = files.write
 
     def fill(room):
         left = [room]
@@ -148,7 +148,7 @@ def full_disk(monkeypatch):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return write(file, content)
 
-        monkeypatch.setattr(files, "_write", written)
+        monkeypatch.setattr(files, "write", written)
 
     return fill
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.engine.windows import TextWindow
-from knn_logits.store.documents import Contexts
+from knn_logits.store.entries import Contexts
 
 
 class Passages:

@@ -1,0 +1,90 @@
+"""The numbering of entries, tokens and documents, and the entries that stand for others.
+
+An entry is a token that another token precedes. `tokens.npy` holds all tokens one after another.
+Each document is a context, unless the documents were joined into one stream. The first token of a
+context is not an entry. So entry i is the token i + 1 + (contexts that began before it).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from knn_logits.arrays import Array, Ints
+
+
+class Contexts:
+    """The contexts of a text, int64 `first` tokens and lengths, and the entries in them."""
+
+    def __init__(self, first: Ints, tokens: int) -> None:
+        self.first = first
+        self.length: Ints = np.diff(np.append(first, tokens))
+        self.first_entry: Ints = first - np.arange(len(first), dtype=np.int64)
+        self.entries = int(tokens - len(first))
+
+    @classmethod
+    def of(cls, first: Ints, tokens: int, concatenate: bool) -> Contexts:
+        """Makes the contexts of documents that begin at `first`: one each, or one for all."""
+        return cls(first[:1] if concatenate else first, tokens)
+
+    def entries_of(self, first: Ints, length: Ints) -> Ints:
+        """The entries of some spans of tokens, int64, ascending as the spans do."""
+        tokens = np.concatenate(
+            [np.arange(a, a + n, dtype=np.int64) for a, n in zip(first, length, strict=True)]
+            or [np.empty(0, np.int64)]
+        )
+        context = np.searchsorted(self.first, tokens, side="right") - 1
+        entries: Ints = tokens - 1 - context
+        return entries[tokens != self.first[context]] if len(tokens) else tokens
+
+    def token_of(self, entry: int) -> int:
+        """The position of an entry's token in `tokens.npy`."""
+        return entry + 1 + int(np.searchsorted(self.first_entry, entry, side="right")) - 1
+
+    def first_states(self, window: int, stride: int) -> Ints:
+        """The entries whose keys were computed from a single token, int64, ascending.
+
+        They are the first of each context, and of each window where windows do not overlap.
+        """
+        readable = self.length - 1
+        windows = -(-readable // window) if stride == window else np.minimum(readable, 1)
+        number = np.arange(windows.sum()) - np.repeat(np.cumsum(windows) - windows, windows)
+        entries: Ints = np.repeat(self.first_entry, windows) + number * window
+        return entries
+
+    def document_of_entries(self, length: Ints) -> Ints:
+        """The number of each entry's document, int64 [entries], for the documents' lengths."""
+        documents: Ints = np.delete(np.repeat(np.arange(len(length)), length), self.first)
+        return documents
+
+
+# Of several entries of one token in one document the index can hold one: He, Neubig,
+# Berg-Kirkpatrick (2021), "Efficient Nearest Neighbor Language Models", section 4.2. They merge
+# over the whole datastore. Within documents the shares of documents stay true, and a document can
+# be removed. `into` is the entry that stands for each entry, which may be itself, int32 [entries].
+
+
+def merged_away(into: Array) -> Ints:
+    """The entries that another one stands for, int64, ascending."""
+    return np.flatnonzero(np.asarray(into) != np.arange(len(into)))
+
+
+def log_counts(into: Array) -> Array:
+    """The logarithm of the number of entries that each entry stands for, float32 [entries].
+
+    An entry that another one stands for has 0: as a pointer of RetoMaton it counts as one.
+    """
+    counts = np.bincount(np.asarray(into), minlength=len(into))
+    logarithms: Array = np.log(np.maximum(counts, 1)).astype(np.float32)
+    return logarithms
+
+
+def merging_problem(into: Array, values: Array, documents: Ints) -> str | None:
+    """What is wrong with `into`, for the token and the document of each entry; None if nothing."""
+    into = np.asarray(into)
+    if not np.array_equal(into[into], into):
+        return "an entry stands for others although another one stands for it"
+    if not np.array_equal(np.asarray(values)[into], np.asarray(values)):
+        return "an entry stands for one of another token"
+    if not np.array_equal(documents[into], documents):
+        return "an entry stands for one of another document"
+    return None
