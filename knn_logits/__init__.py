@@ -41,7 +41,7 @@ _HOME = {
     "fit_infini_gram": "knn_logits.measure.tune.infini_gram",
     "InfiniGramFit": "knn_logits.measure.tune.infini_gram",
     "Document": "knn_logits.corpus.documents",
-    "Place": "knn_logits.corpus.rows",
+    "Place": "knn_logits.corpus.documents",
     "read_corpus": "knn_logits.corpus.reading",
     "Estimate": "knn_logits.building.estimate",
     "estimate_build": "knn_logits.building.estimate",
@@ -208,9 +208,8 @@ if TYPE_CHECKING:
     from knn_logits.building.needs import Need
     from knn_logits.building.removing import compact, remove_documents
     from knn_logits.building.syncing import Sync, sync_documents
-    from knn_logits.corpus.documents import Document
+    from knn_logits.corpus.documents import Document, Place
     from knn_logits.corpus.reading import read_corpus
-    from knn_logits.corpus.rows import Place
     from knn_logits.engine.compatibility import pair_tokenizer
     from knn_logits.engine.cutting import chat_ids, text_ids
     from knn_logits.engine.pieces import Pieces

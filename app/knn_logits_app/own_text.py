@@ -49,6 +49,7 @@ def documents_of(
     *,
     pairs: bool = False,
     sources: Any = None,
+    deadline: Deadline | None = None,
 ) -> tuple[list[Document], int]:
     """Reads the documents that a visitor gave, within the limits.
 
@@ -60,12 +61,13 @@ def documents_of(
         pairs: Whether to read pairs for an encoder-decoder model. Files then have JSON lines that
             each have a source and a target.
         sources: The sources of the targets in `pasted`, one on each line.
+        deadline: Ends the reading early.
 
     Returns:
         The documents, and the number of documents that could not be read.
 
     Raises:
-        LimitError: when there are too many files, or too much text.
+        LimitError: when there are too many files, too much text, or the deadline has passed.
         RequestError: when there is no text, or a file cannot be read.
     """
     if len(files) > MOST_FILES:
@@ -81,6 +83,7 @@ def documents_of(
     session.limits.check(text_bytes=size)
     found: list[Document] = []
     skipped: list[str] = []
+    read = 0
     for file in files:
         name = Path(file).name
         with Path(file).open("rb") as opened:
@@ -91,7 +94,16 @@ def documents_of(
                 f"({', '.join(_SUFFIXES[:5])}), not packed."
             )
         try:
-            found += read_corpus([file], pairs=pairs, on_skip=lambda name, _: skipped.append(name))
+            for document in read_corpus(
+                [file],
+                pairs=pairs,
+                on_skip=lambda name, _: skipped.append(name),
+                on_bytes=lambda _: deadline.check() if deadline else None,
+            ):
+                found.append(document)
+                # A file may hold far more text than it has bytes.
+                read += len(document.text.encode()) + len((document.source or "").encode())
+                session.limits.check(text_bytes=read)
         except CorpusError as error:
             wanted = 'text in UTF-8, or JSON lines with a "text" in each'
             if pairs:

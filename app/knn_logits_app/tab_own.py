@@ -100,10 +100,15 @@ def build(server: Server, controls: Controls) -> None:
             if not visitor:
                 raise RequestError("The page has no session: reload the page.")
             library = server.session.library(model)
-            documents, skipped = documents_of(
-                server.session, paths, text, pairs=library.reading.sources, sources=read
-            )
             with server.visitors.running(visitor, server.session.limits.deadline()) as deadline:
+                documents, skipped = documents_of(
+                    server.session,
+                    paths,
+                    text,
+                    pairs=library.reading.sources,
+                    sources=read,
+                    deadline=deadline,
+                )
                 address = str(request.client.host) if request.client else ""
                 room = server.visitors.new_folder(visitor, address)
                 steps = build_own(

@@ -16,7 +16,7 @@ from knn_logits.cli.machines import partial_answers, searching, spread_indexes
 from knn_logits.cli.mixture import mixture_settings
 from knn_logits.cli.reading import Fields, read_texts
 from knn_logits.cli.terminal import Bars, interruptible, print_json, say
-from knn_logits.corpus.kinds import looks_like_a_file
+from knn_logits.corpus.formats import looks_like_a_file
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import WindowConfig
 from knn_logits.store import layout

@@ -1,8 +1,6 @@
-"""`Document`, and checks of what users give where documents are expected.
+"""`Document`, its places, and checks of values that users pass as documents."""
 
-This module knows which texts can be cut into tokens and written down. It reads no file, which
-`reading` does.
-"""
+from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,12 +8,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from knn_logits.corpus.rows import Place, type_name
 from knn_logits.errors import CorpusError
 
-Given = TypeVar("Given")
+Item = TypeVar("Item")
 # A longer text is no path on any usual system.
 _LONGEST_PATH = 4096
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a part of a document's text in the file that the document was read from.
+
+    Attributes:
+        start: The part's first character, counted from 0 in the document's text.
+        name: The name of the place for a reader, such as `page 12` or `line 307`.
+        fragment: The part after `#` that makes the document's uri lead there; may be empty.
+    """
+
+    start: int
+    name: str
+    fragment: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,56 +75,62 @@ class Document:
             )
 
 
-def checked_text(value: object, what: str) -> str:
-    """Checks that a value is a text that can be cut into tokens and written down.
+def type_name(value: object) -> str:
+    """Returns JSON's name for the type of `value`, with its article."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, (int, float)):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    return "an object" if isinstance(value, Mapping) else f"of type {type(value).__name__}"
 
-    Args:
-        value: The value that is given.
-        what: How a message names the value.
+
+def checked_text(value: object, label: str) -> str:
+    """Returns a text that can be cut into tokens and written down; a message calls it `label`.
 
     Raises:
         CorpusError: when the value is not a string, or holds half a character.
     """
     if not isinstance(value, str):
-        raise CorpusError(f"{what} is {type_name(value)}, not a string; give a string")
+        raise CorpusError(f"{label} is {type_name(value)}, not a string; give a string")
     try:
         if not value.isascii():
             value.encode("utf-8")
     except UnicodeEncodeError:
         raise CorpusError(
-            f"{what} holds a lone surrogate, which is not a character; replace or remove it"
+            f"{label} holds a lone surrogate, which is not a character; replace or remove it"
         ) from None
     return value
 
 
-def several(given: Iterable[Given], what: str) -> Iterable[Given]:
-    """Checks that several things are given. A single string would be read as its characters.
+def several(values: Iterable[Item], label: str) -> Iterable[Item]:
+    """Refuses a single value, such as a string, which would be read as its characters.
 
     Raises:
-        CorpusError: when a single thing is given, or something that cannot be iterated.
+        CorpusError: when a single value is given, or one that cannot be iterated.
     """
-    if isinstance(given, (str, bytes, os.PathLike, Document, Mapping)):
+    if isinstance(values, (str, bytes, os.PathLike, Document, Mapping)):
         raise CorpusError(
-            f"{what} must be given as a list, but a single {type(given).__name__} is given; write "
-            "it in a list, [...], or read files with read_corpus"
+            f"{label} must be given as a list, but a single {type(values).__name__} is given; "
+            "write it in a list, [...], or read files with read_corpus"
         )
-    if not isinstance(given, Iterable):
-        raise CorpusError(f"{what} must be given as a list, not {type_name(given)}")
-    return given
+    if not isinstance(values, Iterable):
+        raise CorpusError(f"{label} must be given as a list, not {type_name(values)}")
+    return values
 
 
 def as_documents(
     documents: Iterable[Document | str], before: Collection[str] = ()
 ) -> Iterator[Document]:
-    """Turns texts into documents, and numbers those without an id.
-
-    Args:
-        documents: Texts or documents.
-        before: The ids of documents that come before these. The numbers continue after them.
+    """Turns texts into documents, and numbers those without an id after the ids in `before`.
 
     Raises:
-        CorpusError: when a single text is given instead of several. Also, while they are read,
-            when one is neither a text nor a document.
+        CorpusError: at once for a single text; while reading for a value that is no document.
     """
     return _numbered(several(documents, "documents"), before)
 
@@ -139,7 +157,7 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
 
 
 def _is_path(text: str) -> bool:
-    """Whether a text is surely the path of a file or folder: no words, and it is there."""
+    """Whether a text is surely a path: it has no words, and the file or folder exists."""
     if not 0 < len(text) <= _LONGEST_PATH or any(map(str.isspace, text)):
         return False
     if not (set(text) & {"/", os.sep} or Path(text).suffix):

@@ -1,8 +1,6 @@
-"""Streams the rows of a dataset of the Hugging Face Hub, with the optional library `datasets`.
+"""Streams the rows of `hf:DATASET[:CONFIG[:SPLIT]]` with the optional library `datasets`."""
 
-This module knows the syntax `hf:DATASET[:CONFIG[:SPLIT]]`. It does not know what a document is, and
-skips nothing: a dataset that cannot be read to its end is an error.
-"""
+from __future__ import annotations
 
 import importlib
 import itertools
@@ -11,7 +9,7 @@ from types import ModuleType
 
 from knn_logits.corpus.rows import (
     Row,
-    column_row,
+    column_fields,
     display_name,
     field_option,
     first_line,
@@ -24,10 +22,7 @@ HUB_PREFIX = "hf:"
 
 
 def parse_hub_name(name: str) -> tuple[str, str | None, str]:
-    """Splits `hf:DATASET[:CONFIG[:SPLIT]]` into dataset, configuration and split.
-
-    An empty configuration, as in `hf:org/name::test`, means the default one. The default split is
-    `train`.
+    """Splits a name into dataset, configuration (None for the default) and split.
 
     Raises:
         CorpusError: when no dataset is named.
@@ -56,7 +51,7 @@ def load_datasets(name: str) -> ModuleType:
 
 
 def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
-    """Streams the rows of `hf:DATASET[:CONFIG[:SPLIT]]`.
+    """Streams the rows of a dataset. Nothing is skipped, since most of it would be lost unseen.
 
     Raises:
         CorpusError: when the dataset cannot be loaded, breaks off, or lacks a column.
@@ -67,9 +62,7 @@ def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
     shown = display_name(name)
     rows: Iterator[Mapping[str, object]] | None = None
     for number in itertools.count(1):
-        # Loading scripts, servers and decoders may raise any exception. Nothing is skipped here,
-        # since a broken connection would silently lose most of the corpus.
-        try:
+        try:  # loading scripts, servers and decoders may raise any exception
             if rows is None:
                 rows = iter(module.load_dataset(dataset, config, split=split, streaming=True))
             values = next(rows, None)
@@ -87,4 +80,5 @@ def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
                     f'{shown} has no column "{key}" among {listed(values)}; name the column with '
                     f"{field_option(key, keys)}, or choose another configuration"
                 )
-        yield column_row(values, keys, f"{shown}:{number}", f"{shown}, row {number}")
+        where = f"{shown}, row {number}"
+        yield Row(column_fields(values, keys, where), f"{shown}:{number}", where)

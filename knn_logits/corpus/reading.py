@@ -1,8 +1,4 @@
-"""Reads the documents of the paths that a user names, one at a time.
-
-This module knows which files make a corpus, their order and their ids, and what happens to files
-that cannot be read. It does not know tokens or models. `formats` and `hub` read the rows of a file.
-"""
+"""Reads the documents of the paths that a user names: which files, in which order, by which ids."""
 
 from __future__ import annotations
 
@@ -11,26 +7,25 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from knn_logits.corpus.documents import Document, unique_id
-from knn_logits.corpus.encoding import check_encoding
-from knn_logits.corpus.extracting import Extractor
+from knn_logits.corpus.documents import Document, type_name, unique_id
+from knn_logits.corpus.files import Reading, read_parallel, read_rows, split_parallel
+from knn_logits.corpus.formats import holds_rows, reader_of
 from knn_logits.corpus.hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
-from knn_logits.corpus.one_file import is_text, read_rows
-from knn_logits.corpus.parallel import read_parallel, split_parallel
 from knn_logits.corpus.rows import (
     PAIR_KEYS,
     Row,
+    Schema,
     Skip,
     SourceFile,
-    Wanted,
     display_name,
     first_line,
     lifted,
-    type_name,
 )
+from knn_logits.corpus.sandbox import Sandbox
+from knn_logits.corpus.texts import check_encoding
 from knn_logits.errors import CorpusError
 from knn_logits.printable import first_few
 from knn_logits.store import layout
@@ -51,6 +46,7 @@ def read_corpus(
     encoding: str | None = None,
     on_note: Callable[[str, str], None] | None = None,
     on_bytes: Callable[[int], None] | None = None,
+    follow_links: bool = False,
 ) -> Iterator[Document]:
     r"""Reads documents from files, folders and datasets of the Hugging Face Hub.
 
@@ -62,21 +58,22 @@ def read_corpus(
     - `.parquet`: each row is a document, with columns of the same names.
     - PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, .mbox, .rtf: one document. Its pages, headings,
       slides or cells become `Document.places`. In .mbox each message is a document. All but
-      notebooks and mail need the extra `documents`. These files are parsed in a child process of
-      limited memory and time.
+      notebooks and mail need the extra `documents`. These files and parquet are parsed in a child
+      process of limited memory and time.
     - any other file: one document, whose lines are its places. The places of Markdown are its
       headings. A byte order mark is dropped, and line ends become `\n`. An encoding other than
       UTF-8 is named by `encoding`, or recognised with the extra `documents`. A very large file
       becomes several documents with one id.
-    - gzip of all these but parquet, recognised by `.gz` or by its first bytes.
+    - gzip of all these, recognised by `.gz` or by its first bytes.
     - a folder: all files below it, sorted by their path part by part. Hidden files are left out,
-      and a folder that links reach twice is read once.
+      and a folder that links reach twice is read once. Links that leave the folder are skipped.
     - `SOURCES::TARGETS`, with `pairs`: two text files with the same number of lines.
     - `hf:DATASET[:CONFIG[:SPLIT]]`: a dataset, which is streamed. The default split is `train`, and
       `hf:DATASET::SPLIT` takes the default configuration. This needs the extra `datasets`.
 
     What cannot be read is skipped: text in an unknown encoding, binary, encrypted and damaged
-    files, files without permission, blank documents, and lone surrogates. The rows before the
+    files, gzip and rows that are far larger than text, files without permission, blank documents,
+    and lone surrogates. The rows before the
     damage in a JSON lines or parquet file are read. A second document with the same id gets `#2`
     appended, and the next one `#3`.
 
@@ -99,7 +96,9 @@ def read_corpus(
         on_note: Called with a name and what the user should know about a file that was read. Its
             encoding may be a guess, or the attachments of a message may be left out.
         on_bytes: Called with the number of bytes on disk read so far, over all files. A compressed
-            file counts with its compressed bytes. The last number is that of `corpus_bytes`.
+            file counts with its compressed bytes. The last number is that of `corpus_bytes`. It is
+            also called while a file is parsed, ten times a second. An exception ends the reading.
+        follow_links: Read files outside a folder that links in it lead to.
 
     Returns:
         An iterator over the documents.
@@ -119,22 +118,26 @@ def read_corpus(
             load_datasets(name)
         elif pairs and split_parallel(name):
             continue
-        elif pairs and not Path(name).is_dir() and is_text(Path(name)):
+        elif pairs and not Path(name).is_dir() and not holds_rows(reader_of(Path(name).name)):
             raise CorpusError(
                 f"{display_name(name)} is plain text and has no source and target; give an "
                 'encoder-decoder model JSON lines (.jsonl) or parquet with "source" and "target" '
                 "in each row, or two parallel files, written SOURCES::TARGETS"
             )
     keys = pair_fields if pairs else (text_field,)
-    wanted = Wanted(keys, id_field, title_field, check_encoding(encoding))
-    tell = _Tell(
-        _Skips(strict, on_skip), on_note or (lambda *_: None), on_bytes or (lambda _: None)
-    )
-    return _documents(names, wanted, tell)
+    schema = Schema(keys, id_field, title_field, check_encoding(encoding))
+    progress = _Progress(on_bytes or (lambda _: None))
+    skips, note = _Skips(strict, on_skip), on_note or (lambda *_: None)
+    reading = Reading(schema, skips, note, Sandbox(beat=progress.beat))
+    return _documents(names, reading, progress, follow_links)
 
 
-def corpus_bytes(paths: Sequence[str]) -> int | None:
+def corpus_bytes(paths: Sequence[str], *, follow_links: bool = False) -> int | None:
     """Returns how many bytes on disk `read_corpus` would read, for a progress bar.
+
+    Args:
+        paths: What would be read.
+        follow_links: Count files outside a folder that links in it lead to.
 
     Returns:
         The sum of the files' sizes on disk. None if it is not known beforehand, as for `hf:` and
@@ -148,7 +151,7 @@ def corpus_bytes(paths: Sequence[str]) -> int | None:
         return None
     total = 0
     for name in itertools.chain.from_iterable(split_parallel(name) or (name,) for name in names):
-        for file in _files(Path(name), lambda *_: None):
+        for file in _files(Path(name), lambda *_: None, follow_links):
             if file.size is None:
                 return None
             total += file.size
@@ -173,6 +176,27 @@ class _Skips:
         self.first = self.first or f"{name}: {reason}"
         if self.on_skip is not None:
             self.on_skip(name, reason)
+
+
+class _Progress:
+    """Counts the bytes that were read, over all files."""
+
+    def __init__(self, on_bytes: Callable[[int], None]) -> None:
+        self._on_bytes = on_bytes
+        self._before = self._done = 0
+
+    def __call__(self, consumed: int) -> None:
+        self._done = self._before + consumed
+        self.beat()
+
+    def beat(self) -> None:
+        """Reports again how much was read."""
+        self._on_bytes(self._done)
+
+    def end(self, size: int) -> None:
+        """Notes the end of a file."""
+        self._before += size
+        self(0)
 
 
 def _checked(paths: Sequence[str]) -> list[str]:
@@ -201,55 +225,49 @@ def _checked(paths: Sequence[str]) -> list[str]:
     return names
 
 
-@dataclass(frozen=True)
-class _Tell:
-    """The callbacks of a reader: for skipped parts, for notes about files, and for bytes read."""
-
-    skip: _Skips
-    note: Skip
-    read: Callable[[int], None]
-
-
-def _documents(names: list[str], wanted: Wanted, tell: _Tell) -> Iterator[Document]:
+def _documents(
+    names: list[str], reading: Reading, progress: _Progress, follow_links: bool
+) -> Iterator[Document]:
     ids: dict[str, int] = {}
     last = ""
-    with Extractor() as extractor:
-        for row in _rows(names, wanted, tell, extractor):
-            document = _document(row, wanted, ids, last, tell.skip)
+    with reading.sandbox:
+        for row in _rows(names, reading, progress, follow_links):
+            document = _document(row, reading, ids, last)
             if document is not None:
                 last = document.id
                 yield document
     if not ids:
-        skips = tell.skip
+        skips = cast(_Skips, reading.skip)
+        count, first = "no file is there", " (hidden ones are not read)"
+        if skips.count:
+            count, first = f"{skips.count} skipped", f", the first {skips.first}"
+        elif any(Path(name).is_file() for name in names):
+            count, first = "no row is there", ""
         listed = first_few([display_name(name) for name in names])
-        found = "no file is there" if not skips.count else f"{skips.count} skipped"
-        first = f", the first {skips.first}" if skips.count else " (hidden ones are not read)"
-        if not skips.count and any(Path(name).is_file() for name in names):
-            found, first = "no row is there", ""
-        raise CorpusError(f"{listed}: no readable document: {found}{first}; name {_KINDS}")
+        raise CorpusError(f"{listed}: no readable document: {count}{first}; name {_KINDS}")
 
 
-def _rows(names: list[str], wanted: Wanted, tell: _Tell, extractor: Extractor) -> Iterator[Row]:
-    before = 0
+def _rows(
+    names: list[str], reading: Reading, progress: _Progress, follow_links: bool
+) -> Iterator[Row]:
+    keys = reading.schema.keys
     for name in names:
         if name.startswith(HUB_PREFIX):
-            yield from read_hub(name, wanted.keys)
+            yield from read_hub(name, keys)
             continue
-        parallel = split_parallel(name) if wanted.pairs else None
+        parallel = split_parallel(name) if reading.schema.pairs else None
         if parallel:
             source, target = _only_file(parallel[0]), _only_file(parallel[1])
-            for row in read_parallel(source, target, wanted.keys, tell.skip):
-                tell.read(before + source.consumed + target.consumed)
+            for row in read_parallel(source, target, keys, reading.skip):
+                progress(source.consumed + target.consumed)
                 yield row
-            before += (source.size or 0) + (target.size or 0)
-            tell.read(before)
+            progress.end((source.size or 0) + (target.size or 0))
             continue
-        for file in _files(Path(name), tell.skip):
-            for row in read_rows(file, wanted, tell.skip, tell.note, extractor):
-                tell.read(before + file.consumed)
+        for file in _files(Path(name), reading.skip, follow_links):
+            for row in read_rows(file, reading):
+                progress(file.consumed)
                 yield row
-            before += file.size or 0
-            tell.read(before)
+            progress.end(file.size or 0)
 
 
 def _only_file(name: str) -> SourceFile:
@@ -264,17 +282,25 @@ def _only_file(name: str) -> SourceFile:
         raise CorpusError(
             f"{display_name(name)} cannot be read ({first_line(error)}); get it again"
         ) from error
-    size = status.st_size if stat.S_ISREG(status.st_mode) else None
-    return SourceFile(path, display_name(path.name), size)
+    return SourceFile(path, display_name(path.name), _size(status))
 
 
-def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
+def _size(status: os.stat_result) -> int | None:
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _files(root: Path, skip: Skip, follow_links: bool) -> Iterator[SourceFile]:
+    """Yields the files of a path, in order."""
     seen: set[tuple[int, int]] = set()
     waiting = [(root, "")]
     while waiting:
         path, relative = waiting.pop()
+        shown = display_name(str(path))
         try:
             status = path.stat()
+            if relative and not follow_links and _leaves(path, root):
+                skip(shown, "a link that leaves the folder; --follow-links reads it")
+                continue
             if stat.S_ISDIR(status.st_mode):
                 if (status.st_dev, status.st_ino) in seen:
                     continue
@@ -283,28 +309,32 @@ def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
                     continue  # this is a datastore, perhaps the one that is being built
                 children = [c.name for c in path.iterdir() if not c.name.startswith(".")]
                 for child in sorted(children, reverse=True):
-                    below = f"{relative}/{child}" if relative else child
-                    waiting.append((path / child, below))
+                    waiting.append((path / child, f"{relative}/{child}" if relative else child))
                 continue
         except OSError as error:
-            skip(display_name(str(path)), first_line(error))
+            skip(shown, first_line(error))
             continue
-        regular = stat.S_ISREG(status.st_mode)
-        if relative and not regular:  # reading a pipe in a folder might never end
-            skip(display_name(str(path)), "not a regular file")
+        size = _size(status)
+        if relative and size is None:  # reading a pipe in a folder might never end
+            skip(shown, "not a regular file")
             continue
-        name = display_name(relative or path.name)
-        yield SourceFile(path, name, status.st_size if regular else None)
+        yield SourceFile(path, display_name(relative or path.name), size)
 
 
-def _document(
-    row: Row, wanted: Wanted, ids: dict[str, int], last: str, skip: Skip
-) -> Document | None:
-    keys = wanted.keys
-    named = {"id": wanted.id, "title": wanted.title, "uri": "uri"}
-    fields = lifted(dict(row.fields), tuple(set(named.values())))
-    text = str(fields.pop(keys[-1], None) or fields.pop("text", ""))
-    source = str(fields.pop(keys[0])) if len(keys) > 1 else None
+def _leaves(path: Path, root: Path) -> bool:
+    """Whether a path is a link out of the folder. The Hub's cache links to the blobs beside it."""
+    if not path.is_symlink():
+        return False
+    target, folder = path.resolve(), root.resolve()
+    cached = folder.parent.name == "snapshots" and target.parent == folder.parents[1] / "blobs"
+    return not (cached or target.is_relative_to(folder))
+
+
+def _document(row: Row, reading: Reading, ids: dict[str, int], last: str) -> Document | None:
+    schema, skip = reading.schema, reading.skip
+    fields = lifted(dict(row.fields), (schema.id, schema.title, "uri"))
+    text = str(fields.pop(schema.keys[-1], None) or fields.pop("text", ""))
+    source = str(fields.pop(schema.keys[0])) if schema.pairs else None
     if not text.strip() or (source is not None and not source.strip()):
         skip(row.where, "empty")
         return None
@@ -313,12 +343,14 @@ def _document(
     except UnicodeEncodeError:
         skip(row.where, "a lone surrogate, which is not a character")
         return None
-    labels = {key: _label(fields.pop(name, None), name, row) for key, name in named.items()}
+    name, title, uri = (
+        _label(fields.pop(key, None), key, row) for key in (schema.id, schema.title, "uri")
+    )
     return Document(
         text=text,
-        id=last if row.part else unique_id(labels["id"] or row.name, ids),
-        title=labels["title"],
-        uri=labels["uri"],
+        id=last if row.part else unique_id(name or row.name, ids),
+        title=title,
+        uri=uri,
         metadata=fields,
         source=source,
         places=tuple(row.places),

@@ -1,7 +1,4 @@
-"""Rows of a corpus, and the checks that find what is wrong with a row.
-
-This module knows JSON's values and the fields that a row must have. It reads no file.
-"""
+"""Rows of a corpus, and the checks that tell why a value is not a row. No file is read."""
 
 from __future__ import annotations
 
@@ -14,20 +11,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from knn_logits.corpus.documents import Place, type_name
 from knn_logits.errors import CorpusError
 from knn_logits.printable import printable
 
 TEXT_KEYS = ("text",)
 PAIR_KEYS = ("source", "target")
-
+# The most bytes of a row. JSON of a few characters a value takes twenty times as much memory.
+LONGEST_ROW = 64 << 20
 _MAX_NESTING = 100
 
 Skip = Callable[[str, str], None]
 
 
+class UnreadableError(Exception):
+    """Raised for a file that is not read. The message says why, and what to do about it."""
+
+
 @dataclass(frozen=True)
-class Wanted:
-    """What a user says about the files of a corpus.
+class Schema:
+    """The fields and the encoding of the files of a corpus, as the user names them.
 
     Attributes:
         keys: The fields that every row must have as strings: one text, or a source and a target.
@@ -48,27 +51,11 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of a part of a document's text in the file that the document was read from.
-
-    Attributes:
-        start: The part's first character, counted from 0 in the document's text.
-        name: The name of the place for a reader, such as `page 12` or `line 307`.
-        fragment: The part after `#` that makes the document's uri lead there; may be empty.
-    """
-
-    start: int
-    name: str
-    fragment: str = ""
-
-
-@dataclass(frozen=True)
 class Row:
     """One row of a source.
 
     Attributes:
-        fields: The fields of the row, all of them JSON values. The wanted keys are present, and
-            are strings.
+        fields: JSON values by name. The keys of the schema are present, and are strings.
         name: A name for a row without an id, such as `guide/part.jsonl:12`.
         where: The row's place for a message, such as `corpus/guide/part.jsonl, line 12`.
         places: Pages, headings or lines of the row's text.
@@ -104,7 +91,7 @@ class SourceFile:
 
     @property
     def shown(self) -> str:
-        """The path, fit to be printed in one line."""
+        """The path as one printable line."""
         return display_name(str(self.path))
 
     def advance(self, raw: BinaryIO) -> None:
@@ -125,6 +112,13 @@ def first_line(error: BaseException) -> str:
     return display_name((str(error).strip().splitlines() or [type(error).__name__])[0][:200])
 
 
+def listed(names: Iterable[str]) -> str:
+    """Returns the first ten names for a message."""
+    names = list(names)
+    shown = ", ".join(display_name(name) for name in names[:10])
+    return f"{shown}, ..." if len(names) > 10 else shown or "none"
+
+
 def parse_row(text: str, keys: tuple[str, ...]) -> dict[str, object]:
     """Parses one line of JSON. A ValueError says what is wrong with it."""
     try:
@@ -143,7 +137,7 @@ def parse_row(text: str, keys: tuple[str, ...]) -> dict[str, object]:
 
 
 def lifted(value: Any, keys: tuple[str, ...]) -> Any:
-    """Copies the fields that keys such as `translation.en` name to the top of a row."""
+    """Moves the fields that keys such as `translation.en` name to the top of a row."""
     for key in keys:
         *path, last = key.split(".")
         if not path or not isinstance(value, dict) or key in value:
@@ -179,21 +173,6 @@ def field_option(key: str, keys: tuple[str, ...]) -> str:
     return f"--{'text' if len(keys) == 1 else 'source' if key == keys[0] else 'target'}-field"
 
 
-def type_name(value: object) -> str:
-    """Returns JSON's name for the type of `value`, with its article."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, (int, float)):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    if isinstance(value, (list, tuple)):
-        return "a list"
-    return "an object" if isinstance(value, Mapping) else f"of type {type(value).__name__}"
-
-
 def _nested_deeper(value: object, levels: int) -> bool:
     # Python may read JSON near its limit of nesting, and fail to write it from a deeper stack.
     if isinstance(value, dict):
@@ -205,10 +184,10 @@ def _nested_deeper(value: object, levels: int) -> bool:
     return levels == 0 or any(_nested_deeper(child, levels - 1) for child in children)
 
 
-def column_row(values: Mapping[str, object], keys: tuple[str, ...], name: str, where: str) -> Row:
-    """Makes a row from the values of a table's columns.
-
-    A null is a missing value. As a text it makes an empty document.
+def column_fields(
+    values: Mapping[str, object], keys: tuple[str, ...], where: str
+) -> dict[str, object]:
+    """Makes the fields of a row from a table's columns. A null is an empty text, or left out.
 
     Raises:
         CorpusError: when a value of `keys` is not a string.
@@ -219,7 +198,7 @@ def column_row(values: Mapping[str, object], keys: tuple[str, ...], name: str, w
     fault = fault_of(fields, keys)
     if fault:
         raise CorpusError(f"{where}: {fault}; correct or remove this row")
-    return Row(fields, name, where)
+    return fields
 
 
 def _plain(value: object) -> object:
@@ -235,10 +214,3 @@ def _plain(value: object) -> object:
     if isinstance(value, (decimal.Decimal, datetime.timedelta, uuid.UUID)):
         return str(value)
     return None
-
-
-def listed(names: Iterable[str]) -> str:
-    """Returns the first ten names for a message."""
-    names = list(names)
-    shown = ", ".join(display_name(name) for name in names[:10])
-    return f"{shown}, ..." if len(names) > 10 else shown or "none"

@@ -1,24 +1,179 @@
-"""Gathers pieces of text into rows: one for each document, or several for a very large one.
+"""Plain text: its encoding, its characters, and its rows with headings or lines as places.
 
-Each part of a large file is a row, so that only a few million characters are in memory. All parts
-have the file's id, so that one name removes the file or leaves it out.
+Each part of a large file is a row with the file's id, so that only a few million characters are in
+memory, and one name removes the file or leaves it out.
 """
 
 from __future__ import annotations
 
+import codecs
+import io
+import itertools
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import BinaryIO
 
-from knn_logits.corpus.rows import Place, Row
+from knn_logits.corpus.documents import Place
+from knn_logits.corpus.rows import Row, UnreadableError
+from knn_logits.errors import ConfigError
 
+CHUNK = 1 << 20
+EXTRA = 'pip install "knn-logits[documents]"'
 # The most characters of a row, apart from the rest of its last line.
 LARGEST = 4 << 20
+_MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_SAMPLE = 1 << 16
+# A guess with less confidence is worth little: the text is then probably Western with few accents.
+_UNSURE, _FEW_ACCENTS = 0.1, 0.15
+# A file counts as UTF-8 if it has so many UTF-8 characters for each byte that is not UTF-8.
+_MOSTLY = 4
 # Characters between two places of a plain text, which is about a paragraph.
 _APART = 400
 _LONGEST_HEADING = 80
-_BLANK = re.compile(r"[^\S\n]*\n")
-_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$")
+_MARKER = re.compile(r" {0,3}#{1,6}(?=[ \t])")
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
+_NUL = "binary: it holds NUL bytes"
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Python's name of a file's encoding, and whether it is a guess, which can be wrong."""
+
+    name: str
+    guessed: bool = False
+
+
+def check_encoding(name: str | None) -> str | None:
+    """Checks an encoding that a user names. None means that it is to be recognised.
+
+    Raises:
+        ConfigError: when Python has no such encoding, or it is not an encoding of text.
+    """
+    if name is None or name.lower() == "auto":
+        return None
+    try:
+        b"a".decode(name)
+    except UnicodeError:
+        pass  # in some encodings a single byte is not a character
+    except (LookupError, ValueError):
+        raise ConfigError(
+            f"the encoding {name!r} is unknown; name one such as utf-8, latin-1, windows-1252, "
+            "utf-16 or shift_jis, or leave --encoding out"
+        ) from None
+    return name
+
+
+def recognised(stream: BinaryIO, named: str | None = None) -> Encoding:
+    """Recognises the encoding of a stream by reading every byte, and then rewinds the stream.
+
+    A byte order mark wins over the encoding that the user named, and that over a guess.
+
+    Raises:
+        UnreadableError: when the stream is not text, or its encoding is not recognised.
+    """
+    head = stream.read(_SAMPLE)
+    mark = next((name for mark, name in _MARKS if head.startswith(mark)), named)
+    encoding = Encoding(mark) if mark is not None else _without_mark(head, stream)
+    if encoding.name != "utf-8" or named is not None:
+        _check(stream, encoding)
+    stream.seek(0)
+    return encoding
+
+
+def characters(stream: BinaryIO, encoding: Encoding) -> Iterator[str]:
+    r"""Yields the text of a stream piece by piece. Line ends become `\n`."""
+    decode = io.IncrementalNewlineDecoder(
+        codecs.getincrementaldecoder(encoding.name)("strict"), translate=True
+    )
+    first = True
+    while chunk := stream.read(CHUNK):
+        piece = decode.decode(chunk)
+        yield piece.removeprefix("\ufeff") if first else piece
+        first = first and not piece
+    yield decode.decode(b"", final=True)
+
+
+def _without_mark(head: bytes, stream: BinaryIO) -> Encoding:
+    if b"\0" in head:
+        # In Latin text without a mark, every other byte of UTF-16 is NUL.
+        for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
+            nul, other = head[first::2].count(0), head[1 - first :: 2].count(0)
+            if len(head) >= 4 and nul > 0.4 * len(head) / 2 and other == 0:
+                return Encoding(name, guessed=True)
+        raise UnreadableError(_NUL)
+    stream.seek(0)
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    position = wide = 0
+    try:
+        while chunk := stream.read(CHUNK):
+            if b"\0" in chunk:
+                raise UnreadableError(_NUL)
+            wide += len(chunk) - len(decoder.decode(chunk))
+            position += len(chunk)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data":
+            raise UnreadableError(
+                "not UTF-8 text: it ends in the middle of a character, so it was cut off; get it "
+                "again"
+            ) from None
+        # The decoder counts from the start of a character, which may lie in an earlier chunk.
+        position += error.start - (len(error.object) - len(chunk))
+        sample = error.object[max(0, error.start - _SAMPLE) : error.start + _SAMPLE]
+        decoded = sample.decode("utf-8", "replace")
+        bad = decoded.count("\ufffd")
+        if wide + sum(char > "\x7f" for char in decoded) - bad > _MOSTLY * bad:
+            raise UnreadableError(
+                f"not UTF-8 text, though most of it is: byte {position + 1:,} is not a "
+                "character; repair it, or name the encoding with --encoding"
+            ) from None
+        return _guessed(sample)
+    return Encoding("utf-8")
+
+
+def _guessed(sample: bytes) -> Encoding:
+    try:
+        import chardet
+    except ImportError:
+        raise UnreadableError(
+            f"not UTF-8 text: name its encoding, as in --encoding latin-1, or install what "
+            f"recognises encodings: {EXTRA}"
+        ) from None
+    guess = chardet.detect(sample, encoding_era=chardet.EncodingEra.ALL)
+    if (guess["confidence"] or 0.0) < _UNSURE:
+        guess = chardet.detect(sample, encoding_era=chardet.EncodingEra.MODERN_WEB)
+        accents = sum(byte > 127 for byte in sample) / len(sample)
+        if (guess["confidence"] or 0.0) < _UNSURE and accents < _FEW_ACCENTS:
+            guess["encoding"] = guess["encoding"] and "cp1252"
+    if guess["encoding"] is None or b"\0" in sample:
+        raise UnreadableError("binary: its bytes are not text in any known encoding")
+    return Encoding(codecs.lookup(guess["encoding"]).name, guessed=True)
+
+
+def _check(stream: BinaryIO, encoding: Encoding) -> None:
+    """Reads a whole stream, and refuses text with characters that no text has."""
+    stream.seek(0)
+    read = 0
+    try:
+        for piece in characters(stream, encoding):
+            if "\0" in piece:
+                raise UnreadableError(_NUL)
+            if any("\ud800" <= char <= "\udfff" for char in piece if not piece.isascii()):
+                raise UnreadableError(f"not text in {encoding.name}: it holds half a character")
+            read += len(piece)
+    except UnicodeError:
+        how = "recognised as" if encoding.guessed else "said to be"
+        raise UnreadableError(
+            f"not text in {encoding.name}, which it is {how}, after {read:,} characters; name its "
+            "encoding with --encoding"
+        ) from None
 
 
 class Gathering:
@@ -34,7 +189,7 @@ class Gathering:
         self._size = 0
         self._places: list[Place] = []
         self._last = Place(0, "")
-        self._several = False
+        self._part = False
 
     def add(self, text: str, place: str = "", fragment: str = "") -> Iterator[Row]:
         """Takes a block, and yields the rows that are full."""
@@ -46,89 +201,74 @@ class Gathering:
         while self._size > LARGEST:
             whole = "".join(self._texts)
             end = whole.rfind("\n", 0, LARGEST) + 1 or LARGEST
-            yield self._made(whole[:end], end)
+            yield self._row_of(whole[:end])
             self._texts, self._size = [whole[end:]], len(whole) - end
 
     def rest(self) -> Iterator[Row]:
         """Yields the rest of the text as the last row, if there is any."""
         text = "".join(self._texts)
-        if text.strip() or not self._several:
-            yield self._made(text, len(text))
+        if text.strip() or not self._part:
+            yield self._row_of(text)
 
-    def _made(self, text: str, end: int) -> Row:
-        here = [one for one in self._places if one.start < end]
+    def _row_of(self, text: str) -> Row:
+        end = len(text)
+        inside = [place for place in self._places if place.start < end]
         after = [
-            Place(one.start - end, one.name, one.fragment)
-            for one in self._places
-            if one.start >= end
+            replace(place, start=place.start - end) for place in self._places if place.start >= end
         ]
-        if here and (not after or after[0].start > 0):
-            after.insert(0, Place(0, here[-1].name, here[-1].fragment))
+        if inside and (not after or after[0].start > 0):
+            after.insert(0, replace(inside[-1], start=0))
         self._places = after
-        row = self._row.with_text(text, here, part=self._several)
-        self._several = True
+        row = self._row.with_text(text, inside, part=self._part)
+        self._part = True
         return row
 
 
 def plain_rows(pieces: Iterable[str], row: Row, *, headings: bool = False) -> Iterator[Row]:
-    """Yields the rows of a plain text. Their places are its lines, or its headings.
+    """Yields the rows of a plain text. Their places are its lines, or the headings of Markdown.
 
     Args:
         pieces: The text, in pieces.
         row: A row that every result copies, apart from text and places.
-        headings: Whether the text is Markdown, whose headings are its places.
+        headings: Whether the text is Markdown.
     """
-    line, head, several = 1, Place(0, ""), False
-    for text in _cut(pieces):
-        places: list[Place] = []
-        if headings:
-            places = _headings(text, head)
-            head = places[-1] if places else head
-        if not places:
-            places = _lines(text, line)
+    gathering = Gathering(row)
+    full = itertools.chain.from_iterable(map(gathering.add, pieces))
+    line, heading = 1, Place(0, "")
+    for part in itertools.chain(full, gathering.rest()):
+        text = str(part.fields["text"])
+        places = _headings(text, heading) if headings else []
+        heading = places[-1] if places else heading
+        places = places or _lines(text, line)
         # A short text is a single place.
-        known = places if len(places) > 1 or several else []
-        if text.strip() or not several:
-            yield row.with_text(text, known, part=several)
+        if text.strip() or not part.part:
+            yield replace(part, places=places if len(places) > 1 or part.part else [])
         line += text.count("\n")
-        several = True
 
 
-def _cut(pieces: Iterable[str]) -> Iterator[str]:
-    waiting, size = [], 0
-    for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
-        while size > LARGEST:
-            whole = "".join(waiting)
-            end = whole.rfind("\n", 0, LARGEST) + 1 or LARGEST
-            yield whole[:end]
-            waiting, size = [whole[end:]], len(whole) - end
-    yield "".join(waiting)
-
-
-def _lines(text: str, first: int) -> list[Place]:
-    """Returns some lines of a text, of which none but the first is blank.
+def _lines(text: str, number: int) -> list[Place]:
+    """Returns some lines of a text that begins in line `number`; none but the first is blank.
 
     Many tokenizers have a token for several line breaks. A place that began within such a token
     could not be told from one before it.
-
-    Args:
-        text: The text.
-        first: The number of its first line.
     """
-    places = [Place(0, f"line {first}")]
-    line, start = first, 0
+    places = [Place(0, f"line {number}")]
+    start = 0
     while (end := text.find("\n", start) + 1) and end < len(text):
-        line, start = line + 1, end
-        if start - places[-1].start >= _APART and not _BLANK.match(text, start):
-            places.append(Place(start, f"line {line}"))
+        number, start = number + 1, end
+        if start - places[-1].start >= _APART and not _is_blank(text, start):
+            places.append(Place(start, f"line {number}"))
     return places
+
+
+def _is_blank(text: str, start: int) -> bool:
+    end = text.find("\n", start)
+    return end >= 0 and not text[start:end].strip()
 
 
 def _headings(text: str, before: Place) -> list[Place]:
     """Returns the headings of Markdown. The text before the first one has the place `before`."""
-    places = [Place(0, before.name, before.fragment)] if before.name else []
+    places = [replace(before, start=0)] if before.name else []
     start, fence = 0, ""
     for line in text.splitlines(keepends=True):
         fenced = _FENCE.match(line)
@@ -136,11 +276,28 @@ def _headings(text: str, before: Place) -> list[Place]:
             fence = fenced[1]
         elif fenced and fenced[1].startswith(fence):
             fence = ""
-        found = None if fence or fenced else _HEADING.match(line.rstrip("\n"))
-        name = " ".join(found[1].split()) if found else ""
+        name = "" if fence or fenced else _heading_of(line)
         if name:
-            short = name if len(name) <= _LONGEST_HEADING else f"{name[: _LONGEST_HEADING - 1]}…"
             slug = re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-")[:100]
-            places.append(Place(start, f"“{short}”", slug))
+            places.append(Place(start, quoted(name), slug))
         start += len(line)
     return places
+
+
+def _heading_of(line: str) -> str:
+    """Returns the text of a Markdown heading. Its time is linear: a stranger wrote the line."""
+    marker = _MARKER.match(line)
+    if marker is None:
+        return ""
+    name = line[marker.end() :].strip()
+    shorter = name.rstrip("#")
+    if shorter == "" or shorter[-1].isspace():
+        name = shorter
+    return " ".join(name.split())
+
+
+def quoted(name: str) -> str:
+    """Makes a heading the name of a place; empty for an empty one."""
+    name = " ".join(name.split())
+    short = name if len(name) <= _LONGEST_HEADING else f"{name[: _LONGEST_HEADING - 1]}…"
+    return f"“{short}”" if short else ""

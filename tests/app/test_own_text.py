@@ -3,6 +3,7 @@
 import gzip
 import re
 import time
+import zlib
 from copy import copy
 from dataclasses import replace
 
@@ -131,6 +132,35 @@ def test_a_cancelled_build_leaves_nothing(session, visitors):
         list(steps)
     assert visitors.stores("one") == {}
     eventually(lambda: not list(visitors._visitors["one"].folder.iterdir()))
+
+
+def test_a_file_is_held_to_the_text_that_it_gives(session, tmp_path):
+    """A PDF that is called .txt: its 4 KB give far more text than a visitor may bring."""
+    path = tmp_path / "notes.txt"
+    path.write_bytes(flooded_pdf(characters=1_000_000))
+    assert path.stat().st_size < session.limits.text_bytes / 4
+    with pytest.raises(LimitError, match=r"the text has [0-9,]+ bytes; 400,000 are allowed"):
+        documents_of(session, [str(path)], "")
+    cancelled = Deadline(60)
+    cancelled.cancel()
+    with pytest.raises(LimitError, match="stopped"):
+        documents_of(session, [str(path)], "", deadline=cancelled)
+
+
+def flooded_pdf(characters):
+    """Makes a PDF of one page, whose text packs far better than text does."""
+    lines = b"(" + b"words " * 100 + b") Tj 0 -14 Td "
+    packed = zlib.compress(b"BT /F1 12 Tf 20 380 Td " + lines * (characters // 600) + b"ET", 9)
+    objects = (
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 400 400]/Contents 5 0 R"
+        b"/Resources<</Font<</F1 4 0 R>>>>>>",
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+        b"<</Length %d/Filter/FlateDecode>>stream\n" % len(packed) + packed + b"\nendstream",
+    )
+    numbered = (b"%d 0 obj\n" % n + one + b"\nendobj\n" for n, one in enumerate(objects, start=1))
+    return b"%PDF-1.4\n" + b"".join(numbered) + b"trailer\n<</Root 1 0 R>>\nstartxref\n0\n%%EOF"
 
 
 def test_a_build_nobody_waits_for_ends(session, visitors):

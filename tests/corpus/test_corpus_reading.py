@@ -45,16 +45,47 @@ def test_a_hidden_file_that_is_named_is_read(tmp_path):
     assert read(write(tmp_path / ".notes", "text"))[0][0].id == ".notes"
 
 
-def test_links_to_folders_are_followed_once(tmp_path):
+def linked(tmp_path):
     write(tmp_path / "corpus" / "deep" / "a.txt", "a")
     write(tmp_path / "elsewhere" / "b.txt", "b")
     (tmp_path / "corpus" / "deep" / "loop").symlink_to(tmp_path / "corpus")
+    (tmp_path / "corpus" / "a").symlink_to("deep/a.txt")
     (tmp_path / "corpus" / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "corpus" / "link2").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "corpus" / "file.txt").symlink_to(tmp_path / "elsewhere" / "b.txt")
-    documents, skipped = read(str(tmp_path / "corpus"))
-    assert [document.id for document in documents] == ["deep/a.txt", "file.txt", "link/b.txt"]
+    (tmp_path / "corpus" / "file.txt").symlink_to("../elsewhere/b.txt")
+    return str(tmp_path / "corpus")
+
+
+def test_links_that_leave_a_folder_are_passed_over_and_named(tmp_path):
+    corpus = linked(tmp_path)
+    for named in (corpus, f"{corpus}/deep/loop"):
+        documents, skipped = read(named)
+        assert [document.id for document in documents] == ["a", "deep/a.txt"]
+        reason = "a link that leaves the folder; --follow-links reads it"
+        assert skipped == [(f"{named}/{name}", reason) for name in ("file.txt", "link", "link2")]
+    assert corpus_bytes([corpus]) == 2
+    assert "leaves the folder" in failure(corpus, strict=True)
+    assert [document.id for document in read(f"{corpus}/file.txt")[0]] == ["file.txt"]
+
+
+def test_links_to_folders_are_followed_once(tmp_path):
+    corpus = linked(tmp_path)
+    documents, skipped = read(corpus, follow_links=True)
+    assert [document.id for document in documents] == ["a", "deep/a.txt", "file.txt", "link/b.txt"]
     assert skipped == []
+    assert corpus_bytes([corpus], follow_links=True) == 4
+
+
+def test_the_cache_of_the_hub_is_a_folder_of_links_that_are_read(tmp_path):
+    blob = write(tmp_path / "datasets--a--b" / "blobs" / "0", "text")
+    secret = write(tmp_path / "datasets--a--b" / "refs" / "main", "secret")
+    snapshot = tmp_path / "datasets--a--b" / "snapshots" / "1"
+    snapshot.mkdir(parents=True)
+    (snapshot / "a.txt").symlink_to(blob)
+    (snapshot / "b.txt").symlink_to(secret)
+    documents, ((name, _),) = read(str(snapshot))
+    assert [document.text for document in documents] == ["text"]
+    assert name == str(snapshot / "b.txt")
 
 
 def test_a_broken_link_and_a_pipe_in_a_folder_are_skipped(tmp_path):

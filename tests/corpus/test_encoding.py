@@ -7,7 +7,7 @@ from corpus_files import failure, read, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from knn_logits.corpus import encoding
+from knn_logits.corpus import texts
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import ConfigError
 
@@ -53,15 +53,15 @@ def test_utf_16_without_its_mark_is_recognised(tmp_path, name):
 )
 def test_what_the_user_names_holds(tmp_path, text, size):
     path = write(tmp_path / "a.txt", text.encode("cp1251"))
-    plain = encoding.CHUNK
-    encoding.CHUNK = size
+    plain = texts.CHUNK
+    texts.CHUNK = size
     try:
         documents, skipped = read(path, encoding="windows-1251", on_note=None)
     except Exception:
         assert "\0" in text
         return
     finally:
-        encoding.CHUNK = plain
+        texts.CHUNK = plain
     assert [one.text for one in documents] == [text.replace("\r\n", "\n").replace("\r", "\n")]
     assert skipped == []
 

@@ -1,18 +1,23 @@
 """Files made to hang, to fill the memory or to break a library: each is refused in one line."""
 
 import gzip
+import random
+import resource
 import sys
-import threading
+import time
 import zipfile
 import zlib
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from corpus_files import failure, read, write
-from office_files import ENTITIES, archive, docx, docx_members, notebook, paragraph, pdf, pptx
+from corpus_files import failure, read, write, write_table
+from office_files import ENTITIES, archive, docx, docx_members, paragraph, pdf, pptx
 
-from knn_logits.corpus import extracting
-from knn_logits.corpus.extracting import Extractor
-from knn_logits.corpus.parsers.blocks import Block, RefusedError
+from knn_logits.corpus import files
+from knn_logits.corpus.reading import read_corpus
+from knn_logits.corpus.rows import Row
+from knn_logits.corpus.texts import plain_rows
 
 
 def refused(path, **options):
@@ -108,124 +113,89 @@ def test_a_file_that_is_not_read_says_why(tmp_path, name, data, reason):
     assert str(path) in failure(str(path), strict=True)
 
 
-# The child process
+# Files that unpack to far more than they hold, or that cost more time than text
 
 
-def parts(extractor, path, kind="html"):
-    return list(extractor.parts(path, kind, None))
+def bomb(path, line, times):
+    """Packs 2 MB of noise, which packs as text does, and then the same line again and again."""
+    noise = random.Random(0).randbytes(1 << 20).hex().encode()
+    with gzip.open(path, "wb", 9) as file:
+        file.writelines(b'{"text": "%s"}\n' % noise[n : n + 4096] for n in range(0, 1 << 21, 4096))
+        for _ in range(times):
+            file.write(line)
+    return str(path)
 
 
-@pytest.fixture
-def page(tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text("<p>Text.</p>")
-    return path
-
-
-def test_one_child_reads_many_files_and_is_replaced_when_it_dies(page):
-    with Extractor() as extractor:
-        assert isinstance(parts(extractor, page)[-1], Block)
-        first = extractor._child.pid
-        parts(extractor, page)
-        assert extractor._child.pid == first
-        extractor._child.kill()
-        extractor._child.wait()
-        assert parts(extractor, page)[-1].text.strip() == "Text."
-        assert extractor._child.pid != first
-
-
-def test_a_reader_that_stops_leaves_no_child_with_half_an_answer(page):
-    page.write_text("".join(f"<h1>{number}</h1><p>Text.</p>" for number in range(100)))
-    with Extractor() as extractor:
-        reading = extractor.parts(page, "html", None)
-        next(reading)
-        reading.close()
-        assert len(parts(extractor, page)) == 101
-    assert extractor._child is None
-
-
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems may not limit it")
-
-
-@on_linux
-def test_a_file_that_fills_the_memory_costs_its_child_alone(tmp_path, page):
-    big = tmp_path / "big.ipynb"
-    big.write_text(notebook(("code", "x" * (64 << 20))))
-    with Extractor(memory=96 << 20) as extractor:
-        with pytest.raises(RefusedError, match=r"more than 0\.0938 GiB"):
-            parts(extractor, big, "notebook")
-        assert parts(extractor, page)[-1].text.strip() == "Text."
-
-
-class _Silent(Extractor):
-    """Its child never answers."""
-
-    def _started(self):
-        known, extracting._START = extracting._START, "import time; time.sleep(600)"
-        try:
-            return super()._started()
-        finally:
-            extracting._START = known
-
-
-def test_a_child_that_does_not_answer_is_killed(page):
-    with (
-        _Silent(patience=0.2) as extractor,
-        pytest.raises(RefusedError, match=r"reading it took longer than 0 s"),
-    ):
-        parts(extractor, page)
-
-
-def test_the_time_that_a_reader_takes_is_not_the_child_s(page):
-    page.write_text("<h1>a</h1><h1>b</h1>")
-    turned = threading.Event()
-    with Extractor(longest=30) as extractor:
-        for _ in extractor.parts(page, "html", None):
-            turned.wait(0.05)
-        assert extractor._child is not None
-
-
-@pytest.mark.parametrize(
-    "answer", ["no JSON", "[]", "{}", '["block", 1, "", "", 0]', '["begin"]', '["other"]', ""]
-)
-def test_a_child_that_answers_nonsense_is_not_believed(page, monkeypatch, answer):
-    code = f"import sys; sys.stdin.readline(); print({answer!r})"
-    monkeypatch.setattr(extracting, "_START", code)
-    with Extractor() as extractor, pytest.raises(RefusedError, match="crashed"):
-        parts(extractor, page)
-
-
-def test_more_text_than_a_document_has_is_refused(page, monkeypatch):
-    monkeypatch.setattr(extracting, "_MOST_TEXT", 100)
-    monkeypatch.setattr(extracting, "_MOST_TEXT_A_BYTE", 0)
-    page.write_text("<p>" + "words " * 100)
-    with Extractor() as extractor, pytest.raises(RefusedError, match="more text than a document"):
-        parts(extractor, page)
-
-
-@on_linux
-def test_the_child_can_write_no_file(page, tmp_path, monkeypatch):
-    path = tmp_path / "written"
-    writes = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-        "from knn_logits.corpus.parsers.serve import limit; limit(1 << 30); "
-        f"file = open({str(path)!r}, 'w'); file.write('text'); file.flush()"
+def test_a_packed_file_is_bounded_however_far_it_is_read(tmp_path):
+    path = bomb(tmp_path / "bomb.jsonl.gz", b'{"text": "%s"}\n' % (b"a" * (8 << 20)), 60)
+    skipped = []
+    size = sum(
+        len(document.text)
+        for document in read_corpus([path], on_skip=lambda *skip: skipped.append(skip))
     )
-    monkeypatch.setattr(extracting, "_START", writes)
-    with Extractor() as extractor, pytest.raises(RefusedError, match="crashed"):
-        parts(extractor, page)
-    assert path.read_text() == ""
+    assert size < 300 << 20
+    ((name, reason),) = skipped
+    assert name == path
+    assert "as with a bomb" in reason
+    assert "rows before that were read" in reason
 
 
-# Without the extra
+def test_a_packed_document_is_bounded_on_the_disk(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.pdf.gz", gzip.compress(pdf("Text.") + b" " * (70 << 20)))
+    assert "as with a bomb" in refused(Path(path))
+    monkeypatch.setattr(files, "MOST_UNPACKED", 100)
+    small = write(tmp_path / "b.pdf.gz", gzip.compress(pdf("Text.")))
+    assert "unpacks to more than 100 bytes" in failure(small)
 
 
-def test_without_the_extra_one_line_names_it(tmp_path, monkeypatch):
-    blocked = "import sys; sys.modules['pypdf'] = None; " + extracting._START
-    monkeypatch.setattr(extracting, "_START", blocked)
-    path = write(tmp_path / "a.pdf", pdf("Text."))
-    documents, skipped = read(path, write(tmp_path / "b.txt", "good"))
-    assert [one.id for one in documents] == ["b.txt"]
-    assert skipped == [
-        (path, 'its format needs more packages: pip install "knn-logits[documents]"')
-    ]
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json.gz"])
+def test_a_row_is_bounded(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(files, "LONGEST_ROW", 1000)
+    rows = b'{"text": "good"}\n' + b'{"text": "%s"}\n' % (b"a" * 1000)
+    if name == "a.json.gz":
+        rows = b'[{"text": "%s"}]' % (b"a" * 1000)
+    path = write(tmp_path / name, gzip.compress(rows) if name.endswith("gz") else rows)
+    documents, ((_, reason),) = read(path, write(tmp_path / "b.txt", "good"))
+    assert [document.text for document in documents][-1] == "good"
+    assert "more than 1,000 bytes" in reason or "line 2 is longer than 1,000 bytes" in reason
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems may not limit the memory")
+def test_a_table_is_bounded(tmp_path):
+    """A dictionary with one text of 60 MB, which every row names."""
+    texts = pa.array(["a" * (60 << 20)]).dictionary_encode()
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), texts.dictionary)
+    path = write_table(tmp_path / "a.parquet", {"text": column}, compression="zstd")
+    assert Path(path).stat().st_size < 100_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    reason = failure(path, strict=True)
+    assert "more text than a document" in reason or "GiB" in reason
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # in KiB
+
+
+def test_empty_messages_of_a_mailbox_are_counted_in_a_line(tmp_path):
+    path = write(tmp_path / "a.mbox", "From x\n\n" * 500 + "From x\nSubject: Winch\n\nText.\n")
+    documents, skipped = read(path)
+    assert [document.title for document in documents] == ["Winch"]
+    assert skipped == [(f"{path}, 500 of 501 messages", "empty")]
+
+
+def test_the_parts_that_are_left_out_are_named_up_to_a_number(tmp_path):
+    message = "From x\nSubject: a\nContent-Disposition: attachment\n\nText.\n\n"
+    path = write(tmp_path / "a.mbox", message * 300)
+    notes = []
+    _, skipped = read(path, on_note=lambda *note: notes.append(note))
+    assert len(notes) == 100
+    assert skipped == [(path, "200 other parts are left out as well")]
+
+
+@pytest.mark.parametrize("line", ["# x{}y", "# x {}#y", "#{}", "# {}x"])
+def test_the_time_of_a_heading_grows_with_its_length(line):
+    def seconds(blanks):
+        text = line.format(" " * blanks)
+        since = time.perf_counter()
+        list(plain_rows([text], Row({}, "a", "a"), headings=True))
+        return time.perf_counter() - since
+
+    short, long = (min(seconds(blanks) for _ in range(3)) for blanks in (10_000, 160_000))
+    assert long < 60 * max(short, 1e-4)  # it was 256 times as long

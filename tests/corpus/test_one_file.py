@@ -33,7 +33,7 @@ def test_line_ends_are_normalised_and_the_byte_order_mark_dropped(tmp_path):
 
 @pytest.mark.parametrize("offset", [1, 2, 3])
 def test_a_character_across_two_chunks_is_read_whole(tmp_path, offset, monkeypatch):
-    monkeypatch.setattr("knn_logits.corpus.one_file._CHUNK", 4)
+    monkeypatch.setattr("knn_logits.corpus.texts.CHUNK", 4)
     text = "x" * offset + "𝄞é\r\n€"
     assert read(write(tmp_path / "a", text))[0][0].text == text.replace("\r\n", "\n")
 

@@ -19,7 +19,7 @@ from knn_logits import (
     read_corpus,
     remove_documents,
 )
-from knn_logits.corpus.rows import Place
+from knn_logits.corpus.documents import Place
 from knn_logits.evidence.places import where
 from knn_logits.evidence.render import to_html
 from knn_logits.store.documents import PLACES, place_at

@@ -1,6 +1,76 @@
-"""Turns untrusted documents into text with its places.
+"""Turns untrusted documents into blocks of text with their places, in the sandbox only."""
 
-Each module reads one kind of file, with the libraries of the extra `documents` where Python's own
-do not suffice. The modules run only in a child process, which `knn_logits.corpus.extracting`
-starts.
-"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from knn_logits.corpus.rows import Schema
+
+_CONTROLS = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The start of a document. A file with only one, which has no title, may leave it out.
+
+    Attributes:
+        title: The document's title, if it has one.
+        number: Number of the document in a file of several, from 1; 0 if the file is the document.
+    """
+
+    title: str | None = None
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Block:
+    """The next text of a document.
+
+    Attributes:
+        text: The text, with the white space that separates it from the next block.
+        place: The name of its place for a reader, such as `page 12`; empty if it has none.
+        fragment: The part after `#` that makes the file's uri lead to the place; may be empty.
+        done: The share of the file that has been read, in [0, 1].
+    """
+
+    text: str
+    place: str = ""
+    fragment: str = ""
+    done: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A row of a table: its fields, its number from 1, and the share of the file read so far."""
+
+    fields: dict[str, object]
+    number: int
+    done: float
+
+
+@dataclass(frozen=True)
+class Left:
+    """A part of the file that is left out.
+
+    Attributes:
+        where: The part, such as `page 3`.
+        reason: Why the part is left out, and what to do.
+        damaged: Whether the part is left out because it is damaged.
+    """
+
+    where: str
+    reason: str
+    damaged: bool = True
+
+
+Part: TypeAlias = Begin | Block | Fields | Left
+Parser: TypeAlias = Callable[[Path, Schema], Iterator[Part]]
+
+
+def clean(text: str) -> str:
+    """Removes control characters and halves of characters."""
+    return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n").replace("\xa0", " "))

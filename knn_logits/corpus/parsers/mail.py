@@ -10,32 +10,39 @@ from email.parser import BytesParser
 from pathlib import Path
 from typing import Any
 
-from knn_logits.corpus.parsers.blocks import Begin, Block, Left, Part, RefusedError, clean
+from knn_logits.corpus.parsers import Begin, Block, Left, Part, clean
 from knn_logits.corpus.parsers.markup import blocks_of
+from knn_logits.corpus.rows import Schema, UnreadableError
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
-def read(path: Path, encoding: str | None) -> Iterator[Part]:
+def read(path: Path, schema: Schema) -> Iterator[Part]:
     """Reads one message."""
-    del encoding  # a message names its own encoding
+    del schema  # a message names its own encoding
     with path.open("rb") as file:
-        message = BytesParser(policy=policy.default).parse(file)
+        message = _parsed(file)
     if not message.keys():
-        raise RefusedError("not an e-mail: it has no headers; rename it to .txt")
+        raise UnreadableError("not an e-mail: it has no headers; rename it to .txt")
     yield from _parts(message, 0, 1.0)
 
 
-def read_mailbox(path: Path, encoding: str | None) -> Iterator[Part]:
-    """Reads a mailbox in the mbox format, one document for each message."""
-    del encoding
+def read_mailbox(path: Path, schema: Schema) -> Iterator[Part]:
+    """Reads a mailbox in the mbox format, one document for each message that is not empty."""
+    del schema
     messages = mailbox.mbox(path, factory=_parsed, create=False)
     keys = messages.keys()
+    empty = 0
     for number, key in enumerate(keys, start=1):
         message: Any = messages.get(key)
-        yield from _parts(message, number, number / len(keys))
+        if message.keys() or str(message.get_payload()).strip():
+            yield from _parts(message, number, number / len(keys))
+        else:
+            empty += 1
     if not keys:
-        raise RefusedError("not a mailbox: no line begins with 'From '; rename it to .txt")
+        raise UnreadableError("not a mailbox: no line begins with 'From '; rename it to .txt")
+    if empty:
+        yield Left(f"{empty:,} of {len(keys):,} messages", "empty")
 
 
 def _parsed(file: Any) -> Any:
@@ -43,12 +50,15 @@ def _parsed(file: Any) -> Any:
 
 
 def _parts(message: EmailMessage, number: int, done: float) -> Iterator[Part]:
-    headers = [(name, _header(message, name)) for name in _HEADERS]
-    yield Begin(dict(headers)["Subject"] or None, number)
-    lines = [f"{name}: {value}" for name, value in headers if value]
-    body = _body(message)
-    yield Block("\n".join([*lines, "", body, ""]), done=done)
-    attached = [_name(part) for part in message.walk() if _attached(part)]
+    headers = {name: _header(message, name) for name in _HEADERS}
+    yield Begin(headers["Subject"] or None, number)
+    lines = [f"{name}: {value}" for name, value in headers.items() if value]
+    yield Block("\n".join([*lines, "", _body(message), ""]), done=done)
+    attached = [
+        clean(str(part.get_filename() or part.get_content_type()))[:80].replace("\n", " ")
+        for part in message.walk()
+        if part.get_content_disposition() == "attachment"
+    ]
     if attached:
         where = f"message {number}" if number else "the message"
         names = ", ".join(attached[:3]) + (", …" if len(attached) > 3 else "")
@@ -70,16 +80,7 @@ def _body(message: EmailMessage) -> str:
         content = part.get_content()
     except (LookupError, ValueError, AttributeError, TypeError):
         payload = message.get_payload(decode=True)
-        content = payload.decode("utf-8", "replace") if isinstance(payload, bytes) else ""
-        return clean(content)
+        return clean(payload.decode("utf-8", "replace") if isinstance(payload, bytes) else "")
     if part.get_content_type() == "text/html":
         content = "".join(block.text for block in blocks_of(str(content))[1])
     return clean(str(content)).strip()
-
-
-def _attached(part: Any) -> bool:
-    return bool(part.get_content_disposition() == "attachment")
-
-
-def _name(part: Any) -> str:
-    return clean(str(part.get_filename() or part.get_content_type()))[:80].replace("\n", " ")

@@ -1,7 +1,6 @@
 """Reads HTML as a person does: text, lists and tables, but no scripts, styles and menus.
 
-lxml parses the page, and this module walks over the tree. Other converters do not fit: some write
-Markdown, whose marks a language model would learn to repeat, and some align tables with spaces.
+Other converters write Markdown, whose marks a model would learn to repeat, or align with spaces.
 """
 
 from __future__ import annotations
@@ -12,75 +11,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from knn_logits.corpus.encoding import UnreadableError, characters, recognised
-from knn_logits.corpus.parsers.blocks import Begin, Block, Part, RefusedError, clean, heading
+from knn_logits.corpus.parsers import Begin, Block, Part, clean
+from knn_logits.corpus.rows import Schema, UnreadableError
+from knn_logits.corpus.texts import characters, quoted, recognised
 
-_HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
-_UNSEEN = frozenset(
-    (
-        "script",
-        "style",
-        "template",
-        "noscript",
-        "svg",
-        "math",
-        "head",
-        "nav",
-        "iframe",
-        "object",
-        "canvas",
-        "audio",
-        "video",
-        "select",
-        "button",
-        "datalist",
-    )
+
+def _tags(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+_HEADINGS = _tags("h1 h2 h3 h4 h5 h6")
+_UNSEEN = _tags(
+    "script style template noscript svg math head nav iframe object canvas audio video select "
+    "button datalist"
 )
-_PARAGRAPHS = _HEADINGS | frozenset(
-    ("p", "pre", "blockquote", "table", "ul", "ol", "dl", "figure", "section")
-)
-_BLOCKS = _PARAGRAPHS | frozenset(
-    (
-        "address",
-        "article",
-        "aside",
-        "body",
-        "caption",
-        "center",
-        "dd",
-        "details",
-        "div",
-        "dt",
-        "fieldset",
-        "figcaption",
-        "footer",
-        "form",
-        "header",
-        "hr",
-        "li",
-        "main",
-        "summary",
-        "tr",
-    )
+_PARAGRAPHS = _HEADINGS | _tags("p pre blockquote table ul ol dl figure section")
+_BLOCKS = _PARAGRAPHS | _tags(
+    "address article aside body caption center dd details div dt fieldset figcaption footer form "
+    "header hr li main summary tr"
 )
 _CELLS = ("td", "th")
 _DECLARED = re.compile(rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w-]+)")
 _SPACE = re.compile(r"[ \t\n\f\r]+")
 
 
-def read(path: Path, encoding: str | None) -> Iterator[Part]:
+def read(path: Path, schema: Schema) -> Iterator[Part]:
     """Reads an HTML file."""
-    title, parts = blocks_of(_text_of(path, encoding))
+    title, blocks = blocks_of(_text_of(path, schema.encoding))
     yield Begin(title)
-    yield from parts
+    yield from blocks
 
 
 def blocks_of(text: str) -> tuple[str | None, list[Block]]:
-    """Returns the title of a page and its blocks. A block is a heading with the text after it.
-
-    Raises:
-        RefusedError: when the page is nested too deeply to be read.
-    """
+    """Returns the title of a page and its blocks. A block is a heading with the text after it."""
     from lxml import etree, html
 
     parser = html.HTMLParser(
@@ -90,12 +53,11 @@ def blocks_of(text: str) -> tuple[str | None, list[Block]]:
         root = html.document_fromstring(text.encode("utf-8", "replace"), parser=parser)
     except (etree.ParserError, etree.XMLSyntaxError, ValueError):
         return None, []
-    found = root.find(".//title")
-    title = None if found is None else " ".join((found.text or "").split())[:300] or None
+    heading = root.find(".//title")
+    title = None if heading is None else " ".join((heading.text or "").split())[:300] or None
     walk = _Walk()
-    walk.all_of(_main(root))
-    blocks = [one for one in walk.finished() if one.text.strip()]
-    return title, blocks
+    walk.visit(_main(root))
+    return title, [block for block in walk.blocks if block.text.strip()]
 
 
 def _text_of(path: Path, encoding: str | None) -> str:
@@ -107,18 +69,16 @@ def _text_of(path: Path, encoding: str | None) -> str:
                 return "".join(characters(stream, recognised(stream, name)))
             except (UnreadableError, LookupError) as error:
                 if name is None:
-                    raise RefusedError(str(error)) from None
+                    raise UnreadableError(str(error)) from None
     raise AssertionError
 
 
 def _main(root: Any) -> Any:
     """Returns the part of a page that its author marks as the main one, or all of it."""
-    for found in (root.findall(".//main"), root.findall(".//*[@role='main']")):
-        if len(found) == 1:
-            return found[0]
-    found = root.findall(".//article")
-    if len(found) == 1:
-        return found[0]
+    for path in (".//main", ".//*[@role='main']", ".//article"):
+        parts = root.findall(path)
+        if len(parts) == 1:
+            return parts[0]
     body = root.find("body")
     return root if body is None else body
 
@@ -134,36 +94,32 @@ class _Walk:
     fragment: str = ""
     cells: int = 0
 
-    def all_of(self, root: Any) -> None:
+    def visit(self, root: Any) -> None:
         """Walks without recursion, since a page may be nested as deeply as its parser allows."""
         waiting: list[tuple[Any, bool, bool]] = [(root, True, False)]
         while waiting:
-            node, opening, kept = waiting.pop()
+            node, opening, preformatted = waiting.pop()
             if not opening:
                 self._close(node)
                 if node is not root:
-                    self._text(node.tail, kept)
+                    self._text(node.tail, preformatted)
                 continue
             tag = node.tag if isinstance(node.tag, str) else None
             if tag is None or tag in _UNSEEN or _hidden(node):
                 if node is not root:
-                    self._text(node.tail, kept)
+                    self._text(node.tail, preformatted)
                 continue
             self._open(node)
-            inside = kept or tag == "pre"
+            inside = preformatted or tag == "pre"
             self._text(node.text, inside)
-            waiting.append((node, False, kept))
+            waiting.append((node, False, preformatted))
             waiting.extend((child, True, inside) for child in reversed(node))
-
-    def finished(self) -> list[Block]:
-        """All blocks."""
         self._flush()
-        return self.blocks
 
     def _open(self, node: Any) -> None:
         tag = node.tag
         if tag in _HEADINGS:
-            name = heading("".join(_seen_text(node)))
+            name = quoted("".join(_seen_text(node)))
             if name:
                 self._flush()
                 self.place, self.fragment = name, _anchor(node)
@@ -193,10 +149,10 @@ class _Walk:
         elif len(gap) > len(self.gap) or "\n" not in self.gap:
             self.gap = gap
 
-    def _text(self, text: str | None, kept: bool) -> None:
+    def _text(self, text: str | None, preformatted: bool) -> None:
         if not text:
             return
-        if kept:
+        if preformatted:
             for number, line in enumerate(clean(text).split("\n")):
                 self.gap = "\n" * min(2, self.gap.count("\n") + 1) if number else self.gap
                 if line.strip():
@@ -222,11 +178,11 @@ class _Walk:
 
 
 def _seen_text(node: Any) -> Iterator[str]:
-    for one in node.iter():
-        if isinstance(one.tag, str) and one.tag not in _UNSEEN and not _permalink(one):
-            yield one.text or ""
-        if one is not node:
-            yield one.tail or ""
+    for child in node.iter():
+        if isinstance(child.tag, str) and child.tag not in _UNSEEN and not _permalink(child):
+            yield child.text or ""
+        if child is not node:
+            yield child.tail or ""
 
 
 def _permalink(node: Any) -> bool:
@@ -246,9 +202,7 @@ def _hidden(node: Any) -> bool:
 
 def _anchor(node: Any) -> str:
     """Returns the id of a heading, or the id of the section that it opens."""
-    own = node.get("id")
-    if own is None:
-        parent = node.getparent()
-        first = parent is not None and node.getprevious() is None
-        own = parent.get("id") if first and parent.tag in ("section", "div", "article") else None
-    return own if own and re.fullmatch(r"[\w.:-]{1,100}", own) else ""
+    anchor, parent = node.get("id"), node.getparent()
+    if anchor is None and parent is not None and node.getprevious() is None:
+        anchor = parent.get("id") if parent.tag in ("section", "div", "article") else None
+    return anchor if anchor and re.fullmatch(r"[\w.:-]{1,100}", anchor) else ""

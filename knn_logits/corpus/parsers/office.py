@@ -1,7 +1,7 @@
-"""Reads Word documents, presentations and rich text.
+"""Reads Word documents, presentations and rich text, and checks archives of XML.
 
-mammoth turns a .docx into HTML, which `markup` reads. mammoth handles footnotes, text boxes and
-tracked changes. lxml reads the slides of a .pptx, since python-pptx would load every film in it.
+mammoth turns a .docx into HTML, with footnotes, text boxes and tracked changes. lxml reads the
+slides of a .pptx, since python-pptx would load every film in it.
 """
 
 from __future__ import annotations
@@ -12,26 +12,23 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
-from knn_logits.corpus.parsers.blocks import (
-    Block,
-    Part,
-    RefusedError,
-    clean,
-    member,
-    opened_zip,
-)
+from knn_logits.corpus.parsers import Block, Part, clean
 from knn_logits.corpus.parsers.markup import blocks_of
+from knn_logits.corpus.rows import Schema, UnreadableError, first_line
 
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SLIDES = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
 _PACKAGE = "{http://schemas.openxmlformats.org/package/2006/relationships}"
 _OLE = b"\xd0\xcf\x11\xe0"
+_MOST_UNPACKED, _MOST_MEMBERS = 1 << 30, 100_000
+# Text and XML pack to between a fifth and a twentieth. A file that packs far better is hostile.
+_LEAST_SUSPECT, _MOST_RATIO = 64 << 20, 200
 
 
-def read_docx(path: Path, encoding: str | None) -> Iterator[Part]:
+def read_docx(path: Path, schema: Schema) -> Iterator[Part]:
     """Reads a Word document, one block for each heading."""
-    del encoding
+    del schema
     _check_office(path)
     with opened_zip(path):
         pass
@@ -43,26 +40,22 @@ def read_docx(path: Path, encoding: str | None) -> Iterator[Part]:
     try:
         with path.open("rb") as file:
             html = mammoth.convert_to_html(file, **options).value
-    except (KeyError, ValueError, OSError, BadZipFile, AttributeError, TypeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
-        raise RefusedError(f"damaged: {reason}; save it anew") from None
-    except Exception as error:
-        if isinstance(error, (MemoryError, RecursionError)):
-            raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
-        raise RefusedError(f"damaged: {reason}; save it anew") from None
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # a damaged document may make mammoth raise any exception
+        raise UnreadableError(f"damaged: {first_line(error)[:120]}; save it anew") from None
     yield from blocks_of(html)[1]
 
 
-def read_pptx(path: Path, encoding: str | None) -> Iterator[Part]:
+def read_pptx(path: Path, schema: Schema) -> Iterator[Part]:
     """Reads a presentation, one block for each slide with its notes."""
-    del encoding
+    del schema
     _check_office(path)
     with opened_zip(path) as archive:
         main = "ppt/presentation.xml"
         relations = _relations(archive, main)
         listed = parse_xml(member(archive, main)).iter(f"{_SLIDES}sldId")
-        slides = [relations.get(one.get(f"{_RELATION}id", ""), ("", ""))[1] for one in listed]
+        slides = [relations.get(node.get(f"{_RELATION}id", ""), ("", ""))[1] for node in listed]
         for number, name in enumerate(slides, start=1):
             if not name:
                 continue
@@ -76,25 +69,60 @@ def read_pptx(path: Path, encoding: str | None) -> Iterator[Part]:
                 yield Block(clean(text) + "\n\n", place, "", number / len(slides))
 
 
-def read_rtf(path: Path, encoding: str | None) -> Iterator[Part]:
+def read_rtf(path: Path, schema: Schema) -> Iterator[Part]:
     """Reads rich text."""
     from striprtf import striprtf
 
     data = path.read_bytes()
     if not data.lstrip().startswith(b"{\\rtf"):
-        raise RefusedError("not rich text: it does not begin with {\\rtf; rename it to .txt")
+        raise UnreadableError("not rich text: it does not begin with {\\rtf; rename it to .txt")
     # The file writes all characters but ASCII as escapes, in an encoding that it names.
     convert: Any = striprtf.rtf_to_text
-    text = convert(data.decode(encoding or "cp1252", "replace"), errors="replace")
+    text = convert(data.decode(schema.encoding or "cp1252", "replace"), errors="replace")
     yield Block(clean(text))
 
 
-def parse_xml(data: bytes) -> Any:
-    """Parses XML. It may not define entities of its own, and nothing is loaded from elsewhere.
+def opened_zip(path: Path) -> ZipFile:
+    """Opens a document that is a zip archive, after a check of its unpacked size.
+
+    Python reads no more of a member than the archive's directory says, so the check suffices.
 
     Raises:
-        RefusedError: when the data is not such XML.
+        UnreadableError: when the file is no zip archive, damaged, encrypted, or a bomb.
     """
+    try:
+        archive = ZipFile(path)
+    except (BadZipFile, NotImplementedError, ValueError) as error:
+        raise UnreadableError(f"damaged: it is not a zip archive ({error}); get it again") from None
+    members = archive.infolist()
+    size = sum(info.file_size for info in members)
+    packed = max(1, sum(info.compress_size for info in members))
+    if len(members) > _MOST_MEMBERS:
+        raise UnreadableError(
+            f"it holds {len(members):,} files, which is too many for a document; save it anew"
+        )
+    if size > _MOST_UNPACKED or (size > _LEAST_SUSPECT and size > _MOST_RATIO * packed):
+        raise UnreadableError(
+            f"its {packed:,} bytes would unpack to {size:,}, as with a zip bomb; save it anew if "
+            "it is sound"
+        )
+    if any(info.flag_bits & 1 for info in members):
+        raise UnreadableError("encrypted: save it without a password")
+    return archive
+
+
+def member(archive: ZipFile, name: str) -> bytes:
+    """Reads a file of a zip archive, and refuses a damaged archive."""
+    try:
+        return archive.read(name)
+    except KeyError:
+        raise UnreadableError(f"damaged: it has no {name[:80]}; get it again") from None
+    except (BadZipFile, NotImplementedError, EOFError, ValueError) as error:
+        raise UnreadableError(f"damaged: {name[:80]} cannot be unpacked ({error})") from None
+
+
+def parse_xml(data: bytes) -> Any:
+    """Parses XML, which may define no entities of its own. Nothing is loaded from elsewhere."""
     from lxml import etree
 
     parser = etree.XMLParser(
@@ -103,17 +131,17 @@ def parse_xml(data: bytes) -> Any:
     try:
         root = etree.fromstring(data, parser)
     except (etree.XMLSyntaxError, ValueError) as error:
-        raise RefusedError(f"damaged: {str(error)[:120]}; save it anew") from None
+        raise UnreadableError(f"damaged: {str(error)[:120]}; save it anew") from None
     doctype = root.getroottree().docinfo.internalDTD
     if doctype is not None and any(True for _ in doctype.iterentities()):
-        raise RefusedError("it defines XML entities of its own, as an XML bomb does; save it anew")
+        raise UnreadableError("it defines XML entities, as an XML bomb does; save it anew")
     return root
 
 
 def _check_office(path: Path) -> None:
     with path.open("rb") as file:
         if file.read(4) == _OLE:
-            raise RefusedError(
+            raise UnreadableError(
                 "encrypted, or in an older Office format: save it without a password, in the newer "
                 "format"
             )
@@ -125,14 +153,15 @@ def _relations(archive: ZipFile, name: str) -> dict[str, tuple[str, str]]:
     listed = f"{folder}/_rels/{base}.rels"
     if listed not in archive.namelist():
         return {}
-    found = {}
-    for one in parse_xml(member(archive, listed)).iter(f"{_PACKAGE}Relationship"):
-        if one.get("TargetMode") != "External":
-            target = posixpath.normpath(posixpath.join(folder, one.get("Target", "")))
-            absolute = one.get("Target", "").startswith("/")
-            target = one.get("Target", "").lstrip("/") if absolute else target
-            found[one.get("Id", "")] = (one.get("Type", ""), target)
-    return found
+    relations = {}
+    for node in parse_xml(member(archive, listed)).iter(f"{_PACKAGE}Relationship"):
+        if node.get("TargetMode") != "External":
+            target = node.get("Target", "")
+            # A target that begins with / is absolute within the archive.
+            relative = posixpath.normpath(posixpath.join(folder, target))
+            target = target.lstrip("/") if target.startswith("/") else relative
+            relations[node.get("Id", "")] = (node.get("Type", ""), target)
+    return relations
 
 
 def _paragraphs(slide: Any, *, notes: bool = False) -> Iterator[str]:
@@ -149,15 +178,13 @@ def _paragraphs(slide: Any, *, notes: bool = False) -> Iterator[str]:
 
 def _placeholder(body: Any) -> str:
     shape = body.getparent()
-    found = None if shape is None else shape.find(f".//{_SLIDES}ph")
-    return "" if found is None else str(found.get("type", "body"))
+    placeholder = None if shape is None else shape.find(f".//{_SLIDES}ph")
+    return "" if placeholder is None else str(placeholder.get("type", "body"))
 
 
 def _lines(body: Any) -> Iterator[str]:
     for paragraph in body.iter(f"{_DRAWING}p"):
-        parts = []
-        for one in paragraph.iter(f"{_DRAWING}t", f"{_DRAWING}br", f"{_DRAWING}tab"):
-            parts.append(one.text or "" if one.tag == f"{_DRAWING}t" else " ")
-        text = "".join(parts).strip()
+        runs = paragraph.iter(f"{_DRAWING}t", f"{_DRAWING}br", f"{_DRAWING}tab")
+        text = "".join(run.text or "" if run.tag == f"{_DRAWING}t" else " " for run in runs).strip()
         if text:
             yield text

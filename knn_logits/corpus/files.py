@@ -1,0 +1,405 @@
+"""Reads the rows of a file: JSON, plain text, gzip of them, and what the sandbox parses."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import gzip
+import io
+import itertools
+import json
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from knn_logits.corpus.formats import holds_rows, reader_of, refusal
+from knn_logits.corpus.parsers import Begin, Block, Fields, Left
+from knn_logits.corpus.rows import (
+    LONGEST_ROW,
+    Row,
+    Schema,
+    Skip,
+    SourceFile,
+    UnreadableError,
+    display_name,
+    fault_of,
+    first_line,
+    lifted,
+    parse_row,
+)
+from knn_logits.corpus.sandbox import Sandbox
+from knn_logits.corpus.texts import CHUNK, Gathering, characters, plain_rows, recognised
+from knn_logits.errors import CorpusError
+
+_BOM = b"\xef\xbb\xbf"
+_GZIP_MAGIC = b"\x1f\x8b"
+_HEAD = 4096
+MOST_UNPACKED = _MOST_CHECKED = 1 << 30
+# Even logs pack to a hundredth at best.
+_LEAST_SUSPECT, _MOST_RATIO = 64 << 20, 200
+# So many parts that are left out of a file are named. The rest is counted.
+_MOST_LEFT = 100
+_BETWEEN = "::"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read.
+
+    Attributes:
+        schema: The fields of rows, and the encoding.
+        skip: Called with a name and a reason for each part that cannot be read; it may raise.
+        note: Called with a name and what the user should know about a file that was read.
+        sandbox: Parses documents that are neither plain text nor JSON.
+    """
+
+    schema: Schema
+    skip: Skip
+    note: Skip
+    sandbox: Sandbox
+
+
+class _Unpacked(io.RawIOBase):
+    """Unpacks gzip, and refuses a stream that unpacks to far more than packed text does."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed = packed if packed.seekable() else None
+        self._gzip = gzip.GzipFile(fileobj=packed)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._gzip.seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._gzip.read1(len(buffer))  # before damage, this gives what was unpacked
+        buffer[: len(data)] = data
+        unpacked = self._gzip.tell()
+        if self._packed is not None and unpacked > _LEAST_SUSPECT:
+            packed = self._packed.tell()
+            if unpacked > _MOST_RATIO * packed:
+                raise UnreadableError(
+                    f"{packed:,} bytes of gzip unpack to more than {unpacked:,}, as with a bomb; "
+                    "unpack it yourself if it is sound"
+                )
+        return len(data)
+
+
+def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
+    """Reads the rows of one file, one at a time.
+
+    Raises:
+        CorpusError: when a row lacks a field of the schema, or a table lacks such a column.
+    """
+    rows, packed = 0, False
+    try:
+        with ExitStack() as stack:
+            raw: BinaryIO = stack.enter_context(file.path.open("rb"))
+            reader = reader_of(file.path.name)
+            # A pipe can be read only once, and most readers read twice.
+            if file.size is None and reader != "json_lines":
+                raw = stack.enter_context(_stored(raw))
+            packed = file.path.name.lower().endswith(".gz") or _is_packed(raw)
+            stream = _stream(raw, packed)
+            if reader == "json_lines":
+                results = _json_lines(stream, packed, file, reading)
+            elif reader == "json":
+                results = _json(stream, packed, file, reading)
+            else:
+                results = _document(stream, stream is raw, file, reading)
+            for row in results:
+                rows += 1
+                file.advance(raw)
+                yield row
+    except (OSError, EOFError, zlib.error) as error:
+        reason = first_line(error)
+        if packed and not (isinstance(error, OSError) and error.errno):
+            reason = f"damaged gzip ({reason})"
+        reading.skip(file.shown, reason + _rows_before(rows))
+    except UnreadableError as error:
+        reading.skip(file.shown, f"{error}{_rows_before(rows)}")
+
+
+def _is_packed(raw: Any) -> bool:
+    return bytes(raw.peek(2)).startswith(_GZIP_MAGIC)
+
+
+def _stream(raw: BinaryIO, packed: bool) -> BinaryIO:
+    return io.BufferedReader(_Unpacked(raw), CHUNK) if packed else raw
+
+
+def _rows_before(rows: int) -> str:
+    return f"; the {rows} rows before that were read" if rows else ""
+
+
+def _stored(stream: BinaryIO) -> BinaryIO:
+    copy = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 (the caller closes it)
+    shutil.copyfileobj(stream, copy, CHUNK)
+    copy.seek(0)
+    return io.BufferedReader(cast(io.RawIOBase, copy), CHUNK)
+
+
+def _document(stream: BinaryIO, on_disk: bool, file: SourceFile, reading: Reading) -> Iterator[Row]:
+    """Reads a file that is one document, a mailbox or a table."""
+    name, schema = file.path.name, reading.schema
+    head = stream.read(_HEAD)
+    stream.seek(0)
+    reader = reader_of(name, head)
+    if schema.pairs and not holds_rows(reader):
+        reading.skip(file.shown, f"plain text has no {' and '.join(schema.keys)}")
+    elif reader in ("plain", "markdown"):
+        reason = refusal(name, head)
+        if reason is not None:
+            raise UnreadableError(reason)
+        encoding = recognised(stream, schema.encoding)
+        if encoding.guessed:
+            reading.note(
+                file.shown,
+                f"read as {encoding.name}, which is a guess; --encoding names another encoding",
+            )
+        row = Row({"uri": file.name}, file.name, file.shown)
+        yield from plain_rows(characters(stream, encoding), row, headings=reader == "markdown")
+    elif not head:
+        raise UnreadableError("empty")
+    elif on_disk and file.size is not None:
+        yield from _parsed_rows(file.path, reader, file, reading)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "document"
+            _unpack(stream, path)
+            yield from _parsed_rows(path, reader, file, reading)
+
+
+def _unpack(stream: BinaryIO, path: Path) -> None:
+    size = 0
+    with path.open("wb") as copy:
+        while chunk := stream.read(CHUNK):
+            size += len(chunk)
+            if size > MOST_UNPACKED:
+                raise UnreadableError(
+                    f"it unpacks to more than {MOST_UNPACKED:,} bytes; unpack it yourself if it "
+                    "is sound"
+                )
+            copy.write(chunk)
+
+
+def _parsed_rows(path: Path, reader: str, file: SourceFile, reading: Reading) -> Iterator[Row]:
+    document: Gathering | None = None
+    rows = left = 0
+    some_text = False
+    try:
+        for part in reading.sandbox.parts(path, reader, reading.schema):
+            if isinstance(part, Left):
+                left += 1
+                if left <= _MOST_LEFT:
+                    report = reading.skip if part.damaged else reading.note
+                    report(f"{file.shown}, {part.where}", part.reason)
+                continue
+            if isinstance(part, Begin):
+                if document is not None:
+                    yield from document.rest()
+                document = _beginning(file, part)
+                continue
+            if isinstance(part, Block):
+                document = document or _beginning(file, Begin())
+                some_text = some_text or bool(part.text.strip())
+                yield from document.add(part.text, part.place, part.fragment)
+            else:
+                rows += 1
+                yield _table_row(part, file, reading.schema)
+            if file.size is not None:
+                file.consumed = max(file.consumed, int(file.size * part.done))
+    except UnreadableError as error:
+        if not some_text:
+            raise
+        reading.skip(file.shown, f"{error}; the text before that was read")
+    except CorpusError as error:
+        raise CorpusError(f"{file.shown}{error}") from None
+    if left > _MOST_LEFT:
+        reading.skip(file.shown, f"{left - _MOST_LEFT:,} other parts are left out as well")
+    if document is not None:
+        yield from document.rest()
+    elif not holds_rows(reader):
+        raise UnreadableError("empty")
+
+
+def _table_row(part: Fields, file: SourceFile, schema: Schema) -> Row:
+    fault = fault_of(part.fields, schema.keys)
+    if fault:  # the child has checked this, but it may have been taken over
+        raise CorpusError(f", row {part.number}: {fault}; correct or remove this row")
+    where = f"{file.shown}, row {part.number}"
+    return Row(part.fields, f"{file.name}:{part.number}", where)
+
+
+def _beginning(file: SourceFile, begin: Begin) -> Gathering:
+    number = f":{begin.number}" if begin.number else ""
+    where = f"{file.shown}, message {begin.number}" if begin.number else file.shown
+    fields: dict[str, object] = {"uri": file.name}
+    if begin.title:
+        fields["title"] = begin.title
+    return Gathering(Row(fields, file.name + number, where))
+
+
+def _json(stream: BinaryIO, packed: bool, file: SourceFile, reading: Reading) -> Iterator[Row]:
+    """Reads a `.json` file: lines, an object, a list, or any other text."""
+    schema = reading.schema
+    # Many .json files hold JSON lines. The first line tells, so the file need not be read whole.
+    first = b""
+    with contextlib.suppress(UnreadableError):  # a list may be in one long line
+        first = next(_lines(stream, schema.encoding), b"")
+    stream.seek(0)
+    if _is_row(first, schema.keys):
+        yield from _json_lines(stream, packed, file, reading)
+        return
+    data = stream.read(LONGEST_ROW + 1) if packed else stream.read()
+    if packed and len(data) > LONGEST_ROW:
+        raise UnreadableError(
+            f"it unpacks to more than {LONGEST_ROW:,} bytes of one JSON value; unpack it, or write "
+            "it as JSON lines"
+        )
+    copy = io.BytesIO(data)
+    text = "".join(characters(copy, recognised(copy, schema.encoding)))
+    rows = _rows_of_json(text, file, schema.keys)
+    if rows:
+        yield from rows
+    elif schema.pairs:
+        reading.skip(file.shown, f"plain text has no {' and '.join(schema.keys)}")
+    else:
+        yield from plain_rows([text], Row({"uri": file.name}, file.name, file.shown))
+
+
+def _lines(stream: BinaryIO, encoding: str | None) -> Iterator[bytes]:
+    """Yields the lines of a stream in UTF-8. A line that is not text is lost alone."""
+    start = cast(Any, stream).peek(2)[:2]
+    coding = "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else encoding
+    reader = None
+    read: Any = stream.readline
+    if (coding or "utf-8") != "utf-8":
+        reader = io.TextIOWrapper(stream, coding, errors="surrogateescape", newline="\n")
+        read = reader.readline
+    try:
+        number = 0
+        while line := read(LONGEST_ROW):
+            number += 1
+            line = line if reader is None else line.encode("utf-8", "surrogateescape")
+            if len(line) >= LONGEST_ROW and not line.endswith(b"\n"):
+                raise UnreadableError(
+                    f"line {number} is longer than {LONGEST_ROW:,} bytes; split it, or save it as "
+                    "one document"
+                )
+            yield line
+    finally:
+        if reader is not None:
+            reader.detach()
+
+
+def _json_lines(
+    stream: BinaryIO, packed: bool, file: SourceFile, reading: Reading
+) -> Iterator[Row]:
+    keys = reading.schema.keys
+    for number, line in enumerate(_lines(stream, reading.schema.encoding), start=1):
+        if number == 1:
+            line = line.removeprefix(_BOM)
+        if not line.strip():
+            continue
+        where = f"{file.shown}, line {number}"
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError:
+            reading.skip(where, "not UTF-8 text: name its encoding, as in --encoding latin-1")
+            continue
+        try:
+            fields = parse_row(text, keys)
+        except ValueError as error:
+            if packed:
+                _raise_if_damaged(stream)
+            raise CorpusError(f"{where}: {error}; correct or remove this line") from None
+        yield Row(fields, f"{file.name}:{number}", where)
+
+
+def _raise_if_damaged(stream: BinaryIO) -> None:
+    # A damaged gzip file often gives a broken row before its checksum is reached. Reading on tells
+    # whether the row or the file is broken. It is not worth the wait in a file of many gigabytes.
+    checked = 0
+    while checked < _MOST_CHECKED and (chunk := stream.read(CHUNK)):
+        checked += len(chunk)
+
+
+def _rows_of_json(text: str, file: SourceFile, keys: tuple[str, ...]) -> list[Row]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    if isinstance(value, dict):
+        lifted(value, keys)
+        return [] if fault_of(value, keys) else [Row(value, file.name, file.shown)]
+    if not isinstance(value, list) or any(fault_of(lifted(item, keys), keys) for item in value):
+        return []
+    return [
+        Row(item, f"{file.name}:{number}", f"{file.shown}, item {number}")
+        for number, item in enumerate(value, start=1)
+    ]
+
+
+def _is_row(line: bytes, keys: tuple[str, ...]) -> bool:
+    try:
+        parse_row(line.removeprefix(_BOM).decode("utf-8"), keys)
+    except ValueError:
+        return False
+    return True
+
+
+def split_parallel(name: str) -> tuple[str, str] | None:
+    """Returns the two files that `SOURCE::TARGET` names; None for another name or a real path."""
+    source, between, target = name.partition(_BETWEEN)
+    if not between or not source or not target or Path(name).exists():
+        return None
+    return source, target
+
+
+def read_parallel(
+    source: SourceFile, target: SourceFile, keys: tuple[str, ...], skip: Skip
+) -> Iterator[Row]:
+    """Reads the lines of two text files, which may be gzipped, side by side as pairs.
+
+    Raises:
+        CorpusError: when a file cannot be read, or has more lines than the other.
+    """
+    pairs = itertools.zip_longest(_parallel_lines(source), _parallel_lines(target))
+    for number, pair in enumerate(pairs, start=1):
+        if None in pair:
+            short, long = (source, target) if pair[0] is None else (target, source)
+            raise CorpusError(
+                f"{short.shown} ends after {number - 1} lines, but {long.shown} goes on: give two "
+                "files with the same number of lines"
+            )
+        where = f"{target.shown}, line {number}"
+        try:
+            texts = [line.decode("utf-8").rstrip("\r\n") for line in pair]
+        except UnicodeDecodeError:
+            skip(where, "not UTF-8 text")
+            continue
+        if number == 1:
+            texts = [text.removeprefix("\ufeff") for text in texts]
+        yield Row(dict(zip(keys, texts, strict=True)), f"{target.name}:{number}", where)
+
+
+def _parallel_lines(file: SourceFile) -> Iterator[bytes]:
+    try:
+        with contextlib.closing(file.path.open("rb")) as raw:
+            for line in _lines(_stream(raw, _is_packed(raw)), None):
+                file.advance(raw)
+                yield line
+    except (OSError, EOFError, zlib.error, UnreadableError) as error:
+        raise CorpusError(
+            f"{display_name(str(file.path))} cannot be read ({first_line(error)}); get it again"
+        ) from error

@@ -1,0 +1,305 @@
+"""Parses untrusted files in a child process, which cannot hang, fill the memory or write files.
+
+A hostile file can end the child at most, and a new child reads the next file. The two speak JSON
+lines and no pickle, since a hostile file may have taken the child over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from knn_logits.corpus.parsers import Begin, Block, Fields, Left, Parser, Part
+from knn_logits.corpus.rows import LONGEST_ROW, Schema, UnreadableError, display_name
+from knn_logits.corpus.texts import EXTRA
+from knn_logits.errors import CorpusError
+
+# The address space of the child in bytes. Python and its libraries take a tenth of it.
+MEMORY = 2 << 30
+# The seconds that the child may take for one answer and for a document.
+PATIENCE, LONGEST = 60.0, 900.0
+# The text that a file may give: so many characters at least, and so many for each of its bytes.
+MOST_TEXT, MOST_TEXT_A_BYTE = 64 << 20, 300
+PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from knn_logits.corpus.sandbox import serve; serve()"
+)
+# The most characters of a block, since an answer is read as a whole.
+_LONGEST_BLOCK = 1 << 20
+_LONGEST_ANSWER = LONGEST_ROW + (1 << 20)
+_ANSWERS_AHEAD = 8
+_BEAT_SECONDS = 0.1
+_REASONS = {
+    "missing": f"its format needs more packages: {EXTRA}",
+    "nesting": "nested too deeply to be read; save it anew",
+}
+_CRASHED = "the library that reads it crashed; save it anew"
+
+
+class Sandbox:
+    """Parses files in a child process, which starts with the first file.
+
+    Args:
+        memory: Bytes of address space that the child may have, if the system can limit it.
+        patience: Seconds that the child may take from one page, heading or row to the next.
+        longest: Seconds that the child may take for a document.
+        most_text: Characters that a file may give, however small it is.
+        beat: Called at least ten times a second while the child works. An exception ends the work.
+        program: The Python code that the child runs.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory: int = MEMORY,
+        patience: float = PATIENCE,
+        longest: float = LONGEST,
+        most_text: int = MOST_TEXT,
+        beat: Callable[[], None] = lambda: None,
+        program: str = PROGRAM,
+    ) -> None:
+        self._memory, self._most_text = memory, most_text
+        self._patience, self._longest = patience, longest
+        self._beat, self._program = beat, program
+        self._child: subprocess.Popen[bytes] | None = None
+        self._pump: threading.Thread | None = None
+        self._answers: queue.Queue[bytes] = queue.Queue(_ANSWERS_AHEAD)
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def child(self) -> int | None:
+        """The process id of the child; None before the first file and after the end."""
+        return None if self._child is None else self._child.pid
+
+    def parts(self, path: Path, reader: str, schema: Schema) -> Iterator[Part]:
+        """Yields the parts of a regular file in order, as `reader` of the registry reads them.
+
+        Raises:
+            UnreadableError: when the file cannot be read, or not to its end.
+            CorpusError: when it is a table that lacks a column. The message goes on after a name.
+        """
+        child = self._started()
+        request = {
+            "path": os.fsencode(path.resolve()).hex(),
+            "reader": reader,
+            "schema": asdict(schema),
+        }
+        most = max(self._most_text, MOST_TEXT_A_BYTE * path.stat().st_size)
+        left = self._longest
+        finished = False
+        try:
+            assert child.stdin is not None
+            with contextlib.suppress(OSError):  # the child died while it waited
+                child.stdin.write(json.dumps(request).encode() + b"\n")
+                child.stdin.flush()
+            while True:
+                since = time.monotonic()
+                answer = self._answer(min(self._patience, left))
+                left -= time.monotonic() - since
+                if answer == ["end"]:
+                    finished = True
+                    return
+                part = self._part(answer)
+                if isinstance(part, Exception):
+                    # A child that crashed, or that lacked memory, is replaced.
+                    finished = str(part) != _CRASHED and answer != ["refused", "memory"]
+                    raise part
+                most -= _size(part, schema)
+                if most < 0:
+                    raise UnreadableError(
+                        "it gives more text than a document of its size can have, as a zip bomb "
+                        "does; split it if it is sound"
+                    )
+                if isinstance(part, Fields):
+                    left = self._longest
+                yield part
+        finally:
+            if not finished:
+                self.close()
+
+    def close(self) -> None:
+        """Ends the child."""
+        child, self._child = self._child, None
+        if child is None or self._pump is None:
+            return
+        child.kill()
+        while self._pump.is_alive():  # it may wait to hand over an answer
+            with contextlib.suppress(queue.Empty):
+                self._answers.get(timeout=0.01)
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        child.wait()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._child is None or self._child.poll() is not None:
+            self.close()
+            package = str(Path(__file__).parents[2])
+            paths = json.dumps([package, *(path for path in sys.path if path)])
+            command = [sys.executable, "-I", "-B", "-c", self._program, str(self._memory), paths]
+            try:
+                self._child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
+                )
+            except OSError as error:
+                raise UnreadableError(
+                    f"no process can be started to read it ({error}); free some memory"
+                ) from None
+            self._answers = queue.Queue(_ANSWERS_AHEAD)
+            arguments = (self._child.stdout, self._answers)
+            self._pump = threading.Thread(target=_pump, args=arguments, daemon=True)
+            self._pump.start()
+        return self._child
+
+    def _answer(self, seconds: float) -> object:
+        """Waits for the next answer of the child."""
+        end = time.monotonic() + seconds
+        while True:
+            self._beat()
+            try:
+                line = self._answers.get(timeout=max(0.001, min(_BEAT_SECONDS, seconds)))
+                break
+            except queue.Empty:
+                if time.monotonic() >= end:
+                    raise UnreadableError(
+                        f"reading it took longer than {seconds:.0f} s, as with a damaged or "
+                        "hostile file; save it anew or split it"
+                    ) from None
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+
+    def _part(self, answer: Any) -> Part | UnreadableError | CorpusError:
+        """Checks an answer of the child."""
+        try:
+            match answer:
+                case ["begin", None | str() as title, int(number)]:
+                    return Begin(None if title is None else _line(title, 300), number)
+                case ["block", str(text), str(place), str(fragment), float() | int() as done]:
+                    share = min(1.0, max(0.0, float(done)))
+                    return Block(text, _line(place, 100), _line(fragment, 100), share)
+                case ["fields", dict(fields), int(number), float() | int() as done]:
+                    return Fields(fields, number, min(1.0, max(0.0, float(done))))
+                case ["left", str(where), str(reason), bool(damaged)]:
+                    return Left(_line(where, 100), _line(reason, 300), damaged)
+                case ["wrong", str(reason)]:
+                    return CorpusError(_line(reason, 1000))
+                case ["refused", "memory"]:
+                    return UnreadableError(
+                        f"reading it takes more than {self._memory / (1 << 30):.3g} GiB, as with a "
+                        "damaged or hostile file; split it"
+                    )
+                case ["refused", str(reason)]:
+                    return UnreadableError(_REASONS.get(reason, _line(reason, 300)))
+        except (ValueError, OverflowError):
+            pass
+        return UnreadableError(_CRASHED)
+
+
+def _line(text: str, most: int) -> str:
+    return display_name(text)[:most]
+
+
+def _size(part: Part, schema: Schema) -> int:
+    """The characters of a part that become text."""
+    if isinstance(part, Fields):
+        return sum(len(str(part.fields.get(key, ""))) for key in schema.keys)
+    return len(part.text) if isinstance(part, Block) else 0
+
+
+def _pump(stdout: Any, answers: queue.Queue[bytes]) -> None:
+    """Passes the child's answers on, from a thread, and an empty one at their end."""
+    with contextlib.suppress(OSError, ValueError):
+        while line := stdout.readline(_LONGEST_ANSWER):
+            answers.put(line)
+    answers.put(b"")
+
+
+# The following runs in the child.
+
+
+def serve() -> None:
+    """Answers requests, lines of JSON, until the pipe is closed. The memory is an argument."""
+    # The output of a library must not mix with the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    confine(int(sys.argv[1]))
+    for line in sys.stdin:
+        for answer in _parsed(**json.loads(line)):
+            data = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
+            if len(data) > LONGEST_ROW:
+                reason = f"longer than {LONGEST_ROW:,} bytes; split it"
+                data = json.dumps(["left", f"row {answer[2]}", reason, True]).encode()
+            answers.write(data + b"\n")
+            answers.flush()
+
+
+def confine(memory: int) -> None:
+    """Limits this process's memory and forbids it to write files, if the system can do that."""
+    try:
+        import resource
+    except ImportError:  # on Windows only the time limit holds
+        return
+    for kind, value in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        try:
+            hard = resource.getrlimit(kind)[1]
+            most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (most, most))
+        except (ValueError, OSError):  # macOS refuses some of these limits
+            continue
+
+
+def _parsed(path: str, reader: str, schema: dict[str, Any]) -> Iterator[list[object]]:
+    """Yields the answers to a request."""
+    module, name = reader.split(".")
+    try:
+        read = cast(Parser, getattr(import_module(f"knn_logits.corpus.parsers.{module}"), name))
+        fields = Schema(**{**schema, "keys": tuple(schema["keys"])})
+        for part in read(Path(os.fsdecode(bytes.fromhex(path))), fields):
+            if isinstance(part, Block):
+                for first in range(0, len(part.text), _LONGEST_BLOCK):
+                    text = part.text[first : first + _LONGEST_BLOCK]
+                    yield ["block", text, part.place, part.fragment, part.done]
+            else:
+                yield [type(part).__name__.lower(), *vars(part).values()]
+        yield ["end"]
+    except CorpusError as error:
+        yield ["wrong", str(error)]
+    except UnreadableError as error:
+        yield ["refused", str(error)]
+    except ImportError:
+        yield ["refused", "missing"]
+    except MemoryError:
+        yield ["refused", "memory"]
+        raise SystemExit(1) from None  # the rest of the process may be broken
+    except RecursionError:
+        yield ["refused", "nesting"]
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0][:200]
+        yield ["refused", f"damaged: {type(error).__name__} {reason}".rstrip()]
