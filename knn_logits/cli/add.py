@@ -40,7 +40,7 @@ def add(
     with Bars() as bars, interruptible("run the same command again, and it goes on here"):
         documents = documents_of(corpus, fields, told, bars, pairs=reads_pairs(model))
         prepare(threads)
-        loaded, tokenizer = load_model(model, device, dtype)
+        loaded, tokenizer = load_model(model, device, dtype, resumes=datastore.folder)
         done = add_documents(
             loaded,
             tokenizer,

@@ -166,7 +166,9 @@ def build(
             iter(()) if rank else documents_of(corpus, fields, told, bars, pairs=reads_pairs(model))
         )
         prepare(threads, seed)
-        loaded, tokenizer = load_model(model, device, dtype)
+        loaded, tokenizer = load_model(
+            model, device, dtype, resumes=None if overwrite or dry_run else out
+        )
         loading = time.monotonic() - started
         made: dict[str, Any] = {
             "key": key,

@@ -116,14 +116,21 @@ def _device_of(device: str) -> Any:
     return place
 
 
-def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
-    """Loads a model and its tokenizer; `RunOptions.load` says more."""
+def load_model(
+    name: str, device: str, dtype: str, resumes: Path | str | None = None
+) -> tuple[Any, Any]:
+    """Loads a model and its tokenizer; `RunOptions.load` says more.
+
+    `resumes` is a folder whose unfinished job goes on in the precision that it began with.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     from knn_logits.engine.precision import use_fastest_dtype
 
     place = _device_of(device)
+    if dtype == "auto" and resumes is not None:
+        dtype = _unfinished_dtype(Path(resumes))
     config = _config_of(name)
     try:
         family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -146,6 +153,16 @@ def load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
     if choice is not None:
         tell(choice, style=None)
     return model, tokenizer
+
+
+def _unfinished_dtype(folder: Path) -> str:
+    from knn_logits.store.job import unfinished_precision
+
+    precision = unfinished_precision(folder)
+    if precision not in ("float32", "bfloat16", "float16"):
+        return "auto"
+    tell(f"the unfinished job goes on in {precision}, in which it began", style=None)
+    return precision
 
 
 def reads_pairs(name: str) -> bool:

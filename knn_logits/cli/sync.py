@@ -71,7 +71,7 @@ def sync(
     with Bars() as bars, interruptible("run the same command again, and it goes on here"):
         documents = documents_of(folder, fields, told, bars, pairs=reads_pairs(model))
         prepare(threads)
-        loaded, tokenizer = load_model(model, device, dtype)
+        loaded, tokenizer = load_model(model, device, dtype, resumes=datastore.folder)
         done = sync_documents(
             loaded,
             tokenizer,

@@ -295,6 +295,12 @@ def _read_journal(folder: Path, base: str | None) -> Journal | None:
         return Journal(kind="build", base=base, generation=0, plan={"format": "unknown"})
 
 
+def unfinished_precision(folder: Path) -> str | None:
+    """The model precision of the unfinished job in a folder; None without such a job."""
+    journal = _read_journal(folder, None)
+    return None if journal is None else journal.plan.get("model precision")
+
+
 def _has_ended(journal: Journal, manifest: Manifest) -> bool:
     """Whether a job made a manifest."""
     made = journal.generation == manifest.generation and bool(journal.files)

@@ -1,5 +1,6 @@
 """What `build` says: an estimate before, a summary and a command that works afterwards."""
 
+import copy
 import json
 import shlex
 
@@ -118,3 +119,29 @@ def test_fields_and_encoding_are_named(run, model_folder, tmp_path):
     unknown = run("add", model_folder, tmp_path / "s", more, "--encoding", "latin-99")
     assert unknown.code == 1
     assert "name one such as utf-8" in unknown.err
+
+
+@pytest.mark.parametrize("began", ["float16", "float32"])
+def test_an_unfinished_build_goes_on_in_its_own_precision(
+    run, model, tokenizer, folder, tmp_path, monkeypatch, began
+):
+    """Whatever the measurement says the second time."""
+    copy.deepcopy(model).half().save_pretrained(tmp_path / "half")
+    tokenizer.save_pretrained(tmp_path / "half")
+    build = ("build", tmp_path / "half", folder, "--out", tmp_path / "store")
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("knn_logits.building.builder.nearness_of", stop)
+        assert "goes on here" in run(*build, "--dtype", began).err
+    fastest = {"float16": 9.0, "float32": 1.0} if began == "float16" else {"float16": 1.0}
+    monkeypatch.setattr(
+        "knn_logits.engine.precision._seconds",
+        lambda weight: fastest.get(str(weight.dtype).removeprefix("torch."), 9.0),
+    )
+    result = run(*build)
+    assert result.code == 0, result.err
+    assert f"goes on in {began}" in result.err
+    assert "continuing the unfinished build" in result.err
