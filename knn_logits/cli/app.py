@@ -6,32 +6,21 @@ import typer
 from typer.main import get_command
 
 from knn_logits._version import __version__
-from knn_logits.cli import (
-    ablate,
-    add,
-    app_command,
-    build,
-    catalog,
-    chat,
-    cluster,
-    distill,
-    estimate,
-    evaluate,
-    explain,
-    generate,
-    import_,
-    index,
-    info,
-    merge,
-    pull,
-    push,
-    remove,
-    serve,
-    sync,
-    tune,
-    verify,
-)
+from knn_logits.cli.build import build
+from knn_logits.cli.chat import chat
+from knn_logits.cli.editing import add, compact, merge, remove, sync
+from knn_logits.cli.estimate import estimate
+from knn_logits.cli.evaluate import evaluate
+from knn_logits.cli.explain import explain
+from knn_logits.cli.generate import generate
+from knn_logits.cli.hub import catalog, pull, push
+from knn_logits.cli.indexing import cluster, index
+from knn_logits.cli.info import info, verify
+from knn_logits.cli.lab import ablate, distill, import_store
+from knn_logits.cli.page import page
+from knn_logits.cli.serve import serve
 from knn_logits.cli.terminal import say
+from knn_logits.cli.tune import tune
 
 app = typer.Typer(
     name="knn-logits",
@@ -42,34 +31,37 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("build")(build.build)
-app.command("estimate")(estimate.estimate)
-app.command("add")(add.add)
-app.command("sync")(sync.sync)
-app.command("remove")(remove.remove)
-app.command("compact")(remove.compact)
-app.command("index")(index.index)
-app.command("cluster")(cluster.cluster)
-app.command("merge")(merge.merge)
-app.command("verify")(verify.verify)
-app.command("generate")(generate.generate)
-app.command("chat")(chat.chat)
-app.command("explain")(explain.explain)
-app.command("eval")(evaluate.evaluate)
-app.command("tune")(tune.tune)
-app.command("ablate")(ablate.ablate)
-app.command("distill")(distill.distill)
-app.command("info")(info.info)
-app.command("app")(app_command.serve)
-app.command("serve")(serve.serve)
-app.command("import")(import_.import_store)
-app.command("pull")(pull.pull)
-app.command("push")(push.push)
-app.command("catalog")(catalog.catalog)
+for name, function in {
+    "build": build,
+    "estimate": estimate,
+    "add": add,
+    "sync": sync,
+    "remove": remove,
+    "compact": compact,
+    "index": index,
+    "cluster": cluster,
+    "merge": merge,
+    "verify": verify,
+    "generate": generate,
+    "chat": chat,
+    "explain": explain,
+    "eval": evaluate,
+    "tune": tune,
+    "ablate": ablate,
+    "distill": distill,
+    "info": info,
+    "app": page,
+    "serve": serve,
+    "import": import_store,
+    "pull": pull,
+    "push": push,
+    "catalog": catalog,
+}.items():
+    app.command(name)(function)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         say(f"knn-logits {__version__}")
         raise typer.Exit
 

@@ -2,130 +2,95 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from knn_logits.cli import arguments as options
-from knn_logits.cli.loading import load_model, prepare, reads_pairs
-from knn_logits.cli.machines import device_of_rank, torchrun_rank
-from knn_logits.cli.reading import Fields, Told, documents_of
-from knn_logits.cli.terminal import Bars, interruptible, print_json, say, tell
-from knn_logits.cli.tried import say_tried, tried_as_json
-from knn_logits.cli.units import bytes_of, in_bytes, in_time
+from knn_logits.cli.indexing import compared_kinds
+from knn_logits.cli.loading import RunOptions, reads_pairs, recall_of, recall_words, size_of
+from knn_logits.cli.memory import Ray
+from knn_logits.cli.options import Given, Json, Key, Model, command
+from knn_logits.cli.reading import Corpus, CorpusOptions, Report
+from knn_logits.cli.terminal import Bars, answer, in_bytes, in_time, interruptible, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
 from knn_logits.settings.config import (
     FEWEST_CALIBRATED,
     IndexConfig,
-    KNNConfig,
-    WindowConfig,
-    check_metric,
-    suffix_words,
+    PassConfig,
+    settings_line,
+    stored_names,
 )
+from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate
     from knn_logits.store.datastore import Datastore
-    from knn_logits.store.manifest import Manifest
 
-# The first words of a document are taken from so many tokens.
+# The first words of a document are taken from this many tokens.
 _OPENING = 24
 
 
+@dataclass(frozen=True)
+class KeyOptions:
+    """How the keys of a datastore are made."""
+
+    key: Key = "ffn_input"
+    calibrate: bool = setting(
+        True,
+        "Choose k, lmbda, temperature and suffix weight on a sample of the corpus.",
+        option="--calibrate/--no-calibrate",
+    )
+    source_prefix: str = setting("", "Text to put before each source, for models such as T5.")
+    source_lang: str | None = setting(
+        None, "Language of the sources, as the tokenizer names it: eng_Latn."
+    )
+    target_lang: str | None = setting(None, "Language of the targets: deu_Latn.")
+    store_keys: bool = setting(
+        True,
+        "Compute the keys now. Without, the model computes them when text needs them.",
+        option="--keys/--no-keys",
+    )
+    keys_dtype: Literal["float16", "float32"] = setting("float16", "Precision of the stored keys.")
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What a folder that is written holds beside the text, and whether it may exist."""
+
+    license: str | None = setting(None, "Licence of the text, for the manifest.")
+    source: str | None = setting(None, "Where the text is from, for the manifest.")
+    overwrite: bool = setting(
+        False, "Replace an existing datastore, or start an unfinished job again."
+    )
+
+
+@command
 def build(
-    model: options.Model,
-    corpus: options.Corpus,
+    model: Model,
+    corpus: Corpus,
+    given: Annotated[dict[str, Any], Given("build")],
+    keys: KeyOptions,
+    index: IndexConfig,
+    passes: PassConfig,
+    fields: CorpusOptions,
+    output: OutputOptions,
+    run: RunOptions,
+    cluster: Ray,
     out: Annotated[
         str | None,
         typer.Option("--out", metavar="STORE", help="Folder to write; required without --dry-run."),
     ] = None,
-    k: options.K = None,
-    lmbda: options.Lmbda = None,
-    temperature: options.Temperature = None,
-    suffix_weight: options.SuffixWeight = None,
-    calibrate: Annotated[
-        bool,
-        typer.Option(
-            "--calibrate/--no-calibrate",
-            help="Choose k, lmbda, temperature and suffix weight on a sample of the corpus.",
-        ),
-    ] = True,
-    metric: options.Metric = None,
-    key: options.Key = "ffn_input",
-    index: options.Index = "auto",
-    nprobe: options.Nprobe = None,
-    budget: options.Budget = None,
-    target_recall: options.TargetRecall = None,
-    window: Annotated[
-        int | None, typer.Option("--window", help="Number of tokens that the model sees at once.")
-    ] = None,
-    stride: Annotated[
-        int | None, typer.Option("--stride", help="Number of tokens by which the window moves on.")
-    ] = None,
-    concatenate: Annotated[
-        bool, typer.Option("--concatenate", help="Join the documents into one stream.")
-    ] = False,
-    source_prefix: Annotated[
-        str,
-        typer.Option(
-            "--source-prefix", help="Text to put before each source, for models such as T5."
-        ),
-    ] = "",
-    source_lang: Annotated[
-        str | None,
-        typer.Option(
-            "--source-lang", help="Language of the sources, as the tokenizer names it: eng_Latn."
-        ),
-    ] = None,
-    target_lang: Annotated[
-        str | None, typer.Option("--target-lang", help="Language of the targets: deu_Latn.")
-    ] = None,
-    source_field: options.SourceField = "source",
-    target_field: options.TargetField = "target",
-    text_field: options.TextField = "text",
-    id_field: options.IdField = "id",
-    title_field: options.TitleField = "title",
-    encoding: options.Encoding = None,
-    keys: Annotated[
-        bool,
-        typer.Option(
-            "--keys/--no-keys",
-            help="Compute the keys now. Without, the model computes them when text needs them.",
-        ),
-    ] = True,
-    keys_dtype: Annotated[
-        str, typer.Option("--keys-dtype", help="Precision of the stored keys: float16 or float32.")
-    ] = "float16",
-    batch_tokens: options.BatchTokens = None,
-    license: Annotated[
-        str | None, typer.Option("--license", help="Licence of the text, for the manifest.")
-    ] = None,
-    source: Annotated[
-        str | None, typer.Option("--source", help="Where the text is from, for the manifest.")
-    ] = None,
-    strict: options.Strict = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Only estimate the size and the time of the build."),
     ] = False,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            help="Replace an existing datastore, or start an unfinished build again.",
-        ),
-    ] = False,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    threads: options.Threads = None,
-    native_index: options.NativeIndex = False,
-    ray: options.Ray = None,
-    seed: options.Seed = 0,
-    json: options.Json = False,
+    json: Json = False,
 ) -> None:
     """Make a datastore from a corpus.
 
@@ -134,119 +99,70 @@ def build(
     --k, --lmbda, --temperature and --suffix-weight are kept as the datastore's settings. Those that
     are not given are chosen by how well they predict a sample of the corpus.
     """
-    # Wrong arguments are refused before the model is loaded.
-    KNNConfig().with_given(k=k, lmbda=lmbda, temperature=temperature, suffix_weight=suffix_weight)
-    index_config = IndexConfig(
-        index,
-        check_metric(metric) if metric is not None else None,
-        nprobe=nprobe,
-        seed=seed,
-        native=native_index,
-        budget=None if budget is None else bytes_of(budget),
-        target_recall=target_recall,
-    )
-    window_config = WindowConfig(window, stride)
     if out is None and not dry_run:
         raise typer.BadParameter("name the folder to write", param_hint="--out")
+    rank = _torchrun_rank()
+    if rank is not None:
+        if dry_run:
+            raise ConfigError("--dry-run is for one process: start it without torchrun")
+        run = replace(run, device=_device_of_rank(run.device))
     from knn_logits.building.builder import build_datastore
     from knn_logits.building.estimate import estimate_build
     from knn_logits.progress import no_progress
 
-    rank = torchrun_rank()
-    if rank is not None:
-        if dry_run:
-            raise ConfigError("--dry-run is for one process: start it without torchrun")
-        device = device_of_rank(device)
     started = time.monotonic()
-    fields = Fields(text_field, id_field, title_field, source_field, target_field, encoding, strict)
-    told = Told()
+    report = Report()
     with Bars() as bars, interruptible("run the same command again, and it goes on here"):
         # Only the first process reads the corpus and shows progress.
-        documents = (
-            iter(()) if rank else documents_of(corpus, fields, told, bars, pairs=reads_pairs(model))
-        )
-        prepare(threads, seed)
-        loaded, tokenizer = load_model(
-            model, device, dtype, resumes=None if overwrite or dry_run else out
-        )
+        pairs = not rank and reads_pairs(model)
+        documents = iter(()) if rank else fields.documents(corpus, report, bars, pairs=pairs)
+        loaded, tokenizer = run.load(model, None if output.overwrite or dry_run else out)
         loading = time.monotonic() - started
-        made: dict[str, Any] = {
-            "key": key,
-            "window": window_config,
-            "concatenate": concatenate,
-            "source_prefix": source_prefix,
-            "source_lang": source_lang,
-            "target_lang": target_lang,
-            "index": index_config,
-            "k": k,
-            "lmbda": lmbda,
-            "temperature": temperature,
-            "suffix_weight": suffix_weight,
-            "calibrate": calibrate,
-            "store_keys": keys,
-            "keys_dtype": keys_dtype,
-            "batch_tokens": batch_tokens,
-            "threads": threads,
-            "progress": no_progress if rank else bars,
-        }
-        if dry_run or out is None:
+        made = {**vars(keys), **passes.keywords(), **given, "threads": run.threads}
+        made |= {"index": replace(index, seed=run.seed), "progress": no_progress if rank else bars}
+        if out is None or dry_run:
             estimate = estimate_build(loaded, tokenizer, documents, **made)
-        else:
-            try:
-                store = build_datastore(
-                    loaded,
-                    tokenizer,
-                    documents,
-                    out,
-                    **made,
-                    overwrite=overwrite,
-                    license=license,
-                    source=source,
-                    skipped=told.skipped,
-                    ray=ray,
-                    torchrun=rank is not None,
-                    on_estimate=lambda found: tell(_before(found), style=None),
-                )
-            except KNNLogitsError:
-                if not rank:
-                    raise
-                # The first process prints the error of any of them.
-                raise typer.Exit(1) from None
-    if dry_run or out is None:
-        _print_dry_run(estimate, loading, told, json=json)
-        return
-    if rank:
-        return
-    seconds = time.monotonic() - started
-    manifest = store.manifest
-    recall = manifest.index.recall
-    if json:
-        print_json(
-            {
-                "entries": manifest.entries,
-                "documents": manifest.documents,
-                "skipped": manifest.skipped,
-                "seconds": round(seconds, 3),
-                "entries_per_second": round(manifest.entries / seconds, 1),
-                "index": manifest.index.factory,
-                "nprobe": manifest.index.nprobe,
-                "recall": recall.value if recall else 1.0,
-                "tried": tried_as_json(manifest.index),
-                "keys": keys,
-                "k": manifest.settings.k,
-                "lmbda": manifest.settings.lmbda,
-                "temperature": manifest.settings.temperature,
-                "suffix_weight": manifest.settings.suffix_weight,
-                "calibrated": manifest.settings.calibrated,
-                "writing": manifest.writing.model_dump() if manifest.writing else None,
-                "store": str(store.folder),
-            }
-        )
-        return
-    _print_built(store, told, seconds, _next_command(store, model, tokenizer))
+            _answer_dry_run(estimate, loading, report, json)
+            return
+        try:
+            store = build_datastore(
+                loaded,
+                tokenizer,
+                documents,
+                out,
+                **made,
+                **vars(output),
+                skipped=report.skipped,
+                ray=cluster.ray,
+                torchrun=rank is not None,
+                on_estimate=lambda estimate: tell(_needed_before(estimate), style=None),
+            )
+        except KNNLogitsError:
+            if not rank:
+                raise
+            # The first process prints the error of any of them.
+            raise typer.Exit(1) from None
+    if not rank:
+        _answer_built(store, report, time.monotonic() - started, tokenizer, model, json)
 
 
-def _before(estimate: Estimate) -> str:
+def _torchrun_rank() -> int | None:
+    """The number of this process among those that torchrun has started; None without it."""
+    from knn_logits.building.ranks import started_by_torchrun
+
+    return int(os.environ["RANK"]) if started_by_torchrun() else None
+
+
+def _device_of_rank(device: str) -> str:
+    """The device of this process, where torchrun starts one process for each GPU."""
+    import torch
+
+    if device not in ("auto", "cuda") or not torch.cuda.is_available():
+        return device
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
+
+
+def _needed_before(estimate: Estimate) -> str:
     """Says what a build will need, before its keys are computed."""
     return (
         f"{estimate.documents:,} documents, {estimate.tokens:,} tokens, {estimate.entries:,} "
@@ -264,61 +180,74 @@ def _needed(estimate: Estimate) -> str:
     return f"{in_bytes(estimate.bytes)} of disk, {memory} of memory, index {first.index}{query}"
 
 
-def _print_dry_run(estimate: Estimate, loading: float, told: Told, *, json: bool) -> None:
+def _answer_dry_run(estimate: Estimate, loading: float, report: Report, json: bool) -> None:
     seconds = loading + (estimate.seconds or 0.0)
     first = estimate.needs[0] if estimate.needs else None
-    if json:
-        print_json(
-            {
-                "documents": estimate.documents,
-                "tokens": estimate.tokens,
-                "entries": estimate.entries,
-                "bytes": estimate.bytes,
-                "seconds": round(seconds, 3),
-                "memory": first.memory if first else None,
-                "building_memory": first.building_memory if first else None,
-                "milliseconds": first.milliseconds if first else None,
-                "skipped": len(told.skipped),
-            }
-        )
-        return
-    say(
+    content: dict[str, Any] = {
+        "documents": estimate.documents,
+        "tokens": estimate.tokens,
+        "entries": estimate.entries,
+        "bytes": estimate.bytes,
+        "seconds": round(seconds, 3),
+    }
+    for name in ("memory", "building_memory", "milliseconds"):
+        content[name] = getattr(first, name, None)
+    line = (
         f"{estimate.documents:,} documents, {estimate.tokens:,} tokens, {estimate.entries:,} "
         f"entries; the datastore would take {_needed(estimate)} and {in_time(seconds)}; nothing "
         "was written"
     )
-    if told.summary:
-        say(told.summary)
-    if estimate.entries < FEWEST_CALIBRATED:
-        say(few(estimate.entries))
+    content["skipped"] = len(report.skipped)
+    answer(json, content, line, report.summary, _few(estimate.entries))
 
 
-def _print_built(store: Datastore, told: Told, seconds: float, following: str) -> None:
+def _answer_built(
+    store: Datastore, report: Report, seconds: float, tokenizer: Any, model: str, json: bool
+) -> None:
     manifest = store.manifest
-    say_tried(manifest.index)
-    recall = manifest.index.recall
-    found = f", recall@{recall.at} {recall.value:.3f}" if recall else ""
-    size = sum(record.bytes for record in manifest.files)
-    say(
+    scoring, writing = manifest.settings, manifest.writing
+    tried, table = compared_kinds(manifest.index)
+    content = {
+        "entries": manifest.entries,
+        "documents": manifest.documents,
+        "skipped": manifest.skipped,
+        "seconds": round(seconds, 3),
+        "entries_per_second": round(manifest.entries / seconds, 1),
+        "index": manifest.index.factory,
+        "nprobe": manifest.index.nprobe,
+        "recall": recall_of(store),
+        "tried": tried,
+        "keys": manifest.on_demand is None,
+        **{name: getattr(scoring, name) for name in stored_names("scoring")},
+        "calibrated": scoring.calibrated,
+        "writing": writing.model_dump() if writing else None,
+        "store": str(store.folder),
+    }
+    how = "chosen by likelihood" if scoring.calibrated else "not calibrated"
+    chosen = f"settings for scoring ({how}): {settings_line(scoring, symbols=True)}"
+    note = None
+    if writing is not None:
+        chosen += f"; for writing: {settings_line(writing, symbols=True)}"
+        chosen += ", following passages" if writing.retomaton else ""
+        if writing.lmbda != scoring.lmbda:
+            note = (
+                "λ for scoring is the one that predicts the text best; text is written with "
+                "another, at which it follows the passages"
+            )
+    line = (
         f"{store.folder}: {manifest.entries:,} entries of {manifest.documents:,} documents in "
-        f"{in_time(seconds)} ({manifest.entries / seconds:,.0f} a second), {in_bytes(size)}, index "
-        f"{manifest.index.factory}{found}"
+        f"{in_time(seconds)} ({manifest.entries / seconds:,.0f} a second), "
+        f"{in_bytes(size_of(store))}, index {manifest.index.factory}{recall_words(store)}"
     )
-    if told.summary:
-        say(told.summary)
-    if manifest.entries < FEWEST_CALIBRATED:
-        say(few(manifest.entries))
-    say(_chosen(manifest))
-    if manifest.writing is not None and manifest.writing.lmbda != manifest.settings.lmbda:
-        say(
-            "λ for scoring is the one that predicts the text best; text is written with another, "
-            "at which it follows the passages"
-        )
-    say(f"next: {following}")
+    following = None if json else f"next: {_next_command(store, model, tokenizer)}"
+    few = _few(manifest.entries)
+    answer(json, content, *table, line, report.summary, few, chosen, note, following)
 
 
-def few(entries: int) -> str:
-    """Says that a datastore is too small to choose settings on."""
+def _few(entries: int) -> str | None:
+    """Says that a datastore is too small to choose settings on, if it is."""
+    if entries >= FEWEST_CALIBRATED:
+        return None
     return (
         f"{entries:,} entries are too few to calibrate the settings for scoring on "
         f"({FEWEST_CALIBRATED} are needed), so the defaults hold; the settings for writing come "
@@ -327,23 +256,23 @@ def few(entries: int) -> str:
 
 
 def _next_command(store: Datastore, model: str, tokenizer: Any) -> str:
-    """Returns a command to try next, which continues the beginning of a typical document."""
-    chosen = _typical(store)
-    document = store.documents[chosen]
+    """A command to try next, which continues the beginning of a typical document."""
+    typical = _typical(store)
+    document = store.documents[typical]
     if document.source is not None:
         prompt = " ".join(_plain_words(document.source))[:200]
     else:
-        first = sum(store.documents[number].length for number in range(chosen))
+        first = sum(store.documents[number].length for number in range(typical))
         ids = store.tokens[first : first + min(document.length, _OPENING)].tolist()
         words = _plain_words(tokenizer.decode(ids, skip_special_tokens=True))
         # The document has to go on after these words.
         prompt = " ".join(words[: max(1, min(5, len(words) - 2))])
     call = ["knn-logits", "generate", model, str(store.folder), "--prompt", prompt]
-    return " ".join(shlex.quote(printable(one)) for one in call) + " --compare --explain"
+    return " ".join(shlex.quote(printable(word)) for word in call) + " --compare --explain"
 
 
 def _typical(store: Datastore) -> int:
-    """Returns the number of the document of median length, where each counts by its tokens."""
+    """The number of the document of median length, where each counts by its tokens."""
     lengths = [store.documents[number].length for number in range(store.manifest.documents)]
     longest = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     passed = 0
@@ -355,19 +284,6 @@ def _typical(store: Datastore) -> int:
 
 
 def _plain_words(text: str) -> list[str]:
-    """Returns the first words in a row without control characters, or "The" if there are none."""
+    """The first words in a row without control characters, or "The" if there are none."""
     words = groupby(text.split(), lambda word: "\ufffd" not in printable(word))
     return next((list(row) for plain, row in words if plain), ["The"])
-
-
-def _chosen(manifest: Manifest) -> str:
-    """Describes the settings that hold where none are given."""
-    own, writing = manifest.settings, manifest.writing
-    how = "chosen by likelihood" if own.calibrated else "not calibrated"
-    line = f"settings for scoring ({how}): k {own.k}, λ {own.lmbda:g}, τ {own.temperature:g}"
-    line += suffix_words(own.suffix_weight)
-    if writing is not None:
-        line += f"; for writing: k {writing.k}, λ {writing.lmbda:g}, τ {writing.temperature:g}"
-        line += suffix_words(writing.suffix_weight)
-        line += ", following passages" if writing.retomaton else ""
-    return line

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli import arguments as options
 from knn_logits.cli.explain import TraceOptions
-from knn_logits.cli.loading import load_model, open_datastore, prepare
-from knn_logits.cli.machines import partial_answers, searching, spread_indexes
-from knn_logits.cli.mixture import mixture_settings
+from knn_logits.cli.loading import RunOptions
+from knn_logits.cli.memory import MemoryOptions
+from knn_logits.cli.options import Model, Stores, command
 from knn_logits.cli.terminal import say, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import one_line
+from knn_logits.settings.config import settings_for, settings_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,24 +25,19 @@ if TYPE_CHECKING:
     from knn_logits.evidence.trace import SequenceTrace, Trace
     from knn_logits.mixture.memory import Memory
 
-_HELP = """\
+_HELP = f"""\
 Type a text, and the model continues it. A line that begins with / is a command:
   /why            show the sources of the latest answer
   /why WORD       show the sources of one of its words; /why 3 takes its third word
   /knn on|off     write with the memory, or with the model alone
   /without DOC    leave out the document with this id or title; /with DOC takes it back
-  /set NAME VALUE change k, lmbda, temperature, suffix_weight or tokens (the most that are written)
+  /set NAME VALUE change {", ".join(settings_for("chat"))} or tokens (the most that are written)
   /settings       show the present settings
   /save FILE      write the latest trace as JSON; /html FILE writes it as a page
   /new            forget the conversation
   /quit           leave, as Ctrl-D does; Ctrl-C only stops an answer"""
-_SETTABLE = {
-    "k": int,
-    "lmbda": float,
-    "temperature": float,
-    "suffix_weight": float,
-    "tokens": int,
-}
+# The settings that /set changes, and the types of their values.
+_SETTABLE = {name: one.kind or str for name, one in settings_for("chat").items()} | {"tokens": int}
 
 
 @dataclass
@@ -106,31 +101,13 @@ class Chat:
 
     def answer(self, prompt: str) -> None:
         """Continues a text, or answers a message if the model has a chat template."""
+        import transformers
+
         from knn_logits.cli.streaming import Printed
-        from knn_logits.engine.pairs import context_length
         from knn_logits.evidence.render import NOTHING_NEAR
         from knn_logits.generation.processor import KNNLogitsProcessor
 
-        ids = self._ids(prompt)
-        if not ids.shape[1]:
-            raise ConfigError("the text has no token for this model: type another text")
-        room = context_length(self.model)
-        tokens = self.tokens if room is None else min(self.tokens, room - ids.shape[1])
-        if tokens < 1:
-            raise ConfigError(
-                f"the text has {ids.shape[1]} tokens, and the model reads at most {room}: start "
-                "again with /new, or shorten the text"
-            )
-        pad = self.tokenizer.pad_token_id
-        settings: dict[str, Any] = {
-            "input_ids": ids,
-            "attention_mask": ids.new_ones(ids.shape),
-            "max_new_tokens": tokens,
-            "do_sample": self.sample,
-            "pad_token_id": pad if pad is not None else self.tokenizer.eos_token_id,
-        }
-        import transformers
-
+        settings = self._request(prompt)
         transformers.set_seed(self.seed)
         if not self.with_knn:
             streamer = Printed(self.console, self.tokenizer, None)
@@ -146,8 +123,36 @@ class Chat:
             if self.trace[0].near is False:
                 self.console.print(NOTHING_NEAR, style="yellow", markup=False, soft_wrap=True)
         if self.messages:
-            text = self.tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
+            new = output[0, settings["input_ids"].shape[1] :]
+            text = self.tokenizer.decode(new, skip_special_tokens=True)
             self.messages.append({"role": "assistant", "content": str(text)})
+
+    def _request(self, prompt: str) -> dict[str, Any]:
+        """The arguments of `generate()` for a prompt.
+
+        Raises:
+            ConfigError: when the model has no room for it.
+        """
+        from knn_logits.engine.pairs import context_length
+
+        ids = self._ids(prompt)
+        if not ids.shape[1]:
+            raise ConfigError("the text has no token for this model: type another text")
+        room = context_length(self.model)
+        tokens = self.tokens if room is None else min(self.tokens, room - ids.shape[1])
+        if tokens < 1:
+            raise ConfigError(
+                f"the text has {ids.shape[1]} tokens, and the model reads at most {room}: start "
+                "again with /new, or shorten the text"
+            )
+        pad = self.tokenizer.pad_token_id
+        return {
+            "input_ids": ids,
+            "attention_mask": ids.new_ones(ids.shape),
+            "max_new_tokens": tokens,
+            "do_sample": self.sample,
+            "pad_token_id": pad if pad is not None else self.tokenizer.eos_token_id,
+        }
 
     def _ids(self, prompt: str) -> Any:
         """Returns the ids of a prompt in the model's chat template, if any, int64 [1, length]."""
@@ -220,10 +225,7 @@ class Chat:
 
     def on_settings(self) -> None:
         """Prints the present settings."""
-        config = self.memory.asked(scoring=False, **self.given).config
-        parts = [f"k {config.k}", f"lmbda {config.lmbda:g}", f"temperature {config.temperature:g}"]
-        if config.suffix_weight != 1.0:
-            parts.append(f"suffix_weight {config.suffix_weight:.4g}")
+        parts = settings_words(self.memory.asked(scoring=False, **self.given).config)
         parts += [f"tokens {self.tokens}", f"the memory is {'on' if self.with_knn else 'off'}"]
         if self.without:
             parts.append("without " + ", ".join(one_line(one) for one in self.without))
@@ -257,63 +259,49 @@ def _words(line: str) -> list[str]:
         ) from error
 
 
-def _chosen(sequence: SequenceTrace, wanted: str) -> list[Any]:
-    """Returns the tokens of a word of an answer. The word is given by its number or its text."""
+def _chosen(sequence: SequenceTrace, word: str) -> list[Any]:
+    """The tokens of a word of an answer. The word is given by its number or its text."""
     from knn_logits.evidence.sources import PUNCTUATION, words_of
 
-    whole = [(one, "".join(token.token for token in one)) for one in words_of(sequence.tokens)]
-    words = [one for one, text in whole if text.strip().strip(PUNCTUATION)]
-    if wanted.isdecimal():
-        if not 1 <= int(wanted) <= len(words):
-            raise ConfigError(f"the answer has {len(words)} words, and no word {wanted}")
-        return words[int(wanted) - 1]
-    shown = ["".join(token.token for token in one).strip() for one in words]
+    groups = [
+        (group, "".join(token.token for token in group)) for group in words_of(sequence.tokens)
+    ]
+    words = [(group, text.strip()) for group, text in groups if text.strip().strip(PUNCTUATION)]
+    if word.isdecimal():
+        if not 1 <= int(word) <= len(words):
+            raise ConfigError(f"the answer has {len(words)} words, and no word {word}")
+        return words[int(word) - 1][0]
+    low = word.lower()
     for same in (
-        lambda one: one == wanted,
-        lambda one: one.strip(".,;:!?\"'()").lower() == wanted.lower(),
-        lambda one: wanted.lower() in one.lower(),
+        lambda text: text == word,
+        lambda text: text.strip(".,;:!?\"'()").lower() == low,
+        lambda text: low in text.lower(),
     ):
-        found = [words[place] for place, one in enumerate(shown) if same(one)]
-        if found:
-            return found[0]
-    raise ConfigError(f"the answer has no word {wanted!r}; /why alone shows all sources")
+        for group, text in words:
+            if same(text):
+                return group
+    raise ConfigError(f"the answer has no word {word!r}; /why alone shows all sources")
 
 
+@command
 def chat(
-    model: options.Model,
-    stores: options.Stores,
+    model: Model,
+    stores: Stores,
+    memory: MemoryOptions,
+    run: RunOptions,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", min=1, help="The most tokens of an answer.")
     ] = 120,
-    preset: options.PresetOption = None,
-    k: options.K = None,
-    lmbda: options.Lmbda = None,
-    gate: options.Gate = None,
-    temperature: options.Temperature = None,
-    nprobe: options.Nprobe = None,
-    retomaton: options.RetomatonOrNot = None,
-    suffix_weight: options.SuffixWeight = None,
-    infini_gram: options.InfiniGram = None,
-    weights: options.Weights = None,
-    native_index: options.NativeIndex = False,
-    ray: options.Ray = None,
-    shards: options.Shards = None,
-    replicas: options.Replicas = None,
-    partial: options.Partial = False,
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample tokens instead of taking the likeliest.")
     ] = False,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    threads: options.Threads = None,
-    seed: options.Seed = 0,
 ) -> None:
-    """Continue one text after another, with the sources of every word; /help lists commands."""
-    indexes = spread_indexes(ray, shards, replicas, partial)
-    datastores = [open_datastore(store) for store in stores]
-    mixture = mixture_settings(locals(), datastores, scoring=False)
-    prepare(threads, seed)
-    loaded, tokenizer = load_model(model, device, dtype)
+    """Continue one text after another; /help lists commands.
+
+    /why shows the sources of each word.
+    """
+    opened = memory.open(stores, scoring=False)
+    loaded, tokenizer = run.load(model)
     if loaded.config.is_encoder_decoder:
         raise ConfigError(
             "an encoder-decoder model translates a source and does not continue a text: use "
@@ -325,23 +313,26 @@ def chat(
     from knn_logits.mixture.memory import Memory
     from knn_logits.printable import Encoded
 
-    check_tokenizer(tokenizer, datastores[0])
-    with searching(indexes, datastores):
-        memory = Memory(
-            loaded,
-            datastores,
-            **mixture,
-            native_index=native_index,
-            indexes=indexes,
-            threads=threads,
-        )
+    check_tokenizer(tokenizer, opened.stores[0])
+    with opened.searching():
+        keywords = opened.keywords(run.threads)
+        without = list(keywords.pop("exclude", ()))
         stream: Any = Encoded(sys.stdout)
         console = Console(file=stream, highlight=False)
-        talk = Chat(loaded, tokenizer, memory, console, max_new_tokens, seed, sample)
+        talk = Chat(
+            loaded,
+            tokenizer,
+            Memory(loaded, opened.stores, **keywords),
+            console,
+            max_new_tokens,
+            run.seed,
+            sample,
+            without=without,
+        )
         if sys.stdin.isatty():
             console.print("Type a text to continue; /help lists the commands.", style="dim")
         _converse(talk)
-    partial_answers(indexes)
+    opened.partial_answers()
 
 
 def _converse(talk: Chat) -> None:

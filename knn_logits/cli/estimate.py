@@ -3,138 +3,38 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
 
-from knn_logits.cli import arguments as options
-from knn_logits.cli.loading import load_model, prepare, reads_pairs
-from knn_logits.cli.reading import Fields, Told, documents_of
-from knn_logits.cli.terminal import Bars, interruptible, print_json, say, stdout_table
-from knn_logits.cli.units import in_bytes, in_time
+from knn_logits.cli.loading import RunOptions, reads_pairs
+from knn_logits.cli.options import Json, Key, Without, command
+from knn_logits.cli.reading import CorpusOptions, Report
+from knn_logits.cli.terminal import (
+    Bars,
+    in_bytes,
+    in_time,
+    interruptible,
+    print_json,
+    say,
+    stdout_table,
+)
 from knn_logits.errors import ConfigError
-from knn_logits.settings.config import IndexConfig, WindowConfig, check_metric
+from knn_logits.settings.config import IndexConfig, KNNConfig, PassConfig
+from knn_logits.settings.declaration import check_fields, setting, settings_of
 
 if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate
+    from knn_logits.building.needs import Need
 
 _MOST_TOKENS = 10**15
 
 
-def estimate(
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Hub id or folder of the model.")
-    ] = None,
-    corpus: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="CORPUS...", help="The documents, as for build."),
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--tokens", metavar="N", help="Number of tokens, such as 3e9, in place of a corpus."
-        ),
-    ] = None,
-    dim: Annotated[
-        int | None, typer.Option("--dim", min=1, help="Length of a key, in place of a model.")
-    ] = None,
-    layers: Annotated[
-        int | None,
-        typer.Option("--layers", min=1, help="Number of the model's layers, with --dim."),
-    ] = None,
-    k: options.K = None,
-    metric: options.Metric = None,
-    key: options.Key = "ffn_input",
-    index: options.Index = "auto",
-    nprobe: options.Nprobe = None,
-    window: options.Window = None,
-    stride: options.Stride = None,
-    keys_dtype: Annotated[
-        str, typer.Option("--keys-dtype", help="Precision of the stored keys: float16 or float32.")
-    ] = "float16",
-    batch_tokens: options.BatchTokens = None,
-    calibrate: Annotated[
-        bool,
-        typer.Option("--calibrate/--no-calibrate", help="Count the time to choose settings."),
-    ] = True,
-    out: Annotated[
-        str, typer.Option("--out", metavar="STORE", help="Folder whose disk is to hold it.")
-    ] = ".",
-    text_field: options.TextField = "text",
-    source_field: options.SourceField = "source",
-    target_field: options.TargetField = "target",
-    encoding: options.Encoding = None,
-    strict: options.Strict = False,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    threads: options.Threads = None,
-    seed: options.Seed = 0,
-    json: options.Json = False,
-) -> None:
-    """Say what a datastore would need, by kind of index, before anything is built.
-
-    With MODEL and CORPUS the text is counted. With --tokens there need be no text yet, and with
-    --dim and --layers no model either. Times are measured on this machine, for a few seconds.
-    """
-    wanted = _tokens(tokens)
-    _check(model, corpus or [], wanted, dim, layers)
-    config = IndexConfig(
-        index,
-        check_metric(metric) if metric is not None else None,
-        nprobe=nprobe,
-        seed=seed,
-    )
-    shape: dict[str, Any] = {
-        "key": key,
-        "window": WindowConfig(window, stride),
-        "index": config,
-        "k": k,
-        "calibrate": calibrate,
-        "keys_dtype": keys_dtype,
-        "batch_tokens": batch_tokens,
-        "threads": threads,
-        "compare": True,
-    }
-    from knn_logits.building.estimate import estimate_build, forecast
-
-    told = Told()
-    with Bars() as bars, interruptible("nothing was written"):
-        shape["progress"] = bars
-        prepare(threads, seed)
-        loaded: Any = None
-        tokenizer: Any = None
-        documents: Any = None
-        if model is not None and corpus:
-            fields = Fields(
-                text_field,
-                source=source_field,
-                target=target_field,
-                encoding=encoding,
-                strict=strict,
-            )
-            documents = documents_of(corpus, fields, told, bars, pairs=reads_pairs(model))
-        if model is not None:
-            loaded, tokenizer = load_model(model, device, dtype)
-        if documents is not None:
-            found = estimate_build(loaded, tokenizer, documents, **shape)
-        else:
-            assert wanted is not None
-            found = forecast(
-                wanted, model=loaded, tokenizer=tokenizer, dim=dim, layers=layers, **shape
-            )
-    _print(found, Path(out), told, json=json)
-
-
-def _tokens(text: str | None) -> int | None:
-    """Reads a number of tokens, which may be written as 3e9.
-
-    Raises:
-        ConfigError: when it is no such number.
-    """
-    if text is None:
-        return None
+def _read_tokens(text: str) -> int:
+    """Reads a number of tokens, which may be written as 3e9."""
     try:
         number = float(text.replace("_", "").replace(",", ""))
     except ValueError:
@@ -144,96 +44,165 @@ def _tokens(text: str | None) -> int | None:
     return int(number)
 
 
-def _check(
-    model: str | None, corpus: list[str], tokens: int | None, dim: int | None, layers: int | None
+@dataclass(frozen=True)
+class SizeOptions:
+    """The sizes of a corpus and a model that need not be there."""
+
+    tokens: int | None = setting(
+        None,
+        "Number of tokens, such as 3e9, in place of a corpus.",
+        metavar="N",
+        read=_read_tokens,
+    )
+    dim: int | None = setting(None, "Length of a key, in place of a model.", least=1)
+    layers: int | None = setting(None, "Number of the model's layers, with --dim.", least=1)
+
+    def check(self, model: str | None, corpus: list[str]) -> None:
+        """Refuses arguments that say a thing twice, or not at all.
+
+        Raises:
+            ConfigError: when something is missing or doubled.
+        """
+        if bool(corpus) == (self.tokens is not None):
+            raise ConfigError(
+                "give either the documents or their number of tokens: estimate MODEL CORPUS..., or "
+                "estimate MODEL --tokens 3e9"
+            )
+        if (model is None) == (self.dim is None):
+            raise ConfigError(
+                "give either a model or the length of its keys: estimate MODEL --tokens 3e9, or "
+                "estimate --tokens 3e9 --dim 4096 --layers 32"
+            )
+        if self.layers is not None and self.dim is None:
+            raise ConfigError("--layers belongs to --dim: a model has its own number of layers")
+
+
+@dataclass(frozen=True)
+class ShapeOptions:
+    """What a datastore would be like."""
+
+    k: int | None = setting(None, settings_of(KNNConfig)["k"].help, least=1)
+    key: Key = "ffn_input"
+    keys_dtype: Literal["float16", "float32"] = setting("float16", "Precision of the stored keys.")
+    calibrate: bool = setting(
+        True, "Count the time to choose settings.", option="--calibrate/--no-calibrate"
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@command
+def estimate(
+    sizes: SizeOptions,
+    shape: ShapeOptions,
+    index: Annotated[IndexConfig, Without(("budget", "target_recall", "native"))],
+    passes: Annotated[PassConfig, Without(("concatenate",))],
+    fields: CorpusOptions,
+    run: RunOptions,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Hub id or folder of the model.")
+    ] = None,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="CORPUS...", help="The documents, as for build."),
+    ] = None,
+    out: Annotated[
+        str, typer.Option("--out", metavar="STORE", help="Folder whose disk is to hold it.")
+    ] = ".",
+    json: Json = False,
 ) -> None:
-    """Refuses arguments that say a thing twice, or not at all.
+    """Say what a datastore would need, by kind of index.
 
-    Raises:
-        ConfigError: when something is missing or doubled.
+    With MODEL and CORPUS the text is counted. With --tokens there need be no text yet, and with
+    --dim and --layers no model either. Times are measured on this machine, for a few seconds.
+    Nothing is built.
     """
-    if bool(corpus) == (tokens is not None):
-        raise ConfigError(
-            "give either the documents or their number of tokens: estimate MODEL CORPUS..., or "
-            "estimate MODEL --tokens 3e9"
-        )
-    if (model is None) == (dim is None):
-        raise ConfigError(
-            "give either a model or the length of its keys: estimate MODEL --tokens 3e9, or "
-            "estimate --tokens 3e9 --dim 4096 --layers 32"
-        )
-    if layers is not None and dim is None:
-        raise ConfigError("--layers belongs to --dim: a model has its own number of layers")
+    sizes.check(model, corpus or [])
+    made = {**vars(shape), **passes.keywords(), "index": replace(index, seed=run.seed)}
+    from knn_logits.building.estimate import estimate_build, forecast
+
+    report = Report()
+    with Bars() as bars, interruptible("nothing was written"):
+        made |= {"threads": run.threads, "compare": True, "progress": bars}
+        run.prepare()
+        documents: Any = None
+        if model is not None and corpus:
+            documents = fields.documents(corpus, report, bars, pairs=reads_pairs(model))
+        loaded: tuple[Any, Any] = (None, None) if model is None else run.load(model)
+        if documents is not None:
+            result = estimate_build(*loaded, documents, **made)
+        else:
+            result = forecast(model=loaded[0], tokenizer=loaded[1], **vars(sizes), **made)
+    _answer(result, Path(out), report, json=json)
 
 
-def _print(found: Estimate, out: Path, told: Told, *, json: bool) -> None:
+_COLUMNS = ("index", "disk", "memory", "to build", "GPU", "time", "1 query", "8 queries")
+
+
+def _answer(result: Estimate, out: Path, report: Report, *, json: bool) -> None:
     from knn_logits.building.sizes import gpu_for, is_enough, this_machine
 
     here = this_machine(out)
     enough = [
-        is_enough(max(one.memory, one.building_memory), one.bytes, here) for one in found.needs
+        is_enough(max(need.memory, need.building_memory), need.bytes, here) for need in result.needs
     ]
     if json:
+        seconds = None if result.seconds is None else round(result.seconds, 1)
+        content: dict[str, Any] = {
+            name: getattr(result, name)
+            for name in ("documents", "tokens", "entries", "dim", "bytes")
+        }
         kinds = [
-            {
-                "index": one.index,
-                "chosen": one.chosen,
-                "nprobe": one.nprobe,
-                "bytes": one.bytes,
-                "memory": one.memory,
-                "building_memory": one.building_memory,
-                "gpu_memory": one.gpu_memory,
-                "seconds": None if one.seconds is None else round(one.seconds, 1),
-                "milliseconds": _rounded(one.milliseconds),
-                "batch_milliseconds": _rounded(one.batch_milliseconds),
-                "machine": one.machine,
-                "this_machine": fits,
-            }
-            for one, fits in zip(found.needs, enough, strict=True)
+            _kind(need) | {"this_machine": fits}
+            for need, fits in zip(result.needs, enough, strict=True)
         ]
-        print_json(
-            {
-                "documents": found.documents,
-                "tokens": found.tokens,
-                "entries": found.entries,
-                "dim": found.dim,
-                "bytes": found.bytes,
-                "seconds": None if found.seconds is None else round(found.seconds, 1),
-                "kinds": kinds,
-                "skipped": len(told.skipped),
-            }
-        )
+        content |= {"seconds": seconds, "kinds": kinds, "skipped": len(report.skipped)}
+        print_json(content)
         return
-    say(f"{found.tokens:,} tokens, {found.entries:,} entries, keys of {found.dim:,} numbers")
-    if told.summary:
-        say(told.summary)
+    say(f"{result.tokens:,} tokens, {result.entries:,} entries, keys of {result.dim:,} numbers")
+    if report.summary:
+        say(report.summary)
     table = Table(box=None, pad_edge=False)
-    for name in ("index", "disk", "memory", "to build", "GPU", "time", "1 query", "8 queries"):
+    for name in _COLUMNS:
         table.add_column(name, justify="left" if name == "index" else "right", no_wrap=True)
-    for one in found.needs:
+    for need in result.needs:
         table.add_row(
-            one.index + (" *" if one.chosen else ""),
-            in_bytes(one.bytes),
-            in_bytes(one.memory),
-            in_bytes(one.building_memory),
-            "-" if one.gpu_memory is None else in_bytes(one.gpu_memory),
-            "-" if one.seconds is None else in_time(one.seconds),
-            _in_milliseconds(one.milliseconds),
-            _in_milliseconds(one.batch_milliseconds),
+            need.index + (" *" if need.chosen else ""),
+            in_bytes(need.bytes),
+            in_bytes(need.memory),
+            in_bytes(need.building_memory),
+            "-" if need.gpu_memory is None else in_bytes(need.gpu_memory),
+            "-" if need.seconds is None else in_time(need.seconds),
+            _in_milliseconds(need.milliseconds),
+            _in_milliseconds(need.batch_milliseconds),
         )
     stdout_table(table)
     say("* what build takes. Memory includes the model; the times are of this machine.")
-    for one, fits in zip(found.needs, enough, strict=True):
+    for need, fits in zip(result.needs, enough, strict=True):
         mine = "this machine is large enough" if fits else "this machine is too small"
-        gpu = "" if one.gpu_memory is None else f", or a GPU of {gpu_for(one.gpu_memory)} to search"
-        say(f"{one.index}: {one.machine}{gpu}; {mine}")
-    if found.seconds is None:
+        gpu = (
+            "" if need.gpu_memory is None else f", or a GPU of {gpu_for(need.gpu_memory)} to search"
+        )
+        say(f"{need.index}: {need.machine}{gpu}; {mine}")
+    if result.seconds is None:
         say("no time is known without a model: give --layers as well")
     say("nothing was written")
 
 
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else float(f"{number:.3g}")
+def _kind(need: Need) -> dict[str, Any]:
+    """What a kind of index needs, for JSON."""
+    content: dict[str, Any] = {
+        name: getattr(need, name)
+        for name in (
+            "index", "chosen", "nprobe", "bytes", "memory", "building_memory", "gpu_memory",
+        )
+    }  # fmt: skip
+    content["seconds"] = None if need.seconds is None else round(need.seconds, 1)
+    for name in ("milliseconds", "batch_milliseconds"):
+        number = getattr(need, name)
+        content[name] = None if number is None else float(f"{number:.3g}")
+    return content | {"machine": need.machine}
 
 
 def _in_milliseconds(number: float | None) -> str:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from json import dumps as json_text
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli import arguments as options
-from knn_logits.cli.loading import load_model, open_datastore, prepare, reads_pairs
-from knn_logits.cli.machines import partial_answers, searching, spread_indexes
-from knn_logits.cli.mixture import mixture_settings
-from knn_logits.cli.reading import Fields, read_texts
+from knn_logits.cli.loading import RunOptions, reads_pairs
+from knn_logits.cli.memory import MemoryOptions
+from knn_logits.cli.options import Json, Model, command
+from knn_logits.cli.reading import CorpusOptions
 from knn_logits.cli.terminal import Bars, interruptible, print_json, say
 from knn_logits.corpus.formats import looks_like_a_file
 from knn_logits.errors import ConfigError
-from knn_logits.settings.config import WindowConfig
+from knn_logits.settings.config import PassConfig
+from knn_logits.settings.declaration import setting
 from knn_logits.store import layout
 from knn_logits.store.hub_client import hub_name
 
@@ -31,6 +34,12 @@ Paths = Annotated[
         metavar="STORE... TEXT...",
         help="Folders of datastores, then texts: files, folders or hf:DATASET, as for build. Every "
         "text gets its own result.",
+    ),
+]
+AllowOverlap = Annotated[
+    bool,
+    typer.Option(
+        "--allow-overlap", help="Do not check whether the datastore already holds the texts."
     ),
 ]
 
@@ -59,55 +68,13 @@ def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
     return stores, texts
 
 
-def write_translations(found: list[Translations], file: str) -> Path:
-    """Writes the translations: one line for each pair and each number of beams."""
-    from knn_logits.measure.figures import writing
+@dataclass(frozen=True)
+class TranslationOptions:
+    """How an encoder-decoder model translates the sources."""
 
-    path = Path(file)
-    lines = [
-        json_text({"text": one.name, "num_beams": one.num_beams, **row}, ensure_ascii=False)
-        for one in found
-        for row in one.texts
-    ]
-    with writing(path):
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
-
-
-def evaluate(
-    model: options.Model,
-    paths: Paths,
-    preset: options.PresetOption = None,
-    k: options.K = None,
-    lmbda: options.Lmbda = None,
-    gate: options.Gate = None,
-    temperature: options.Temperature = None,
-    nprobe: options.Nprobe = None,
-    refine: options.Refine = False,
-    retomaton: options.Retomaton = False,
-    min_knns: options.MinKnns = None,
-    max_knns: options.MaxKnns = None,
-    pointer_weight: options.PointerWeight = None,
-    suffix_weight: options.SuffixWeight = None,
-    pointer_distances: options.PointerDistances = None,
-    infini_gram: options.InfiniGram = None,
-    without: options.Without = None,
-    weights: options.Weights = None,
-    native_index: options.NativeIndex = False,
-    ray: options.Ray = None,
-    shards: options.Shards = None,
-    replicas: options.Replicas = None,
-    partial: options.Partial = False,
-    window: options.Window = None,
-    stride: options.Stride = None,
-    concatenate: options.Concatenate = None,
-    batch_tokens: options.BatchTokens = None,
-    bleu: Annotated[
-        bool,
-        typer.Option(
-            "--bleu/--no-bleu", help="Encoder-decoder models: translate and compute BLEU."
-        ),
-    ] = True,
+    bleu: bool = setting(
+        True, "Encoder-decoder models: translate and compute BLEU.", option="--bleu/--no-bleu"
+    )
     num_beams: Annotated[
         list[int] | None,
         typer.Option(
@@ -115,133 +82,139 @@ def evaluate(
             min=1,
             help="Number of beams for --bleu; may be repeated. [default: 1 and 5]",
         ),
-    ] = None,
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", min=1, help="Number of sources translated at once.")
-    ] = 16,
-    translations: Annotated[
-        str | None,
-        typer.Option(
-            "--translations", metavar="FILE", help="Write the translations there, as JSON lines."
-        ),
-    ] = None,
-    text_field: options.TextField = "text",
-    encoding: options.Encoding = None,
-    source_field: options.SourceField = "source",
-    target_field: options.TargetField = "target",
+    ] = None
+    batch_size: int = setting(16, "Number of sources translated at once.", least=1)
+    translations: str | None = setting(
+        None, "Write the translations there, as JSON lines.", metavar="FILE"
+    )
+
+    def write(self, measured: list[Translations]) -> list[Path]:
+        """Writes the translations: one line for each pair and each number of beams."""
+        from knn_logits.measure.figures import writing
+
+        if self.translations is None:
+            return []
+        path = Path(self.translations)
+        lines = [
+            json_text({"text": one.name, "num_beams": one.num_beams, **row}, ensure_ascii=False)
+            for one in measured
+            for row in one.texts
+        ]
+        with writing(path):
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return [path]
+
+
+def check_files(folder: str | None, file: str | None = None) -> None:
+    """Refuses a folder of figures or a file that cannot be written, before hours of work.
+
+    Raises:
+        MissingDependencyError: when nothing here draws figures.
+        StorageError: when the folder or the file cannot be written.
+    """
+    from knn_logits.measure.figures import check_writable, new_figure
+
+    if folder is not None:
+        new_figure(1, 1)
+        check_writable(folder)
+    if file is not None:
+        check_writable(file, folder=False)
+
+
+@contextmanager
+def json_at_last(json: bool, content: dict[str, Any]) -> Iterator[list[Path]]:
+    """Prints a result with the files that are written, even if one of them cannot be."""
+    files: list[Path] = []
+    try:
+        yield files
+    finally:
+        if json:
+            print_json({**content, "files": [str(path) for path in files]})
+    if not json:
+        for path in files:
+            say(f"written: {path}")
+
+
+@command
+def evaluate(
+    model: Model,
+    paths: Paths,
+    memory: MemoryOptions,
+    passes: PassConfig,
+    translation: TranslationOptions,
+    fields: CorpusOptions,
+    run: RunOptions,
     report: Annotated[
         str | None,
         typer.Option(
             "--report", metavar="FOLDER", help="Write a report with table and plot there."
         ),
     ] = None,
-    allow_overlap: options.AllowOverlap = False,
-    strict: options.Strict = False,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    threads: options.Threads = None,
-    seed: options.Seed = 0,
-    json: options.Json = False,
+    allow_overlap: AllowOverlap = False,
+    json: Json = False,
 ) -> None:
-    """Measure how well the model, its neighbors and their mixture predict texts.
+    """Measure how well model, neighbors and mixture predict texts.
 
     Every token is scored once. Documents are read in the datastore's windows unless --window,
     --stride and --concatenate say otherwise. With an encoder-decoder model the command also
     translates the sources, and reports BLEU and chrF by sacrebleu.
     """
-    # Wrong arguments are refused before the model is loaded.
-    windows = WindowConfig(window, stride)
     stores, names = stores_and_texts(paths)
-    indexes = spread_indexes(ray, shards, replicas, partial)
-    datastores = [open_datastore(store) for store in stores]
-    mixture = mixture_settings(locals(), datastores, scoring=True)
+    opened = memory.open(stores, scoring=True)
     pairs = reads_pairs(model)
-    texts: dict[str, Any] = read_texts(
-        names,
-        Fields(
-            text_field,
-            source=source_field,
-            target=target_field,
-            encoding=encoding,
-            strict=strict,
-        ),
-        pairs=pairs,
-    )
-    if pairs and bleu:
+    texts = fields.texts(names, pairs=pairs)
+    translates = pairs and translation.bleu
+    if translates:
         from knn_logits.measure.scores import sacrebleu
 
         sacrebleu()  # raises here if the package is missing
         texts = {name: list(documents) for name, documents in texts.items()}
-    # This is checked here, before hours of work.
-    from knn_logits.measure.figures import check_writable, new_figure
-
-    if report is not None:
-        new_figure(1, 1)
-        check_writable(report)
-    if translations is not None:
-        check_writable(translations, folder=False)
-    prepare(threads, seed)
-    loaded, tokenizer = load_model(model, device, dtype)
+    check_files(report, translation.translations)
+    loaded, tokenizer = run.load(model)
     from knn_logits.measure.perplexity import evaluate as evaluate_texts
 
-    settings: dict[str, Any] = {
-        **mixture,
-        "native_index": native_index,
-        "indexes": indexes,
-        "threads": threads,
-    }
-    with Bars() as bars, interruptible("nothing was written"), searching(indexes, datastores):
+    settings = opened.keywords(run.threads)
+    measured = None
+    with Bars() as bars, interruptible("nothing was written"), opened.searching():
         result = evaluate_texts(
             loaded,
             tokenizer,
-            datastores,
+            opened.stores,
             texts,
-            window=windows,
-            concatenate=concatenate,
-            batch_tokens=batch_tokens,
             device=str(loaded.device),
-            seed=seed,
+            seed=run.seed,
             allow_overlap=allow_overlap,
             progress=bars,
+            **passes.keywords(),
             **settings,
         )
-        written = None
-        if pairs and bleu:
+        if translates:
             from knn_logits.measure.translation import evaluate_translations
 
-            written = evaluate_translations(
+            measured = evaluate_translations(
                 loaded,
                 tokenizer,
-                datastores,
+                opened.stores,
                 texts,
-                num_beams=num_beams or (1, 5),
-                batch_size=batch_size,
+                num_beams=translation.num_beams or (1, 5),
+                batch_size=translation.batch_size,
                 progress=bars,
                 **settings,
             )
-    lacking = partial_answers(indexes)
+    content = result.to_dict()
+    if measured is not None:
+        content["translations"] = [one.to_dict() for one in measured]
+    content |= opened.partial_answers()
     if not json:
         from knn_logits.measure.table import plain_table, plain_translations
 
         say(plain_table(result))
-        if written is not None:
-            say("\n" + plain_translations(written))
-    files = []
-    try:
+        if measured is not None:
+            say("\n" + plain_translations(measured))
+    with json_at_last(json, content) as files:
         if report is not None:
             from knn_logits.measure.report import write_report
 
-            command = shlex.join(["knn-logits", *sys.argv[1:]])
-            files = write_report(result, report, command, written)
-        if written is not None and translations is not None:
-            files.append(write_translations(written, translations))
-    finally:
-        # The result is printed even if a file cannot be written.
-        if json:
-            more = {} if written is None else {"translations": [one.to_dict() for one in written]}
-            print_json(
-                {**result.to_dict(), **more, **lacking, "files": [str(path) for path in files]}
-            )
-    if not json:
-        for path in files:
-            say(f"written: {path}")
+            line = shlex.join(["knn-logits", *sys.argv[1:]])
+            files += write_report(result, report, line, measured)
+        files += translation.write(measured or [])

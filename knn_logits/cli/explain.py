@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from knn_logits.cli.arguments import Json, Model, Stores
 from knn_logits.cli.loading import Run, text_or_file
 from knn_logits.cli.memory import MemoryOptions
-from knn_logits.cli.options import command
+from knn_logits.cli.options import Json, Model, Stores, command
 from knn_logits.cli.terminal import interruptible, print_json, tell
 from knn_logits.errors import StorageError
 from knn_logits.settings.declaration import setting

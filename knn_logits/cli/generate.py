@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli.arguments import Json, Model, Stores
 from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions, read_text
 from knn_logits.cli.memory import MemoryOptions, OpenStores
-from knn_logits.cli.options import command
+from knn_logits.cli.options import Json, Model, Stores, command
 from knn_logits.cli.terminal import interruptible, print_json, say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import settings_for
@@ -169,7 +168,7 @@ def generate(
     ] = True,
     json: Json = False,
 ) -> None:
-    """Continue a text with kNN, and show which passage caused which word."""
+    """Continue a text with kNN, and show the source of each word."""
     prompt = read_text(prompt)
     if not prompt:
         raise ConfigError("the prompt is empty: give --prompt some text to continue")

@@ -1,16 +1,18 @@
-"""`knn-logits info STORE`."""
+"""Shows what a datastore holds, and checks it: `info` and `verify`."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli import arguments as options
-from knn_logits.cli.loading import open_datastore
-from knn_logits.cli.terminal import print_json, say
+from knn_logits.cli.loading import folder_of, open_datastore, prepare, recall_words, size_of
+from knn_logits.cli.memory import NativeIndex
+from knn_logits.cli.options import Json, Store, command
+from knn_logits.cli.terminal import Bars, interruptible, print_json, say, tell
 from knn_logits.printable import one_line
-from knn_logits.settings.config import suffix_words
+from knn_logits.settings.config import settings_line
 
 if TYPE_CHECKING:
     from knn_logits.store.datastore import Datastore
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
     from knn_logits.store.records import LearnedRecord, SettingsRecord, WritingRecord
 
 
+@command
 def info(
-    store: options.Store,
+    store: Store,
     documents: Annotated[
         bool, typer.Option("--documents", help="List the documents: id, tokens, title, uri.")
     ] = False,
@@ -34,85 +37,71 @@ def info(
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="The most documents to list; 0 lists all.")
     ] = 100,
-    json: options.Json = False,
+    json: Json = False,
 ) -> None:
     """Show what a datastore holds and which model it belongs to."""
     datastore = open_datastore(store)
     manifest = datastore.manifest
-    size = sum(record.bytes for record in manifest.files)
-    gate = _kind_of_gate(datastore)
     listed = listing(datastore, search) if documents or search is not None else None
-    if listed is not None and not json:
-        _say_documents(listed, limit, datastore, search)
-        return
     if json:
         content: dict[str, Any] = manifest.model_dump(mode="json")
         content = {
             "ok": True,
             "store": str(datastore.folder),
             "revision": datastore.revision,
-            "bytes": size,
+            "bytes": size_of(datastore),
             **content,
             "settings": {**content["settings"], "tuned": manifest.settings.tuned},
-            "gate": gate,
+            "gate": _kind_of_gate(datastore),
         }
         if listed is not None:
-            content["found"] = len(listed)
-            content["listed"] = listed[: limit or None]
+            content |= {"found": len(listed), "listed": listed[: limit or None]}
         print_json(content)
-        return
-    recall = manifest.index.recall
-    found = f", recall@{recall.at} {recall.value:.3f}" if recall else ""
+    elif listed is not None:
+        _say_documents(listed, limit, datastore, search)
+    else:
+        for name, value in _rows(datastore).items():
+            if value:
+                say(f"{name:10} {one_line(str(value))}")
+
+
+def _rows(datastore: Datastore) -> dict[str, object]:
+    manifest = datastore.manifest
+    settings, windows, gate = manifest.settings, manifest.windows, _kind_of_gate(datastore)
+    away, removed = len(datastore.merged_away), len(manifest.removed)
     probes = f", nprobe {manifest.index.nprobe}" if manifest.index.nprobe else ""
-    settings = manifest.settings
-    windows = manifest.windows
-    scored = "" if manifest.writing is None else "text is scored and "
     joined = ", documents joined" if windows.concatenate else ""
-    for name, value in (
-        ("datastore", f"{datastore.folder} ({size / 1e6:,.1f} MB)"),
-        ("revision", datastore.revision),
-        ("entries", f"{manifest.entries:,} of {manifest.documents:,} documents"),
-        ("learned", _learned(manifest.learned)),
-        (
-            "removed",
-            f"{len(manifest.removed)} documents, {len(datastore.removed_entries):,} entries; "
-            "`knn-logits compact` deletes them from the disk"
-            if manifest.removed
-            else None,
-        ),
-        ("skipped", f"{manifest.skipped} documents" if manifest.skipped else None),
-        ("model", f"{manifest.model.id} ({manifest.model.type}, {manifest.model.dtype})"),
-        ("key", f"{manifest.key.module}:{manifest.key.side} ({manifest.key.name})"),
-        (
-            "keys",
-            f"{manifest.dim} numbers in {manifest.dtype}, {manifest.metric}" + _on_demand(manifest),
-        ),
-        ("windows", f"{windows.window} tokens, stride {windows.stride}{joined}"),
-        ("pairs", manifest.pairs),
-        ("index", f"{manifest.index.factory}{probes}{found}"),
-        ("merged", _merged(datastore)),
-        ("suffixes", _suffixes(manifest)),
-        (
-            "settings",
-            f"k {settings.k}, lmbda {settings.lmbda:g}, temperature {settings.temperature:g}"
-            + suffix_words(settings.suffix_weight)
-            + _state(settings),
-        ),
-        ("for writing", _writing(manifest.writing)),
-        ("gate", f"{gate}; weighs the neighbors where {scored}no lmbda is given" if gate else None),
-        ("source", manifest.source),
-        ("license", manifest.license),
-    ):
-        if value is not None:
-            say(f"{name:10} {one_line(str(value))}")
-
-
-def _merged(datastore: Datastore) -> str | None:
-    """What was merged; None where nothing was."""
-    away = len(datastore.merged_away)
-    if not away:
-        return None
-    return f"{away:,} entries are not in the index, since another one stands for each"
+    scored = "" if manifest.writing is None else "text is scored and "
+    fitted = " (shares fitted to text)" if manifest.infini_gram is not None else ""
+    return {
+        "datastore": f"{datastore.folder} ({size_of(datastore) / 1e6:,.1f} MB)",
+        "revision": datastore.revision,
+        "entries": f"{manifest.entries:,} of {manifest.documents:,} documents",
+        "learned": _learned(manifest.learned),
+        "removed": f"{removed} documents, {len(datastore.removed_entries):,} entries; "
+        "`knn-logits compact` deletes them from the disk"
+        if removed
+        else None,
+        "skipped": f"{manifest.skipped} documents" if manifest.skipped else None,
+        "model": f"{manifest.model.id} ({manifest.model.type}, {manifest.model.dtype})",
+        "key": f"{manifest.key.module}:{manifest.key.side} ({manifest.key.name})",
+        "keys": f"{manifest.dim} numbers in {manifest.dtype}, {manifest.metric}"
+        + _on_demand(manifest),
+        "windows": f"{windows.window} tokens, stride {windows.stride}{joined}",
+        "pairs": manifest.pairs,
+        "index": f"{manifest.index.factory}{probes}{recall_words(datastore)}",
+        "merged": f"{away:,} entries are not in the index, since another one stands for each"
+        if away
+        else None,
+        "suffixes": f"of {manifest.tokens:,} tokens, for --infini-gram{fitted}"
+        if manifest.file("suffixes") is not None
+        else None,
+        "settings": settings_line(settings) + _state(settings),
+        "for writing": _writing(manifest.writing),
+        "gate": f"{gate}; weighs the neighbors where {scored}no lmbda is given" if gate else None,
+        "source": manifest.source,
+        "license": manifest.license,
+    }
 
 
 def listing(datastore: Datastore, search: str | None = None) -> list[dict[str, Any]]:
@@ -124,16 +113,17 @@ def listing(datastore: Datastore, search: str | None = None) -> list[dict[str, A
     """
     table, removed = datastore.documents, set(datastore.manifest.removed)
     numbers = range(len(table)) if search is None else table.search(search)
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for number in numbers:
         if number in removed:
             continue
-        one = table[number].shown
-        row = found.setdefault(
-            one.id, {"id": one.id, "title": one.title, "uri": one.uri, "tokens": 0}
+        document = table[number].shown
+        row = rows.setdefault(
+            document.id,
+            {"id": document.id, "title": document.title, "uri": document.uri, "tokens": 0},
         )
-        row["tokens"] += one.length
-    return list(found.values())
+        row["tokens"] += document.length
+    return list(rows.values())
 
 
 def _kind_of_gate(datastore: Datastore) -> str | None:
@@ -152,9 +142,8 @@ def _say_documents(
     shown = listed[: limit or None]
     width = max((len(f"{row['tokens']:,}") for row in shown), default=0)
     for row in shown:
-        more = [row["title"], row["uri"] if row["uri"] != row["id"] else None]
-        said = " · ".join(one_line(one) for one in (row["id"], *more) if one)
-        say(f"{row['tokens']:>{width},} tokens  {said}")
+        names = (row["id"], row["title"], row["uri"] if row["uri"] != row["id"] else None)
+        say(f"{row['tokens']:>{width},} tokens  {' · '.join(one_line(x) for x in names if x)}")
     fitting = f" with {search!r}" if search is not None else ""
     line = f"{datastore.folder}: {len(listed):,} documents{fitting}"
     if len(shown) < len(listed):
@@ -180,27 +169,71 @@ def _learned(record: LearnedRecord | None) -> str | None:
 
 
 def _on_demand(manifest: Manifest) -> str:
-    own = manifest.on_demand
-    if own is None:
+    record = manifest.on_demand
+    if record is None:
         return ""
     return (
-        f"; none stored: computed for passages of {own.passage} entries, of which {own.found} are "
-        f"found every {own.every} tokens"
+        f"; none stored: computed for passages of {record.passage} entries, of which {record.found}"
+        f" are found every {record.every} tokens"
     )
-
-
-def _suffixes(manifest: Manifest) -> str | None:
-    if manifest.file("suffixes") is None:
-        return None
-    fitted = " (shares fitted to text)" if manifest.infini_gram is not None else ""
-    return f"of {manifest.tokens:,} tokens, for --infini-gram{fitted}"
 
 
 def _writing(writing: WritingRecord | None) -> str:
     if writing is None:
         return "the same settings"
-    line = f"k {writing.k}, lmbda {writing.lmbda:g}, temperature {writing.temperature:g}"
-    line += suffix_words(writing.suffix_weight)
-    line += ", following passages" if writing.retomaton else ""
+    line = settings_line(writing) + (", following passages" if writing.retomaton else "")
     ngram = writing.no_repeat_ngram_size
     return f"{line}, no {ngram} tokens in a row twice" if ngram else line
+
+
+@command
+def verify(
+    store: Store,
+    full: Annotated[
+        bool, typer.Option("--full", help="Read every byte, even of files verified before.")
+    ] = False,
+    native_index: NativeIndex = False,
+    json: Json = False,
+) -> None:
+    """Check a datastore: hashes, shapes, ranges, and its index."""
+    from knn_logits.errors import KNNLogitsError
+    from knn_logits.index.opening import open_index
+    from knn_logits.mixture.gates.stored import stored_gate
+    from knn_logits.store import verification
+    from knn_logits.store.datastore import Datastore
+    from knn_logits.store.job import leftovers
+    from knn_logits.store.manifest import read_manifest
+
+    prepare()
+    # Opening a damaged datastore fails before all damage is listed, so it is not opened yet.
+    folder = folder_of(store)
+    manifest = read_manifest(folder)
+    size = sum(record.bytes for record in manifest.files)
+    started = time.monotonic()
+    with Bars() as bars, interruptible("nothing was changed"):
+        damaged = verification.damage(folder, manifest, bars) if full else []
+        if not damaged:
+            try:
+                datastore = Datastore(folder, progress=bars)
+                if manifest.on_demand is None:
+                    open_index(datastore, native=native_index)
+                stored_gate(datastore)
+            except KNNLogitsError as error:
+                damaged = verification.damage(folder, manifest, bars) or [str(error)]
+    seconds = time.monotonic() - started
+    left = leftovers(folder, manifest)
+    if json:
+        content = {"ok": not damaged, "damaged": damaged, "leftovers": left}
+        content |= {"entries": manifest.entries, "documents": manifest.documents}
+        print_json(content | {"bytes": size, "seconds": round(seconds, 3)})
+    elif not damaged:
+        say(f"{folder}: whole, {size / 1e6:,.1f} MB in {seconds:.1f} s")
+    if left:
+        tell(
+            f"{folder} also holds files of an earlier state or an unfinished job "
+            f"({', '.join(left[:3])}); the next change of the datastore deletes them"
+        )
+    for line in damaged:
+        tell(line, style=None)
+    if damaged:
+        raise typer.Exit(1)

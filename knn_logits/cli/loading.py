@@ -35,20 +35,33 @@ class RunOptions:
     )
     seed: int = setting(0, "Seed of every random choice.", least=0, most=MOST_SEED)
 
-    def load(self, name: str) -> tuple[Any, Any]:
+    def prepare(self) -> None:
+        """Sets threads and seed."""
+        prepare(self.threads, self.seed)
+
+    def load(self, name: str, resumes: Path | str | None = None) -> tuple[Any, Any]:
         """Sets threads and seed, and loads a causal or encoder-decoder model and its tokenizer.
+
+        Args:
+            name: A folder, or a name of the Hub.
+            resumes: A folder whose unfinished job goes on in the precision that it began with.
 
         Raises:
             ModelError: when there is no model of that name. Its message has one line.
             ConfigError: when the device is unknown.
         """
-        prepare(self.threads, self.seed)
-        return load_model(name, self.device, self.dtype)
+        self.prepare()
+        place, dtype = _device_of(self.device), self.dtype
+        if dtype == "auto" and resumes is not None:
+            dtype = _unfinished_dtype(Path(resumes))
+        return _load_model(name, place, dtype)
 
 
-# The options of commands without random choices; and of those that leave the threads alone too.
+# Those of commands without random choices, without both, and of commands without a model.
 Run = Annotated[RunOptions, Without(("seed",))]
 ModelRun = Annotated[RunOptions, Without(("threads", "seed"))]
+Threads = Annotated[RunOptions, Without(("device", "dtype", "seed"))]
+SeededThreads = Annotated[RunOptions, Without(("device", "dtype"))]
 
 
 def prepare(threads: int | None = None, seed: int = 0) -> None:
@@ -116,21 +129,22 @@ def _device_of(device: str) -> Any:
     return place
 
 
-def load_model(
-    name: str, device: str, dtype: str, resumes: Path | str | None = None
-) -> tuple[Any, Any]:
-    """Loads a model and its tokenizer; `RunOptions.load` says more.
+def _unfinished_dtype(folder: Path) -> Any:
+    from knn_logits.store.job import unfinished_precision
 
-    `resumes` is a folder whose unfinished job goes on in the precision that it began with.
-    """
+    precision = unfinished_precision(folder)
+    if precision not in ("float32", "bfloat16", "float16"):
+        return "auto"
+    tell(f"the unfinished job goes on in {precision}, in which it began", style=None)
+    return precision
+
+
+def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     from knn_logits.engine.precision import use_fastest_dtype
 
-    place = _device_of(device)
-    if dtype == "auto" and resumes is not None:
-        dtype = _unfinished_dtype(Path(resumes))
     config = _config_of(name)
     try:
         family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -147,22 +161,12 @@ def load_model(
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"--device {device!r} cannot be used ({reason}); give --device cpu"
+            f"--device {str(place)!r} cannot be used ({reason}); give --device cpu"
         ) from error
     choice = use_fastest_dtype(model) if dtype == "auto" else None
     if choice is not None:
         tell(choice, style=None)
     return model, tokenizer
-
-
-def _unfinished_dtype(folder: Path) -> str:
-    from knn_logits.store.job import unfinished_precision
-
-    precision = unfinished_precision(folder)
-    if precision not in ("float32", "bfloat16", "float16"):
-        return "auto"
-    tell(f"the unfinished job goes on in {precision}, in which it began", style=None)
-    return precision
 
 
 def reads_pairs(name: str) -> bool:
@@ -210,6 +214,30 @@ def present(store: Datastore) -> tuple[int, int]:
         manifest.entries - len(store.removed_entries),
         manifest.documents - len(manifest.removed),
     )
+
+
+def recall_words(store: Datastore) -> str:
+    """What a line says of the share of true neighbors that the index finds, if it was measured."""
+    recall = store.manifest.index.recall
+    return f", recall@{recall.at} {recall.value:.3f}" if recall else ""
+
+
+def recall_of(store: Datastore) -> float:
+    """The share of true neighbors that the index finds; 1 where it finds all."""
+    recall = store.manifest.index.recall
+    return recall.value if recall else 1.0
+
+
+def size_of(store: Datastore) -> int:
+    """The bytes of a datastore's files."""
+    return sum(record.bytes for record in store.manifest.files)
+
+
+def folder_of(name: str) -> Path:
+    """The folder of a datastore that may be damaged, and so is not opened if it is here."""
+    from knn_logits.store.hub_client import hub_name
+
+    return Path(name) if hub_name(name) is None else open_datastore(name).folder
 
 
 def open_datastore(name: str, *, keys: bool = False) -> Datastore:

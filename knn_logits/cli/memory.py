@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from knn_logits.cli.loading import open_datastore
 from knn_logits.cli.options import Given, Without
 from knn_logits.cli.terminal import tell
@@ -60,6 +62,13 @@ class ClusterOptions:
         )
 
 
+NativeIndex = Annotated[
+    bool, typer.Option("--native-index", help=settings_of(IndexConfig)["native"].help)
+]
+# The cluster that builds, and not one that searches.
+Ray = Annotated[ClusterOptions, Without(("shards", "replicas", "partial"))]
+
+
 @dataclass(frozen=True)
 class MemoryOptions:
     """How a memory is asked, and where its indexes are."""
@@ -68,7 +77,7 @@ class MemoryOptions:
     gate: str | None = setting(
         None, "File of a gate, which chooses lmbda at each token.", metavar="FILE"
     )
-    native_index: bool = setting(False, settings_of(IndexConfig)["native"].help)
+    native_index: NativeIndex = False
     cluster: ClusterOptions = ClusterOptions()
 
     def open(self, stores: Sequence[str], *, scoring: bool) -> OpenStores:

@@ -21,6 +21,29 @@ import typer
 from knn_logits.settings.config import check_settings, settings_for
 from knn_logits.settings.declaration import Place, Setting, settings_of
 
+STORE_HELP = "Folder of the datastore, or org/name[@revision] on the Hub."
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or folder of the model.")]
+Store = Annotated[str, typer.Argument(metavar="STORE", help=STORE_HELP)]
+Stores = Annotated[
+    list[str],
+    typer.Argument(metavar="STORE...", help=f"{STORE_HELP} Several are searched as one."),
+]
+Key = Annotated[
+    str,
+    typer.Option(
+        "--key",
+        help="Place of the key: ffn_input, layer_output, or a module's path with :input or "
+        ":output.",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only show what would be done, with files and sizes.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
+]
+
 _Values = dict[str, Any]
 
 

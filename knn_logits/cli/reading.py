@@ -1,4 +1,4 @@
-"""Reads a corpus, or texts to predict: its options, its progress bar, messages about its files."""
+"""Reads a corpus, or texts to predict, and says which of their files are skipped."""
 
 from __future__ import annotations
 
@@ -6,42 +6,33 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from knn_logits.cli.terminal import Bars, tell
 from knn_logits.corpus.documents import Document
 from knn_logits.errors import ConfigError
+from knn_logits.settings.declaration import setting
 
-# If many files are skipped for one reason, only so many are named. All are counted.
+# Where many files are skipped for one reason, the first few are named. All are counted.
 _NAMED = 5
 
-
-@dataclass(frozen=True)
-class Fields:
-    """What the options of the command line say about the files of a corpus.
-
-    Attributes:
-        text: The field of a row's text.
-        id: The field of its id.
-        title: The field of its title.
-        source: The field of a pair's source.
-        target: The field of its target.
-        encoding: The encoding of text files, HTML and rows; None recognises it.
-        strict: Whether to stop at a file that cannot be read.
-    """
-
-    text: str = "text"
-    id: str = "id"
-    title: str = "title"
-    source: str = "source"
-    target: str = "target"
-    encoding: str | None = None
-    strict: bool = False
+Corpus = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CORPUS...",
+        help="Plain text, source code, PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, .mbox, .rtf; "
+        "JSON lines and parquet (fields text, id, title, uri); gzip of these, folders of these, or "
+        "hf:DATASET[:CONFIG[:SPLIT]]. An encoder-decoder model takes rows with source and target, "
+        "or two parallel text files, SOURCES::TARGETS.",
+    ),
+]
 
 
 @dataclass
-class Told:
-    """Prints messages about the files of a corpus, and keeps what was skipped.
+class Report:
+    """Prints messages about the files of a corpus, and counts what was skipped.
 
     Attributes:
         skipped: Names and reasons of everything that was skipped.
@@ -53,7 +44,7 @@ class Told:
     _notes: Counter[str] = field(default_factory=Counter)
 
     def skip(self, name: str, reason: str) -> None:
-        """Tells that a file, or a part of one, is skipped."""
+        """Says that a file, or a part of one, is skipped."""
         self.skipped.append((name, reason))
         kind = _kind(reason)
         self._kinds[kind] += 1
@@ -62,7 +53,7 @@ class Told:
             tell(f"skipped {name}: {reason}")
 
     def note(self, name: str, note: str) -> None:
-        """Tells something about a file that is read."""
+        """Says something about a file that is read."""
         kind = _kind(note)
         self._notes[kind] += 1
         if self._notes[kind] <= _NAMED:
@@ -81,52 +72,72 @@ class Told:
 
 
 def _kind(reason: str) -> str:
-    """Returns the part of a reason that does not differ from file to file."""
+    """The part of a reason that does not differ from file to file."""
     return re.sub(r"[\d.,]+", "#", reason.partition(" (")[0].partition(":")[0])
 
 
-def documents_of(
-    corpus: Sequence[str], fields: Fields, told: Told, bars: Bars, *, pairs: bool
-) -> Iterator[Document]:
-    """Reads the documents of a corpus, with a progress bar over its bytes.
+@dataclass(frozen=True)
+class CorpusOptions:
+    """How the files of a corpus are read."""
 
-    Raises:
-        ConfigError: when the encoding is unknown.
-        CorpusError: when there is nothing to read; while reading, as `read_corpus` says.
-    """
-    from knn_logits.corpus.reading import corpus_bytes, read_corpus
-
-    total = corpus_bytes(corpus)
-    return read_corpus(
-        corpus,
-        strict=fields.strict,
-        on_skip=told.skip,
-        on_note=told.note,
-        pairs=pairs,
-        pair_fields=(fields.source, fields.target),
-        text_field=fields.text,
-        id_field=fields.id,
-        title_field=fields.title,
-        encoding=fields.encoding,
-        on_bytes=lambda done: bars("bytes read", done, total),
+    source_field: str = setting("source", "Field of a row's source, such as translation.en.")
+    target_field: str = setting("target", "Field of a row's target.")
+    text_field: str = setting("text", "Field of a row's text, such as body or article.text.")
+    id_field: str = setting("id", "Field of a row's id.")
+    title_field: str = setting("title", "Field of a row's title.")
+    encoding: str | None = setting(
+        None,
+        "Encoding of text files, HTML and rows, such as latin-1; by default it is recognised.",
     )
+    strict: bool = setting(False, "Stop at a document that cannot be read.")
 
+    def _read(self, corpus: Sequence[str], **more: Any) -> Iterator[Document]:
+        from knn_logits.corpus.reading import read_corpus
 
-def read_texts(names: Sequence[str], fields: Fields, *, pairs: bool = False) -> dict[str, Any]:
-    """Returns a lazy reader of each text's documents, which may be pairs."""
-    from knn_logits.corpus.reading import read_corpus
-
-    texts: dict[str, Any] = {}
-    for name in names:
-        if name in texts:
-            raise ConfigError(f"the text {name!r} is given twice; leave one out")
-        texts[name] = read_corpus(
-            [name],
-            strict=fields.strict,
-            on_skip=lambda skipped, reason: tell(f"skipped {skipped}: {reason}"),
-            pairs=pairs,
-            pair_fields=(fields.source, fields.target),
-            text_field=fields.text,
-            encoding=fields.encoding,
+        return read_corpus(
+            corpus,
+            strict=self.strict,
+            pair_fields=(self.source_field, self.target_field),
+            text_field=self.text_field,
+            id_field=self.id_field,
+            title_field=self.title_field,
+            encoding=self.encoding,
+            **more,
         )
-    return texts
+
+    def documents(
+        self, corpus: Sequence[str], report: Report, bars: Bars, *, pairs: bool
+    ) -> Iterator[Document]:
+        """Reads the documents of a corpus, with a progress bar over its bytes.
+
+        Raises:
+            ConfigError: when the encoding is unknown.
+            CorpusError: when there is nothing to read; while reading, as `read_corpus` says.
+        """
+        from knn_logits.corpus.reading import corpus_bytes
+
+        total = corpus_bytes(corpus)
+        return self._read(
+            corpus,
+            on_skip=report.skip,
+            on_note=report.note,
+            pairs=pairs,
+            on_bytes=lambda done: bars("bytes read", done, total),
+        )
+
+    def texts(self, names: Sequence[str], *, pairs: bool = False) -> dict[str, Any]:
+        """A lazy reader of each text's documents, which may be pairs, by the text's name.
+
+        Raises:
+            ConfigError: when a text is given twice.
+        """
+        texts: dict[str, Any] = {}
+        for name in names:
+            if name in texts:
+                raise ConfigError(f"the text {name!r} is given twice; leave one out")
+            texts[name] = self._read([name], on_skip=_say_skipped, pairs=pairs)
+        return texts
+
+
+def _say_skipped(name: str, reason: str) -> None:
+    tell(f"skipped {name}: {reason}")

@@ -6,178 +6,142 @@ only. Nothing but this command imports it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli import arguments as options
-from knn_logits.cli.loading import load_model, open_datastore, prepare
-from knn_logits.cli.machines import searching, spread_indexes
-from knn_logits.cli.mixture import mixture_settings
+from knn_logits.cli.loading import ModelRun, open_datastore
+from knn_logits.cli.memory import ServedMemoryOptions
+from knn_logits.cli.options import STORE_HELP, Model, command
 from knn_logits.cli.terminal import interruptible, say, tell
 from knn_logits.errors import ConfigError, MissingDependencyError
+from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
     from knn_logits.store.datastore import Datastore
 
+_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
-def serve(
-    model: options.Model,
-    stores: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[NAME=]STORE...",
-            help=f"{options.STORE_HELP} Clients ask for one of several as the model MODEL+NAME.",
-        ),
-    ],
-    host: Annotated[
-        str,
-        typer.Option("--host", help="Address to listen on. By default only this machine can ask."),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one.")
-    ] = 8000,
-    api_key: Annotated[
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where the server listens, whom it answers, and how much it does at once."""
+
+    host: str = setting("127.0.0.1", "Address to listen on. By default only this machine can ask.")
+    port: int = setting(8000, "Port; 0 takes a free one.", least=0, most=65535)
+    key: Annotated[
         str | None,
         typer.Option(
             "--api-key", envvar="KNN_LOGITS_API_KEY", help="Key that clients have to send."
         ),
-    ] = None,
-    names: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--name",
-            help="Host name under which clients reach the server, such as knn.example.org; may be "
-            "repeated.",
+    ] = None
+    names: tuple[str, ...] = setting(
+        (),
+        "Host name under which clients reach the server, such as knn.example.org; may be repeated.",
+        option="--name",
+    )
+    at_once: int = setting(2, "Number of groups answered at once.", least=1, most=64)
+    together: int = setting(
+        8,
+        "The most requests that are written in one batch, if their settings agree; 1 writes each "
+        "alone.",
+        least=1,
+        most=256,
+    )
+    waiting: int = setting(64, "Number of requests that may wait; more get 503.", least=0)
+    seconds: float = setting(300.0, "Seconds that one request may run.", least=1)
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """What clients call the model, and what it answers."""
+
+    model_name: str | None = setting(None, "Name of the model for clients.")
+    chat_tokens: int = setting(
+        256, "The most tokens of a chat's answer if the client names none.", least=1
+    )
+    max_new_tokens: int = setting(4096, "The most tokens of any answer.", least=1)
+    chat_template: str | None = setting(
+        None, "File with a chat template in Jinja's language.", metavar="FILE"
+    )
+
+    def keywords(self) -> dict[str, Any]:
+        """The arguments of `Served`.
+
+        Raises:
+            ConfigError: when the template cannot be read.
+        """
+        limits = {"chat_tokens": self.chat_tokens, "new_tokens": self.max_new_tokens}
+        if self.chat_template is None:
+            return limits
+        try:
+            template = Path(self.chat_template).read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(
+                f"--chat-template {self.chat_template} cannot be read: give a text file"
+            ) from error
+        return {**limits, "chat_template": template}
+
+
+@command
+def serve(
+    model: Model,
+    stores: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]STORE...",
+            help=f"{STORE_HELP} Clients ask for one of several as the model MODEL+NAME.",
         ),
-    ] = None,
-    model_name: Annotated[
-        str | None, typer.Option("--model-name", help="Name of the model for clients.")
-    ] = None,
-    at_once: Annotated[
-        int,
-        typer.Option("--at-once", min=1, max=64, help="Number of groups answered at once."),
-    ] = 2,
-    together: Annotated[
-        int,
-        typer.Option(
-            "--together",
-            min=1,
-            max=256,
-            help="The most requests that are written in one batch, if their settings agree; 1 "
-            "writes each alone.",
-        ),
-    ] = 8,
-    waiting: Annotated[
-        int,
-        typer.Option("--waiting", min=0, help="Number of requests that may wait; more get 503."),
-    ] = 64,
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=1, help="Seconds that one request may run.")
-    ] = 300.0,
-    chat_tokens: Annotated[
-        int,
-        typer.Option(
-            "--chat-tokens",
-            min=1,
-            help="The most tokens of a chat's answer if the client names none.",
-        ),
-    ] = 256,
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", min=1, help="The most tokens of any answer.")
-    ] = 4096,
-    chat_template: Annotated[
-        Path | None,
-        typer.Option("--chat-template", help="File with a chat template in Jinja's language."),
-    ] = None,
-    preset: options.PresetOption = None,
-    k: options.K = None,
-    lmbda: options.Lmbda = None,
-    gate: options.Gate = None,
-    temperature: options.Temperature = None,
-    suffix_weight: options.SuffixWeight = None,
-    weights: options.Weights = None,
-    native_index: options.NativeIndex = False,
-    ray: options.Ray = None,
-    shards: options.Shards = None,
-    replicas: options.Replicas = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
+    ],
+    server: ServerOptions,
+    answers: AnswerOptions,
+    memory: ServedMemoryOptions,
+    run: ModelRun,
 ) -> None:
-    """Serve OpenAI's interface: completions and chats, with the source of every word."""
-    needed = ("fastapi", "uvicorn", "knn_logits_serve")
-    if any(find_spec(name) is None for name in needed):
+    """Serve OpenAI's interface, with the source of every word."""
+    if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "knn_logits_serve")):
         raise MissingDependencyError('the server needs FastAPI: pip install "knn-logits[serve]"')
-    template = _read(chat_template)
-    # A client could not see that an answer is partial, so this command has no --partial.
-    indexes = spread_indexes(ray, shards, replicas)
+    how = answers.keywords()
+    indexes = memory.cluster.indexes()
     datastores = _opened(stores)
-    mixture = mixture_settings(locals(), list(datastores.values()), scoring=False)
-    prepare(None)
-    loaded, tokenizer = load_model(model, device, dtype)
+    opened = memory.over(list(datastores.values()), indexes, scoring=False)
+    loaded, tokenizer = run.load(model)
     from knn_logits_serve import Served, Settings
-    from knn_logits_serve import serve as run
+    from knn_logits_serve import serve as start
     from knn_logits_serve.chat import PLAIN_LINE
 
-    name = model_name or (Path(model).resolve().name if Path(model).is_dir() else model)
-    with searching(indexes, list(datastores.values())):
-        served = Served(
-            name,
-            loaded,
-            tokenizer,
-            datastores,
-            chat_template=template,
-            chat_tokens=chat_tokens,
-            new_tokens=max_new_tokens,
-            native_index=native_index,
-            indexes=indexes,
-            **mixture,
-        )
+    name = answers.model_name or (Path(model).resolve().name if Path(model).is_dir() else model)
+    with opened.searching():
+        settings = opened.keywords()
+        del settings["threads"]  # the server has its own number
+        served = Served(name, loaded, tokenizer, datastores, **how, **settings)
         if served.chat.plain and not served.reads_sources:
             tell(PLAIN_LINE)
-        if api_key is None and host not in ("127.0.0.1", "localhost", "::1"):
+        if server.key is None and server.host not in _THIS_MACHINE:
             tell("everybody who can reach this machine can ask: give --api-key to change that")
 
         def ready(address: str) -> None:
             say(f"{', '.join(served.names)}: {address}/v1")
 
-        settings = Settings(
-            host=host,
-            port=port,
-            key=api_key,
-            names=tuple(names or ()),
-            at_once=at_once,
-            together=together,
-            waiting=waiting,
-            seconds=seconds,
-        )
         with interruptible("the server has ended"):
-            run(served, settings, on_ready=ready)
+            start(served, Settings(**vars(server)), on_ready=ready)
 
 
 def _opened(given: list[str]) -> dict[str, Datastore]:
     """Opens the datastores, by the names that clients use."""
-    found: dict[str, Datastore] = {}
-    for one in given:
-        name, sign, place = one.partition("=")
-        if not sign or Path(one).exists():
-            name, place = "", one
+    opened: dict[str, Datastore] = {}
+    for argument in given:
+        name, sign, place = argument.partition("=")
+        if not sign or Path(argument).exists():
+            name, place = "", argument
         store = open_datastore(place)
         name = name or store.name
-        if name in found:
+        if name in opened:
             raise ConfigError(
                 f"two datastores have the name {name!r}: give one another, {name}-2={place}"
             )
-        found[name] = store
-    return found
-
-
-def _read(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"--chat-template {path} cannot be read: give a text file") from error
+        opened[name] = store
+    return opened

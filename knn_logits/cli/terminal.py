@@ -65,6 +65,16 @@ def print_json(content: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def answer(json: bool, content: dict[str, Any], *lines: str | None) -> None:
+    """Prints an answer: as JSON, or as those of its lines that are not None."""
+    if json:
+        print_json(content)
+        return
+    for line in lines:
+        if line is not None:
+            say(line)
+
+
 # Ctrl-C sets this. Python drops an exception that is raised while it collects garbage. The next
 # report of progress then ends the job.
 _interrupted = threading.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from knn_logits.errors import ConfigError
@@ -140,7 +140,7 @@ class KNNConfig:
     max_knns: int = setting(1024, "The most pointers and cluster members that may vote.", least=1)
     pointer_weight: float = setting(
         20.0,
-        "How many times as much an entry counts if a pointer led to it; the paper's is 1.",
+        "How many times as much an entry counts if a pointer led to it (1 in the paper).",
         details="LOG.md has what the default brings.",
         above=0,
     )
@@ -152,7 +152,7 @@ class KNNConfig:
     suffix_weight: float = setting(
         1.0,
         "How many times as much an entry counts for each token before it that is also before the "
-        "query, up to 8; the papers' is 1.",
+        "query, up to 8 (1 in the papers).",
         details="LOG.md has what more brings.",
         above=0,
         limit=1e8,
@@ -444,6 +444,29 @@ class WindowConfig:
 
 _SHARE = Setting(above=0, most=1, annotation=float)
 _THREADS = Setting(name="threads", least=1, most=MOST_THREADS, annotation=int | None)
+
+
+@dataclass(frozen=True)
+class PassConfig:
+    """How text runs through the model: its windows, and how much of it at a time."""
+
+    window: WindowConfig = WindowConfig()
+    concatenate: bool | None = setting(
+        None,
+        "Join the documents into one stream, or not. By default as the datastore did, or not.",
+        option="--concatenate/--no-concatenate",
+    )
+    batch_tokens: int | None = setting(None, "Number of tokens of one forward pass.", least=1)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def keywords(self) -> dict[str, Any]:
+        """What is given, as the keyword arguments of `build_datastore`, `evaluate` and others."""
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {
+            name: value for name, value in values.items() if value not in (None, WindowConfig())
+        }
 
 
 def check_metric(metric: str) -> Metric:

@@ -19,7 +19,7 @@ from knn_logits.building.choosing import (
 )
 from knn_logits.building.indexing import make_index
 from knn_logits.building.recall import recall, sample_truth
-from knn_logits.cli.units import bytes_of
+from knn_logits.settings.config import read_bytes
 
 DIM, ENTRIES = 16, 10_000
 
@@ -180,10 +180,10 @@ def test_too_few_entries_are_refused(tmp_path):
     ],
 )
 def test_sizes(size, expected):
-    assert bytes_of(size) == expected
+    assert read_bytes(size) == expected
 
 
 @pytest.mark.parametrize("size", ["", "GB", "-4GB", "0", "4 apples", "1e9", "0.1", "4GBB"])
 def test_what_is_no_size(size):
     with pytest.raises(ConfigError, match="is no size"):
-        bytes_of(size)
+        read_bytes(size)

@@ -140,8 +140,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     run, model_folder, copy, text, no_folder, monkeypatch
 ):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("knn_logits.cli.evaluate.load_model", never)
-    monkeypatch.setattr("knn_logits.cli.tune.load_model", never)
+    monkeypatch.setattr("knn_logits.cli.loading.RunOptions.load", never)
     for command in (
         ("eval", model_folder, copy, text, "--report", no_folder),
         ("eval", model_folder, copy, text, "--report", "/proc/nowhere"),

@@ -89,15 +89,15 @@ def test_a_conversation_names_it_and_changes_it(run, model_folder, folder, monke
     done = run("chat", model_folder, folder)
     # Long lines are broken at the width of a terminal.
     own, two, one, _ = " ".join(done.out.split()).split("the memory is on")
-    assert "; suffix_weight " in own
-    assert "; suffix_weight 2; " in two
-    assert "suffix_weight" not in one
+    assert "; suffix weight " in own
+    assert "; suffix weight 2; " in two
+    assert "suffix weight" not in one
     assert "suffix_weight must be above 0" in done.err
     text = io.StringIO("/settings\n")
     text.isatty = lambda: False
     monkeypatch.setattr(sys, "stdin", text)
     given = run("chat", model_folder, folder, "--suffix-weight", 5)
-    assert "; suffix_weight 5; " in " ".join(given.out.split())
+    assert "; suffix weight 5; " in " ".join(given.out.split())
 
 
 def test_shares_of_several_datastores_can_be_tuned_with(run, model_folder, folder, text, tmp_path):

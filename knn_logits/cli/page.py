@@ -12,17 +12,19 @@ from typing import Annotated
 
 import typer
 
-from knn_logits.cli import arguments as options
-from knn_logits.cli.loading import load_model, open_datastore, prepare
+from knn_logits.cli.loading import ModelRun, open_datastore
+from knn_logits.cli.options import Model, Stores, command
 from knn_logits.cli.terminal import interruptible
 from knn_logits.errors import ConfigError, MissingDependencyError
 
 _MOST_PROMPTS = 12
 
 
-def serve(
-    model: options.Model,
-    stores: options.Stores,
+@command
+def page(
+    model: Model,
+    stores: Stores,
+    run: ModelRun,
     host: Annotated[
         str | None,
         typer.Option("--host", help="Address to listen on. By default only this machine can ask."),
@@ -37,18 +39,15 @@ def serve(
     examples: Annotated[
         Path | None, typer.Option("--examples", help="Prompts to begin with, one a line.")
     ] = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
 ) -> None:
-    """Show a page: write with and without kNN, and click a word to see its source."""
+    """Show a page: write, and click a word to see its source."""
     if find_spec("gradio") is None or find_spec("knn_logits_app") is None:
         raise MissingDependencyError(
             'the page needs gradio: pip install "knn-logits[app]" (or run `make app` in a checkout)'
         )
     prompts = _prompts(examples) if examples is not None else []
     datastores = [open_datastore(store) for store in stores]
-    prepare(None)
-    loaded, tokenizer = load_model(model, device, dtype)
+    loaded, tokenizer = run.load(model)
     from knn_logits_app import Library, launch
 
     name = Path(model).name if Path(model).is_dir() else model
@@ -69,9 +68,9 @@ def _prompts(file: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "no text in UTF-8"
         raise ConfigError(f"{file} cannot be read: {reason}") from error
-    found = [line.strip() for line in lines if line.strip()]
-    if not found or len(found) > _MOST_PROMPTS:
+    prompts = [line.strip() for line in lines if line.strip()]
+    if not prompts or len(prompts) > _MOST_PROMPTS:
         raise ConfigError(
-            f"{file} has {len(found)} lines of text: give 1 to {_MOST_PROMPTS} prompts, one a line"
+            f"{file} has {len(prompts)} lines of text: give 1 to {_MOST_PROMPTS} prompts, one each"
         )
-    return found
+    return prompts

@@ -1,0 +1,317 @@
+"""Changes what a datastore holds: `add`, `sync`, `remove`, `compact` and `merge`."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from knn_logits.cli.loading import (
+    Run,
+    Threads,
+    open_datastore,
+    prepare,
+    present,
+    reads_pairs,
+    recall_of,
+    recall_words,
+    size_of,
+)
+from knn_logits.cli.options import Json, Model, Store, Without, command
+from knn_logits.cli.reading import Corpus, CorpusOptions, Report
+from knn_logits.cli.terminal import Bars, answer, interruptible, tell
+from knn_logits.printable import one_line
+from knn_logits.settings.config import PassConfig
+
+if TYPE_CHECKING:
+    from knn_logits.building.syncing import Sync
+
+_AGAIN = "run the same command again, and it goes on here"
+_UNCHANGED = "the datastore is as it was"
+# Of the new, changed and removed documents the first few are named.
+_NAMED = 5
+# These reasons mean that a file is empty now. A file skipped for other reasons may still have text.
+_EMPTY = "empty"
+_ROW = re.compile(r", (?:line|row|item) (\d+)$")
+
+Passes = Annotated[PassConfig, Without(("window", "concatenate"))]
+
+
+@command
+def add(
+    model: Model,
+    store: Store,
+    corpus: Corpus,
+    fields: CorpusOptions,
+    passes: Passes,
+    run: Run,
+    json: Json = False,
+) -> None:
+    """Add documents, without computing the old keys again."""
+    from knn_logits.building.adding import add_documents
+
+    started = time.monotonic()
+    report = Report()
+    datastore = open_datastore(store)
+    before = datastore.manifest
+    doubles: list[tuple[str, str]] = []
+    with Bars() as bars, interruptible(_AGAIN):
+        documents = fields.documents(corpus, report, bars, pairs=reads_pairs(model))
+        loaded, tokenizer = run.load(model, datastore.folder)
+        done = add_documents(
+            loaded,
+            tokenizer,
+            datastore,
+            documents,
+            **passes.keywords(),
+            threads=run.threads,
+            known=lambda id, stored: doubles.append((id, stored)),
+            progress=bars,
+        )
+    seconds = time.monotonic() - started
+    entries, documents_left = present(done)
+    new_entries = done.manifest.entries - before.entries
+    new_documents = done.manifest.documents - before.documents
+    content = {
+        "entries": entries,
+        "documents": documents_left,
+        "added_entries": new_entries,
+        "added_documents": new_documents,
+        "known": len(doubles),
+        "skipped": len(report.skipped),
+        "recall": recall_of(done),
+        "seconds": round(seconds, 3),
+    }
+    line = f"{done.folder}: nothing was added; `knn-logits sync` replaces changed documents"
+    if done.manifest != before:
+        line = (
+            f"{done.folder}: {new_documents:,} documents and {new_entries:,} entries added in "
+            f"{seconds:.0f} s, now {entries:,} entries{recall_words(done)}"
+        )
+    answer(json, content, _said_doubles(doubles), line, report.summary)
+
+
+def _said_doubles(doubles: Sequence[tuple[str, str]]) -> str | None:
+    """Says which documents the datastore already has: the given id, and the stored one."""
+    if not doubles:
+        return None
+    id, stored = doubles[0]
+    first = one_line(id) + (f" (as {one_line(stored)})" if stored != id else "")
+    more = ", ..." if len(doubles) > 1 else ""
+    return (
+        f"{len(doubles):,} documents are already in the datastore and were not added again: "
+        f"{first}{more}"
+    )
+
+
+@command
+def sync(
+    model: Model,
+    store: Store,
+    folder: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="Everything that the datastore is to hold, as it was given to build.",
+        ),
+    ],
+    fields: CorpusOptions,
+    passes: Passes,
+    run: Run,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be added, replaced and removed.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Continue even if none of the datastore's documents is in the folder."
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Update a datastore to the documents of a folder.
+
+    New documents are added, changed ones replaced, and missing ones removed.
+
+    Documents are compared by their content, so the cost is that of the new text.
+    """
+    from knn_logits.building.syncing import sync_documents
+
+    started = time.monotonic()
+    report = Report()
+    datastore = open_datastore(store)
+    with Bars() as bars, interruptible(_AGAIN):
+        documents = fields.documents(folder, report, bars, pairs=reads_pairs(model))
+        loaded, tokenizer = run.load(model, datastore.folder)
+        done = sync_documents(
+            loaded,
+            tokenizer,
+            datastore,
+            documents,
+            dry_run=dry_run,
+            force=force,
+            keep=_unreadable(folder, report.skipped),
+            on_plan=lambda plan: tell(_planned(plan), style=None),
+            **passes.keywords(),
+            threads=run.threads,
+            progress=bars,
+        )
+    seconds = time.monotonic() - started
+    if done.kept:
+        tell(
+            f"{_first(done.kept)} could not be read, so the datastore keeps the text that it has of"
+            f" {'it' if len(done.kept) == 1 else 'them'}"
+        )
+    entries, left = present(done.datastore)
+    content: dict[str, Any] = {**done.to_dict(), "skipped": len(report.skipped), "entries": entries}
+    content |= {"documents": left, "seconds": round(seconds, 3)}
+    if dry_run:
+        lines = [*_listed(done), f"{_planned(done)}; nothing was written"]
+    else:
+        lines = [f"{done.datastore.folder}: {_planned(done)}, in {seconds:.0f} s"]
+        if done.removed or done.changed:
+            lines.append(f"`knn-logits compact {store}` deletes the removed text from the disk")
+    answer(json, content, *lines, report.summary)
+
+
+def _planned(plan: Sync) -> str:
+    return (
+        f"{len(plan.added):,} added, {len(plan.changed):,} changed, {len(plan.removed):,} removed, "
+        f"{plan.unchanged:,} unchanged; keys of {plan.tokens:,} tokens"
+    )
+
+
+def _listed(plan: Sync) -> list[str]:
+    kinds = (("add", plan.added), ("replace", plan.changed), ("remove", plan.removed))
+    return [f"{name:8} {one_line(id)}" for name, ids in kinds for id in ids]
+
+
+def _first(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - _NAMED:,} more" if len(ids) > _NAMED else ""
+    return ", ".join(ids[:_NAMED]) + more
+
+
+def _unreadable(
+    folders: Sequence[str], skipped: Sequence[tuple[str, str]]
+) -> Callable[[str], bool]:
+    """Makes a test whether a document's id belongs to a file that could not be read.
+
+    Args:
+        folders: The folders as given on the command line.
+        skipped: The skipped files, a list that fills while the folders are read.
+    """
+    names: list[str] = []
+
+    def unreadable(id: str) -> bool:
+        # The list is complete once everything is read.
+        if len(names) != len(skipped):
+            names[:] = [
+                "" if reason == _EMPTY else _relative(folders, name) for name, reason in skipped
+            ]
+        return any(_holds(name, id) for name in names if name)
+
+    return unreadable
+
+
+def _relative(folders: Sequence[str], shown: str) -> str:
+    """Derives the id of a file's document from the file's name in messages."""
+    row = _ROW.search(shown)
+    path = Path(shown[: row.start()] if row else shown)
+    inside = (path.relative_to(folder) for folder in folders if path.is_relative_to(folder))
+    name = next(inside, Path(path.name))
+    # The file itself was given. A given folder holds everything.
+    text = path.name if name == Path() and not path.is_dir() else name.as_posix()
+    return f"{text}:{row[1]}" if row else text
+
+
+def _holds(name: str, id: str) -> bool:
+    return name == "." or id == name or id.startswith((f"{name}/", f"{name}:", f"{name}#"))
+
+
+@command
+def remove(
+    store: Store,
+    document: Annotated[
+        list[str],
+        typer.Option(
+            "--document",
+            metavar="ID|TITLE|URI",
+            help="A document's id, title or uri; may be repeated.",
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Remove documents, so that no search finds them any more."""
+    from knn_logits.building.removing import remove_documents
+
+    prepare()
+    done = remove_documents(open_datastore(store), document)
+    entries, documents = present(done)
+    removed = len(done.manifest.removed)
+    answer(
+        json,
+        {"entries": entries, "documents": documents, "removed": removed},
+        f"{done.folder}: {entries:,} entries of {documents:,} documents are left; `knn-logits "
+        f"compact {store}` deletes the rest from the disk",
+    )
+
+
+@command
+def compact(store: Store, run: Threads, json: Json = False) -> None:
+    """Delete removed documents from the disk."""
+    from knn_logits.building.removing import compact as compact_store
+
+    run.prepare()
+    datastore = open_datastore(store)
+    with Bars() as bars, interruptible(f"{_UNCHANGED}; run the same command again"):
+        done = compact_store(datastore, threads=run.threads, progress=bars)
+    manifest, size = done.manifest, size_of(done)
+    answer(
+        json,
+        {"entries": manifest.entries, "documents": manifest.documents, "bytes": size},
+        f"{done.folder}: {manifest.entries:,} entries of {manifest.documents:,} documents, "
+        f"{size / 1e6:,.1f} MB",
+    )
+
+
+@command
+def merge(
+    store: Store,
+    run: Threads,
+    keep: Annotated[
+        float,
+        typer.Option(
+            "--keep", help="Share of the entries that stay in the index; 1 undoes the merging."
+        ),
+    ] = 0.5,
+    json: Json = False,
+) -> None:
+    """Merge close entries of one token, for a smaller index.
+
+    Entries are merged within a document.
+    """
+    from knn_logits.building.merging import merge_entries
+    from knn_logits.settings.config import share
+
+    share("keep", keep)
+    run.prepare()
+    started = time.monotonic()
+    datastore = open_datastore(store)
+    with Bars() as bars, interruptible(_UNCHANGED):
+        done = merge_entries(datastore, keep, threads=run.threads, progress=bars)
+    seconds = time.monotonic() - started
+    record, stay = done.manifest.index, len(done) - len(done.merged_away)
+    content = {
+        "entries": len(done),
+        "kept": stay,
+        "index": record.factory,
+        "nprobe": record.nprobe,
+        "recall": recall_of(done),
+        "seconds": round(seconds, 3),
+    }
+    line = f"{stay:,} of {len(done):,} entries are in the index, and stand for the others"
+    answer(json, content, f"{done.folder}: {line} ({seconds:.0f} s)")

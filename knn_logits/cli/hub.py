@@ -1,0 +1,238 @@
+"""Exchanges datastores with the Hub: `pull`, `push` and `catalog`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from knn_logits.cli.loading import open_datastore, prepare
+from knn_logits.cli.options import DryRun, Json, Store, command
+from knn_logits.cli.terminal import Bars, answer, interruptible
+from knn_logits.errors import ConfigError
+from knn_logits.settings.declaration import setting
+
+if TYPE_CHECKING:
+    from knn_logits.hub.catalog import Recipe
+    from knn_logits.hub.repositories import Repository
+
+# A round figure to judge a build's time by. `knn-logits build` says what a machine really does.
+_TOKENS_A_SECOND = 50_000
+
+
+@command
+def pull(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="org/name[@revision] on the Hub.")],
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Branch, tag or commit on the Hub.")
+    ] = None,
+    keys: Annotated[
+        bool | None,
+        typer.Option(
+            "--keys/--no-keys",
+            help="Whether to fetch the keys; by default only if the index needs them.",
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", metavar="FOLDER", help="Copy the datastore to a new folder, to change it."
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Fetch a datastore from the Hub."""
+    from knn_logits.hub.pull import pull as pull_datastore
+
+    prepare()
+    started = time.monotonic()
+    with Bars(quiet=True) as bars, interruptible("run the same command again, and it goes on here"):
+        done = pull_datastore(
+            name, revision=revision, keys=keys, out=out, dry_run=dry_run, progress=bars
+        )
+    seconds = time.monotonic() - started
+    fetched, left = done.bytes("fetched", "wanted"), done.bytes("left")
+    content = {
+        "repo": done.name.repo,
+        "revision": done.name.revision,
+        "folder": str(done.folder),
+        "bytes": done.bytes(),
+        "bytes_fetched": fetched,
+        "files": [
+            {"name": file, "bytes": size, "state": state} for file, size, state in done.files
+        ],
+        "dry_run": dry_run,
+        "seconds": round(seconds, 3),
+    }
+    files = [f"{file:24} {size / 1e6:12,.3f} MB  {state}" for file, size, state in done.files]
+    verb = "would be fetched" if dry_run else f"fetched in {seconds:.1f} s"
+    line = f"{done.name}: {fetched / 1e6:,.1f} of {done.bytes() / 1e6:,.1f} MB {verb}"
+    line += f", {left / 1e6:,.1f} MB left on the Hub" if left else ""
+    line += "" if dry_run else f"; {done.folder}"
+    answer(json, content, *(files if dry_run else ()), line)
+
+
+@dataclass(frozen=True)
+class BesideOptions:
+    """What is published beside a datastore, and where it is written as well."""
+
+    custom_generate: str | None = setting(
+        None,
+        "Also publish a repository for `generate(custom_generate=...)` of transformers.",
+        metavar="ORG/NAME",
+    )
+    space: str | None = setting(
+        None, "Also publish a Space with the page; needs --model.", metavar="ORG/NAME"
+    )
+    model: str | None = setting(None, "The model that the Space loads.", metavar="MODEL")
+    keep: str | None = setting(
+        None,
+        "Write what --custom-generate and --space publish to a folder as well.",
+        metavar="FOLDER",
+    )
+
+    def check(self) -> None:
+        """Refuses options that miss one another.
+
+        Raises:
+            ConfigError: when one is missing.
+        """
+        if (self.space is None) != (self.model is None):
+            raise ConfigError("--space and --model belong together: the Space loads that model")
+        if self.keep is not None and self.custom_generate is None and self.space is None:
+            raise ConfigError("--keep writes what --custom-generate or --space publish: give one")
+
+    def repositories(self, name: str, commit: str | None) -> list[Repository]:
+        """The repositories, for the datastore of this name."""
+        from knn_logits.hub import repositories
+
+        made = []
+        if self.custom_generate is not None:
+            made.append(repositories.custom_generate(self.custom_generate, name, commit))
+        if self.space is not None and self.model is not None:
+            made.append(repositories.space(self.space, self.model, [name]))
+        return made
+
+
+@dataclass(frozen=True)
+class UploadOptions:
+    """How a datastore is published."""
+
+    private: bool | None = setting(
+        None, "Whether everybody may see a new repository.", option="--private/--public"
+    )
+    keys: bool = setting(
+        True, "Publish the keys, or only the text and the index.", option="--keys/--no-keys"
+    )
+    revision: str | None = setting(None, "Branch; it is made if it is missing.")
+    report: str | None = setting(
+        None, "Report that `eval --report` wrote, for the card.", metavar="FOLDER"
+    )
+    message: str | None = setting(None, "Message of the commit.")
+
+
+@command
+def push(
+    store: Store,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="org/name on the Hub; it is made if it is missing."),
+    ],
+    upload: UploadOptions,
+    beside: BesideOptions,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Publish a datastore on the Hub, with a card."""
+    from knn_logits.hub.push import push_to_hub
+
+    beside.check()
+    # Wrong names and missing packages are found before anything is sent.
+    beside.repositories(name, None)
+    prepare()
+    started = time.monotonic()
+    datastore = open_datastore(store)
+    with interruptible("run the same command again; what was sent is not sent again"):
+        done = push_to_hub(datastore, name, **vars(upload), dry_run=dry_run)
+        others = beside.repositories(name, done.commit)
+        for other in others:
+            if beside.keep is not None:
+                other.write(Path(beside.keep) / other.kind)
+            if not dry_run:
+                other.push(private=upload.private, message=upload.message or "")
+    content = {
+        "repo": done.repo,
+        "url": done.url,
+        "revision": done.commit,
+        "bytes": done.bytes,
+        "files": [{"name": file, "bytes": size} for file, size in done.files],
+        "beside": [
+            {"repo": other.repo, "kind": other.kind, "url": other.url, "files": len(other.files)}
+            for other in others
+        ],
+        "dry_run": dry_run,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    verb = "would be sent to" if dry_run else "sent to"
+    commit = f", revision {done.commit}" if done.commit else ""
+    lines = [f"{file:24} {size / 1e6:12,.3f} MB" for file, size in done.files if dry_run]
+    lines.append(f"{len(done.files)} files, {done.bytes / 1e6:,.1f} MB {verb} {done.url}{commit}")
+    lines += [f"{len(other.files)} files {verb} {other.url}" for other in others]
+    lines += [] if beside.keep is None else [f"written to {beside.keep} as well"]
+    answer(json, content, *lines)
+
+
+@command
+def catalog(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Show one recipe, with its commands.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the datastores that this project publishes.
+
+    Each with how much of it is on this machine.
+    """
+    from knn_logits.hub.catalog import cached_bytes, recipe, recipes
+
+    listed = recipes() if name is None else [recipe(name)]
+    cached = {one.name: cached_bytes(one.repo) for one in listed}
+    rows = [{**one.model_dump(mode="json"), "cached_bytes": cached[one.name]} for one in listed]
+    lines = []
+    for one in listed:
+        size = cached[one.name]
+        lines.append(
+            f"{one.name:26} {one.title}: {one.expected.entries:,} entries, "
+            f"{one.expected.download_bytes / 1e9:.1f} GB to download"
+            + (f", {size / 1e6:,.1f} MB here" if size else "")
+        )
+        lines += [] if name is None else _details(one)
+    if name is None:
+        lines.append("\n`knn-logits catalog NAME` shows how one is made, with all commands.")
+    answer(json, {"datastores": rows}, *lines)
+
+
+def _details(recipe: Recipe) -> list[str]:
+    """How a datastore is made, with its sizes and commands."""
+    expected = recipe.expected
+    hours = expected.model_tokens / _TOKENS_A_SECOND / 3600
+    lines = [
+        f"\npublished as   {recipe.repo}",
+        f"text           {recipe.source}\nlicence        {recipe.license}",
+        f"sizes          keys {expected.key_bytes / 1e9:.1f} GB, index "
+        f"{expected.index_bytes / 1e9:.1f} GB",
+        f"time           {expected.model_tokens:,} tokens through the model: {hours:.1f} h at "
+        f"{_TOKENS_A_SECOND:,} a second; then the index",
+    ]
+    if recipe.needs:
+        lines.append(f"still needs    {recipe.needs}")
+    for figure in recipe.published:
+        values = (("model", figure.model), ("kNN", figure.knn), ("RetoMaton", figure.retomaton))
+        numbers = ", ".join(f"{label} {value:g}" for label, value in values if value is not None)
+        colon = ": " if numbers else ""
+        lines.append(f"to reproduce   {figure.what}{colon}{numbers} ({figure.by})")
+    return [*lines, "", *(f"  {line}" for line in recipe.commands)]

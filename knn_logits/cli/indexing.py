@@ -1,0 +1,133 @@
+"""Makes the parts that searches use: `index` and `cluster`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from knn_logits.cli.loading import (
+    SeededThreads,
+    folder_of,
+    open_datastore,
+    recall_of,
+    recall_words,
+)
+from knn_logits.cli.memory import Ray
+from knn_logits.cli.options import Json, Store, command
+from knn_logits.cli.terminal import Bars, answer, interruptible
+from knn_logits.errors import ConfigError
+from knn_logits.settings.config import IndexConfig
+
+if TYPE_CHECKING:
+    from knn_logits.store.records import IndexRecord
+
+
+def compared_kinds(record: IndexRecord) -> tuple[list[dict[str, Any]] | None, list[str]]:
+    """The kinds of index that one was chosen among, for JSON and as lines of a table."""
+    if record.tried is None:
+        return None, []
+    from knn_logits.building.choosing import table
+
+    return [kind.model_dump() for kind in record.tried], table(record.tried)
+
+
+@command
+def index(
+    store: Store,
+    index: IndexConfig,
+    cluster: Ray,
+    run: SeededThreads,
+    suffixes: Annotated[
+        bool,
+        typer.Option(
+            "--suffixes",
+            help="Make the suffix index of the text, for --infini-gram, and leave the other as it "
+            "is.",
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Replace the index by another kind or metric, or index suffixes."""
+    if suffixes:
+        if index != IndexConfig() or cluster.ray is not None:
+            raise ConfigError(
+                "--suffixes makes only the index of the text: leave --index, --metric, --nprobe, "
+                "--budget, --target-recall, --native-index and --ray out"
+            )
+        _suffixes(store, json)
+        return
+    from knn_logits.building.indexing import build_index
+
+    run.prepare()
+    started = time.monotonic()
+    config = replace(index, seed=run.seed)
+    with Bars() as bars, interruptible("the datastore keeps its old index"):
+        done = build_index(
+            folder_of(store), config, threads=run.threads, ray=cluster.ray, progress=bars
+        )
+    seconds = time.monotonic() - started
+    record = done.manifest.index
+    tried, lines = compared_kinds(record)
+    content = {
+        "index": record.factory,
+        "nprobe": record.nprobe,
+        "recall": recall_of(done),
+        "entries": len(done),
+        "seconds": round(seconds, 3),
+        "tried": tried,
+    }
+    line = f"{done.folder}: index {record.factory}{recall_words(done)} in {seconds:.0f} s"
+    answer(json, content, *lines, line)
+
+
+def _suffixes(store: str, json: bool) -> None:
+    from knn_logits.building.indexing import build_suffixes
+
+    started = time.monotonic()
+    datastore = open_datastore(store)
+    with Bars() as bars, interruptible("the datastore is as it was"):
+        done = build_suffixes(datastore, progress=bars)
+    record = done.manifest.file("suffixes")
+    assert record is not None
+    seconds, tokens = time.monotonic() - started, done.manifest.tokens
+    content = {"suffixes": True, "tokens": tokens, "bytes": record.bytes}
+    line = f"{done.folder}: suffix index of {tokens:,} tokens in {seconds:.0f} s"
+    answer(json, {**content, "seconds": round(seconds, 3)}, line)
+
+
+@command
+def cluster(
+    store: Store,
+    clusters: Annotated[
+        int,
+        typer.Option(
+            "--clusters",
+            min=1,
+            help="Number of clusters; a hundredth of the entries is a good number.",
+        ),
+    ],
+    run: SeededThreads,
+    sample: Annotated[
+        int | None, typer.Option("--sample", min=1, help="Number of keys that k-means learns from.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Group the entries into clusters, which --retomaton follows."""
+    from knn_logits.building.clustering import cluster as make_clusters
+
+    run.prepare()
+    started = time.monotonic()
+    datastore = open_datastore(store)
+    with Bars() as bars, interruptible("the datastore is as it was"):
+        done = make_clusters(
+            datastore, clusters, sample=sample, seed=run.seed, threads=run.threads, progress=bars
+        )
+    seconds = time.monotonic() - started
+    answer(
+        json,
+        {"clusters": clusters, "entries": len(done), "seconds": round(seconds, 3)},
+        f"{done.folder}: {len(done):,} entries in {clusters:,} clusters in {seconds:.0f} s",
+    )

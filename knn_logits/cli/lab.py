@@ -1,0 +1,278 @@
+"""Commands for research: `ablate`, `distill` and `import`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from knn_logits.cli.build import OutputOptions
+from knn_logits.cli.loading import (
+    Run,
+    RunOptions,
+    open_datastore,
+    recall_words,
+    size_of,
+)
+from knn_logits.cli.options import Given, Json, Key, Model, Without, command
+from knn_logits.cli.reading import CorpusOptions, Report
+from knn_logits.cli.terminal import Bars, answer, in_bytes, in_time, interruptible, tell
+from knn_logits.errors import ConfigError
+from knn_logits.settings.config import (
+    DEFAULT_K,
+    IndexConfig,
+    PassConfig,
+    WindowConfig,
+    settings_line,
+)
+from knn_logits.store.layout import MANIFEST
+
+if TYPE_CHECKING:
+    from knn_logits.corpus.documents import Document
+    from knn_logits.store.datastore import Datastore
+
+_AGAIN = "run the same command again, and it goes on here"
+
+
+@command
+def ablate(
+    model: Model,
+    corpus: Annotated[
+        str, typer.Argument(metavar="CORPUS", help="Text of the datastore, as for build.")
+    ],
+    text: Annotated[
+        str, typer.Argument(metavar="EVALTEXT", help="Other text like it, to be predicted.")
+    ],
+    fields: Annotated[
+        CorpusOptions, Without(("source_field", "target_field", "id_field", "title_field"))
+    ],
+    run: RunOptions,
+    out: Annotated[str, typer.Option("--out", metavar="FOLDER", help="Folder of the report.")],
+    entries: Annotated[
+        int, typer.Option("--entries", min=256, help="Tokens of the corpus, at most.")
+    ] = 100_000,
+    tokens: Annotated[
+        int, typer.Option("--tokens", min=256, help="Tokens of the text, at most.")
+    ] = 20_000,
+    k: Annotated[int, typer.Option("--k", min=1, help="Neighbors a query, at most.")] = DEFAULT_K,
+    study: Annotated[
+        list[str] | None,
+        typer.Option("--study", metavar="NAME", help="Only this study; may be given repeatedly."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Repeat the papers' studies on your model and texts.
+
+    Store size, k, lmbda, temperature, where the key is read, metric, precision, approximation, the
+    oracle, and which tokens the neighbors help, as one report. A run that was stopped goes on with
+    the same command.
+    """
+    if corpus == text:
+        raise ConfigError("EVALTEXT is the corpus: give other text like it")
+    documents = fields.texts([corpus, text])
+    loaded, tokenizer = run.load(model)
+    from knn_logits.lab.ablation.running import ablate as make_ablation
+
+    with Bars() as bars, interruptible("what is done is kept; the same command goes on"):
+        done = make_ablation(
+            loaded,
+            tokenizer,
+            documents[corpus],
+            documents[text],
+            out,
+            entries=entries,
+            tokens=tokens,
+            k=k,
+            studies=study,
+            seed=run.seed,
+            command=shlex.join(["knn-logits", *sys.argv[1:]]),
+            progress=bars,
+        )
+    holds = {True: "holds", False: "does not hold", None: "-"}
+    lines = [f"{one.title}: {holds[one.holds]}. {one.here}" for one in done.findings.values()]
+    answer(json, done.to_dict(), *lines, f"written: {done.files[0]}")
+
+
+@command
+def distill(
+    model: Model,
+    passes: Annotated[PassConfig, Without(("concatenate",))],
+    fields: Annotated[CorpusOptions, Without(("source_field", "target_field"))],
+    output: OutputOptions,
+    run: RunOptions,
+    out: Annotated[
+        str, typer.Option("--out", metavar="FOLDER", help="Folder to write; new or empty.")
+    ],
+    corpus: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CORPUS...]",
+            help="Text, as for build; or the folder of a datastore, whose text and keys are then "
+            "taken. It may be left out with --from.",
+        ),
+    ] = None,
+    rows: Annotated[
+        float,
+        typer.Option("--rows", help="Rows for each different token of the corpus, on average."),
+    ] = 3.0,
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="STORE",
+            help="A datastore whose distributions are learnt beside the corpus's tokens.",
+        ),
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option("--epochs", min=1, help="How often the corpus is read, at most.")
+    ] = 6,
+    key: Key = "ffn_input",
+    json: Json = False,
+) -> None:
+    """Learn a few rows a token, in place of a datastore.
+
+    The folder is used wherever a datastore is: generate, explain, eval, tune, push. It is far
+    smaller, and it keeps no text: a vote names a row, and no passage.
+    """
+    if not corpus and teacher is None:
+        raise typer.BadParameter("give a corpus, or a datastore with --from", param_hint="CORPUS")
+    started = time.monotonic()
+    report = Report()
+    learnt_from = open_datastore(teacher, keys=not corpus) if teacher is not None else None
+    with Bars() as bars, interruptible(_AGAIN):
+        text: Any = _corpus(corpus, fields, report, bars) if corpus else learnt_from
+        loaded, tokenizer = run.load(model)
+        from knn_logits.lab.distillation.distilling import distill as learn
+
+        made = learn(
+            loaded,
+            tokenizer,
+            text,
+            out,
+            rows=rows,
+            teacher=learnt_from,
+            epochs=epochs,
+            key=key,
+            **passes.keywords(),
+            seed=run.seed,
+            **vars(output),
+            progress=bars,
+        )
+    _answer_learnt(made, report, time.monotonic() - started, json)
+
+
+def _corpus(
+    corpus: list[str], fields: CorpusOptions, report: Report, bars: Bars
+) -> Datastore | Iterable[Document]:
+    """The documents of a corpus; or a datastore, where its folder is given."""
+    if len(corpus) == 1 and (Path(corpus[0]) / MANIFEST).is_file():
+        return open_datastore(corpus[0], keys=True)
+    return fields.documents(corpus, report, bars, pairs=False)
+
+
+def _answer_learnt(made: Datastore, report: Report, seconds: float, json: bool) -> None:
+    manifest = made.manifest
+    record, settings = manifest.learned, manifest.settings
+    assert record is not None
+    content = {
+        "rows": manifest.entries,
+        "bytes": size_of(made),
+        "seconds": round(seconds, 3),
+        "k": settings.k,
+        "lmbda": settings.lmbda,
+        "temperature": settings.temperature,
+        "perplexity": {"lm": record.perplexity_lm, "interpolated": record.perplexity},
+        **record.model_dump(include={"targets", "entries", "documents", "epochs", "held_out"}),
+        "store": str(made.folder),
+    }
+    answer(
+        json,
+        content,
+        f"{made.folder}: {manifest.entries:,} rows from {record.entries:,} tokens of "
+        f"{record.documents:,} documents in {in_time(seconds)}, {in_bytes(size_of(made))}",
+        report.summary,
+        f"perplexity of {record.held_out:,} held-out tokens: {record.perplexity_lm:.1f} → "
+        f"{record.perplexity:.1f}, with {settings_line(settings, symbols=True)}",
+    )
+
+
+@command
+def import_store(
+    model: Model,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Folder with the files of knn-transformers, knnlm or knn-models. If it holds "
+            "several datastores, name the file of values.",
+        ),
+    ],
+    given: Annotated[dict[str, Any], Given("build")],
+    window: WindowConfig,
+    output: OutputOptions,
+    run: Run,
+    out: Annotated[str, typer.Option("--out", metavar="STORE", help="Folder to write.")],
+    key: Key = "ffn_input",
+    index: Annotated[
+        str | None,
+        typer.Option(
+            "--index", metavar="FACTORY|exact|auto", help="Build this index in place of theirs."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a datastore from the files of an earlier system.
+
+    The windows are those for scoring.
+    """
+    config = None if index is None else IndexConfig(index)
+    from knn_logits.lab.convert.importing import import_datastore
+
+    started = time.monotonic()
+    with Bars() as bars, interruptible(_AGAIN):
+        loaded, tokenizer = run.load(model)
+        done = import_datastore(
+            loaded,
+            tokenizer,
+            source,
+            out,
+            key=key,
+            window=window,
+            index=config,
+            **given,
+            threads=run.threads,
+            overwrite=output.overwrite,
+            license=output.license,
+            source_text=output.source,
+            progress=bars,
+        )
+    seconds = time.monotonic() - started
+    manifest = done.store.manifest
+    recall = manifest.index.recall
+    for line in done.limits:
+        tell(line)
+    content = {
+        "entries": manifest.entries,
+        "dim": manifest.dim,
+        "keys": done.store.has_keys,
+        "clusters": manifest.file("clusters") is not None,
+        "index": manifest.index.factory,
+        "nprobe": manifest.index.nprobe,
+        "recall": recall.value if recall else None,
+        "unwritten": done.unwritten,
+        "model_error": done.model_error,
+        "limits": list(done.limits),
+        "seconds": round(seconds, 3),
+    }
+    unwritten = f", {done.unwritten:,} at the end were never written" if done.unwritten else ""
+    answer(
+        json,
+        content,
+        f"{done.store.folder}: {manifest.entries:,} entries{unwritten}, index "
+        f"{manifest.index.factory}{recall_words(done.store)} in {seconds:.0f} s",
+    )
