@@ -18,6 +18,7 @@ import torch
 from common import first_documents, load, record
 
 import knn_logits
+from knn_logits.mixture.weights import Weighing
 
 SETTINGS = ((1.0, 0.25, False), (10.0, 0.25, False), (10.0, 0.6, True))
 K = 1024
@@ -80,7 +81,7 @@ def ours(model, data, store, temperature, lmbda, refine):
             chosen = labels[:, 1:] != -100
             target = labels[:, 1:][chosen].unsqueeze(-1)
             neighbors = retriever.search(caught["key"][:, :-1][chosen])
-            weights = retriever.log_weights(neighbors).exp().double()
+            weights = Weighing.of(retriever.config).log_weights(neighbors).exp().double()
             p_knn = (weights * (neighbors.values == target)).sum(dim=-1)
             p_lm = scores[chosen].double().softmax(dim=-1).gather(-1, target).squeeze(-1)
             total += (lmbda * p_knn + (1 - lmbda) * p_lm).log().sum().item()

@@ -39,12 +39,13 @@ def rows_of_neighbors(draw):
     return metric, rows
 
 
-def neighbors_of(rows):
+def neighbors_of(rows, metric="l2"):
     ids, distances, values = ([row[place] for row in rows] for place in range(3))
-    return Neighbors(
+    return Neighbors.from_distances(
         torch.tensor(ids, dtype=torch.int64).reshape(len(rows), -1),
         torch.tensor(distances, dtype=torch.float32).reshape(len(rows), -1),
         torch.tensor(values, dtype=torch.int64).reshape(len(rows), -1),
+        metric,
     )
 
 

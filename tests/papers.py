@@ -5,7 +5,8 @@ import math
 import torch
 from hypothesis import strategies as st
 
-from knn_logits.mixture.distribution import drop_impossible, log_weights, mix
+from knn_logits.mixture.distribution import drop_impossible, mix
+from knn_logits.mixture.weights import log_weights
 from knn_logits.search.neighbors import Neighbors
 
 INF = math.inf
@@ -40,7 +41,7 @@ def paper_mixture(p_lm, votes, lmbda):
 
 
 def make(ids, distances, values, **settings):
-    return Neighbors(
+    return Neighbors.from_distances(
         torch.tensor(ids, dtype=torch.int64),
         torch.tensor(distances, dtype=torch.float32),
         torch.tensor(values, dtype=torch.int64),
@@ -68,7 +69,7 @@ def cases(draw, metrics=("l2", "ip", "cosine"), rows=(1, 4), forbidden=False):
             out = draw(st.sets(st.integers(0, vocabulary - 1))) - {allowed}
             scores = [-INF if token in out else one for token, one in enumerate(scores)]
         row["scores"].append(scores)
-    neighbors = make(row["ids"], row["distances"], row["values"])
+    neighbors = make(row["ids"], row["distances"], row["values"], metric=metric)
     log_p_lm = torch.log_softmax(torch.tensor(row["scores"]), dim=-1)
     temperature = draw(st.sampled_from([0.5, 1.0, 3.0, 10.0, 250.0]))
     lmbda = draw(st.one_of(st.sampled_from([0.0, 1.0, 0.25]), st.floats(0, 1)))
@@ -76,7 +77,7 @@ def cases(draw, metrics=("l2", "ip", "cosine"), rows=(1, 4), forbidden=False):
 
 
 def mixture(neighbors, log_p_lm, metric, temperature, lmbda):
-    weights = log_weights(neighbors, metric, temperature)
+    weights = log_weights(neighbors, temperature)
     votes = drop_impossible(weights, neighbors.values, log_p_lm)
     return mix(log_p_lm, votes, neighbors.values, lmbda)
 

@@ -25,6 +25,7 @@ from knn_logits.engine.location import find_key
 from knn_logits.engine.windows import stream
 from knn_logits.index.exact import ExactIndex
 from knn_logits.mixture.distribution import mix
+from knn_logits.mixture.weights import Weighing
 from knn_logits.search.retomaton import RetomatonRetriever
 
 WINDOW, STRIDE = 512, 256
@@ -87,7 +88,7 @@ def compare(ids, states, log_p_lm, retriever, book, counts):
         counts["candidates"] += len(own)
         counts["other candidates"] += set(own) != set(expected) or len(own) != len(set(own))
         counts["other searches"] += int(found.searched.sum()) != book.searches - before
-        weights = retriever.log_weights(found)
+        weights = Weighing.of(retriever.config, retriever.weights).log_weights(found)
         votes = torch.zeros(log_p_lm.shape[-1], dtype=torch.float64)
         for token, vote in book.votes().items():
             votes[token] = vote

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -87,20 +87,20 @@ class Live:
             tokens: The token that was chosen in each row.
         """
         found = vote.neighbors
-        nearest = found.distances if self.metric == "l2" else -found.distances
-        order = nearest.argsort(dim=-1, stable=True)
+        order = found.nearness.argsort(dim=-1, descending=True, stable=True)
         log_p_lm = vote.log_p_lm
         likeliest = log_p_lm.topk(min(_FAVOURITES, log_p_lm.shape[-1]), dim=-1)
-        nothing = torch.zeros_like(found.distances)
+        nothing = torch.zeros_like(found.nearness)
         shared = nothing if found.shared is None else found.shared
-        bonus = nothing if found.bonus is None else found.bonus
+        bonus = replace(self.memory.weighing, suffix_weight=1.0).bonus(found)
+        bonus = nothing if bonus is None else bonus
         parts = (
             found.distances.gather(-1, order).float(),
             found.values.gather(-1, order),
             found.ids.gather(-1, order),
             log_p_lm.gather(-1, found.values.gather(-1, order).to(log_p_lm.device)),
             shared.gather(-1, order),
-            (bonus - self._by_suffix * shared).gather(-1, order),
+            bonus.gather(-1, order),
         )
         arrays = [one.cpu().numpy() for one in parts]
         for row, token in enumerate(tokens):

@@ -7,7 +7,6 @@ that follow, and new text has no such document. So neighbors from the same docum
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,9 +21,10 @@ from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.engine.windows import Piece, TextWindow, plan
-from knn_logits.index.base import Index, padding_distance
+from knn_logits.index.base import Index
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, spread, temperatures_around
 from knn_logits.measure.text_pass import score_pieces, scoring_batch_tokens
+from knn_logits.mixture.weights import Weighing
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.search.occurrences import Prefixes
@@ -89,7 +89,7 @@ class Choice:
         self.given = None not in (k, lmbda, temperature)
         self.largest = k or DEFAULT_K
         self._k, self._lmbda, self._temperature = k, lmbda, temperature
-        self._around, self._metric = own.temperature, store.manifest.metric
+        self._around = own.temperature
         self._weights = (suffix_weight,) if suffix_weight else _SUFFIX_WEIGHTS
         self._store = store
         self._shared = SharedTokens(store.tokens, store.documents.first, store.contexts.first)
@@ -112,17 +112,20 @@ class Choice:
         """
         if not self._found:
             k, temperature = self._k, self._temperature
-            scale = spread(neighbors, self._metric)
+            scale = spread(neighbors)
             grid = Grid(
                 (k,) if k else powers_up_to(self.largest, _SMALLEST_K),
                 (temperature,) if temperature else temperatures_around(scale, self._around),
                 LMBDAS[2:] if self._lmbda is None else (self._lmbda,),
             )
-            self._found = {weight: GridLikelihood(grid, self._metric) for weight in self._weights}
+            self._found = {
+                weight: GridLikelihood(grid, Weighing(1.0, suffix_weight=weight))
+                for weight in self._weights
+            }
         shared = torch.from_numpy(self._shared.count(neighbors.ids.numpy(), texts))
-        for weight, found in self._found.items():
-            bonus = None if weight == 1.0 else shared * math.log(weight)
-            found.add(replace(neighbors, bonus=bonus), targets, log_p_lm)
+        neighbors = replace(neighbors, shared=shared)
+        for likelihood in self._found.values():
+            likelihood.add(neighbors, targets, log_p_lm)
 
     def best(self) -> SettingsRecord:
         """Returns the best settings, marked as calibrated, after at least one call of `add`."""
@@ -194,7 +197,6 @@ def calibrate(
                     retriever.search(scored.states[rows]).to("cpu"),
                     own_parts[rows],
                     parts,
-                    padding_distance(retriever.metric),
                 )
                 choice.add(
                     neighbors, scored.targets[rows], scored.log_p_lm[rows], scored.prefixes[rows]
@@ -270,7 +272,7 @@ def entry_of_places(store: Datastore, places: Ints) -> Ints:
 
 
 def without_own_part(
-    neighbors: Neighbors, own: torch.Tensor, parts: npt.NDArray[np.int32], far: float
+    neighbors: Neighbors, own: torch.Tensor, parts: npt.NDArray[np.int32]
 ) -> Neighbors:
     """Replaces neighbors from the query's own part of the text by padding.
 
@@ -278,13 +280,6 @@ def without_own_part(
         neighbors: The neighbors of `rows` queries.
         own: int32 [rows], the part that each query is in.
         parts: int32 [entries], the part that each entry is in.
-        far: The distance of padding.
     """
     theirs = torch.from_numpy(np.take(parts, neighbors.ids.numpy(), mode="clip"))
-    left_out = (theirs == own.unsqueeze(-1)) | ~neighbors.mask
-    return replace(
-        neighbors,
-        ids=neighbors.ids.masked_fill(left_out, -1),
-        distances=neighbors.distances.masked_fill(left_out, far),
-        every_row=False,
-    )
+    return neighbors.without((theirs == own.unsqueeze(-1)) | ~neighbors.mask)

@@ -18,7 +18,7 @@ from knn_logits.building.timing import index_seconds
 from knn_logits.building.writing_settings import choose_writing, like_temperature, with_suffixes
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
 from knn_logits.errors import ConfigError
-from knn_logits.index.base import Index
+from knn_logits.index.base import Index, stored_distances
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.demand import check_building, fewest_keys
 from knn_logits.index.opening import Fill, check_factory, check_leaves_out, index_from_keys
@@ -272,12 +272,14 @@ def probe_arrays(
         keys = store.keys(entries).astype(np.float32)
     else:
         keys = np.asarray(canary[CANARY_KEYS][:queries], np.float32)
-    distances, ids = index.search(torch.from_numpy(keys), k)
-    order = distances.argsort(dim=-1, descending=store.manifest.metric != "l2", stable=True)
+    nearness, ids = index.search(torch.from_numpy(keys), k)
+    order = nearness.argsort(dim=-1, descending=True, stable=True)
     return {
         layout.PROBE_QUERIES: keys,
         layout.PROBE_IDS: ids.gather(-1, order).cpu().numpy(),
-        layout.PROBE_DISTANCES: distances.gather(-1, order).cpu().numpy(),
+        layout.PROBE_DISTANCES: stored_distances(
+            nearness.gather(-1, order).cpu(), store.manifest.metric
+        ),
     }
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.building.calibration import part_of_entries, without_own_part
-from knn_logits.index.base import Index, padding_distance
+from knn_logits.index.base import Index
 from knn_logits.search.neighbors import NEAREST, Neighbors, hits
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig
@@ -65,18 +65,16 @@ def nearness_of(store: Datastore, index: Index, seed: int = 0) -> Nearness | Non
     if len(gone):
         hidden = torch.from_numpy(np.isin(found.ids.numpy(), gone))
         found = replace(found, ids=found.ids.masked_fill(hidden, -1), every_row=False)
-    far = padding_distance(retriever.metric)
     parts = part_of_entries(store)
-    others = without_own_part(found, torch.from_numpy(parts[ids]), parts, far)
+    others = without_own_part(found, torch.from_numpy(parts[ids]), parts)
     if not _enough(others):
         # All of the text is one part, so only the query's own entry is left out.
         entries = np.arange(len(store), dtype=np.int32)
-        others = without_own_part(found, torch.from_numpy(entries[ids]), entries, far)
+        others = without_own_part(found, torch.from_numpy(entries[ids]), entries)
     if not _enough(others):
         return None
-    distances = others.distances if retriever.metric != "l2" else -others.distances
-    nearest = distances.topk(min(NEAREST, distances.shape[1]), dim=-1).values
-    return Nearness(nearest, hits(others, store.values[torch.from_numpy(ids)], retriever.metric))
+    nearest = others.nearest(NEAREST).nearness
+    return Nearness(nearest, hits(others, store.values[torch.from_numpy(ids)]))
 
 
 def near_record(store: Datastore, nearness: Nearness | None) -> NearRecord | None:

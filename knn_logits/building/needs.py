@@ -121,7 +121,7 @@ def _need(
         idle = timing.index_seconds(config, entries, dim, metric, request.threads)
         idle += timing.recall_seconds(entries, dim, metric, factory)
         if request.chooses:
-            idle += timing.calibration_seconds(entries, metric, speed.token, speed.head, request.k)
+            idle += timing.calibration_seconds(entries, speed.token, speed.head, request.k)
         seconds = speed.keys + speed.slowed * idle + timing.writing_seconds(size)
     k, nprobe = min(request.k or _K, entries), config.nprobe or timing.usual_nprobe(factory)
     queries = timing.query_seconds(

@@ -121,10 +121,9 @@ def calibrated_on_demand(
                 some = scored[first : first + _QUERIES_AT_ONCE]
                 neighbors = retriever.search(some.states, some.prefixes).to("cpu")
                 choice.add(neighbors, some.targets, some.log_p_lm, some.prefixes)
-                nearness = neighbors.padded(max(NEAREST, neighbors.k), retriever.metric).distances
-                nearness = -nearness if retriever.metric == "l2" else nearness
-                distances.append(nearness.topk(NEAREST, dim=-1).values)
-                known.append(hits(neighbors, some.targets, retriever.metric))
+                nearest = neighbors.padded(max(NEAREST, neighbors.k)).nearest(NEAREST)
+                distances.append(nearest.nearness)
+                known.append(hits(neighbors, some.targets))
                 done += neighbors.rows
                 progress("calibration", done, tokens)
     settings = choice.best()

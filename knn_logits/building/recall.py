@@ -125,14 +125,13 @@ class Truth:
             rows: int64 [found], the number of each entry's query.
             entries: int64 [found], the entries.
         """
-        last = self._distances(np.arange(len(self.queries)), self.neighbors[:, -1])[rows]
-        found = self._distances(rows, entries)
+        last = self._nearness(np.arange(len(self.queries)), self.neighbors[:, -1])[rows]
+        nearness = self._nearness(rows, entries)
         # Equal keys may differ in the last bits of a sum, which depend on the others of a batch.
-        slack = _ROUNDING * np.abs(last)
-        near: Array = found <= last + slack if self.metric == "l2" else found >= last - slack
+        near: Array = nearness >= last - _ROUNDING * np.abs(last)
         return near
 
-    def _distances(self, rows: Array, entries: Array) -> Array:
+    def _nearness(self, rows: Array, entries: Array) -> Array:
         parts = [np.zeros(0, np.float32)]
         for first in range(0, len(rows), _GATHERED):
             some = slice(first, first + _GATHERED)
@@ -175,11 +174,10 @@ def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Ar
         k: Neighbors of each query.
 
     Returns:
-        distances: float32 [rows, k], nearest first.
+        nearness: float32 [rows, k], nearest first.
         ids: int64 [rows, k].
     """
     metric = store.manifest.metric
-    largest = metric != "l2"
     asked = torch.from_numpy(queries)
     best = torch.empty(len(queries), 0, dtype=torch.float32)
     best_ids = torch.empty(len(queries), 0, dtype=torch.int64)
@@ -191,7 +189,7 @@ def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Ar
             exact.remove(gone - first)
         found, ids = exact.search(asked, k)
         best, best_ids = torch.cat([best, found], -1), torch.cat([best_ids, ids + first], -1)
-        best, order = torch.topk(best, min(k, best.shape[1]), dim=-1, largest=largest)
+        best, order = torch.topk(best, min(k, best.shape[1]), dim=-1)
         best_ids = best_ids.gather(-1, order)
         first += len(batch)
     return best.numpy(), best_ids.numpy()

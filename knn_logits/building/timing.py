@@ -177,9 +177,7 @@ def _exact_seconds(rows: int, dim: int, metric: Metric, threads: int) -> float: 
     return fastest(lambda: ExactIndex(keys, metric).search(queries, min(65, rows)))
 
 
-def calibration_seconds(
-    entries: int, metric: Metric, token_seconds: float, head: float, k: int | None
-) -> float:
+def calibration_seconds(entries: int, token_seconds: float, head: float, k: int | None) -> float:
     """Seconds to choose the settings for scoring.
 
     A token takes `token_seconds` in a forward pass without the head, and `head` times that with it.
@@ -187,19 +185,19 @@ def calibration_seconds(
     if entries < FEWEST_CALIBRATED:
         return 0.0
     columns = min(entries, OVER_ASK * (k or DEFAULT_K))
-    choice = _choice_seconds(columns, metric, k, torch.get_num_threads())
+    choice = _choice_seconds(columns, k, torch.get_num_threads())
     # The search itself, which sorts out as many candidates.
     search = 2e-4 + 2e-7 * columns
     return wanted_tokens(entries) * (choice + search + token_seconds * head)
 
 
 @lru_cache(maxsize=16)
-def _choice_seconds(columns: int, metric: Metric, k: int | None, threads: int) -> float:  # noqa: ARG001
+def _choice_seconds(columns: int, k: int | None, threads: int) -> float:  # noqa: ARG001
     """Seconds to try all settings on one token, measured once for all kinds of index."""
     ks = (k,) if k else powers_up_to(DEFAULT_K, 64)
-    likelihood = GridLikelihood(Grid(ks, temperatures_around(100.0, 10.0), LMBDAS[2:]), metric)
+    likelihood = GridLikelihood(Grid(ks, temperatures_around(100.0, 10.0), LMBDAS[2:]))
     rows = torch.rand(_ROWS, columns).sort(dim=-1).values * 100.0
-    neighbors = Neighbors(torch.zeros(rows.shape, dtype=torch.int64), rows, (rows * 7).long())
+    neighbors = Neighbors(torch.zeros(rows.shape, dtype=torch.int64), -rows, (rows * 7).long())
     targets, log_p_lm = torch.zeros(_ROWS, dtype=torch.int64), torch.full((_ROWS,), -3.0)
     return fastest(lambda: likelihood.add(neighbors, targets, log_p_lm)) / _ROWS
 

@@ -31,8 +31,7 @@ from knn_logits.evidence.trace import (
     Trace,
 )
 from knn_logits.mixture.distribution import influences, log_p_knn_of, mix_one
-from knn_logits.search.neighbors import Neighbors, are_near
-from knn_logits.settings.config import Metric
+from knn_logits.search.neighbors import Neighbors, nearest_nearness
 
 MAX_NEIGHBORS = 5
 # A token, the step and the row that it was chosen in, and its log p_LM, if that is known.
@@ -51,7 +50,7 @@ def trace_recording(
     *,
     max_neighbors: int = MAX_NEIGHBORS,
     pad: int | None = None,
-    near_within: tuple[Metric, float] | None = None,
+    near_within: float | None = None,
     familiarity: Callable[[int, int], Familiarity | None] = lambda row, places: None,
     rows: Collection[int] | int | None = None,
     unknown_names: Callable[[Any, str], tuple[str, ...]] = lambda tokenizer, prompt: (),
@@ -67,7 +66,7 @@ def trace_recording(
         name_of: Returns the name of a datastore, which no other one has.
         max_neighbors: The most passages to keep for each token.
         pad: The token that fills up rows before they begin and after they have ended.
-        near_within: The metric, and the distance within which a neighbor is near.
+        near_within: The nearness from which on a neighbor is near.
         familiarity: Returns how well the memory knows a prompt, given a row of the recording and
             the number of positions at the prompt's end to look at.
         rows: The sequences to trace, or a single one; None for all.
@@ -163,7 +162,7 @@ def _sequence(
     locate: Locate,
     name_of: NameOf,
     max_neighbors: int,
-    near_within: tuple[Metric, float] | None,
+    near_within: float | None,
 ) -> SequenceTrace:
     words = token_texts(tokenizer, ids[: first + len(chosen)])
     tokens = []
@@ -218,7 +217,7 @@ def trace_token(
     around: tuple[Sequence[int], Sequence[int]] = ((), ()),
     likeliest: tuple[int, float] | None = None,
     candidates: Sequence[tuple[int, float, float, float]] = (),
-    near_within: tuple[Metric, float] | None = None,
+    near_within: float | None = None,
 ) -> TokenTrace:
     """Traces one token: its shares and its main neighbors.
 
@@ -236,7 +235,7 @@ def trace_token(
         around: The tokens of the text before the token, and those after it.
         likeliest: The model's likeliest token and its log p_LM; None if they are not known.
         candidates: The likeliest tokens at this position, each with its p, p_LM and p_kNN.
-        near_within: The metric, and the distance within which a neighbor is near; None if that is
+        near_within: The nearness from which on a neighbor is near; None if that is
             not known.
     """
     if not bool((weights > float("-inf")).any()):
@@ -290,7 +289,7 @@ def trace_token(
         candidates=[
             Candidate(text_after(one), one, p, p_lm, p_knn) for one, p, p_lm, p_knn in candidates
         ],
-        near=bool(are_near(neighbors, *near_within)[0]) if near_within else None,
+        near=None if near_within is None else bool(nearest_nearness(neighbors)[0] >= near_within),
     )
 
 

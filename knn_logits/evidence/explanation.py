@@ -178,7 +178,7 @@ def _traced(
         end = ids.shape[1] - len(states) + min(part.stop, len(states))
         neighbors = memory.neighbors(states[part].unsqueeze(0), ids[:, :end], log_p_lm[part])
         searched = neighbors.searched
-        hit = hits(neighbors, targets[part], memory.retriever.metric).cpu()
+        hit = hits(neighbors, targets[part]).cpu()
         known += (hit if searched is None else hit[searched]).tolist()
         vote = memory.vote(neighbors, log_p_lm[part])
         if on_vote is not None:

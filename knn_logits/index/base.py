@@ -10,7 +10,6 @@ The backends differ in this:
 
 from __future__ import annotations
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -21,11 +20,6 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.errors import SearchError
 from knn_logits.settings.config import Metric
-
-
-def padding_distance(metric: Metric) -> float:
-    """The distance that padding gets, which is infinitely far under the metric."""
-    return math.inf if metric == "l2" else -math.inf
 
 
 class Index(Protocol):
@@ -49,8 +43,8 @@ class Index(Protocol):
             k: Number of vectors, at least 1. If it is larger than `size`, the rest is padding.
 
         Returns:
-            distances: float32 [rows, columns], squared distances for "l2", otherwise similarities.
-                Padding is infinitely far.
+            nearness: float32 [rows, columns], larger is nearer: minus the squared distance for
+                "l2", otherwise the similarity; -inf for padding.
             ids: int64 [rows, columns], -1 for padding. There are at most k columns, in no
                 particular order, with padding last. A query that is not finite finds nothing.
         """
@@ -106,13 +100,10 @@ def kept_after(known: Tensor | None, size: int, gone: Array) -> tuple[Tensor, Te
     return kept, ids[kept]
 
 
-def without_broken(
-    queries: Tensor, distances: Tensor, ids: Tensor, metric: Metric
-) -> tuple[Tensor, Tensor]:
+def without_broken(queries: Tensor, nearness: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Lets queries that are not finite find nothing."""
     broken = ~queries.isfinite().all(dim=-1, keepdim=True)
-    distances = distances.masked_fill(broken, padding_distance(metric))
-    return distances, ids.masked_fill(broken, -1)
+    return nearness.masked_fill(broken, -torch.inf), ids.masked_fill(broken, -1)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
@@ -128,7 +119,7 @@ def normalised(vectors: Tensor) -> Tensor:
 
 
 def pairwise(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
-    """Computes the distances between each query and its own keys, from their differences.
+    """Computes how near each query's own keys are, from their differences.
 
     Args:
         queries: float32 [rows, dim].
@@ -136,11 +127,20 @@ def pairwise(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
         metric: "l2", "ip" or "cosine".
 
     Returns:
-        float32 [rows, k], squared distances for "l2", otherwise similarities.
+        float32 [rows, k], larger is nearer: minus squared distances for "l2", or similarities.
     """
     if metric == "l2":
-        return (keys - queries.unsqueeze(1)).square().sum(dim=-1)
+        return (keys - queries.unsqueeze(1)).square().sum(dim=-1).neg()
     if metric == "cosine":
         queries, keys = normalised(queries), normalised(keys)
     with full_precision(keys.device):
         return torch.bmm(keys, queries.unsqueeze(-1)).squeeze(-1)
+
+
+def stored_distances(nearness: Any, metric: Metric) -> Array:
+    """Returns nearness as files and people have it: squared distances ("l2") or similarities.
+
+    It is its own inverse.
+    """
+    array = np.asarray(nearness)
+    return -array if metric == "l2" else array

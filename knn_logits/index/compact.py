@@ -157,37 +157,34 @@ class CompactIndex:
         rows = max(1, _BLOCK // (near * (1 if self._keys_of is None else self.dim)))
         with full_precision(device):
             parts = [self._found(part, k, near) for part in queries.split(rows)]
-        distances, ids = (torch.cat(one) for one in zip(*parts, strict=True))
-        return without_broken(queries, distances, ids, self.metric)
+        nearness, ids = (torch.cat(part) for part in zip(*parts, strict=True))
+        return without_broken(queries, nearness, ids)
 
     def _found(self, queries: Tensor, k: int, near: int) -> tuple[Tensor, Tensor]:
         own = normalised(queries) if self.metric == "cosine" else queries - self._mean
-        smaller = self.metric == "l2"
         best: tuple[Tensor, Tensor] | None = None
         step = max(1, _BLOCK // max(len(queries), self.dim))
         for first in range(0, self.size, step):
             part = slice(first, min(first + step, self.size))
             keys = self._decoded(part)
-            if smaller:
-                far = torch.addmm(self._norms[part], own, keys.T, alpha=-2.0)
+            if self.metric == "l2":
+                scores = torch.addmm(self._norms[part], own, keys.T, beta=-1.0, alpha=2.0)
             else:
-                far = own @ keys.T
-            found = torch.topk(far, min(near, far.shape[1]), dim=-1, largest=not smaller)
-            distances, ids = found.values, found.indices + first
+                scores = own @ keys.T
+            nearest = torch.topk(scores, min(near, scores.shape[1]), dim=-1)
+            nearness, ids = nearest.values, nearest.indices + first
             if best is not None:
-                distances, ids = torch.cat([best[0], distances], 1), torch.cat([best[1], ids], 1)
-                distances, order = torch.topk(
-                    distances, min(near, distances.shape[1]), dim=-1, largest=not smaller
-                )
+                nearness, ids = torch.cat([best[0], nearness], 1), torch.cat([best[1], ids], 1)
+                nearness, order = torch.topk(nearness, min(near, nearness.shape[1]), dim=-1)
                 ids = ids.gather(1, order)
-            best = distances, ids
+            best = nearness, ids
         assert best is not None
-        distances, ids = best
-        if smaller:
-            distances = (distances + own.square().sum(dim=-1, keepdim=True)).clamp_min_(0.0)
+        nearness, ids = best
+        if self.metric == "l2":
+            nearness = (nearness - own.square().sum(dim=-1, keepdim=True)).clamp_max_(0.0)
         if self._ids is not None:
             ids = self._ids[ids]
-        return (distances, ids) if self._keys_of is None else self._looked_at(queries, ids, k)
+        return (nearness, ids) if self._keys_of is None else self._looked_at(queries, ids, k)
 
     def _looked_at(self, queries: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Compares the nearest keys again, by the keys themselves."""
@@ -195,6 +192,5 @@ class CompactIndex:
         wanted, places = np.unique(ids.cpu().numpy(), return_inverse=True)
         keys = torch.from_numpy(self._keys_of(wanted)).to(queries.device, torch.float32)
         there = torch.from_numpy(places.reshape(ids.shape)).to(queries.device)
-        far = pairwise(queries, keys[there], self.metric)
-        distances, order = torch.topk(far, k, dim=-1, largest=self.metric != "l2")
-        return distances, ids.gather(1, order)
+        nearness, order = torch.topk(pairwise(queries, keys[there], self.metric), k, dim=-1)
+        return nearness, ids.gather(1, order)

@@ -119,20 +119,17 @@ class ExactIndex:
         rows = max(1, _BLOCK // self.size)
         with full_precision(queries.device):
             parts = [self._search(part, k) for part in queries.split(rows)]
-        distances = torch.cat([part[0] for part in parts])
-        ids = torch.cat([part[1] for part in parts])
+        nearness, ids = (torch.cat(part) for part in zip(*parts, strict=True))
         if self._ids is not None:
             ids = self._ids[ids]
-        return without_broken(queries, distances, ids, self.metric)
+        return without_broken(queries, nearness, ids)
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         if self._norms is None:
             if self.metric == "cosine":
                 queries = normalised(queries)
-            similarities = queries @ self._keys.T
-            return torch.topk(similarities, k, dim=-1)
+            return torch.topk(queries @ self._keys.T, k, dim=-1)
         queries = queries - self._mean
-        distances = torch.addmm(self._norms, queries, self._keys.T, alpha=-2.0)
-        nearest, ids = torch.topk(distances, k, dim=-1, largest=False)
-        own = queries.square().sum(dim=-1, keepdim=True)
-        return (nearest + own).clamp_min_(0.0), ids
+        nearness = torch.addmm(self._norms, queries, self._keys.T, beta=-1.0, alpha=2.0)
+        nearest, ids = torch.topk(nearness, k, dim=-1)
+        return (nearest - queries.square().sum(dim=-1, keepdim=True)).clamp_max_(0.0), ids

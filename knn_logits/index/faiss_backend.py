@@ -19,7 +19,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, SearchError
-from knn_logits.index.base import check_queries, normalised, padding_distance
+from knn_logits.index.base import check_queries, normalised
 from knn_logits.index.coarse import ListGraph
 from knn_logits.index.faiss_library import (
     faiss_for_torch,
@@ -180,13 +180,20 @@ class FaissIndex:
             if self._ranged(rows, k):
                 return self._search_range(array, k)
             distances, ids = self._search_some(array, self._asked(k))
+        nearness = self._nearness(distances)
         if self._ids is not None:
             ids = np.where(ids < 0, -1, self._ids[ids])
         if self._hidden is not None:
-            distances, ids = self._shown(distances, ids, k)
+            nearness, ids = self._shown(nearness, ids, k)
         if ids[:, -1].min() < 0:
-            distances[ids < 0] = padding_distance(self.metric)
-        return torch.from_numpy(distances), torch.from_numpy(ids)
+            nearness[ids < 0] = -np.inf
+        return torch.from_numpy(nearness), torch.from_numpy(ids)
+
+    def _nearness(self, distances: Array) -> Array:
+        """Negates FAISS's squared distances in place, so that larger is nearer."""
+        if self.metric == "l2":
+            np.negative(distances, out=distances)
+        return distances
 
     @cached_property
     def _graph(self) -> ListGraph | None:
@@ -221,24 +228,25 @@ class FaissIndex:
     def _asked(self, k: int) -> int:
         return k if self._hidden is None else min(k + len(self._hidden), self.size)
 
-    def _shown(self, distances: Array, ids: Array, k: int) -> tuple[Array, Array]:
+    def _shown(self, nearness: Array, ids: Array, k: int) -> tuple[Array, Array]:
         """Selects the k nearest that were not removed, with padding last."""
         assert self._hidden is not None
         gone = np.isin(ids, self._hidden) | (ids < 0)
         order = np.argsort(gone, axis=1, kind="stable")[:, :k]
         ids = np.take_along_axis(np.where(gone, -1, ids), order, axis=1)
-        return np.ascontiguousarray(np.take_along_axis(distances, order, axis=1)), ids
+        return np.ascontiguousarray(np.take_along_axis(nearness, order, axis=1)), ids
 
     def _search_gpu(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         if k > _MOST_ON_GPU and self._home is not None:
-            distances, ids = self._home.search(queries.cpu(), k)
-            return distances.to(queries.device), ids.to(queries.device)
+            nearness, ids = self._home.search(queries.cpu(), k)
+            return nearness.to(queries.device), ids.to(queries.device)
         faiss_for_torch()
         distances, ids = self._index.search(queries, k)
         if self._ids is not None:
             known = torch.from_numpy(self._ids).to(ids.device)
             ids = torch.where(ids < 0, ids, known[ids.clamp(min=0)])
-        return distances.masked_fill(ids < 0, padding_distance(self.metric)), ids
+        nearness = -distances if self.metric == "l2" else distances
+        return nearness.masked_fill(ids < 0, -torch.inf), ids
 
     def _ranged(self, rows: int, k: int) -> bool:
         if not self._can_range or k < 128:
@@ -265,22 +273,22 @@ class FaissIndex:
         bounds = limits.tolist()
         counts = [last - first for first, last in itertools.pairwise(bounds)]
         width = min(k, max(counts))
-        distances = np.empty((len(queries), width), np.float32)
+        nearness = np.empty((len(queries), width), np.float32)
         ids = np.empty((len(queries), width), np.int64)
-        nearness = found if self.metric == "l2" else -found
+        scores = self._nearness(found)
         for row, (first, count) in enumerate(zip(bounds, counts, strict=False)):
             last = first + count
             if count > width:
-                nearest = np.argpartition(nearness[first:last], width - 1)[:width]
+                nearest = np.argpartition(scores[first:last], count - width)[count - width :]
                 nearest += first
-                np.take(found, nearest, out=distances[row], mode="clip")
+                np.take(scores, nearest, out=nearness[row], mode="clip")
                 np.take(found_ids, nearest, out=ids[row], mode="clip")
             else:
-                distances[row, :count] = found[first:last]
-                distances[row, count:] = padding_distance(self.metric)
+                nearness[row, :count] = scores[first:last]
+                nearness[row, count:] = -np.inf
                 ids[row, :count] = found_ids[first:last]
                 ids[row, count:] = -1
-        return torch.from_numpy(distances), torch.from_numpy(ids)
+        return torch.from_numpy(nearness), torch.from_numpy(ids)
 
 
 def build_faiss(

@@ -13,7 +13,7 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError
-from knn_logits.index.base import Index
+from knn_logits.index.base import Index, stored_distances
 from knn_logits.index.demand import check_building
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening_on_gpu import KEYS_AT_ONCE, moved, open_compact
@@ -364,7 +364,7 @@ def check_probe(store: Datastore, index: Index) -> None:
     asked = np.ascontiguousarray(queries, np.float32)
     if expected.ndim != 2 or asked.shape != (len(expected), store.manifest.dim):
         raise DamagedError(f"the probe of {store.folder} has another shape; build it again")
-    distances, ids = index.search(torch.from_numpy(asked), expected.shape[1])
+    nearness, ids = index.search(torch.from_numpy(asked), expected.shape[1])
     found = [
         len(set(row) & set(true)) / len(true)
         for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
@@ -375,7 +375,7 @@ def check_probe(store: Datastore, index: Index) -> None:
             f"the index of {store.folder} finds other entries than when it was built, so the "
             "index, the metric or the keys have changed: make it again with `knn-logits index`"
         )
-    _check_distances(store, asked, distances.cpu().numpy())
+    _check_distances(store, asked, stored_distances(nearness.cpu(), store.manifest.metric))
 
 
 def _check_distances(store: Datastore, asked: Array, found: Array) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.index.base import Index
+from knn_logits.index.base import Index, stored_distances
 from knn_logits.index.compact import CompactIndex, form_for
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import PROBE_DISTANCES, PROBE_QUERIES
@@ -90,8 +90,9 @@ def moved(index: FaissIndex, store: Datastore, device: torch.device) -> FaissInd
     if there is index or queries is None:
         return there
     # Some forms work for few neighbors only.
-    distances, _ = index.search(torch.from_numpy(np.float32(queries)), _NEIGHBORS)
-    return there if finds_as_much(there, store, queries, distances.numpy()) else index
+    nearness, _ = index.search(torch.from_numpy(np.float32(queries)), _NEIGHBORS)
+    expected = stored_distances(nearness, store.manifest.metric)
+    return there if finds_as_much(there, store, queries, expected) else index
 
 
 def finds_as_much(index: Index, store: Datastore, queries: Array, expected: Array) -> bool:
@@ -107,17 +108,16 @@ def finds_as_much(index: Index, store: Datastore, queries: Array, expected: Arra
         expected: [rows, k], the distances of what the processor found.
     """
     try:
-        distances, _ = index.search(torch.from_numpy(np.float32(queries)), expected.shape[1])
+        nearness, _ = index.search(torch.from_numpy(np.float32(queries)), expected.shape[1])
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         logger.warning("an index of %s is left aside on the GPU: %s", store.folder, reason)
         return False
-    sign = 1.0 if store.manifest.metric == "l2" else -1.0
-    found = np.sort(sign * distances.cpu().double().numpy())
-    wanted = np.sort(sign * expected.astype(np.float64))
-    known = np.isfinite(wanted)
-    slack = 1e-2 * np.abs(wanted[known]).mean() if known.any() else 0.0
-    as_near = found.shape == wanted.shape and (found <= wanted + slack).mean() >= _ANSWERED
+    on_gpu = np.sort(nearness.cpu().double().numpy())
+    on_cpu = np.sort(stored_distances(expected.astype(np.float64), store.manifest.metric))
+    finite = on_cpu[np.isfinite(on_cpu)]
+    slack = 1e-2 * np.abs(finite).mean() if finite.size else 0.0
+    as_near = on_gpu.shape == on_cpu.shape and (on_gpu >= on_cpu - slack).mean() >= _ANSWERED
     if not as_near:
         logger.warning(
             "an index of %s is left aside on the GPU, since its neighbors there are further away "

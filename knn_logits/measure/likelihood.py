@@ -15,7 +15,7 @@ datastore and no files.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
+from knn_logits.mixture.weights import Weighing
 from knn_logits.search.neighbors import Neighbors
-from knn_logits.settings.config import Metric
 
 # Rows computed at once. With fewer, calls cost more than sums. With many more, the distances do not
 # fit the cache.
@@ -77,16 +77,15 @@ class Choice:
     perplexity: float
 
 
-def spread(neighbors: Neighbors, metric: Metric) -> float:
+def spread(neighbors: Neighbors) -> float:
     """Measures how far distances are from the nearest, which is the scale for temperatures.
 
     Returns:
         The mean over the queries of (mean distance - nearest distance), in the unit of the
         distances. It is 1 if no query has two neighbors at different distances.
     """
-    distances = neighbors.distances.double()
-    nearness = -distances if metric == "l2" else distances
-    mask = neighbors.mask & distances.isfinite()
+    nearness = neighbors.nearness.double()
+    mask = neighbors.mask & nearness.isfinite()
     counts = mask.sum(dim=-1)
     nearness = nearness[counts > 1].masked_fill(~mask[counts > 1], -math.inf)
     if not nearness.numel():
@@ -119,9 +118,8 @@ class GridLikelihood:
 
     Args:
         grid: The settings.
-        metric: How keys are compared.
-        shares: The share of each of several datastores in the vote, which sum to 1, where their
-            neighbors stand side by side. None lets all neighbors vote together.
+        weighing: What the features of neighbors add to their logits, and the shares of several
+            datastores. Its temperature has no part.
 
     Attributes:
         sums: float64 [ks, temperatures, lmbdas], log-likelihoods in nats.
@@ -129,10 +127,9 @@ class GridLikelihood:
         tokens: Number of tokens added.
     """
 
-    def __init__(self, grid: Grid, metric: Metric, shares: Sequence[float] | None = None) -> None:
+    def __init__(self, grid: Grid, weighing: Weighing | None = None) -> None:
         self.grid = grid
-        self.metric: Metric = metric
-        self.shares = shares
+        self.weighing = weighing or Weighing(1.0)
         self.sums = torch.zeros(
             len(grid.ks), len(grid.temperatures), len(grid.lmbdas), dtype=torch.float64
         )
@@ -182,14 +179,19 @@ class GridLikelihood:
             self.sums[:, :, number] += buffer.sum(dim=0)
 
     def _p_knn(self, neighbors: Neighbors, targets: Tensor) -> Tensor:
-        if self.shares is None:
-            return p_knn_table(neighbors, self.metric, targets, self.grid)
-        parts = neighbors.columns(len(self.shares))
+        bonus, weights = self.weighing.bonus(neighbors), self.weighing.shares
+        if weights is None:
+            return p_knn_table(neighbors, targets, self.grid, bonus)
+        parts = neighbors.split(len(weights))
+        bonuses = [None] * len(parts) if bonus is None else bonus.split(parts[0].k, dim=-1)
         # The share of a datastore that finds nothing goes to the others.
         there = torch.stack([part.mask.any(dim=-1) for part in parts])
-        shares = there * torch.tensor(self.shares).unsqueeze(-1)
+        shares = there * torch.tensor(weights).unsqueeze(-1)
         shares /= shares.sum(dim=0).clamp(min=torch.finfo(torch.float32).tiny)
-        tables = [p_knn_table(part, self.metric, targets, self.grid) for part in parts]
+        tables = [
+            p_knn_table(part, targets, self.grid, extra)
+            for part, extra in zip(parts, bonuses, strict=True)
+        ]
         return torch.einsum("sr,srkt->rkt", shares, torch.stack(tables))
 
     def perplexities(self) -> Tensor:
@@ -218,14 +220,16 @@ class GridLikelihood:
         )
 
 
-def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Grid) -> Tensor:
+def p_knn_table(
+    neighbors: Neighbors, targets: Tensor, grid: Grid, bonus: Tensor | None = None
+) -> Tensor:
     """Computes p_kNN of one token in each row, for every k and temperature of a grid.
 
     Args:
         neighbors: The neighbors of each row's query. For each k the nearest k of them count.
-        metric: How keys are compared.
         targets: int64 [rows], the tokens.
         grid: The settings.
+        bonus: float32 [rows, k], as from `Weighing.bonus`.
 
     Returns:
         float32 [rows, ks, temperatures]; 0 for a row without neighbors.
@@ -234,7 +238,7 @@ def p_knn_table(neighbors: Neighbors, metric: Metric, targets: Tensor, grid: Gri
     table = torch.zeros(shape, dtype=torch.float32)
     if not neighbors.k:
         return table
-    below, votes, bonus = _sorted_votes(neighbors, metric, targets)
+    below, votes, bonus = _sorted_votes(neighbors, targets, bonus)
     if bonus is not None:
         return _with_bonus(below, votes, bonus, grid)
     segments = len(grid.ks)
@@ -290,7 +294,7 @@ def _with_bonus(below: Tensor, votes: Tensor, bonus: Tensor, grid: Grid) -> Tens
 
 
 def _sorted_votes(
-    neighbors: Neighbors, metric: Metric, targets: Tensor
+    neighbors: Neighbors, targets: Tensor, bonus: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Sorts the neighbors by distance, and tells which of them vote for the target.
 
@@ -305,15 +309,15 @@ def _sorted_votes(
         bonus: float32 [rows, k], what is added to the neighbor's logit; None where all count the
             same.
     """
-    distances = neighbors.distances if metric == "l2" else -neighbors.distances
-    numbers = np.array(distances.numpy(), dtype=np.float32, copy=True)
+    # The sum turns -0 into 0, whose last bit sorts as that of other distances.
+    numbers = np.negative(neighbors.nearness.numpy(), dtype=np.float32) + np.float32(0.0)
     votes = ((neighbors.values == targets.unsqueeze(-1)) & neighbors.mask).numpy()
     numbers[~np.isfinite(numbers)] = np.inf
     votes &= np.isfinite(numbers)
-    if neighbors.bonus is not None:
+    if bonus is not None:
         order = numbers.argsort(axis=1, kind="stable")
         numbers, votes = (np.take_along_axis(one, order, axis=1) for one in (numbers, votes))
-        bonus = neighbors.bonus.gather(-1, torch.from_numpy(order)).float()
+        bonus = bonus.gather(-1, torch.from_numpy(order)).float()
         return torch.from_numpy(numbers - _finite_nearest(numbers)), torch.from_numpy(votes), bonus
     bits = numbers.view(np.int32)
     bits &= ~1

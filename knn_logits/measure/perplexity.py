@@ -35,9 +35,12 @@ from knn_logits.mixture.gates.gate import gate_name, rows_to_search, weigh_rows
 from knn_logits.mixture.memory import Memory
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
+from knn_logits.search.infini_gram import InfiniGram
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.settings.config import MOST_SEED, whole_number
 
+# The ∞-gram's occurrences of this many tokens are in memory at once.
+_ROWS_AT_ONCE = 128
 logger = logging.getLogger(__name__)
 
 # The most queries of one search. With k 1024 their neighbors take 20 MB.
@@ -174,7 +177,7 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
         mixed = without = mix_one(scored.log_p_lm, knn, lmbdas)
         expert = None
         if bench.memory.infini_gram is not None:
-            expert = bench.memory.infini_gram.score(scored.prefixes, scored.targets)
+            expert = _infini_gram_scores(bench.memory.infini_gram, scored)
             shares = bench.memory.infini_gram.shares(expert[1])
             knn, lmbdas = second_vote_of(knn, lmbdas, expert[0], shares)
             mixed = mix_one(scored.log_p_lm, knn, lmbdas)
@@ -184,12 +187,23 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
         )
 
 
+def _infini_gram_scores(infini_gram: InfiniGram, scored: TokenScores) -> tuple[Tensor, Tensor]:
+    """Returns the ∞-gram's log p of each token, float32 [rows], and its suffix's length, int64."""
+    logs, lengths = [], []
+    for first in range(0, len(scored.targets), _ROWS_AT_ONCE):
+        rows = slice(first, first + _ROWS_AT_ONCE)
+        found = infini_gram.find(scored.prefixes[rows])
+        logs.append(log_p_knn_of(found.log_weights, found.values, scored.targets[rows].cpu()))
+        lengths.append(found.lengths)
+    return torch.cat(logs), torch.cat(lengths)
+
+
 def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
     """Returns λ of each token, float32 [rows], and log w_i, [rows, k].
 
     λ is 0 for a token without neighbors.
     """
-    weights = memory.retriever.log_weights(neighbors)
+    weights = memory.weighing.log_weights(neighbors)
     if memory.gate is not None:
         parts = [
             weigh_rows(

@@ -1,92 +1,29 @@
-"""From neighbors to log p_kNN, and the mixture with the language model's distribution.
+"""From weights of neighbors to log p_kNN, and the mixture with the language model's distribution.
 
 Tensors in, tensors out: nothing here knows of models, indexes or files. Everything is computed in
 log space in float32 (float64 stays float64).
 
-    w_i      = softmax over the neighbors of -d_i / temperature   (s_i / temperature: similarity)
-               plus the bonus of an entry that has one
     p_kNN(y) = sum of w_i over the neighbors whose value is y
     p(y)     = lmbda * p_kNN(y) + (1 - lmbda) * p_LM(y)
 
-Sources: Khandelwal et al. (2020), "Generalization through Memorization", equations 2 and 3;
-the temperature: Khandelwal et al. (2021), "Nearest Neighbor Machine Translation", equation 2.
+`weights.py` makes the w_i. Khandelwal et al. (2020), "Generalization through Memorization",
+equations 2 and 3.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from knn_logits.search.neighbors import Neighbors
+from knn_logits.mixture.weights import normalised
 from knn_logits.settings.config import Metric
 
 _NOTHING = float("-inf")
 # The exponential of anything less is 0 in double precision. Masks are far below this number, also
 # in half precision. The scores of a network never spread so far.
 _FORBIDDEN = -745.0
-# Within these bounds a distance divided by the temperature stays a finite float.
-_COLD, _HOT = 1e-3, 1e6
-
-
-def log_weights(neighbors: Neighbors, metric: Metric, temperature: float) -> Tensor:
-    """Computes log w_i of each neighbor. Khandelwal et al. (2021), equation 2.
-
-    Args:
-        neighbors: k neighbors for each of `rows` queries.
-        metric: The metric. A neighbor is near when its number is small ("l2") or large ("ip",
-            "cosine").
-        temperature: Above 0.
-
-    Returns:
-        float32 [rows, k]; -inf for masked neighbors. The weights of a row sum to 1, or are all 0
-        where the row has no neighbor.
-    """
-    distances, bonus = neighbors.distances, neighbors.bonus
-    sign = -1.0 if metric == "l2" else 1.0
-    if neighbors.every_row and _COLD <= temperature <= _HOT:
-        logits = distances * (sign / temperature)
-        return torch.log_softmax(logits if bonus is None else logits + bonus, dim=-1)
-    if distances.shape[-1] == 0:
-        return distances
-    # Distances are taken relative to the nearest, so that none leaves the range of floats. Where
-    # all neighbors are infinitely far, the nearest counts as finite, since inf - inf is NaN.
-    limits = torch.finfo(distances.dtype)
-    scale = sign / min(max(temperature, limits.tiny), 1.0 / limits.tiny)
-    if metric == "l2":
-        nearest = distances.amin(dim=-1, keepdim=True).clamp_(max=limits.max)
-    else:
-        nearest = distances.amax(dim=-1, keepdim=True).clamp_(min=limits.min)
-    logits = (distances - nearest) * scale
-    if bonus is not None:
-        logits = logits + bonus
-    return torch.log_softmax(logits, dim=-1) if neighbors.every_row else _normalise(logits)
-
-
-def _normalise(logits: Tensor) -> Tensor:
-    if logits.shape[-1] == 0:
-        return logits
-    total = torch.logsumexp(logits, dim=-1, keepdim=True)
-    # A row without neighbors has the total -inf, and -inf - -inf would be NaN.
-    return logits - total.masked_fill(total == _NOTHING, 0.0)
-
-
-def shared_weights(parts: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """Computes log w_i where several sets of neighbors have fixed shares of the vote.
-
-    Args:
-        parts: log w_i of each set, [rows, k], each row summing to 1 or empty.
-        shares: The share of each set, at least 0; together they are 1.
-
-    Returns:
-        float32 [rows, sum of the sets' k]. The share of a set without neighbors goes to the others.
-    """
-    log_shares = [math.log(share) if share > 0.0 else _NOTHING for share in shares]
-    return _normalise(
-        torch.cat([part + share for part, share in zip(parts, log_shares, strict=True)], dim=-1)
-    )
 
 
 def second_vote(
@@ -167,7 +104,7 @@ def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor
     model_side = log_p_lm.gather(-1, values)
     if float(model_side.amin()) >= _FORBIDDEN:
         return weights
-    return _normalise(weights.masked_fill(model_side < _FORBIDDEN, _NOTHING))
+    return normalised(weights.masked_fill(model_side < _FORBIDDEN, _NOTHING))
 
 
 def equivalent_temperature(

@@ -24,6 +24,7 @@ from knn_logits.mixture.distribution import drop_impossible, second_vote
 from knn_logits.mixture.gates.gate import Gate, rows_to_search, weigh_rows
 from knn_logits.mixture.presets import resolve_settings
 from knn_logits.mixture.vote import Vote
+from knn_logits.mixture.weights import Weighing
 from knn_logits.search.combined import (
     Stores,
     check_document,
@@ -37,7 +38,6 @@ from knn_logits.search.neighbors import NEAREST, Neighbors, hits, with_occurrenc
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.settings.config import (
     KNNConfig,
-    Metric,
     Preset,
     SearchSettings,
     check_names,
@@ -116,6 +116,7 @@ class Memory:
         config: The settings that are numbers.
         gate: The gate that decides on λ; None if λ is the number in `config`.
         retriever: The retriever that searches the datastores.
+        weighing: How the features of neighbors become weights.
         infini_gram: Finds the end of a text in the datastores word for word; None if the ∞-gram
             takes no part.
 
@@ -239,6 +240,7 @@ class Memory:
             indexes=self._indexes,
             source=KeySource(self.model, self.location),
         )
+        self.weighing = Weighing.of(self.config, self.retriever.weights)
         self.infini_gram: InfiniGram | None = None
         # A share of 0 asks for none, also of a datastore that has no index for it.
         if self.config.infini_gram:
@@ -288,7 +290,7 @@ class Memory:
             log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
         """
         neighbors = neighbors.to(log_p_lm.device)
-        weights = self.retriever.log_weights(neighbors)
+        weights = self.weighing.log_weights(neighbors)
         lmbda: float | Tensor = self.config.lmbda
         if self.gate is not None:
             lmbda, weights = weigh_rows(
@@ -300,7 +302,7 @@ class Memory:
         if more is not None:
             others = drop_impossible(more.log_weights, more.values, log_p_lm)
             votes, lmbda = second_vote(votes, lmbda, others, more.shares)
-            neighbors, every_row = with_occurrences(neighbors, self.retriever.metric), False
+            neighbors, every_row = with_occurrences(neighbors), False
         return Vote(
             neighbors, votes, lmbda, log_p_lm, every_row=every_row, near_within=self.near_within
         )
@@ -321,17 +323,14 @@ class Memory:
         return next(name for one, name in zip(self.stores, self.names, strict=True) if one is store)
 
     @cached_property
-    def near_within(self) -> tuple[Metric, float] | None:
-        """The metric, and the distance within which a neighbor counts as near.
+    def near_within(self) -> float | None:
+        """The nearness from which on a neighbor counts as near.
 
         None if a datastore does not know what is near in it.
         """
         records = [store.manifest.near for store in self.stores]
-        known = [one.distance for one in records if one is not None]
-        if len(known) < len(records):
-            return None
-        metric = self.retriever.metric
-        return metric, max(known) if metric == "l2" else min(known)
+        limits = [record.nearness(self.retriever.metric) for record in records if record]
+        return min(limits) if len(limits) == len(records) else None
 
     @property
     def expected_hits(self) -> float | None:
@@ -352,7 +351,7 @@ class Memory:
         plain = self.asked(
             scoring=self.scoring, k=NEAREST, retomaton=False, refine=False, infini_gram=0.0
         )
-        return hits(plain.retriever.search(states), tokens, self.retriever.metric).cpu()
+        return hits(plain.retriever.search(states), tokens).cpu()
 
 
 def resolve(

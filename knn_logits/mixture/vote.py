@@ -13,8 +13,7 @@ from torch import Tensor
 
 from knn_logits.locks import cached_property
 from knn_logits.mixture.distribution import log_p_knn_of, mix
-from knn_logits.search.neighbors import Neighbors, are_near
-from knn_logits.settings.config import Metric
+from knn_logits.search.neighbors import Neighbors, nearest_nearness
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ class Vote:
         lmbda: The weight of the neighbors, if there are any: one number, or a tensor [rows].
         log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
         every_row: Whether every row is known to have a vote, which saves several steps.
-        near_within: The metric, and the distance within which a neighbor is near. None if it is
-            not known what is near.
+        near_within: The nearness from which on a neighbor is near. None if that is not known.
     """
 
     neighbors: Neighbors
@@ -64,12 +62,13 @@ class Vote:
     lmbda: float | Tensor
     log_p_lm: Tensor
     every_row: bool = False
-    near_within: tuple[Metric, float] | None = None
+    near_within: float | None = None
 
     @cached_property
     def near(self) -> Tensor | None:
         """Whether a neighbor of each row is near, bool [rows]; None if that is not known."""
-        return are_near(self.neighbors, *self.near_within) if self.near_within else None
+        limit = self.near_within
+        return None if limit is None else nearest_nearness(self.neighbors) >= limit
 
     @cached_property
     def log_p(self) -> Tensor:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, KNNLogitsError, UnreachableError
-from knn_logits.index.base import padding_distance
 from knn_logits.locks import new_lock
 from knn_logits.ray.shard import Neighborhood
 from knn_logits.settings.config import Metric
@@ -39,18 +38,17 @@ def ranges(entries: int, shards: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(ends))
 
 
-def merged(parts: Sequence[Neighborhood], k: int, metric: Metric, rows: int) -> Neighborhood:
+def merged(parts: Sequence[Neighborhood], k: int, rows: int) -> Neighborhood:
     """Selects the k nearest entries of what all shards found for `rows` queries, nearest first.
 
     Of equally near entries the one with the smaller id comes first, and padding comes last.
     """
     if not parts:
         return np.empty((rows, 0), np.float32), np.empty((rows, 0), np.int64)
-    distances = np.concatenate([part for part, _ in parts], axis=1)
-    ids = np.concatenate([part for _, part in parts], axis=1)
-    distances = np.where(ids < 0, np.float32(padding_distance(metric)), distances)
-    order = np.lexsort((ids, distances if metric == "l2" else -distances), axis=1)[:, :k]
-    return np.take_along_axis(distances, order, axis=1), np.take_along_axis(ids, order, axis=1)
+    nearness, ids = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+    nearness = np.where(ids < 0, np.float32(-np.inf), nearness)
+    order = np.lexsort((ids, -nearness), axis=1)[:, :k]
+    return np.take_along_axis(nearness, order, axis=1), np.take_along_axis(ids, order, axis=1)
 
 
 class ShardedIndex:
@@ -130,8 +128,8 @@ class ShardedIndex:
         if len(parts) < len(self._spans):
             with self._lock:
                 self.partial_answers += 1
-        distances, ids = merged(parts, k, self.metric, len(array))
-        return torch.from_numpy(distances), torch.from_numpy(ids)
+        nearness, ids = merged(parts, k, len(array))
+        return torch.from_numpy(nearness), torch.from_numpy(ids)
 
     def _is_back(self, number: int) -> bool:
         """Whether a shard has given the answer that it owed, if any."""

@@ -7,7 +7,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -16,7 +15,6 @@ from torch import Tensor
 from knn_logits.engine.keys import KeySource
 from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.index.opening import Indexes
-from knn_logits.mixture.distribution import log_weights, shared_weights
 from knn_logits.printable import first_few
 from knn_logits.search.neighbors import Neighbors, joined
 from knn_logits.search.occurrences import Prefixes
@@ -265,55 +263,28 @@ class CombinedRetriever(Retriever):
         return self._merged([one.search_steps(states, ids, wanted) for one in self.retrievers])
 
     def _merged(self, found: list[Neighbors]) -> Neighbors:
-        found = [one.to(found[0].ids.device) for one in found]
+        parts = [one.to(found[0].ids.device) for one in found]
         if self.weights is not None:
-            widest = max(one.k for one in found)
-            found = [one.padded(max(1, widest), self.metric) for one in found]
+            widest = max(part.k for part in parts)
+            parts = [part.padded(max(1, widest)) for part in parts]
+        every_row = any(
+            part.every_row and share > 0.0 for part, share in zip(parts, self._shares, strict=True)
+        )
         ids = [
-            torch.where(one.ids >= 0, one.ids + first, one.ids)
-            for one, first in zip(found, self._first, strict=False)
+            torch.where(part.mask, part.ids + first, part.ids)
+            for part, first in zip(parts, self._first, strict=False)
         ]
-        merged = Neighbors(
-            torch.cat(ids, dim=-1),
-            torch.cat([one.distances for one in found], dim=-1),
-            torch.cat([one.values for one in found], dim=-1),
-            every_row=any(
-                one.every_row and share > 0.0
-                for one, share in zip(found, self._shares, strict=True)
-            ),
-            searched=_any_searched(found),
-            bonus=joined(found, "bonus", -1),
-            shared=joined(found, "shared", -1),
+        merged = joined(
+            parts,
+            -1,
+            ids=torch.cat(ids, dim=-1),
+            every_row=every_row,
+            searched=_any_searched(parts),
         )
         # All pointers vote, so that the widest row of a batch changes no other row.
         if self.weights is not None or self.follows_text:
             return merged
-        nearest, order = torch.topk(
-            merged.distances,
-            min(self.config.k, merged.k),
-            dim=-1,
-            largest=self.metric != "l2",
-        )
-        return replace(
-            merged,
-            ids=merged.ids.gather(-1, order),
-            distances=nearest,
-            values=merged.values.gather(-1, order),
-            bonus=None if merged.bonus is None else merged.bonus.gather(-1, order),
-            shared=None if merged.shared is None else merged.shared.gather(-1, order),
-        )
-
-    def log_weights(self, neighbors: Neighbors) -> Tensor:
-        """log w_i of the neighbors that `search` found, [rows, k]."""
-        if self.weights is None:
-            return super().log_weights(neighbors)
-        if not neighbors.k:
-            return neighbors.distances
-        parts = [
-            log_weights(part, self.metric, self.config.temperature)
-            for part in neighbors.columns(len(self.retrievers))
-        ]
-        return shared_weights(parts, self.weights)
+        return merged.nearest(self.config.k)
 
 
 def _any_searched(found: list[Neighbors]) -> Tensor | None:

@@ -22,7 +22,6 @@ from knn_logits.arrays import Array
 from knn_logits.errors import DatastoreError
 from knn_logits.index.opening import Indexes, hidden_entries
 from knn_logits.locks import new_lock
-from knn_logits.mixture.distribution import log_p_knn_of
 from knn_logits.search.occurrences import Occurrences, Prefixes, join
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
@@ -41,8 +40,6 @@ _LOOKED_AT = 1 << 16
 # Once `_LONG` tokens match, the text probably copies the corpus. Then the next `_RUN` tokens are
 # compared at once.
 _LONG, _RUN = 4, 32
-# Occurrences of this many tokens are held in memory at once while a text is scored.
-_ROWS_AT_ONCE = 128
 
 
 class SuffixIndex:
@@ -276,25 +273,6 @@ class InfiniGram:
         """Finds the occurrences of the longest suffix of each text, as `SuffixIndex.find` does."""
         found = join([index.find(prefixes, first) for index, first in self._opened])
         return found.weighed(self.shares(found.lengths))
-
-    def score(self, prefixes: Prefixes, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes the probability of the token that follows each text.
-
-        Args:
-            prefixes: The texts.
-            targets: int64 [rows], the tokens that follow.
-
-        Returns:
-            The ∞-gram's log-probability, float32 [rows], which is -inf for a token without a vote;
-            and the number of tokens of the longest suffix, int64 [rows].
-        """
-        logs, lengths = [], []
-        for first in range(0, len(targets), _ROWS_AT_ONCE):
-            rows = slice(first, first + _ROWS_AT_ONCE)
-            found = self.find(prefixes[rows])
-            logs.append(log_p_knn_of(found.log_weights, found.values, targets[rows].cpu()))
-            lengths.append(found.lengths)
-        return torch.cat(logs), torch.cat(lengths)
 
     def shares(self, lengths: Tensor) -> Tensor:
         """Returns the share of the ∞-gram in the mixture, float32 [rows].

@@ -11,7 +11,6 @@ says, since the text before it continues as the text does. In the paper it count
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DatastoreError
-from knn_logits.index.base import full_precision, normalised, padding_distance
+from knn_logits.index.base import full_precision, normalised
 from knn_logits.index.opening import hidden_entries
 from knn_logits.search.neighbors import Neighbors, joined
 from knn_logits.search.occurrences import Prefixes
@@ -46,12 +45,12 @@ class Candidates:
     Attributes:
         ids: int64 [entries], the numbers of the entries.
         values: Integers [entries], their tokens.
-        far: float32 [entries], their distances. Smaller is nearer for every metric.
+        nearness: float32 [entries], larger is nearer.
     """
 
     ids: Array
     values: Array
-    far: Array
+    nearness: Array
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Pointers:
         """
         chosen = np.flatnonzero(candidates.values == token)
         if len(chosen) > self._max:
-            chosen = chosen[np.argsort(candidates.far[chosen], kind="stable")]
+            chosen = chosen[np.argsort(-candidates.nearness[chosen], kind="stable")]
         ids = candidates.ids[chosen]
         following: Array = ids[self._goes_on[ids]] + 1
         return following
@@ -202,7 +201,7 @@ class RetomatonRetriever(Retriever):
             neighbors, candidates = self._step(queries, pointers, rows, texts)
             steps.append(_Step(here, candidates))
             found.append(neighbors)
-        return _stacked(found, self.metric)
+        return _stacked(found)
 
     def _pointers_of(self, ids: Tensor, steps: Sequence[_Step]) -> list[Array]:
         """Returns the pointers that each row's own text left in the latest step."""
@@ -253,7 +252,7 @@ class RetomatonRetriever(Retriever):
         if searching:
             there = torch.tensor(searching, device=queries.device)
             found = self.search(queries[there]).to("cpu")
-            found_ids, found_distances = found.ids.numpy(), found.distances.numpy()
+            found_ids, found_distances = found.ids.numpy(), found.nearness.numpy()
             for place, row in enumerate(searching):
                 own = found_ids[place] >= 0
                 new_ids, new_distances = found_ids[place][own], found_distances[place][own]
@@ -262,59 +261,55 @@ class RetomatonRetriever(Retriever):
                     new_ids = np.concatenate([new_ids, followed[row][others]])
                     new_distances = np.concatenate([new_distances, distances[row][others]])
                 ids[row], distances[row] = new_ids, new_distances
-        found, candidates = self._gathered(
-            ids, distances, searching, self._bonuses(ids, pointers, searching)
-        )
-        return self._with_suffixes(found, texts), candidates
+        pointed = self._pointed(ids, pointers, searching)
+        neighbors, candidates = self._gathered(ids, distances, searching, pointed)
+        return self._with_shared(neighbors, texts), candidates
 
-    def _bonuses(
-        self, ids: list[Array], pointers: list[Array], searching: list[int]
+    @staticmethod
+    def _pointed(
+        ids: list[Array], pointers: list[Array], searching: list[int]
     ) -> list[Array] | None:
-        """Returns each entry's bonus, [entries] for each row; None if no entry has one."""
-        bonus = np.float32(math.log(self.config.pointer_weight))
-        counts = None if self._counts is None else self._counts.numpy()
-        # Where all entries of a row are pointers the bonus counts as well: another datastore may
-        # vote beside this one.
-        if not bonus or not any(len(some) for some in pointers):
-            return None if counts is None else [counts[own] for own in ids]
-        found = []
-        for row, (own, some) in enumerate(zip(ids, pointers, strict=True)):
+        """Returns 1 for each entry that a pointer led to, [entries] for each row; None if none."""
+        if not any(len(some) for some in pointers):
+            return None
+        pointed = []
+        for row, (entries, some) in enumerate(zip(ids, pointers, strict=True)):
             if row in searching:
-                found.append(np.isin(own, some).astype(np.float32) * bonus)
+                pointed.append(np.isin(entries, some).astype(np.float32))
             else:  # `extended` returns the pointers first.
-                found.append(np.zeros(len(own), np.float32))
-                found[-1][: len(some)] = bonus
-        if counts is None:
-            return found
-        return [one + counts[own] for one, own in zip(found, ids, strict=True)]
+                pointed.append(np.zeros(len(entries), np.float32))
+                pointed[-1][: len(some)] = 1.0
+        return pointed
 
     def _gathered(
         self,
         ids: list[Array],
         distances: list[Array],
         searching: list[int],
-        bonuses: list[Array] | None,
+        pointed: list[Array] | None,
     ) -> tuple[Neighbors, list[Candidates]]:
         all_ids = _side_by_side(ids, -1)
         values = np.take(self._array, all_ids, mode="clip") if len(self.store) else all_ids
         candidates = [
-            Candidates(own, values[row, : len(own)], far if self.metric == "l2" else -far)
-            for row, (own, far) in enumerate(zip(ids, distances, strict=True))
+            Candidates(entries, values[row, : len(entries)], nearness)
+            for row, (entries, nearness) in enumerate(zip(ids, distances, strict=True))
         ]
         searched = np.zeros(len(ids), bool)
         searched[searching] = True
         neighbors = Neighbors(
             torch.from_numpy(all_ids),
-            torch.from_numpy(_side_by_side(distances, padding_distance(self.metric))),
+            torch.from_numpy(_side_by_side(distances, -np.inf)),
             torch.from_numpy(values).long(),
-            every_row=all(len(one) for one in ids),
+            self.metric,
+            every_row=all(len(entries) for entries in ids),
             searched=torch.from_numpy(searched),
-            bonus=None if bonuses is None else torch.from_numpy(_side_by_side(bonuses, 0.0)),
+            log_counts=None if self._counts is None else self._counts[np.maximum(all_ids, 0)],
+            pointed=None if pointed is None else torch.from_numpy(_side_by_side(pointed, 0.0)),
         )
         return neighbors, candidates
 
     def _distances(self, queries: Tensor, ids: list[Array]) -> list[Array]:
-        """Computes each row's distances to its own entries, in float32.
+        """Computes how near each row's own entries are, float32.
 
         It goes row by row, since a thousand keys fit a core's cache and a batch's keys do not.
         """
@@ -330,9 +325,9 @@ class RetomatonRetriever(Retriever):
         keys = self._vectors(ids)
         if self.metric == "l2":
             apart = keys.sub_(query).numpy()
-            # NumPy's `einsum` needs no table of squares.
+            # NumPy's `vecdot` needs no table of squares.
             squared: Array = np.vecdot(apart, apart)
-            return squared
+            return np.negative(squared, out=squared)
         keys = normalised(keys) if self.metric == "cosine" else keys
         with full_precision(keys.device):
             similarities: Array = torch.mv(keys, query).numpy()
@@ -362,18 +357,14 @@ def _side_by_side(rows: list[Array], padding: float) -> Array:
     return found
 
 
-def _stacked(steps: list[Neighbors], metric: Any) -> Neighbors:
+def _stacked(steps: list[Neighbors]) -> Neighbors:
     """Joins the neighbors of several steps of the same rows, one step after another."""
     if len(steps) == 1:
         return steps[0]
     width = max(one.k for one in steps)
-    padded = [one.padded(width, metric) for one in steps]
-    return Neighbors(
-        torch.cat([one.ids for one in padded]),
-        torch.cat([one.distances for one in padded]),
-        torch.cat([one.values for one in padded]),
-        every_row=all(one.every_row for one in steps),
-        searched=torch.cat([one.searched for one in steps if one.searched is not None]),
-        bonus=joined(padded, "bonus", 0),
-        shared=joined(padded, "shared", 0),
+    return joined(
+        [step.padded(width) for step in steps],
+        0,
+        every_row=all(step.every_row for step in steps),
+        searched=torch.cat([step.searched for step in steps if step.searched is not None]),
     )

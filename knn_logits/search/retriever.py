@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -13,10 +12,9 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DatastoreError, MismatchError
-from knn_logits.index.base import Index, padding_distance, pairwise
+from knn_logits.index.base import Index, pairwise
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
-from knn_logits.mixture.distribution import log_weights
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.shared_tokens import SharedTokens
@@ -29,9 +27,9 @@ from knn_logits.store.sinks import Sink, find_sink
 _REFINE_NUMBERS = 64 << 20
 
 
-def suffix_bonus(store: Datastore, config: KNNConfig) -> float:
-    """The logarithm of `suffix_weight`; 0 for a learned memory, whose rows have no text."""
-    return 0.0 if store.manifest.learned is not None else math.log(config.suffix_weight)
+def counts_shared(store: Datastore, config: KNNConfig) -> bool:
+    """Whether shared tokens are counted. The rows of a learned memory have no text."""
+    return config.suffix_weight != 1.0 and store.manifest.learned is None
 
 
 class Retriever:
@@ -72,8 +70,7 @@ class Retriever:
             self.index.nprobe = config.nprobe  # type: ignore[attr-defined]
         self._values = store.values
         self._array: Array = self._values.numpy()
-        # The logarithm of `suffix_weight`; 0 where the text does not matter.
-        self._by_suffix = suffix_bonus(store, config)
+        self.counts_shared = counts_shared(store, config)
         # Where entries are merged, the vote of each entry counts for all that it stands for.
         self._counts = None if store.merged is None else torch.from_numpy(log_counts(store.merged))
 
@@ -88,7 +85,7 @@ class Retriever:
     @property
     def reads_text(self) -> bool:
         """Whether a search needs the text before each query, besides the query."""
-        return self._by_suffix != 0.0
+        return self.counts_shared
 
     def begin_text(self) -> None:
         """Begins a new text: this thread's next step continues no earlier text."""
@@ -101,10 +98,6 @@ class Retriever:
     def locate(self, entry: int) -> tuple[Datastore, int]:
         """Returns the datastore of an entry that a search found, and the entry's number there."""
         return self.store, entry
-
-    def log_weights(self, neighbors: Neighbors) -> Tensor:
-        """Computes log w_i of the neighbors that `search` found, [rows, k]."""
-        return log_weights(neighbors, self.metric, self.config.temperature)
 
     def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
         """Finds the neighbors of one or several consecutive steps of a batch of texts.
@@ -138,7 +131,7 @@ class Retriever:
             found = self.search(queries[wanted.to(queries.device)], some)
         else:
             found = Neighbors.nothing(0)
-        return found.among(wanted, self.metric)
+        return found.among(wanted)
 
     def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
         """Finds the neighbors of a batch of queries, in one search.
@@ -157,19 +150,19 @@ class Retriever:
         if not len(self.store):
             return Neighbors.nothing(len(queries), queries.device)
         queries = queries.detach().float()
-        distances, ids = self.index.search(queries, self.config.k)
+        nearness, ids = self.index.search(queries, self.config.k)
         if not ids.shape[1]:
             return Neighbors.nothing(len(queries), ids.device)
         values = self._looked_up(ids)
         if self.config.refine:
-            distances = self._refined(queries.to(ids.device), ids.clamp(min=0))
-            distances = distances.masked_fill(ids < 0, padding_distance(self.metric))
-        bonus = None
+            nearness = self._refined(queries.to(ids.device), ids.clamp(min=0))
+            nearness = nearness.masked_fill(ids < 0, -torch.inf)
+        log_counts = None
         if self._counts is not None:
-            bonus = self._counts[ids.clamp(min=0).cpu()].to(ids.device)
+            log_counts = self._counts[ids.clamp(min=0).cpu()].to(ids.device)
         every_row = int(ids[:, 0].min()) >= 0
-        neighbors = Neighbors(ids, distances, values, every_row, bonus=bonus)
-        return self._with_suffixes(self._without_sinks(queries, neighbors), texts)
+        neighbors = Neighbors(ids, nearness, values, self.metric, every_row, log_counts=log_counts)
+        return self._with_shared(self._without_sinks(queries, neighbors), texts)
 
     @cached_property
     def _sink(self) -> Sink | None:
@@ -182,25 +175,14 @@ class Retriever:
         ids = neighbors.ids
         hidden = self._sink.entries[ids.clamp(min=0).cpu()].to(ids.device)
         hidden |= self._sink.holds(queries).to(ids.device).unsqueeze(-1)
-        if not bool(hidden.any()):
-            return neighbors
-        return replace(
-            neighbors,
-            ids=ids.masked_fill(hidden, -1),
-            distances=neighbors.distances.masked_fill(hidden, padding_distance(self.metric)),
-            every_row=False,
-        )
+        return neighbors.without(hidden) if bool(hidden.any()) else neighbors
 
-    def _with_suffixes(self, neighbors: Neighbors, texts: Prefixes | None) -> Neighbors:
-        """Lets entries count more that share the end of the text before their query."""
-        if not self._by_suffix or texts is None or not neighbors.k:
+    def _with_shared(self, neighbors: Neighbors, texts: Prefixes | None) -> Neighbors:
+        """Counts the tokens that entries share with the end of the text before their query."""
+        if not self.counts_shared or texts is None or not neighbors.k:
             return neighbors
         counts = self._shared.count(neighbors.ids.cpu().numpy(), texts)
-        shared = torch.from_numpy(counts).to(neighbors.distances.device)
-        bonus = shared * self._by_suffix
-        if neighbors.bonus is not None:
-            bonus += neighbors.bonus
-        return replace(neighbors, bonus=bonus, shared=shared)
+        return replace(neighbors, shared=torch.from_numpy(counts).to(neighbors.ids.device))
 
     @cached_property
     def _shared(self) -> SharedTokens:

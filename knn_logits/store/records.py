@@ -13,6 +13,8 @@ from pydantic import (
     model_validator,
 )
 
+from knn_logits.settings.config import Metric
+
 # No count in a manifest is larger, so that sums of counts do not wrap around.
 LARGEST_NUMBER = 1 << 62
 _MOST_ITEMS = 64
@@ -180,6 +182,10 @@ class NearRecord(Record):
 
     distance: float = Field(allow_inf_nan=False)  # the limit for a neighbor to count as near
     hits: Share  # how often one of the nearest entries has the token that follows
+
+    def nearness(self, metric: Metric) -> float:
+        """Returns the limit as a nearness, which is larger for a nearer neighbor."""
+        return -self.distance if metric == "l2" else self.distance
 
 
 class InfiniGramRecord(Record):

@@ -11,13 +11,8 @@ from app.conftest import expect, serving
 from app.test_ways import slide
 from knn_logits import Memory, Neighbors, Vote, build_datastore, explain, merge_entries
 from knn_logits.engine.forward import key_states_and_logits
-from knn_logits.mixture.distribution import (
-    drop_impossible,
-    influences,
-    log_p_knn_of,
-    log_weights,
-    mix,
-)
+from knn_logits.mixture.distribution import drop_impossible, influences, log_p_knn_of, mix
+from knn_logits.mixture.weights import log_weights
 from knn_logits_app.library import Library
 from knn_logits_app.live import MOST_NEIGHBORS, Live
 
@@ -40,17 +35,17 @@ def random_steps(store, metric, seed=0):
     logits[5, values[5, 0]] = -1e9
     tokens = logits.argmax(-1)
     tokens[::2] = values[::2, 1]
-    return Neighbors(ids, distances, values), torch.log_softmax(logits, -1), tokens
+    return (
+        Neighbors.from_distances(ids, distances, values, metric),
+        torch.log_softmax(logits, -1),
+        tokens,
+    )
 
 
 def nearest(neighbors, number, metric):
     """The neighbors of which so many are nearest, as a search for fewer gives them."""
-    order = neighbors.distances.argsort(dim=-1, descending=metric != "l2", stable=True)[:, :number]
-    return Neighbors(
-        neighbors.ids.gather(-1, order),
-        neighbors.distances.gather(-1, order),
-        neighbors.values.gather(-1, order),
-    )
+    order = neighbors.nearness.argsort(dim=-1, descending=True, stable=True)[:, :number]
+    return neighbors.columns(order)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +107,7 @@ def test_the_browser_computes_what_the_library_does(page, steps, k, temperature,
     settings = {"k": k, "temperature": temperature, "lmbda": lmbda}
     found = page.evaluate(MIXED, [content, tokens.tolist(), settings])
     few = nearest(neighbors, k, metric) if k < K else neighbors
-    weights = log_weights(few, metric, temperature)
+    weights = log_weights(few, temperature)
     weights = drop_impossible(weights, few.values, log_p_lm)
     log_p = mix(log_p_lm, weights, few.values, lmbda)
     log_p_knn = log_p_knn_of(weights, few.values, tokens)
@@ -147,8 +142,8 @@ TURNS = """([content, ids, settings]) => {
 
 
 def test_words_turn_where_the_browser_says(page, steps):
-    metric, neighbors, log_p_lm, _, content, _ = steps
-    weights = log_weights(neighbors, metric, 5.0)
+    _metric, neighbors, log_p_lm, _, content, _ = steps
+    weights = log_weights(neighbors, 5.0)
     weights = drop_impossible(weights, neighbors.values, log_p_lm)
 
     def best(row, lmbda):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from distances import weighing
 from folders import contents, one_line, refit, with_manifest
 from handmade import make_store, naive_entries
 
@@ -59,7 +60,7 @@ def p_knn(store, queries, **settings):
     """p_kNN of every token, float64 [rows, 12]."""
     asked = retriever(store, **settings)
     found = asked.search(queries)
-    weights = asked.log_weights(found)
+    weights = weighing(asked).log_weights(found)
     tokens = torch.arange(12).expand(len(queries), -1)
     return log_p_knn_of(weights, found.values, tokens).double().exp()
 
@@ -133,7 +134,7 @@ def test_merging_equal_keys_changes_no_vote_and_no_documents_share(tmp_path, fac
         """Each document's share in the probability of the likeliest token."""
         asked = retriever(some)
         found = asked.search(queries)
-        weights = asked.log_weights(found)
+        weights = weighing(asked).log_weights(found)
         log_p_lm = torch.full((len(queries), 12), -math.log(12))
         log_p = mix(log_p_lm, weights, found.values, 0.5)
         chosen = log_p.argmax(-1)
@@ -206,7 +207,7 @@ def test_another_share_begins_with_all_entries(tmp_path):
 def test_another_index_keeps_the_merging(tmp_path):
     store = build_index(merge_entries(make(tmp_path / "s"), 0.5), "IVF4,SQ8")
     assert len(store.index_arrays()["ids"]) == len(store) - len(store.merged_away)
-    assert retriever(store).search(queries_of()).bonus is not None
+    assert retriever(store).search(queries_of()).log_counts is not None
 
 
 @pytest.mark.parametrize("factory", KINDS)
@@ -251,20 +252,17 @@ def test_pointers_lead_to_entries_that_are_not_in_the_index(tmp_path):
     store = merge_entries(make(tmp_path / "s"), 0.5)
     config = KNNConfig(k=4, retomaton=True, temperature=3.0)
     asked = RetomatonRetriever(store, config)
-    away = store.merged_away[:3]
     kept = present_entries(store)
     most = kept[np.argmax(np.bincount(store.merged)[kept])]
     count = int((store.merged == most).sum())
     assert count > 1
-    ids = [np.array([*away, most])]
-    [bonus] = asked._bonuses(ids, [away[:1]], [])
-    assert bonus.tolist() == pytest.approx([math.log(20), 0, 0, math.log(count)])
-    [bonus] = asked._bonuses(ids, [np.empty(0, np.int64)], [])
-    assert bonus.tolist() == pytest.approx([0, 0, 0, math.log(count)])
     states = torch.from_numpy(store.keys(np.arange(20)).astype(np.float32))
     text = torch.tensor([DOCUMENTS[0][:21]])
     found = asked.search_steps(states[None], text)
-    assert torch.isfinite(asked.log_weights(found).exp()).all()
+    assert torch.isfinite(weighing(asked).log_weights(found).exp()).all()
+    assert found.log_counts[found.ids == most].exp().round().int().tolist() == [count] * int(
+        (found.ids == most).sum()
+    )
     assert np.isin(found.ids.numpy(), store.merged_away).any()
     with pytest.raises(DatastoreError, match="lacks vectors") as caught:
         RetomatonRetriever(store, config.with_given(pointer_distances="index"))

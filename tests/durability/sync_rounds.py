@@ -23,6 +23,7 @@ import kills
 import numpy as np
 import stores
 import torch
+from distances import weighing
 
 from knn_logits import (
     Datastore,
@@ -124,7 +125,8 @@ def answers(store, queries, targets):
     retriever = Retriever(store, KNNConfig(k=16, temperature=5.0))
     found = retriever.search(queries)
     distances = found.distances.sort(dim=-1).values
-    knn = [log_p_knn_of(retriever.log_weights(found), found.values, one) for one in targets]
+    weights = weighing(retriever).log_weights(found)
+    knn = [log_p_knn_of(weights, found.values, token) for token in targets]
     return distances.numpy(), torch.stack(knn).exp().numpy()
 
 

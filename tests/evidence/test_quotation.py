@@ -167,7 +167,7 @@ def test_a_passage_goes_on_where_the_search_misses_it(store):
     for place in range(10, len(ids)):
         # The search finds the passage once only.
         entry = place - 1 if place == 12 else other
-        neighbors = Neighbors(
+        neighbors = Neighbors.from_distances(
             torch.tensor([[entry]]), torch.zeros(1, 1), store.values[[entry]][None].long()
         )
         quotations.look(ids, place, neighbors, torch.zeros(1, 1))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from distances import by_distance
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,8 +47,8 @@ def make(keys, metric, form, device="cpu", **settings):
 def test_it_finds_what_the_exact_index_finds(form, metric, block, device, monkeypatch):
     monkeypatch.setattr(compact, "_BLOCK", block)
     keys, queries = states(2000), states(40, seed=1)
-    expected = ExactIndex(keys, metric).search(queries, 100)
-    distances, ids = make(keys, metric, form, device).search(queries.to(device), 100)
+    expected = by_distance(ExactIndex(keys, metric), queries, 100)
+    distances, ids = by_distance(make(keys, metric, form, device), queries.to(device), 100)
     torch.testing.assert_close(distances.cpu(), expected[0], rtol=1e-3, atol=2e-3)
     same = [
         len(set(one) & set(other)) / 100
@@ -74,8 +75,8 @@ def test_removed_vectors_are_not_found_and_others_keep_their_ids(form, metric):
         index.remove(gone)
         exact.remove(gone)
     assert index.size == exact.size == 198
-    distances, ids = index.search(queries, 400)
-    expected = exact.search(queries, 400)
+    distances, ids = by_distance(index, queries, 400)
+    expected = by_distance(exact, queries, 400)
     torch.testing.assert_close(distances, expected[0], rtol=1e-3, atol=2e-3)
     assert set(ids[0].tolist()) == set(expected[1][0].tolist())
     kept = np.array([2, 5, 299])
@@ -89,7 +90,7 @@ def test_queries_that_are_broken_empty_or_of_another_size(form):
     index = make(states(50), "l2", form)
     queries = states(3, seed=1)
     queries[1, 0], queries[2, 3] = float("nan"), float("inf")
-    distances, ids = index.search(queries, 5)
+    distances, ids = by_distance(index, queries, 5)
     assert (ids[1:] == -1).all()
     assert distances[1:].isinf().all()
     assert (ids[0] >= 0).all()
@@ -100,9 +101,9 @@ def test_queries_that_are_broken_empty_or_of_another_size(form):
 
 def test_autocast_of_the_caller_changes_nothing():
     index, queries = make(states(300), "l2", "whole"), states(20, seed=1)
-    expected = index.search(queries, 20)
+    expected = by_distance(index, queries, 20)
     with torch.autocast("cpu", torch.bfloat16):
-        found = index.search(queries, 20)
+        found = by_distance(index, queries, 20)
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
 

@@ -3,9 +3,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from distances import by_distance
 
 from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
-from knn_logits.index.base import normalised, padding_distance
+from knn_logits.index.base import normalised
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
 from knn_logits.index.faiss_library import faiss_module, make_empty, openmp_threads
@@ -45,7 +46,7 @@ def assert_padded(distances, ids, metric):
     assert distances.shape == ids.shape
     missing = ids < 0
     assert (ids[missing] == -1).all()
-    assert (distances[missing] == padding_distance(metric)).all()
+    assert (distances[missing] == (torch.inf if metric == "l2" else -torch.inf)).all()
     assert distances[~missing].isfinite().all()
     assert (missing.int().diff(dim=-1) >= 0).all()
 
@@ -54,9 +55,9 @@ def assert_padded(distances, ids, metric):
 @pytest.mark.parametrize(("rows", "k"), [(1, 1), (5, 20), (40, 20), (3, 600), (2, 9999)])
 def test_flat_finds_what_the_exact_search_finds(metric, rows, k):
     index, queries = build("Flat", metric), vectors(rows, seed=1)
-    distances, ids = index.search(queries, k)
+    distances, ids = by_distance(index, queries, k)
     assert_padded(distances, ids, metric)
-    expected = ExactIndex(vectors(600), metric).search(queries, k)
+    expected = by_distance(ExactIndex(vectors(600), metric), queries, k)
     assert ids.shape == (rows, min(k, 600))
     torch.testing.assert_close(distances, expected[0], rtol=1e-4, atol=1e-4)
     assert torch.equal(ids, expected[1])
@@ -69,9 +70,9 @@ def test_a_second_comparison_has_lists_to_visit_and_more_neighbors_to_compare(me
     assert refined.nprobe == 1
     plain.nprobe = refined.nprobe = 16
     _, rough = plain.search(queries, 40)
-    distances, ids = refined.search(queries, 20)
+    distances, ids = by_distance(refined, queries, 20)
     exact = ExactIndex(vectors(600), metric)
-    every, order = exact.search(queries, 600)
+    every, order = by_distance(exact, queries, 600)
     for row in range(len(queries)):
         distance_of = dict(zip(order[row].tolist(), every[row].tolist(), strict=True))
         # Twice as many by their codes, and of those the nearest by the keys themselves.
@@ -88,8 +89,8 @@ def test_a_second_comparison_has_lists_to_visit_and_more_neighbors_to_compare(me
 def test_all_lists_visited_find_what_the_exact_search_finds(metric):
     index, queries = build("IVF16,Flat", metric), vectors(9, seed=1)
     index.nprobe = 16
-    expected = ExactIndex(vectors(600), metric).search(queries, 20)
-    distances, ids = index.search(queries, 20)
+    expected = by_distance(ExactIndex(vectors(600), metric), queries, 20)
+    distances, ids = by_distance(index, queries, 20)
     torch.testing.assert_close(distances, expected[0], rtol=1e-4, atol=1e-4)
     assert torch.equal(ids, expected[1])
 
@@ -101,7 +102,7 @@ def test_what_is_not_found_is_padding(metric, ranged, k):
     index = build("IVF16,SQ8", metric, threads=1)
     index.nprobe = 1
     index._can_range = ranged
-    distances, ids = index.search(vectors(12, seed=1), k)
+    distances, ids = by_distance(index, vectors(12, seed=1), k)
     assert_padded(distances, ids, metric)
     assert (ids[:, 0] >= 0).all()
     for row in ids:
@@ -118,15 +119,15 @@ def test_a_query_that_is_not_finite_finds_nothing(factory, metric, broken, range
     index, queries = build(factory, metric), vectors(4, seed=1)
     index.nprobe = 2
     index._can_range = index._can_range and ranged
-    whole = rows_of(*index.search(queries, 200))
+    whole = rows_of(*by_distance(index, queries, 200))
     queries[2, 5] = broken
-    distances, ids = index.search(queries, 200)
+    distances, ids = by_distance(index, queries, 200)
     assert_padded(distances, ids, metric)
     found = rows_of(distances, ids)
     assert found[2] == []
     assert found[:2] == whole[:2]
     assert found[3:] == whole[3:]
-    distances, ids = index.search(queries[2:3], 200)
+    distances, ids = by_distance(index, queries[2:3], 200)
     assert (ids == -1).all()
 
 
@@ -141,9 +142,9 @@ def test_both_ways_of_searching_find_the_same(factory, metric, nprobe):
     for k in (128, 200, 900):
         index._can_range = True
         assert index._ranged(6, k) or nprobe > 4
-        ranged = index.search(queries, k)
+        ranged = by_distance(index, queries, k)
         index._can_range = False
-        heap = index.search(queries, k)
+        heap = by_distance(index, queries, k)
         assert_padded(*ranged, metric)
         assert_padded(*heap, metric)
         assert ranged[0].shape[1] <= heap[0].shape[1] <= k
@@ -251,7 +252,7 @@ def test_an_index_without_lists_has_no_nprobe():
 def test_sizes_and_no_queries():
     index = build("Flat", "cosine")
     assert (index.size, index.dim, index.metric) == (600, DIM, "cosine")
-    distances, ids = index.search(torch.empty(0, DIM), 5)
+    distances, ids = by_distance(index, torch.empty(0, DIM), 5)
     assert len(distances) == len(ids) == 0
     assert ids.dtype == torch.int64
 
@@ -259,7 +260,7 @@ def test_sizes_and_no_queries():
 @pytest.mark.parametrize("metric", METRICS)
 def test_no_keys(metric):
     index = build_faiss("Flat", DIM, metric, np.empty((0, DIM), np.float32), [])
-    distances, ids = index.search(vectors(3), 5)
+    distances, ids = by_distance(index, vectors(3), 5)
     assert distances.shape == ids.shape == (3, 0)
 
 
@@ -274,7 +275,7 @@ def test_queries_are_not_changed_and_need_not_be_contiguous():
         index = build("Flat", metric)
         queries = vectors(12, seed=1)
         before = queries.clone()
-        whole = index.search(queries, 4)
+        whole = by_distance(index, queries, 4)
         assert torch.equal(queries, before)
         assert torch.equal(index.search(queries.T.contiguous().T, 4)[1], whole[1])
         assert torch.equal(index.search(queries.double(), 4)[1], whole[1])
@@ -313,12 +314,12 @@ def test_on_a_gpu_tensors_stay_on_the_device(factory, metric):
     index = build(factory, metric)
     index.nprobe = 4
     queries = vectors(9, seed=1)
-    expected = index.search(queries, 20)
+    expected = by_distance(index, queries, 20)
     moved = to_gpu(index, torch.device("cuda"))
     assert moved is not index
     assert moved.nprobe == index.nprobe
     for asked in (queries, queries.cuda()):
-        distances, ids = moved.search(asked, 20)
+        distances, ids = by_distance(moved, asked, 20)
         assert distances.is_cuda
         assert ids.is_cuda
         assert_padded(distances.cpu(), ids.cpu(), metric)
@@ -329,9 +330,9 @@ def test_on_a_gpu_tensors_stay_on_the_device(factory, metric):
 
 def test_cosine_is_the_inner_product_of_normalised_vectors():
     keys, queries = vectors(600), vectors(5, seed=1) * 30
-    cosine = build("Flat", "cosine").search(queries, 10)
+    cosine = by_distance(build("Flat", "cosine"), queries, 10)
     unit = normalised(keys).numpy()
-    product = build_faiss("Flat", DIM, "ip", unit, [unit]).search(normalised(queries), 10)
+    product = by_distance(build_faiss("Flat", DIM, "ip", unit, [unit]), normalised(queries), 10)
     assert torch.equal(cosine[1], product[1])
     torch.testing.assert_close(cosine[0], product[0])
     assert (cosine[0] <= 1.0 + 1e-5).all()

@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from distances import by_distance
 from handmade import make_store
 
 from knn_logits import (
@@ -55,12 +56,12 @@ def test_the_first_form_that_fits_is_taken(store, on_gpu, monkeypatch):
     monkeypatch.setattr(compact, "_BLOCK", 16)
     size = len(store) * DIM
     forms = {4 * size: 2, 2.5 * size: 1}
-    expected = whole_index(store).search(queries(), 20)
+    expected = by_distance(whole_index(store), queries(), 20)
     for free, bytes_ in forms.items():
         index = on_gpu(store, int(free))
         assert isinstance(index, CompactIndex)
         assert index._codes.element_size() == bytes_
-        found = index.search(queries(), 20)
+        found = by_distance(index, queries(), 20)
         torch.testing.assert_close(
             found[0], expected[0].sort(descending=store.manifest.metric != "l2").values
         )
@@ -127,8 +128,8 @@ def test_more_neighbors_than_faiss_finds_on_a_gpu_come_from_the_processor(store,
     there._on_gpu, there._home = True, home
     monkeypatch.setattr(faiss_backend, "_MOST_ON_GPU", 10)
     monkeypatch.setattr(there, "_index", None)
-    found = there.search(queries(), 20)
-    expected = home.search(queries(), 20)
+    found = by_distance(there, queries(), 20)
+    expected = by_distance(home, queries(), 20)
     assert torch.equal(found[1], expected[1])
 
 

@@ -229,7 +229,7 @@ def test_the_teacher_weighs_as_it_does_where_text_is_scored(model, tokenizer, tm
         state = torch.from_numpy(corpus.keys(np.array([entry])).astype(np.float32))
         vote = torch.zeros(tokens)
         found = memory.retriever.search_steps(state[None], text)
-        vote.index_add_(0, found.values[0], memory.retriever.log_weights(found)[0].exp())
+        vote.index_add_(0, found.values[0], memory.weighing.log_weights(found)[0].exp())
         said = torch.zeros(tokens)
         own = torch.from_numpy(shares.tokens[entry]).long()
         said.index_add_(0, own, torch.from_numpy(shares.shares[entry]))

@@ -33,7 +33,9 @@ def make_neighbors(seed, rows, k, metric="l2", padded=True):
             distances[row, count:] = np.inf
     if metric != "l2":
         distances = -distances
-    neighbors = Neighbors(*(torch.from_numpy(one) for one in (ids, distances, values)))
+    neighbors = Neighbors.from_distances(
+        *(torch.from_numpy(array) for array in (ids, distances, values)), metric
+    )
     targets = torch.from_numpy(random.integers(0, 6, rows))
     return neighbors, targets, torch.from_numpy(random.uniform(-12, 0, rows).astype(np.float32))
 
@@ -48,8 +50,8 @@ def naive_p_knn(neighbors, targets, row, k, temperature, metric):
     if not len(order):
         return None
     weights = np.exp((nearness[order] - nearness.max()) / temperature)
-    if neighbors.bonus is not None:
-        weights *= neighbors.bonus[row].double().exp().numpy()[real][order]
+    if neighbors.log_counts is not None:
+        weights *= neighbors.log_counts[row].double().exp().numpy()[real][order]
     return weights[values[order] == int(targets[row])].sum() / weights.sum()
 
 
@@ -61,12 +63,12 @@ def test_each_setting_is_what_it_is_on_its_own(shape, metric, halving, counted):
     neighbors, targets, log_p_lm = make_neighbors(*shape, metric)
     if counted:
         several = np.random.default_rng(shape[0]).integers(1, 9, neighbors.ids.shape)
-        bonus = torch.from_numpy(np.log(several).astype(np.float32))
-        neighbors = dataclasses.replace(neighbors, bonus=bonus)
+        log_counts = torch.from_numpy(np.log(several).astype(np.float32))
+        neighbors = dataclasses.replace(neighbors, log_counts=log_counts)
     temperatures = (2.5, 5.0, 10.0, 20.0, 40.0) if halving else (0.3, 7.0, 7.5)
     grid = Grid((1, 3, 16, 50), temperatures, (0.0, 0.3, 0.9))
-    table = p_knn_table(neighbors, metric, targets, grid)
-    found = GridLikelihood(grid, metric)
+    table = p_knn_table(neighbors, targets, grid, neighbors.log_counts)
+    found = GridLikelihood(grid)
     found.add(neighbors, targets, log_p_lm)
     for i, k in enumerate(grid.ks):
         for j, temperature in enumerate(temperatures):
@@ -88,7 +90,7 @@ def test_each_setting_is_what_it_is_on_its_own(shape, metric, halving, counted):
 
 def test_no_neighbors_at_all_leave_the_models_likelihood():
     grid = Grid((1, 8), (1.0, 2.0), (0.0, 0.5, 1.0))
-    found = GridLikelihood(grid, "l2")
+    found = GridLikelihood(grid)
     log_p_lm = torch.tensor([-1.0, -2.0])
     found.add(Neighbors.nothing(2), torch.tensor([1, 2]), log_p_lm)
     assert torch.allclose(found.sums, torch.full((2, 2, 3), -3.0, dtype=torch.float64))
@@ -96,7 +98,7 @@ def test_no_neighbors_at_all_leave_the_models_likelihood():
 
 def test_the_best_is_the_largest_likelihood_and_a_smaller_k_where_it_is_as_good():
     grid = Grid((4, 8, 16), (1.0, 2.0), (0.1, 0.5))
-    found = GridLikelihood(grid, "l2")
+    found = GridLikelihood(grid)
     found.tokens = 10
     found.sums[:] = -30.0
     found.sums[2, 1, 0] = -20.0
@@ -111,7 +113,7 @@ def test_the_best_is_the_largest_likelihood_and_a_smaller_k_where_it_is_as_good(
 def test_a_token_that_the_model_excludes_does_not_break_the_sums():
     neighbors, targets, _ = make_neighbors(1, 4, 8, padded=False)
     grid = Grid((8,), (10.0,), (0.0, 0.5))
-    found = GridLikelihood(grid, "l2")
+    found = GridLikelihood(grid)
     found.add(neighbors, targets, torch.full((4,), -200.0))
     assert bool(torch.isfinite(found.sums).all())
 
@@ -129,11 +131,11 @@ def test_temperatures_cover_the_scale_and_go_through_the_given_one(scale, throug
 def test_spread_is_the_mean_distance_beyond_the_nearest():
     distances = torch.tensor([[1.0, 3.0, math.inf], [5.0, math.inf, math.inf], [4.0, 4.0, 10.0]])
     ids = torch.tensor([[1, 2, -1], [3, -1, -1], [4, 5, 6]])
-    neighbors = Neighbors(ids, distances, torch.zeros(3, 3, dtype=torch.int64))
-    assert spread(neighbors, "l2") == pytest.approx((1.0 + 2.0) / 2)
-    flipped = Neighbors(ids, -distances, neighbors.values)
-    assert spread(flipped, "ip") == pytest.approx((1.0 + 2.0) / 2)
-    assert spread(Neighbors.nothing(3), "l2") == 1.0
+    neighbors = Neighbors.from_distances(ids, distances, torch.zeros(3, 3, dtype=torch.int64))
+    assert spread(neighbors) == pytest.approx((1.0 + 2.0) / 2)
+    flipped = Neighbors.from_distances(ids, -distances, neighbors.values, "ip")
+    assert spread(flipped) == pytest.approx((1.0 + 2.0) / 2)
+    assert spread(Neighbors.nothing(3)) == 1.0
 
 
 @given(st.integers(1, 5000), st.integers(1, 100))

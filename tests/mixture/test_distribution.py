@@ -15,17 +15,16 @@ from knn_logits.mixture.distribution import (
     equivalent_temperature,
     influences,
     log_p_knn_of,
-    log_weights,
     mix,
     mix_one,
 )
-from knn_logits.search.neighbors import Neighbors
+from knn_logits.mixture.weights import log_weights
 
 
 @given(cases())
 def test_weights_are_those_of_the_papers(case):
     metric, neighbors, _, temperature, _ = case
-    found = log_weights(neighbors, metric, temperature).exp()
+    found = log_weights(neighbors, temperature).exp()
     for row in range(neighbors.rows):
         expected = paper_weights(
             neighbors.ids[row].tolist(), neighbors.distances[row].tolist(), metric, temperature
@@ -35,11 +34,11 @@ def test_weights_are_those_of_the_papers(case):
 
 @given(cases(), st.floats(0.01, 1e4), st.integers(0, 2**16 - 1))
 def test_a_bonus_multiplies_a_weight(case, factor, chosen):
-    metric, neighbors, _, temperature, _ = case
-    plain = log_weights(neighbors, metric, temperature).double().exp()
+    _metric, neighbors, _, temperature, _ = case
+    plain = log_weights(neighbors, temperature).double().exp()
     favoured = torch.tensor([bool(chosen >> i & 1) for i in range(neighbors.k)]).expand_as(plain)
     bonus = favoured.float() * math.log(factor)
-    found = log_weights(replace(neighbors, bonus=bonus), metric, temperature).exp()
+    found = log_weights(neighbors, temperature, bonus).exp()
     expected = plain * bonus.double().exp()
     expected /= expected.sum(-1, keepdim=True).clamp(min=1e-300)
     np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=2e-3, atol=1e-6)
@@ -47,8 +46,8 @@ def test_a_bonus_multiplies_a_weight(case, factor, chosen):
 
 @given(cases())
 def test_weights_sum_to_1_or_there_are_none(case):
-    metric, neighbors, _, temperature, _ = case
-    weights = log_weights(neighbors, metric, temperature)
+    _metric, neighbors, _, temperature, _ = case
+    weights = log_weights(neighbors, temperature)
     assert not weights.isnan().any()
     assert (weights[~neighbors.mask] == -INF).all()
     sums = weights.exp().sum(-1)
@@ -111,7 +110,7 @@ def test_duplicate_tokens_add_up():
     # Weights 1/2, 1/4, 1/4: the distances are 0 and log 2.
     far = math.log(2.0)
     neighbors = make([[3, 4, 5]], [[0.0, far, far]], [[2, 2, 0]])
-    weights = log_weights(neighbors, "l2", 1.0)
+    weights = log_weights(neighbors, 1.0)
     np.testing.assert_allclose(weights.exp().numpy(), [[0.5, 0.25, 0.25]], rtol=1e-6)
     log_p_lm = torch.tensor([[0.25, 0.25, 0.5]]).log()
     found = mix(log_p_lm, weights, neighbors.values, 0.4).exp()
@@ -130,19 +129,19 @@ def test_duplicate_tokens_add_up():
 
 
 def test_a_similarity_is_near_when_large():
-    neighbors = make([[0, 1]], [[1.0, 3.0]], [[0, 1]])
-    near_1 = log_weights(neighbors, "ip", 2.0).exp()
+    neighbors = make([[0, 1]], [[1.0, 3.0]], [[0, 1]], metric="ip")
+    near_1 = log_weights(neighbors, 2.0).exp()
     np.testing.assert_allclose(near_1[0, 1].numpy(), 1 / (1 + math.exp(-1)), rtol=1e-6)
-    near_0 = log_weights(neighbors, "l2", 2.0).exp()
+    near_0 = log_weights(make([[0, 1]], [[1.0, 3.0]], [[0, 1]]), 2.0).exp()
     np.testing.assert_allclose(near_0[0, 0].numpy(), 1 / (1 + math.exp(-1)), rtol=1e-6)
 
 
 @given(cases(), st.data())
 def test_influences_and_the_models_share_sum_to_1(case, data):
-    metric, neighbors, log_p_lm, temperature, lmbda = case
-    neighbors = Neighbors(neighbors.ids, neighbors.distances.double(), neighbors.values)
+    _metric, neighbors, log_p_lm, temperature, lmbda = case
+    neighbors = replace(neighbors, nearness=neighbors.nearness.double())
     log_p_lm = torch.log_softmax(log_p_lm.double(), dim=-1)
-    weights = log_weights(neighbors, metric, temperature)
+    weights = log_weights(neighbors, temperature)
     mixed = mix(log_p_lm, weights, neighbors.values, lmbda)
     rows = torch.arange(neighbors.rows)
     vocabulary = log_p_lm.shape[1]
@@ -160,18 +159,18 @@ def test_influences_and_the_models_share_sum_to_1(case, data):
 
 @given(cases())
 def test_nothing_given_is_changed(case):
-    metric, neighbors, log_p_lm, temperature, lmbda = case
+    _metric, neighbors, log_p_lm, temperature, lmbda = case
     share = torch.full((neighbors.rows,), lmbda)
-    weights = log_weights(neighbors, metric, temperature)
+    weights = log_weights(neighbors, temperature)
     given_tensors = [neighbors.ids, neighbors.distances, neighbors.values, log_p_lm, share, weights]
     before = [one.clone() for one in given_tensors]
-    log_weights(neighbors, metric, temperature)
+    log_weights(neighbors, temperature)
     drop_impossible(weights, neighbors.values, log_p_lm)
     mix(log_p_lm, weights, neighbors.values, lmbda)
     mix(log_p_lm, weights, neighbors.values, share)
     if neighbors.mask.any(-1).all():
-        sure = Neighbors(neighbors.ids, neighbors.distances, neighbors.values, every_row=True)
-        log_weights(sure, metric, temperature)
+        sure = replace(neighbors, every_row=True)
+        log_weights(sure, temperature)
         mix(log_p_lm, weights, neighbors.values, lmbda, every_row=True)
     chosen = torch.zeros(neighbors.rows, dtype=torch.int64)
     one = log_p_knn_of(weights, neighbors.values, chosen)
@@ -184,9 +183,9 @@ def test_nothing_given_is_changed(case):
 @given(cases())
 def test_float64_stays_float64_and_is_as_precise(case):
     metric, neighbors, log_p_lm, temperature, lmbda = case
-    neighbors = Neighbors(neighbors.ids, neighbors.distances.double(), neighbors.values)
+    neighbors = replace(neighbors, nearness=neighbors.nearness.double())
     log_p_lm = torch.log_softmax(log_p_lm.double(), dim=-1)
-    weights = log_weights(neighbors, metric, temperature)
+    weights = log_weights(neighbors, temperature)
     votes = drop_impossible(weights, neighbors.values, log_p_lm)
     mixed = mix(log_p_lm, votes, neighbors.values, lmbda)
     assert weights.dtype == votes.dtype == mixed.dtype == torch.float64
@@ -204,8 +203,8 @@ def test_float64_stays_float64_and_is_as_precise(case):
 
 @given(cases())
 def test_the_mixture_of_one_token_is_that_of_all(case):
-    metric, neighbors, log_p_lm, temperature, lmbda = case
-    weights = log_weights(neighbors, metric, temperature)
+    _metric, neighbors, log_p_lm, temperature, lmbda = case
+    weights = log_weights(neighbors, temperature)
     mixed = mix(log_p_lm, weights, neighbors.values, lmbda)
     # In float64, since a float32 cannot tell 1 - lmbda from 0 where lmbda is nearly 1.
     share = torch.tensor(lmbda, dtype=torch.float64) * neighbors.mask.any(-1)
@@ -218,12 +217,12 @@ def test_the_mixture_of_one_token_is_that_of_all(case):
 
 @given(cases())
 def test_knowing_that_every_row_has_neighbors_changes_nothing(case):
-    metric, neighbors, log_p_lm, temperature, lmbda = case
+    _metric, neighbors, log_p_lm, temperature, lmbda = case
     rows = neighbors.mask.any(-1)
     assume(bool(rows.any()))
     neighbors, log_p_lm = neighbors[rows], log_p_lm[rows]
-    sure = Neighbors(neighbors.ids, neighbors.distances, neighbors.values, every_row=True)
-    slow, fast = (log_weights(one, metric, temperature) for one in (neighbors, sure))
+    sure = replace(neighbors, every_row=True)
+    slow, fast = (log_weights(one, temperature) for one in (neighbors, sure))
     torch.testing.assert_close(fast, slow, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(
         mix(log_p_lm, slow, neighbors.values, lmbda, every_row=True),

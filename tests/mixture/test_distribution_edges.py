@@ -19,13 +19,8 @@ from papers import (
     same_bits,
 )
 
-from knn_logits.mixture.distribution import (
-    drop_impossible,
-    influences,
-    log_p_knn_of,
-    log_weights,
-    mix,
-)
+from knn_logits.mixture.distribution import drop_impossible, influences, log_p_knn_of, mix
+from knn_logits.mixture.weights import log_weights
 from knn_logits.search.neighbors import Neighbors
 
 
@@ -64,7 +59,7 @@ def test_a_row_without_neighbors_is_exactly_the_models(case, data):
     row = data.draw(st.integers(0, neighbors.rows - 1))
     ids, distances = neighbors.ids.clone(), neighbors.distances.clone()
     ids[row], distances[row] = -1, FAR[metric]
-    emptied = Neighbors(ids, distances, neighbors.values)
+    emptied = Neighbors.from_distances(ids, distances, neighbors.values, metric)
     for share in (lmbda, torch.full((neighbors.rows,), lmbda)):
         found = mixture(emptied, log_p_lm, metric, temperature, share)
         assert same_bits(found[row], log_p_lm[row])
@@ -74,9 +69,9 @@ def test_a_row_without_neighbors_is_exactly_the_models(case, data):
 @pytest.mark.parametrize("lmbda", [0.0, 0.3, 1.0, torch.tensor([0.0, 1.0])])
 def test_all_masked_and_no_columns(metric, lmbda):
     log_p_lm = torch.log_softmax(torch.tensor([[1.0, -2.0, 0.5], [0.0, -INF, 3.0]]), dim=-1)
-    masked = make([[-1, -1]] * 2, [[FAR[metric]] * 2] * 2, [[0, 1]] * 2)
+    masked = make([[-1, -1]] * 2, [[FAR[metric]] * 2] * 2, [[0, 1]] * 2, metric=metric)
     for neighbors in (masked, Neighbors.nothing(2)):
-        weights = log_weights(neighbors, metric, 10.0)
+        weights = log_weights(neighbors, 10.0)
         assert weights.shape == neighbors.ids.shape
         assert (weights == -INF).all()
         assert same_bits(mixture(neighbors, log_p_lm, metric, 10.0, lmbda), log_p_lm)
@@ -97,8 +92,8 @@ def test_all_masked_and_no_columns(metric, lmbda):
     [[0.0, 0.0], [0.0, 1e-38], [1e38, 2e38], [3e38, 3e38], [1e5, 100000.0078125], [1e-45, 1.0]],
 )
 def test_extreme_distances_and_temperatures(every_row, metric, temperature, distances):
-    neighbors = make([[0, 1]], [distances], [[0, 1]], every_row=every_row)
-    found = log_weights(neighbors, metric, temperature)
+    neighbors = make([[0, 1]], [distances], [[0, 1]], metric=metric, every_row=every_row)
+    found = log_weights(neighbors, temperature)
     assert not found.isnan().any()
     assert float(found.exp().sum()) == pytest.approx(1.0, abs=1e-6)
     one, other = neighbors.distances[0].double().tolist()
@@ -115,8 +110,10 @@ def test_extreme_distances_and_temperatures(every_row, metric, temperature, dist
 @pytest.mark.parametrize("temperature", [1e-300, 1e-46, 1e46, 1e300])
 @pytest.mark.parametrize("metric", ["l2", "ip"])
 def test_padding_has_no_weight_at_any_temperature(metric, temperature):
-    neighbors = make([[0, -1], [-1, -1]], [[2.0, FAR[metric]], [FAR[metric]] * 2], [[0, 0]] * 2)
-    found = log_weights(neighbors, metric, temperature)
+    neighbors = make(
+        [[0, -1], [-1, -1]], [[2.0, FAR[metric]], [FAR[metric]] * 2], [[0, 0]] * 2, metric=metric
+    )
+    found = log_weights(neighbors, temperature)
     assert found.tolist() == [[0.0, -INF], [-INF, -INF]]
 
 
@@ -130,7 +127,7 @@ def test_tiny_probabilities_stay_finite(distances, scores, lmbda):
     values = [number % 4 for number in range(len(distances))]
     neighbors = make([list(range(len(distances)))], [distances], [values])
     log_p_lm = torch.log_softmax(torch.tensor([[0.0, *scores]]), dim=-1)
-    weights = log_weights(neighbors, "l2", 1.0)
+    weights = log_weights(neighbors, 1.0)
     found = mix(log_p_lm, weights, neighbors.values, lmbda)[0].double().numpy()
     nearest = min(distances)
     logits = np.array([nearest - one for one in distances])
@@ -150,7 +147,7 @@ def test_tiny_probabilities_stay_finite(distances, scores, lmbda):
 def test_votes_are_taken_only_where_a_token_is_forbidden():
     neighbors = make([[0, 1], [2, 3]], [[0.0, 1.0]] * 2, [[0, 1], [0, 1]])
     log_p_lm = torch.log_softmax(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=-1)
-    weights = log_weights(neighbors, "l2", 1.0)
+    weights = log_weights(neighbors, 1.0)
     assert drop_impossible(weights, neighbors.values, log_p_lm) is weights
     log_p_lm[1] = torch.tensor([-INF, 0.0])
     found = drop_impossible(weights, neighbors.values, log_p_lm)

@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from distances import by_distance
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,20 +37,17 @@ def test_every_entry_is_in_one_shard(entries, shards):
     assert max(lengths) - min(lengths) <= 1
 
 
-@pytest.mark.parametrize("metric", ["l2", "ip"])
-def test_the_nearest_of_all_shards(metric):
-    first = np.array([[1.0, 3.0, np.inf]], np.float32), np.array([[4, 2, -1]])
-    second = np.array([[2.0, 3.0, 0.5]], np.float32), np.array([[8, 9, 7]])
-    if metric == "ip":
-        first, second = ((-one, ids) for one, ids in (first, second))
-    distances, ids = merged([first, second], 4, metric, 1)
+def test_the_nearest_of_all_shards():
+    first = np.array([[-1.0, -3.0, -np.inf]], np.float32), np.array([[4, 2, -1]])
+    second = np.array([[-2.0, -3.0, -0.5]], np.float32), np.array([[8, 9, 7]])
+    nearness, ids = merged([first, second], 4, 1)
     # Entries 2 and 9 are equally near.
     assert ids.tolist() == [[7, 4, 8, 2]]
-    assert np.abs(distances).tolist() == [[0.5, 1.0, 2.0, 3.0]]
-    distances, ids = merged([first, second], 9, metric, 1)
+    assert nearness.tolist() == [[-0.5, -1.0, -2.0, -3.0]]
+    nearness, ids = merged([first, second], 9, 1)
     assert ids.tolist() == [[7, 4, 8, 2, 9, -1]]
-    assert abs(distances[0, -1]) == np.inf
-    assert merged([], 4, metric, 3)[1].shape == (3, 0)
+    assert nearness[0, -1] == -np.inf
+    assert merged([], 4, 3)[1].shape == (3, 0)
 
 
 class Asked:
@@ -113,8 +111,8 @@ def test_shards_find_what_the_whole_finds(large, tmp_path, factory, shards):
     whole = Indexes().open(store, KNNConfig())
     index, _ = sharded(store, shards)
     for k in (1, 16, 200):
-        expected = whole.search(queries, k)
-        distances, ids = index.search(queries, k)
+        expected = by_distance(whole, queries, k)
+        distances, ids = by_distance(index, queries, k)
         found = tuple(canonical(distances, ids))
         said = tuple(canonical(*expected))
         # Equal distances, bit for bit; of entries that are equally near at the end, any may stay.
@@ -126,8 +124,8 @@ def test_shards_find_what_the_whole_finds(large, tmp_path, factory, shards):
 def test_an_exact_index_in_shards(store):
     index, _ = sharded(store, 3)
     queries = torch.from_numpy(store.keys(np.arange(9))).float() + 0.01
-    expected = Indexes().open(store, KNNConfig()).search(queries, 8)
-    distances, ids = index.search(queries, 8)
+    expected = by_distance(Indexes().open(store, KNNConfig()), queries, 8)
+    distances, ids = by_distance(index, queries, 8)
     # A shard has another mean than the whole, so the last bits of a distance differ.
     torch.testing.assert_close(distances, expected[0], rtol=1e-4, atol=1e-4)
     apart = (expected[0][:, 1:] - expected[0][:, :-1]) > 1e-3
@@ -147,9 +145,9 @@ def test_shards_of_merged_entries(large, tmp_path, factory):
     shutil.copytree(large.folder, folder)
     store = merge_entries(build_index(folder, IndexConfig(factory, nprobe=4)), 0.9)
     queries = torch.from_numpy(store.keys(np.arange(0, len(store), 7))).float() + 0.01
-    expected = Indexes().open(store, KNNConfig()).search(queries, 16)
+    expected = by_distance(Indexes().open(store, KNNConfig()), queries, 16)
     index, _ = sharded(store, 3)
-    distances, ids = index.search(queries, 16)
+    distances, ids = by_distance(index, queries, 16)
     assert not np.isin(ids.numpy(), store.merged_away).any()
     # The exact search of each shard subtracts its own mean.
     np.testing.assert_allclose(
@@ -161,9 +159,9 @@ def test_documents_that_are_left_out(large):
     without = ("3", "20")
     config = KNNConfig(exclude=without)
     queries = torch.from_numpy(large.keys(large.entries_of(without))).float()
-    expected = Indexes().open(large, config).search(queries, 8)
+    expected = by_distance(Indexes().open(large, config), queries, 8)
     index, _ = sharded(large, 4, without=without)
-    distances, ids = index.search(queries, 8)
+    distances, ids = by_distance(index, queries, 8)
     assert not np.isin(ids.numpy(), large.entries_of(without)).any()
     np.testing.assert_array_equal(distances.numpy(), np.sort(expected[0].numpy()))
     with pytest.raises(ConfigError, match="cannot be removed"):
@@ -185,7 +183,7 @@ def test_a_shard_that_stays_away_is_an_error(large):
 def test_a_partial_answer_is_flagged_until_the_shard_is_back(large, caplog):
     index, asked = sharded(large, 4, partial=True)
     queries = torch.from_numpy(large.keys(np.arange(8))).float()
-    whole = index.search(queries, 8)
+    whole = by_distance(index, queries, 8)
     assert (index.partial_answers, index.away) == (0, [])
     asked.away = {0}
     first, last = ranges(len(large), 4)[0]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
+from distances import weighing
 from handmade import make_store
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from knn_logits import (
     explain,
     remove_documents,
 )
-from knn_logits.mixture.distribution import shared_weights
+from knn_logits.mixture.weights import shared_weights
 from knn_logits.search.combined import (
     CombinedRetriever,
     distinct_names,
@@ -97,12 +98,12 @@ def test_with_weights_each_datastore_has_its_share(tmp_path):
     config = KNNConfig(k=50, temperature=2.0)
     retriever = open_retriever(parts, config, weights=[1, 3, 0])
     found = retriever.search(asked())
-    weights = retriever.log_weights(found).exp()
+    weights = weighing(retriever).log_weights(found).exp()
     assert found.k == 96
     for number, share in enumerate([0.25, 0.75, 0.0]):
         own = Retriever(parts[number], config)
         alone = own.search(asked())
-        expected = own.log_weights(alone).exp() * share
+        expected = weighing(own).log_weights(alone).exp() * share
         part = slice(32 * number, 32 * number + alone.k)
         torch.testing.assert_close(weights[:, part], expected)
         assert weights[:, 32 * number : 32 * number + 32].sum(-1).allclose(torch.tensor(share))
@@ -129,7 +130,7 @@ def test_a_datastore_that_finds_nothing_leaves_its_share_to_the_others(tmp_path)
     empty = remove_documents(parts[0], ["0", "1", "2", "3"])
     retriever = open_retriever([empty, parts[1]], KNNConfig(k=4), weights=[0.5, 0.5])
     found = retriever.search(asked())
-    weights = retriever.log_weights(found).exp()
+    weights = weighing(retriever).log_weights(found).exp()
     assert (weights[found.ids < 0] == 0).all()
     torch.testing.assert_close(weights.sum(-1), torch.ones(9))
     by_distance = open_retriever([empty, parts[1]], KNNConfig(k=4)).search(asked())
@@ -137,7 +138,7 @@ def test_a_datastore_that_finds_nothing_leaves_its_share_to_the_others(tmp_path)
 
 
 @pytest.mark.parametrize("weights", [None, [0.2, 0.3, 0.5]])
-def test_pointers_of_one_datastore_keep_their_bonus(tmp_path, weights):
+def test_pointers_of_one_datastore_keep_their_weight(tmp_path, weights):
     parts, _ = three(tmp_path)
     config = KNNConfig(k=6, temperature=2.0, retomaton=True, min_knns=10_000, pointer_weight=50.0)
     both = open_retriever(open_stores(parts), config, weights=weights)
@@ -149,11 +150,10 @@ def test_pointers_of_one_datastore_keep_their_bonus(tmp_path, weights):
     plain = open_retriever(open_stores(parts), replace(config, pointer_weight=1.0), weights=weights)
     plain.begin_text()
     same = plain.search_steps(states, ids)[1:2]
-    assert same.bonus is None
     place, there = (int((one.ids[0] == 32 + 9).nonzero()) for one in (found, same))
-    assert float(found.bonus[0, place]) == pytest.approx(np.log(50.0))
-    before = float(plain.log_weights(same)[0, there])
-    after = both.log_weights(found)[0]
+    assert float(found.pointed[0, place]) == 1.0
+    before = float(weighing(plain).log_weights(same)[0, there])
+    after = weighing(both).log_weights(found)[0]
     assert before < float(after[place]) <= before + np.log(50.0)
     assert float(after.exp().sum()) == pytest.approx(1.0, abs=1e-5)
 

@@ -192,7 +192,7 @@ def plain_mixture(memory, texts_ids, log_p_lm, states):
     _, occurrences = counted(documents, texts_ids)
     found = memory.retriever.search(states)
     p = log_p_lm.double().exp() * (1 - memory.config.lmbda)
-    weights = memory.retriever.log_weights(found)[0].double().exp()
+    weights = memory.weighing.log_weights(found)[0].double().exp()
     p.index_add_(0, found.values[0], memory.config.lmbda * weights)
     share = memory.config.infini_gram if occurrences else 0.0
     p *= 1 - share

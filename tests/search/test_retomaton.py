@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from automaton import ByTheBook
+from distances import weighing
 from handmade import make_store, naive_entries
 
 from knn_logits import ConfigError, DatastoreError, IndexConfig, KNNConfig, build_index, cluster
@@ -69,7 +70,8 @@ def test_steps_are_those_of_the_automaton(tmp_path, metric, concatenate, setting
         assert set(own) == set(expected)
         searches += int(found.searched.sum())
         assert searches == book.searches
-        p = log_p_knn_of(retriever.log_weights(found), found.values, ids[:, step + 1]).exp()
+        weights = weighing(retriever).log_weights(found)
+        p = log_p_knn_of(weights, found.values, ids[:, step + 1]).exp()
         assert float(p) == pytest.approx(book.p_knn(tokens[step]), abs=1e-6)
     if settings.get("min_knns", 1) < 100:
         assert 0 < searches < 80

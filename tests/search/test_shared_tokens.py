@@ -161,8 +161,7 @@ def test_pointers_are_weighed_as_neighbors_are(model, tokenizer, alike, min_knns
         text = output[0, :position].tolist()
         ids = step.neighbors.ids[0].tolist()
         shared = [by_hand(documents, entry, text) for entry in ids]
-        expected = [math.log(WEIGHT) * one for one in shared]
-        assert step.neighbors.bonus[0].tolist() == pytest.approx(expected, abs=1e-5)
+        assert step.neighbors.shared[0].tolist() == shared
 
 
 def test_a_build_chooses_the_weight_that_predicts_better(model, tokenizer, alike):
@@ -221,8 +220,8 @@ def test_a_far_neighbor_with_all_the_weight_is_counted():
     ids, values = torch.tensor([[0, 1, 2, -1]]), torch.tensor([[5, 6, 7, 0]])
     grid = Grid((1, 2, 4), (0.5, 2.0, 4.0))
     for token in (5, 6, 7, 8):
-        neighbors = Neighbors(ids, distances, values, bonus=bonus)
-        found = p_knn_table(neighbors, "l2", torch.tensor([token]), grid)[0]
+        neighbors = Neighbors.from_distances(ids, distances, values)
+        found = p_knn_table(neighbors, torch.tensor([token]), grid, bonus)[0]
         for row, k in enumerate(grid.ks):
             for column, temperature in enumerate(grid.temperatures):
                 logits = -distances[0, :k].double() / temperature + bonus[0, :k].double()
@@ -259,9 +258,8 @@ def test_a_window_that_follows_pointers_knows_the_text_before_it(
     for texts, found in seen:
         first = alike.documents.first
         shared = SharedTokens(alike.tokens, first, first).count(found.ids.numpy(), texts)
-        expected = math.log(WEIGHT) * shared
         there = found.mask.numpy()
-        assert found.bonus.numpy()[there] == pytest.approx(expected[there], abs=1e-5)
+        assert found.shared.numpy()[there].tolist() == shared[there].tolist()
 
 
 def test_marks_before_texts_of_several_sources_stay():

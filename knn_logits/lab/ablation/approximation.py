@@ -95,7 +95,7 @@ def _again(plain: Search, kept: Index, queries: Tensor) -> Search:
             queries[rows].split(at_once), found.ids.clamp(min=0).split(at_once), strict=True
         ):
             parts.append(pairwise(some, decoded[ids], "l2"))
-        far = torch.cat(parts).masked_fill(~found.mask, torch.inf)
-        return Neighbors(found.ids, far, found.values)
+        nearness = torch.cat(parts).masked_fill(~found.mask, -torch.inf)
+        return Neighbors(found.ids, nearness, found.values)
 
     return refined

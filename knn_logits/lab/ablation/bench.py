@@ -212,8 +212,8 @@ def search(index: Index, values: Tensor, queries: Tensor, k: int) -> Neighbors:
         queries: float32 [rows, dim].
         k: Neighbors of each query.
     """
-    distances, ids = index.search(queries, k)
-    return Neighbors(ids, distances, values[ids.clamp(min=0)])
+    nearness, ids = index.search(queries, k)
+    return Neighbors(ids, nearness, values[ids.clamp(min=0)], index.metric)
 
 
 def file_name(name: str) -> str:

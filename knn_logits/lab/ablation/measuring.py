@@ -16,8 +16,9 @@ from knn_logits.engine.location import DEFAULT_KEY
 from knn_logits.index.base import Index
 from knn_logits.lab.ablation.bench import Queries, Studied, file_name, half, search
 from knn_logits.measure.likelihood import Choice, Grid, GridLikelihood, spread, temperatures_around
-from knn_logits.mixture.distribution import log_p_knn_of, log_weights
-from knn_logits.search.neighbors import Neighbors, nearest_distance, powers_up_to
+from knn_logits.mixture.distribution import log_p_knn_of
+from knn_logits.mixture.weights import log_weights
+from knn_logits.search.neighbors import Neighbors, nearest_nearness, powers_up_to
 from knn_logits.settings.config import Metric
 from knn_logits.store.files import write_arrays
 from knn_logits.store.reading import read_arrays
@@ -136,13 +137,13 @@ def _likelihoods(
         rows = torch.arange(first, min(first + _ROWS_AT_ONCE, len(queries)))
         found = search(rows)
         if not parts:
-            scale = spread(found, metric)
+            scale = spread(found)
             temperatures = {*temperatures_around(scale, scale / 4)}
             if metric == "l2":
                 # The papers' temperature is part of every table.
                 temperatures.add(1.0)
             grid = Grid(powers_up_to(studied.largest_k), tuple(sorted(temperatures)))
-            parts = [GridLikelihood(grid, metric), GridLikelihood(grid, metric)]
+            parts = [GridLikelihood(grid), GridLikelihood(grid)]
         for part, own in zip(parts, (~queries.second[rows], queries.second[rows]), strict=True):
             if bool(own.any()):
                 part.add(found[own], queries.targets[rows][own], queries.log_p_lm[rows][own])
@@ -197,10 +198,9 @@ def log_p_knn(
     for first in range(0, len(queries), _ROWS_AT_ONCE):
         rows = torch.arange(first, min(first + _ROWS_AT_ONCE, len(queries)))
         near = search(rows)
-        nearest.append(nearest_distance(near, metric))
-        order = near.distances.topk(min(k, near.k), dim=-1, largest=metric != "l2").indices
-        own = (one.gather(-1, order) for one in (near.ids, near.distances, near.values))
-        near = Neighbors(*own)  # type: ignore[arg-type]
-        weights = log_weights(near, metric, temperature)
+        nearness = nearest_nearness(near)
+        nearest.append(-nearness if metric == "l2" else nearness)
+        near = near.nearest(k)
+        weights = log_weights(near, temperature)
         found.append(log_p_knn_of(weights, near.values, queries.targets[rows]))
     return torch.cat(found), torch.cat(nearest)

@@ -192,14 +192,13 @@ def _settings(
     """
     index = ExactIndex(rows, "ip")
     k = min(_LARGEST_K, len(rows))
-    likelihood = GridLikelihood(
-        Grid(powers_up_to(k, min(k, _SMALLEST_K)), _TEMPERATURES, LMBDAS), "ip"
-    )
+    ks = powers_up_to(k, min(k, _SMALLEST_K))
+    likelihood = GridLikelihood(Grid(ks, _TEMPERATURES, LMBDAS))
     for first in range(0, len(held.targets), _BATCH):
         progress("settings", first, len(held.targets))
         some = slice(first, first + _BATCH)
         similarities, ids = index.search(held.states[some], k)
-        found = Neighbors(ids, similarities, tokens[ids].long(), every_row=True)
+        found = Neighbors(ids, similarities, tokens[ids].long(), "ip", every_row=True)
         likelihood.add(found, held.targets[some], held.log_p_lm[some])
     progress("settings", len(held.targets), len(held.targets))
     best = likelihood.best(_K_TOLERANCE)

@@ -22,7 +22,7 @@ from knn_logits.building.calibration import (
     part_of_entries,
     without_own_part,
 )
-from knn_logits.index.base import padding_distance
+from knn_logits.mixture.weights import Weighing
 from knn_logits.progress import Progress
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.retriever import Retriever
@@ -77,7 +77,7 @@ def shares_by(
         temperature=settings.temperature,
         suffix_weight=settings.suffix_weight,
     )
-    retriever = Retriever(teacher, config)
+    retriever, weighing = Retriever(teacher, config), Weighing.of(config)
     parts = part_of_entries(teacher)
     own = _own_parts(teacher, corpus, parts)
     away = np.isin(parts, own[held & (own >= 0)]).astype(np.int32)
@@ -86,7 +86,6 @@ def shares_by(
     count = min(_LIKELIEST, int(numbers.max()) + 1)
     tokens = np.empty((len(entries), count + 1), np.int32)
     shares = np.empty((len(entries), count + 1), np.float32)
-    far = padding_distance(retriever.metric)
     for first in range(0, len(entries), _QUERIES_AT_ONCE):
         progress("distributions", first, len(entries))
         some = slice(first, first + _QUERIES_AT_ONCE)
@@ -96,10 +95,9 @@ def shares_by(
             retriever.search(states, _before(corpus, ids)).to("cpu"),
             torch.from_numpy(own[ids]),
             parts,
-            far,
         )
-        found = without_own_part(found, torch.ones(len(ids), dtype=torch.int32), away, far)
-        votes = _votes(retriever.log_weights(found).exp(), number_of[found.values], len(number_of))
+        found = without_own_part(found, torch.ones(len(ids), dtype=torch.int32), away)
+        votes = _votes(weighing.log_weights(found).exp(), number_of[found.values], len(number_of))
         likeliest = votes.topk(count, dim=-1)
         total = likeliest.values.sum(dim=-1, keepdim=True)
         # Without a neighbor, all of the share is the token's own.

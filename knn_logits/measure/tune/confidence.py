@@ -8,7 +8,7 @@ knows sums of log-likelihood, but no model and no datastore.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +19,8 @@ from torch import Tensor
 from knn_logits.measure.likelihood import Grid, GridLikelihood
 from knn_logits.measure.resampling import resampled
 from knn_logits.measure.text_pass import TokenScores
+from knn_logits.mixture.weights import Weighing
 from knn_logits.search.neighbors import Neighbors
-from knn_logits.settings.config import Metric
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -262,8 +262,8 @@ class Cells:
 class HeldOut(GridLikelihood):
     """The likelihood of a held-out text under each setting of a grid, in total and by parts."""
 
-    def __init__(self, grid: Grid, metric: Metric, shares: Sequence[float] | None = None) -> None:
-        super().__init__(grid, metric, shares)
+    def __init__(self, grid: Grid, weighing: Weighing | None = None) -> None:
+        super().__init__(grid, weighing)
         self.cells = Cells()
 
     def add_by_cell(

@@ -41,6 +41,7 @@ from knn_logits.mixture.gates.rescorer_fitting import (
 )
 from knn_logits.mixture.gates.skipping import ConfidenceSkip, LearnedSkip, skip_features
 from knn_logits.mixture.gates.stored import StoredGate, WeightGate
+from knn_logits.mixture.weights import Weighing
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.settings.config import Metric
@@ -67,7 +68,7 @@ class Gathered:
         self,
         scored: TokenScores,
         neighbors: Neighbors,
-        metric: Metric,
+        weighing: Weighing,
         documents: Ints,
         ks: tuple[int, ...],
     ) -> None:
@@ -76,13 +77,13 @@ class Gathered:
         Args:
             scored: The tokens.
             neighbors: The neighbors of each token's query.
-            metric: Metric of their distances.
+            weighing: How their features become weights.
             documents: int64 [rows], the document of each token.
             ks: The values of k in the grid.
         """
-        self.ks = ks
+        self.ks, metric = ks, neighbors.metric
         if self.wanted.kind == "rescorer" and self._sample is None:
-            self._sample = NeighborhoodSample(min(ks[-1], LARGEST_K), metric, self._seed)
+            self._sample = NeighborhoodSample(min(ks[-1], LARGEST_K), metric, weighing, self._seed)
         for rows, log_p in scored.distributions.parts():
             near = neighbors[rows].to(log_p.device)
             if self.wanted.kind == "meta-k":

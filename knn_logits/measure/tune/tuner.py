@@ -262,36 +262,31 @@ def _pass(
     text, halves = halved(bench, texts, check)
     memory = bench.memory
     assert memory is not None
-    weight, metric, shares = (
-        memory.config.suffix_weight,
-        memory.retriever.metric,
-        memory.retriever.weights,
-    )
-    found_with = weight
+    weighing, weight = memory.weighing, memory.config.suffix_weight
     if weight == 1.0 and own.suffix_weight != 1.0:
         # A search under the weight 1 counts no shared tokens.
-        found_with = own.suffix_weight
-        bench = replace(bench, memory=memory.asked(scoring=True, suffix_weight=found_with))
+        counting = memory.asked(scoring=True, suffix_weight=own.suffix_weight)
+        bench = replace(bench, memory=counting)
     parts: tuple[GridLikelihood, HeldOut] | None = None
     first = 1 if gathered is None or gathered[0].wanted.reads_all else FEW
     done = 0
     progress("tuning", 0, None)
     with evaluating(bench.model):
-        for scored, found in searched(bench, text.pieces()):
-            assert found is not None
-            neighbors = found.reweighed(found_with, weight)
+        for scored, neighbors in searched(bench, text.pieces()):
+            assert neighbors is not None
             if parts is None:
                 largest = memory.config.k
                 grid = Grid(
                     tuple(sorted({*powers_up_to(largest, first), min(largest, own.k)})),
-                    temperatures_around(spread(neighbors, metric), own.temperature),
+                    temperatures_around(spread(neighbors), own.temperature),
                     tuple(sorted({*LMBDAS, own.lmbda})),
                 )
-                parts = GridLikelihood(grid, metric, shares), HeldOut(grid, metric, shares)
+                parts = GridLikelihood(grid, weighing), HeldOut(grid, weighing)
                 stored = parts
                 if weight != own.suffix_weight:
                     grid = Grid((min(largest, own.k),), (own.temperature,), (own.lmbda,))
-                    stored = GridLikelihood(grid, metric, shares), HeldOut(grid, metric, shares)
+                    weighs = replace(weighing, suffix_weight=own.suffix_weight)
+                    stored = GridLikelihood(grid, weighs), HeldOut(grid, weighs)
             second = halves.second(scored.places)
             for number, rows in enumerate((~second, second)):
                 if not rows.any():
@@ -301,11 +296,10 @@ def _pass(
                 keep = None
                 if gathered is not None:
                     keep = gathered[number].keep
-                    gathered[number].add(some, near, metric, documents_at, parts[0].grid.ks)
+                    gathered[number].add(some, near, weighing, documents_at, parts[0].grid.ks)
                 inside = some.places - np.array(text.starts)[documents_at]
                 _add(parts, number, documents_at, inside, near, some, keep)
                 if stored is not parts:
-                    _, near = _rows(scored, found.reweighed(found_with, own.suffix_weight), rows)
                     _add(stored, number, documents_at, inside, near, some)
             done += len(second)
             progress("tuning", done, text.tokens)

@@ -20,7 +20,7 @@ from knn_logits.errors import ConfigError
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
 from knn_logits.mixture.gates.network import Network
 from knn_logits.mixture.gates.skipping import entropy_of
-from knn_logits.search.neighbors import Neighbors, nearest_distance
+from knn_logits.search.neighbors import Neighbors, nearest_nearness
 from knn_logits.settings.config import Metric, check_metric
 
 FEATURES = (
@@ -51,7 +51,8 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
     found = torch.zeros(rows, 4, dtype=torch.float32, device=log_p_lm.device)
     if neighbors.k:
         few = min(FEW, neighbors.k)
-        near, columns = neighbors.distances.topk(few, dim=-1, largest=metric != "l2")
+        nearness, columns = neighbors.nearness.topk(few, dim=-1)
+        near = -nearness if metric == "l2" else nearness
         values = neighbors.values.gather(-1, columns)
         there = neighbors.ids.gather(-1, columns) >= 0
         number = there.sum(-1).clamp(min=1)
@@ -105,7 +106,7 @@ class LearnedGate:
                 f"this gate was fitted for the metric {self.metric}, not {metric}: fit another gate"
             )
         lmbda = self.at(gate_features(neighbors, metric, log_p_lm))
-        return lmbda.masked_fill(nearest_distance(neighbors, metric).isinf(), 0.0)
+        return lmbda.masked_fill(nearest_nearness(neighbors).isinf(), 0.0)
 
     def at(self, features: Tensor) -> Tensor:
         """Returns λ for some features.

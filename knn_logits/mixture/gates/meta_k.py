@@ -24,7 +24,7 @@ from knn_logits.errors import ConfigError
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
 from knn_logits.mixture.gates.learned import FEATURES, gate_features
 from knn_logits.mixture.gates.network import Network
-from knn_logits.search.neighbors import Neighbors, nearest_distance
+from knn_logits.search.neighbors import Neighbors, nearest_nearness
 from knn_logits.settings.config import Metric, check_metric
 
 _LARGEST_KS = 64
@@ -58,7 +58,7 @@ def meta_k_features(
     if not neighbors.k:
         return torch.cat([plain, plain.new_zeros(rows, 2 * len(ks))], dim=-1)
     if order is None:
-        order = nearest_first(neighbors, metric)
+        order = nearest_first(neighbors)
     found = (neighbors.ids >= 0).sum(-1, keepdim=True)
     columns = torch.tensor(ks, device=found.device).expand(rows, -1)
     columns = torch.minimum(columns, found).sub(1).clamp_(min=0)
@@ -75,7 +75,7 @@ def meta_k_features(
     return torch.cat([plain, own.float().to(plain.device)], dim=-1).clamp(-limit, limit)
 
 
-def nearest_first(neighbors: Neighbors, metric: Metric) -> Tensor:
+def nearest_first(neighbors: Neighbors) -> Tensor:
     """Sorts the columns of each row from the nearest to the farthest, with padding last.
 
     Equal contexts have equal keys. Of two equally near entries the one with the lower number comes
@@ -85,8 +85,7 @@ def nearest_first(neighbors: Neighbors, metric: Metric) -> Tensor:
         int64 [rows, k], numbers of columns.
     """
     by_entry = neighbors.ids.argsort(dim=-1)
-    distances = neighbors.distances.gather(-1, by_entry)
-    order = distances.argsort(dim=-1, descending=metric != "l2", stable=True)
+    order = neighbors.nearness.gather(-1, by_entry).argsort(dim=-1, descending=True, stable=True)
     return by_entry.gather(-1, order)
 
 
@@ -139,7 +138,7 @@ class MetaKGate:
         Raises:
             ConfigError: when the gate was fitted for another metric.
         """
-        order = nearest_first(neighbors, metric)
+        order = nearest_first(neighbors)
         lmbda, shares = self._lmbda_and_shares(neighbors, metric, log_p_lm, order)
         if not neighbors.k:
             return lmbda, log_weights
@@ -167,7 +166,7 @@ class MetaKGate:
             )
         said = self._network(meta_k_features(neighbors, metric, log_p_lm, self.ks, order=order))
         lmbda = torch.sigmoid(said[:, 1:].logsumexp(-1) - said[:, 0]).clamp(max=MOST_BY_NETWORK)
-        lmbda = lmbda.masked_fill(nearest_distance(neighbors, metric).isinf(), 0.0)
+        lmbda = lmbda.masked_fill(nearest_nearness(neighbors).isinf(), 0.0)
         return lmbda, torch.softmax(said[:, 1:], dim=-1)
 
     def at(self, features: Tensor) -> Tensor:

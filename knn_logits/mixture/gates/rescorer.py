@@ -55,14 +55,14 @@ class Near:
     Attributes:
         there: bool [rows, k], False for padding, which comes last.
         log_weights: float32 [rows, k], log w_i. The weights of a row sum to 1, or are all 0.
-        distances: float32 [rows, k], distances or similarities.
+        nearness: float32 [rows, k], larger is nearer.
         log_p: float32 [rows, k], log p_LM of each neighbor's value, -20 at least.
         groups: int64 [rows, k], numbers from 0 to k - 1, which are equal where the values are.
     """
 
     there: Tensor
     log_weights: Tensor
-    distances: Tensor
+    nearness: Tensor
     log_p: Tensor
     groups: Tensor
 
@@ -84,7 +84,7 @@ class Near:
             neighbors.ids.gather(-1, order) >= 0,
             # A row without neighbors has the total -inf, and -inf - -inf would be NaN.
             weights - total.masked_fill(total.isinf(), 0.0),
-            neighbors.distances.gather(-1, order),
+            neighbors.nearness.gather(-1, order),
             log_p.clamp(min=LEAST_LOG_P),
             grouped(values),
         )
@@ -102,7 +102,7 @@ class Near:
         found = torch.stack(
             [
                 below,
-                _how_far(self.distances, metric),
+                _how_far(self.nearness, metric),
                 ranks.log().expand_as(own),
                 self.log_p,
                 self._of_value(own).clamp(min=_LEAST_WEIGHT).log(),
@@ -127,11 +127,11 @@ def grouped(values: Tensor) -> Tensor:
     return torch.empty_like(steps).scatter_(-1, places, steps.cumsum(-1))
 
 
-def _how_far(distances: Tensor, metric: Metric) -> Tensor:
+def _how_far(nearness: Tensor, metric: Metric) -> Tensor:
     if metric == "ip":
-        return distances
+        return nearness
     # The squared distance of two vectors of length 1 is 2 - 2 cos.
-    squared = distances if metric == "l2" else 2.0 - 2.0 * distances
+    squared = -nearness if metric == "l2" else 2.0 - 2.0 * nearness
     return squared.clamp(min=_LEAST_DISTANCE).log()
 
 
@@ -220,7 +220,7 @@ class RescorerGate:
             raise ConfigError(
                 f"this gate was fitted for the metric {self.metric}, not {metric}: fit another gate"
             )
-        order = nearest_first(neighbors, metric)[:, : self.k]
+        order = nearest_first(neighbors)[:, : self.k]
         return meta_k_features(neighbors, metric, log_p_lm, self.ks, order=order), order
 
     def lmbda_at(self, features: Tensor, there: Tensor) -> Tensor:

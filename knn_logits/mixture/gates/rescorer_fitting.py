@@ -18,8 +18,6 @@ from torch.nn import functional
 
 from knn_logits.arrays import Array, Bools, Floats, Ints
 from knn_logits.errors import ConfigError
-from knn_logits.index.base import padding_distance
-from knn_logits.mixture.distribution import log_weights
 from knn_logits.mixture.gates.meta_k import nearest_first
 from knn_logits.mixture.gates.rescorer import (
     NEIGHBOR_FEATURES,
@@ -30,6 +28,7 @@ from knn_logits.mixture.gates.rescorer import (
     scores,
     standardised,
 )
+from knn_logits.mixture.weights import Weighing, log_weights
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.settings.config import Metric
@@ -50,14 +49,14 @@ class Neighborhoods:
     """The nearest neighbors of some tokens of a text, the nearest first.
 
     Attributes:
-        distances: float32 [tokens, k]; infinitely far for padding.
+        nearness: float32 [tokens, k], larger is nearer; -inf for padding.
         log_p: float32 [tokens, k], log p_LM of each neighbor's value.
         groups: int16 [tokens, k], numbers that are equal where the values are; -1 for padding.
-        bonus: float32 [tokens, k], as in `Neighbors`; None if no neighbor has one.
+        bonus: float32 [tokens, k], as from `Weighing.bonus`; None if no neighbor has one.
         targets: int16 [tokens], the group that votes for the token; -1 if none does.
     """
 
-    distances: npt.NDArray[np.float32]
+    nearness: npt.NDArray[np.float32]
     log_p: npt.NDArray[np.float32]
     groups: npt.NDArray[np.int16]
     bonus: npt.NDArray[np.float32] | None
@@ -70,7 +69,7 @@ class Neighborhoods:
         """The neighbors of some of the tokens."""
         bonus = None if self.bonus is None else self.bonus[rows]
         return Neighborhoods(
-            self.distances[rows], self.log_p[rows], self.groups[rows], bonus, self.targets[rows]
+            self.nearness[rows], self.log_p[rows], self.groups[rows], bonus, self.targets[rows]
         )
 
     def near(self, metric: Metric, temperature: float) -> Near:
@@ -79,14 +78,15 @@ class Neighborhoods:
         there = groups >= 0
         neighbors = Neighbors(
             there.long() - 1,
-            torch.from_numpy(self.distances),
+            torch.from_numpy(self.nearness),
             groups,
-            bonus=None if self.bonus is None else torch.from_numpy(self.bonus),
+            metric,
         )
+        bonus = None if self.bonus is None else torch.from_numpy(self.bonus)
         return Near(
             there,
-            log_weights(neighbors, metric, temperature),
-            neighbors.distances,
+            log_weights(neighbors, temperature, bonus),
+            neighbors.nearness,
             torch.from_numpy(self.log_p),
             groups.clamp(min=0),
         )
@@ -106,18 +106,27 @@ class NeighborhoodSample:
     Args:
         k: How many of the nearest neighbors are kept of each token.
         metric: Metric of their distances.
+        weighing: What the features of neighbors add to their logits.
         seed: Seed of the sample.
         most_bytes: The limit of the memory.
     """
 
-    def __init__(self, k: int, metric: Metric, seed: int = 0, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self,
+        k: int,
+        metric: Metric,
+        weighing: Weighing,
+        seed: int = 0,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
         self.k = k
+        self._weighing = weighing
         self.metric: Metric = metric
         self._random = np.random.default_rng(seed)
         self._seen = 0
         most = max(1, most_bytes // (10 * k))
         # The system gives memory where something is written, so a short text takes little.
-        self._distances = np.empty((most, k), np.float32)
+        self._nearness = np.empty((most, k), np.float32)
         self._log_p = np.empty((most, k), np.float32)
         self._groups = np.empty((most, k), np.int16)
         self._targets = np.empty(most, np.int16)
@@ -153,22 +162,23 @@ class NeighborhoodSample:
         )
 
     def _put(self, slots: Ints, neighbors: Neighbors, targets: Tensor, log_p_lm: Tensor) -> None:
-        order = nearest_first(neighbors, self.metric)[:, : self.k]
+        order = nearest_first(neighbors)[:, : self.k]
         width = order.shape[-1]
         for array, empty in (
-            (self._distances, padding_distance(self.metric)),
+            (self._nearness, -np.inf),
             (self._log_p, 0.0),
             (self._groups, -1),
             (self._targets, -1),
         ):
             array[slots] = empty
-        if self._bonus is None and neighbors.bonus is not None:
-            self._bonus = np.zeros_like(self._distances)
+        bonus = self._weighing.bonus(neighbors)
+        if self._bonus is None and bonus is not None:
+            self._bonus = np.zeros_like(self._nearness)
         if self._bonus is not None:
             self._bonus[slots] = 0.0
         if not width:
             return
-        near = Near.of(neighbors, neighbors.distances, log_p_lm, order)
+        near = Near.of(neighbors, neighbors.nearness, log_p_lm, order)
         there = near.there.cpu()
         groups = near.groups.cpu().masked_fill(~there, -1)
         values = neighbors.values.gather(-1, order).cpu()
@@ -177,15 +187,15 @@ class NeighborhoodSample:
         self._targets[slots] = target.numpy()
         self._groups[slots, :width] = groups.numpy()
         self._log_p[slots, :width] = near.log_p.cpu().numpy()
-        self._distances[slots, :width] = near.distances.cpu().numpy()
-        if self._bonus is not None and neighbors.bonus is not None:
-            self._bonus[slots, :width] = neighbors.bonus.gather(-1, order).cpu().numpy()
+        self._nearness[slots, :width] = near.nearness.cpu().numpy()
+        if self._bonus is not None and bonus is not None:
+            self._bonus[slots, :width] = bonus.gather(-1, order).cpu().numpy()
 
     def taken(self) -> tuple[Ints, Neighborhoods]:
         """Returns the numbers of the tokens in the sample, counted as added, and the sample."""
         there = slice(0, min(self._seen, len(self._tokens)))
         sample = Neighborhoods(
-            self._distances, self._log_p, self._groups, self._bonus, self._targets
+            self._nearness, self._log_p, self._groups, self._bonus, self._targets
         )
         return self._tokens[there], sample[there]
 

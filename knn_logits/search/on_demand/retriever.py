@@ -21,12 +21,12 @@ from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import Indexes, hidden_entries
 from knn_logits.locks import new_lock
 from knn_logits.search.infini_gram import SuffixIndex
-from knn_logits.search.neighbors import Neighbors
+from knn_logits.search.neighbors import Neighbors, joined
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.on_demand.finding import PassageFinder
 from knn_logits.search.on_demand.keys import PassageKeys
 from knn_logits.search.on_demand.passages import Passages
-from knn_logits.search.retriever import Retriever, suffix_bonus
+from knn_logits.search.retriever import Retriever, counts_shared
 from knn_logits.settings.config import KNNConfig, Metric
 from knn_logits.store.datastore import Datastore
 
@@ -89,7 +89,7 @@ class OnDemandRetriever(Retriever):
             self._hidden[hidden] = True
         self._values = store.values
         self._array: Array = self._values.numpy()
-        self._by_suffix = suffix_bonus(store, config)
+        self.counts_shared = counts_shared(store, config)
         once = self.indexes.once
         cut = record.passage, record.context
         passages = once(store, ("passages", *cut), lambda: Passages(store.contexts, *cut))
@@ -145,26 +145,22 @@ class OnDemandRetriever(Retriever):
         if not width:
             return Neighbors.nothing(len(queries), device)
         order = torch.cat([some for some, _ in parts]).argsort().to(device)
-        padded = [found.padded(width, self.metric) for _, found in parts]
-        found = Neighbors(
-            torch.cat([one.ids for one in padded])[order],
-            torch.cat([one.distances for one in padded])[order],
-            torch.cat([one.values for one in padded])[order],
-            every_row=all(one.every_row for one in padded),
-        )
-        return self._with_suffixes(self._without_sinks(queries, found), texts)
+        padded = [found.padded(width) for _, found in parts]
+        every_row = all(part.every_row for part in padded)
+        neighbors = joined(padded, 0, every_row=every_row)[order]
+        return self._with_shared(self._without_sinks(queries, neighbors), texts)
 
     def _among(self, passages: tuple[int, ...], queries: Tensor) -> Neighbors:
         """Searches some passages for queries, float32 [rows, dim]."""
         if not passages:
             return Neighbors.nothing(len(queries), self.indexes.device)
         index, entries = self._joined(passages)
-        distances, places = index.search(queries, self.config.k)
+        nearness, places = index.search(queries, self.config.k)
         if not places.shape[1]:
             return Neighbors.nothing(len(queries), self.indexes.device)
         ids = torch.where(places < 0, places, entries[places.clamp(min=0)])
         every_row = int(ids[:, 0].min()) >= 0
-        return Neighbors(ids, distances, self._looked_up(ids), every_row=every_row)
+        return Neighbors(ids, nearness, self._looked_up(ids), self.metric, every_row)
 
     def _joined(self, passages: tuple[int, ...]) -> tuple[ExactIndex, Tensor]:
         """Returns the index over some passages, and the entry of each of its keys."""

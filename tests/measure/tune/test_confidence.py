@@ -104,7 +104,7 @@ def test_cells_hold_all_tokens_and_stay_few(documents, length, units):
 def test_what_is_added_by_cell_is_what_is_added_at_once():
     grid = Grid((1, 4), (1.0, 2.0), (0.0, 0.5))
     rows = 300
-    neighbors = Neighbors(
+    neighbors = Neighbors.from_distances(
         torch.randint(0, 50, (rows, 4)),
         torch.rand(rows, 4),
         torch.randint(0, 3, (rows, 4)),
@@ -116,7 +116,7 @@ def test_what_is_added_by_cell_is_what_is_added_at_once():
 
     scored = Scored()
     scored.targets, scored.log_p_lm = targets, lm
-    whole, parts = GridLikelihood(grid, "l2"), confidence.HeldOut(grid, "l2")
+    whole, parts = GridLikelihood(grid), confidence.HeldOut(grid)
     whole.add(neighbors, targets, lm)
     parts.add_by_cell(np.arange(rows) // 90, np.arange(rows) % 90, neighbors, scored)
     torch.testing.assert_close(parts.sums, whole.sums)

@@ -12,16 +12,16 @@ from hypothesis.extra import numpy as arrays
 from knn_logits import ConfigError, DamagedError, DistanceGate, fit_distance_gate
 from knn_logits.mixture.gates.gate import lmbda_of_rows, split_lmbda
 from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays, load_gate, save_gate
-from knn_logits.search.neighbors import Neighbors, nearest_distance
+from knn_logits.search.neighbors import Neighbors, nearest_nearness
 
 FAR = {"l2": math.inf, "ip": -math.inf, "cosine": -math.inf}
 LM = torch.log_softmax(torch.zeros(3, 5), -1)
 
 
-def rows_of(distances, ids=None):
+def rows_of(distances, ids=None, metric="l2"):
     distances = torch.tensor(distances)
     ids = torch.zeros(distances.shape, dtype=torch.int64) if ids is None else torch.tensor(ids)
-    return Neighbors(ids, distances, torch.zeros_like(ids))
+    return Neighbors.from_distances(ids, distances, torch.zeros_like(ids), metric)
 
 
 @st.composite
@@ -44,14 +44,18 @@ def test_the_curve_is_straight_between_middles_and_level_beyond(curve, distances
 @pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
 def test_the_nearest_neighbor_decides_wherever_it_stands(metric):
     far = FAR[metric]
-    neighbors = rows_of([[2.0, 6.0, 4.0], [far, far, far], [4.0, far, far]])
+    neighbors = rows_of([[2.0, 6.0, 4.0], [far, far, far], [4.0, far, far]], metric=metric)
     expected = [2.0, far, 4.0] if metric == "l2" else [6.0, far, 4.0]
-    assert nearest_distance(neighbors, metric).tolist() == expected
+    nearness = nearest_nearness(neighbors)
+    assert (-nearness if metric == "l2" else nearness).tolist() == expected
     gate = DistanceGate(metric, [2.0, 4.0, 6.0], [0.25, 0.5, 0.75])
     lmbda = gate.lmbda(neighbors, metric, LM)
     assert lmbda.tolist() == [0.25 if metric == "l2" else 0.75, 0.0, 0.5]
     assert gate.lmbda(Neighbors.nothing(3), metric, LM).tolist() == [0.0, 0.0, 0.0]
-    assert gate.lmbda(rows_of([[1.0], [9.0]]), metric, LM[:2]).tolist() == [0.25, 0.75]
+    assert gate.lmbda(rows_of([[1.0], [9.0]], metric=metric), metric, LM[:2]).tolist() == [
+        0.25,
+        0.75,
+    ]
 
 
 def test_a_gate_for_another_metric_is_refused():

@@ -31,7 +31,7 @@ from knn_logits.search.neighbors import Neighbors
 def test_features(case):
     metric, rows = case
     log_p_lm = torch.tensor([row[3] for row in rows])
-    got = gate_features(neighbors_of(rows), metric, log_p_lm)
+    got = gate_features(neighbors_of(rows, metric), metric, log_p_lm)
     assert got.shape == (len(rows), len(FEATURES))
     assert bool(got.isfinite().all())
     expected = [naive_features(*row[:3], metric, row[3]) for row in rows]
@@ -59,7 +59,7 @@ def test_the_formula(case, seed):
     metric, rows = case
     gate = random_gate(metric, seed=seed)
     log_p_lm = torch.tensor([row[3] for row in rows])
-    lmbda = gate.lmbda(neighbors_of(rows), metric, log_p_lm)
+    lmbda = gate.lmbda(neighbors_of(rows, metric), metric, log_p_lm)
     assert bool(((lmbda >= 0) & (lmbda <= 0.999)).all())
     one = {name: array.astype(np.float64) for name, array in gate.to_arrays().items()}
     for row, got in zip(rows, lmbda.tolist(), strict=True):

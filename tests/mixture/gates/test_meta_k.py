@@ -26,11 +26,12 @@ from knn_logits import (
     load_gate,
     save_gate,
 )
-from knn_logits.mixture.distribution import influences, log_p_knn_of, log_weights, mix, mix_one
+from knn_logits.mixture.distribution import influences, log_p_knn_of, mix, mix_one
 from knn_logits.mixture.gates.fitting import fit_meta_k_gate
 from knn_logits.mixture.gates.gate import Gate, weigh_rows
 from knn_logits.mixture.gates.meta_k import meta_k_features
 from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays
+from knn_logits.mixture.weights import log_weights
 from knn_logits.search.neighbors import Neighbors
 
 
@@ -38,7 +39,7 @@ from knn_logits.search.neighbors import Neighbors
 def test_features(case):
     metric, rows = case
     log_p_lm = torch.tensor([row[3] for row in rows])
-    got = meta_k_features(neighbors_of(rows), metric, log_p_lm, KS)
+    got = meta_k_features(neighbors_of(rows, metric), metric, log_p_lm, KS)
     assert got.shape == (len(rows), 6 + 2 * len(KS))
     assert bool(got.isfinite().all())
     expected = [naive_meta_k_features(*row[:3], metric, row[3]) for row in rows]
@@ -48,9 +49,9 @@ def test_features(case):
 @given(rows_of_neighbors(), st.integers(0, 99), st.sampled_from([1.0, 10.0, 100.0]))
 def test_the_mixture_is_that_of_the_sets(case, seed, temperature):
     metric, rows = case
-    gate, neighbors = random_meta_k(metric, seed=seed), neighbors_of(rows)
+    gate, neighbors = random_meta_k(metric, seed=seed), neighbors_of(rows, metric)
     log_p_lm = torch.tensor([row[3] for row in rows])
-    weights = log_weights(neighbors, metric, temperature)
+    weights = log_weights(neighbors, temperature)
     lmbda, votes = weigh_rows(gate, neighbors, weights, metric, log_p_lm)
     torch.testing.assert_close(lmbda, gate.lmbda(neighbors, metric, log_p_lm))
     assert not bool(votes.isnan().any())
@@ -71,9 +72,9 @@ def test_the_mixture_is_that_of_the_sets(case, seed, temperature):
 @given(rows_of_neighbors(), st.integers(0, 99))
 def test_influences_sum_to_one(case, seed):
     metric, rows = case
-    gate, neighbors = random_meta_k(metric, seed=seed), neighbors_of(rows)
+    gate, neighbors = random_meta_k(metric, seed=seed), neighbors_of(rows, metric)
     log_p_lm = torch.tensor([row[3] for row in rows])
-    weights = log_weights(neighbors, metric, 10.0)
+    weights = log_weights(neighbors, 10.0)
     lmbda, votes = (one.double() for one in weigh_rows(gate, neighbors, weights, metric, log_p_lm))
     for token in range(log_p_lm.shape[1]):
         chosen = torch.full((len(rows),), token)
@@ -88,13 +89,11 @@ def test_influences_sum_to_one(case, seed):
 @given(rows_of_neighbors(), st.integers(0, 19))
 def test_the_order_of_the_neighbors_says_nothing(case, seed):
     metric, rows = case
-    gate, neighbors = random_meta_k(metric, seed=seed), neighbors_of(rows)
+    gate, neighbors = random_meta_k(metric, seed=seed), neighbors_of(rows, metric)
     log_p_lm = torch.tensor([row[3] for row in rows])
     places = torch.from_numpy(np.random.default_rng(seed).permutation(neighbors.k))
-    moved = Neighbors(
-        *(one[:, places] for one in (neighbors.ids, neighbors.distances, neighbors.values))
-    )
-    weights = log_weights(neighbors, metric, 10.0)
+    moved = neighbors.columns(places.expand(neighbors.rows, -1))
+    weights = log_weights(neighbors, 10.0)
     one = weigh_rows(gate, neighbors, weights, metric, log_p_lm)
     other = weigh_rows(gate, moved, weights[:, places], metric, log_p_lm)
     torch.testing.assert_close(one[0], other[0])
@@ -113,7 +112,7 @@ def test_by_hand():
     neighbors = neighbors_of([([5, 6, 7], [0.0, 8.0, 8.0], [1, 2, 1], None)])
     log_p_lm = torch.log(torch.tensor([[0.5, 0.25, 0.25]]))
     # At temperature 8 the weights are as 1 to 1/e to 1/e.
-    weights = log_weights(neighbors, "l2", 8.0)
+    weights = log_weights(neighbors, 8.0)
     lmbda, votes = constant([0.5, 0.3, 0.2], (1, 3)).weigh(neighbors, weights, "l2", log_p_lm)
     e = math.exp(-1)
     assert lmbda.tolist() == pytest.approx([0.5])
@@ -127,7 +126,7 @@ def test_the_model_keeps_a_say():
     arrays = gate.to_arrays() | {"out_bias": np.array([-200.0] + [200.0] * len(KS), np.float32)}
     arrays.pop("ks")
     sure = MetaKGate("l2", KS, arrays)
-    neighbors = Neighbors(
+    neighbors = Neighbors.from_distances(
         torch.tensor([[0, 1]]), torch.tensor([[1.0, 2.0]]), torch.tensor([[3, 3]]), every_row=True
     )
     log_p_lm = torch.log_softmax(torch.zeros(1, 8), dim=-1)
@@ -144,7 +143,7 @@ def test_all_on_the_largest_set_is_a_number_as_lmbda():
         for _ in range(3)
     ]
     neighbors = neighbors_of(rows)
-    weights = log_weights(neighbors, "l2", 0.3)
+    weights = log_weights(neighbors, 0.3)
     log_p_lm = torch.log_softmax(torch.from_numpy(random.normal(size=(3, 5))).float(), -1)
     gate = constant([0.7, 1e-30, 1e-30, 1e-30, 1e-30, 0.3])
     lmbda, votes = gate.weigh(neighbors, weights, "l2", log_p_lm)
@@ -174,7 +173,7 @@ def test_within_a_gate_that_skips():
         [([5, 6], [3.0, 8.0], [1, 2], None), ([-1, -1], [math.inf] * 2, [0, 0], None)]
     )
     log_p_lm = torch.log(torch.tensor([[0.5, 0.25, 0.25]] * 2))
-    weights = log_weights(neighbors, "l2", 10.0)
+    weights = log_weights(neighbors, 10.0)
     for one, other in zip(
         weigh_rows(gate, neighbors, weights, "l2", log_p_lm),
         weigh_rows(inner, neighbors, weights, "l2", log_p_lm),
@@ -193,7 +192,7 @@ def test_what_a_gate_of_ones_own_gives_is_checked():
             return self.answer
 
     neighbors = neighbors_of([([5, 6], [3.0, 8.0], [1, 2], None)])
-    weights, log_p_lm = log_weights(neighbors, "l2", 10.0), torch.log(torch.full((1, 4), 0.25))
+    weights, log_p_lm = log_weights(neighbors, 10.0), torch.log(torch.full((1, 4), 0.25))
     own = Own()
     for answer, message in (
         ((torch.full((1,), 0.5), weights[:, :1]), r"weights of shape \(1, 2\), not \(1, 1\)"),

@@ -19,9 +19,10 @@ from knn_logits import (
     load_gate,
     save_gate,
 )
-from knn_logits.mixture.distribution import log_weights, mix
+from knn_logits.mixture.distribution import mix
 from knn_logits.mixture.gates.gate import Gate, weigh_rows
 from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays
+from knn_logits.mixture.weights import log_weights
 
 
 @given(
@@ -32,9 +33,9 @@ from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays
 )
 def test_the_formula(case, seed, k, temperature):
     metric, rows = case
-    gate, neighbors = random_rescorer(metric, k, seed=seed), neighbors_of(rows)
+    gate, neighbors = random_rescorer(metric, k, seed=seed), neighbors_of(rows, metric)
     log_p_lm = torch.tensor([row[3] for row in rows])
-    weights = log_weights(neighbors, metric, temperature)
+    weights = log_weights(neighbors, temperature)
     lmbda, votes = weigh_rows(gate, neighbors, weights, metric, log_p_lm)
     torch.testing.assert_close(lmbda, gate.lmbda(neighbors, metric, log_p_lm))
     assert votes.dtype == weights.dtype
@@ -53,13 +54,11 @@ def test_the_formula(case, seed, k, temperature):
 @given(rows_of_neighbors(), st.integers(0, 19))
 def test_the_order_of_the_neighbors_says_nothing(case, seed):
     metric, rows = case
-    gate, neighbors = random_rescorer(metric, 8, seed=seed), neighbors_of(rows)
+    gate, neighbors = random_rescorer(metric, 8, seed=seed), neighbors_of(rows, metric)
     log_p_lm = torch.tensor([row[3] for row in rows])
     places = torch.from_numpy(np.random.default_rng(seed).permutation(neighbors.k))
-    moved = Neighbors(
-        *(one[:, places] for one in (neighbors.ids, neighbors.distances, neighbors.values))
-    )
-    weights = log_weights(neighbors, metric, 10.0)
+    moved = neighbors.columns(places.expand(neighbors.rows, -1))
+    weights = log_weights(neighbors, 10.0)
     one = weigh_rows(gate, neighbors, weights, metric, log_p_lm)
     other = weigh_rows(gate, moved, weights[:, places], metric, log_p_lm)
     torch.testing.assert_close(one[0], other[0])
@@ -76,7 +75,7 @@ def deaf(k=16, sharpness=1.0, metric="l2", **changed):
 def test_by_hand():
     neighbors = neighbors_of([([5, 6, 7], [0.0, 8.0, 16.0], [1, 2, 1], None)])
     log_p_lm = torch.log(torch.tensor([[0.5, 0.25, 0.25]]))
-    weights = log_weights(neighbors, "l2", 8.0)
+    weights = log_weights(neighbors, 8.0)
     _, votes = deaf().weigh(neighbors, weights, "l2", log_p_lm)
     torch.testing.assert_close(votes, weights)
     # With sharpness 2 the weights are squared.
@@ -107,7 +106,7 @@ def test_extreme_distances_and_probabilities_stay_finite(metric):
     far = [3e38, 1e30, 0.0, 1e-30] if metric == "l2" else [-3e38, -1e30, 0.0, 3e38]
     neighbors = neighbors_of([([1, 2, 3, 4], far, [0, 1, 1, 0], None)])
     log_p_lm = torch.tensor([[-math.inf, 0.0]])
-    weights = log_weights(neighbors, metric, 1e-3)
+    weights = log_weights(neighbors, 1e-3)
     lmbda, votes = weigh_rows(random_rescorer(metric), neighbors, weights, metric, log_p_lm)
     assert bool(lmbda.isfinite().all())
     assert float(votes.exp().sum()) == pytest.approx(1.0)
@@ -140,7 +139,7 @@ def test_within_a_gate_that_skips():
         [([5, 6], [3.0, 8.0], [1, 2], None), ([-1, -1], [math.inf] * 2, [0, 0], None)]
     )
     log_p_lm = torch.log(torch.tensor([[0.5, 0.25, 0.25]] * 2))
-    weights = log_weights(neighbors, "l2", 10.0)
+    weights = log_weights(neighbors, 10.0)
     for one, other in zip(
         weigh_rows(gate, neighbors, weights, "l2", log_p_lm),
         weigh_rows(inner, neighbors, weights, "l2", log_p_lm),

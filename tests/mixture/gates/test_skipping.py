@@ -108,7 +108,7 @@ def test_the_best_number_is_the_best_of_many(seed):
 
 def neighbors(rows, far):
     ids = torch.zeros(rows, 1, dtype=torch.int64)
-    return Neighbors(ids, torch.full((rows, 1), far), ids, every_row=True)
+    return Neighbors.from_distances(ids, torch.full((rows, 1), far), ids, every_row=True)
 
 
 def test_lambda_is_that_of_what_is_inside():
@@ -119,7 +119,7 @@ def test_lambda_is_that_of_what_is_inside():
         assert isinstance(gate, Gate)
         assert gate.lmbda(near, "l2", given_log_p).tolist() == pytest.approx([expected] * 3)
         assert gate.metric == ("l2" if inner is CURVE else None)
-    empty = near[:1].among(torch.tensor([False, True, False]), "l2")
+    empty = near[:1].among(torch.tensor([False, True, False]))
     assert gate.lmbda(empty, "l2", given_log_p).tolist() == pytest.approx([0.0, 0.5, 0.0])
     assert gate_name(gate) == "distance, skips by confidence"
     assert gate_name(ConfidenceSkip(0.3, 0.5)) == "0.3, skips by confidence"

@@ -1,0 +1,127 @@
+"""Makes weights of what a search knows of each neighbor. Here alone features are weighed.
+
+    w_i = softmax over the neighbors of (nearness_i / τ + bonus_i)
+    bonus_i = shared_i log(suffix_weight) + pointed_i log(pointer_weight) + log(count_i)
+
+Khandelwal et al. (2021), equation 2, is the case without any bonus.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.settings.config import KNNConfig
+
+NO_WEIGHT = -math.inf
+# Between these temperatures a distance divided by the temperature stays a finite float.
+_COLD, _HOT = 1e-3, 1e6
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """How the features of neighbors become weights.
+
+    Attributes:
+        temperature: Temperature of the softmax over the neighbors, above 0.
+        suffix_weight: How many times as much an entry counts for each shared token.
+        pointer_weight: How many times as much an entry counts if a pointer led to it.
+        shares: The share of each of several datastores whose neighbors stand side by side; None
+            lets all neighbors vote together.
+    """
+
+    temperature: float
+    suffix_weight: float = 1.0
+    pointer_weight: float = 1.0
+    shares: tuple[float, ...] | None = None
+
+    @classmethod
+    def of(cls, config: KNNConfig, shares: Sequence[float] | None = None) -> Weighing:
+        """Returns how a memory with these settings weighs."""
+        return cls(
+            config.temperature,
+            config.suffix_weight,
+            config.pointer_weight,
+            None if shares is None else tuple(shares),
+        )
+
+    def bonus(self, neighbors: Neighbors) -> Tensor | None:
+        """What features add to the logits, float32 [rows, k]; None if they add nothing."""
+        parts = [] if neighbors.log_counts is None else [neighbors.log_counts]
+        for feature, weight in (
+            (neighbors.shared, self.suffix_weight),
+            (neighbors.pointed, self.pointer_weight),
+        ):
+            if feature is not None and weight != 1.0:
+                parts.append(feature * math.log(weight))
+        return sum(parts[1:], parts[0]) if parts else None
+
+    def log_weights(self, neighbors: Neighbors) -> Tensor:
+        """Computes log w_i of each neighbor.
+
+        Args:
+            neighbors: The neighbors of `rows` queries.
+
+        Returns:
+            float32 [rows, k]; -inf for padding. The weights of a row sum to 1, or are all 0 where
+            the row has no neighbor. With shares, the share of a datastore without neighbors goes to
+            the others.
+        """
+        bonus = self.bonus(neighbors)
+        if self.shares is None or not neighbors.k:
+            return log_weights(neighbors, self.temperature, bonus)
+        parts = neighbors.split(len(self.shares))
+        bonuses = [None] * len(parts) if bonus is None else bonus.split(parts[0].k, dim=-1)
+        weights = [
+            log_weights(part, self.temperature, extra)
+            for part, extra in zip(parts, bonuses, strict=True)
+        ]
+        return shared_weights(weights, self.shares)
+
+
+def log_weights(neighbors: Neighbors, temperature: float, bonus: Tensor | None = None) -> Tensor:
+    """Computes log w_i of each neighbor, as `Weighing.log_weights` says, from its logit's parts."""
+    nearness = neighbors.nearness
+    if neighbors.every_row and _COLD <= temperature <= _HOT:
+        logits = nearness * (1.0 / temperature)
+        return torch.log_softmax(logits if bonus is None else logits + bonus, dim=-1)
+    if not neighbors.k:
+        return nearness
+    # Relative to the nearest, no distance leaves the range of floats. Where all neighbors are
+    # infinitely far, the nearest counts as finite, since inf - inf is NaN.
+    limits = torch.finfo(nearness.dtype)
+    scale = 1.0 / min(max(temperature, limits.tiny), 1.0 / limits.tiny)
+    logits = (nearness - nearness.amax(dim=-1, keepdim=True).clamp_(min=limits.min)) * scale
+    if bonus is not None:
+        logits = logits + bonus
+    return torch.log_softmax(logits, dim=-1) if neighbors.every_row else normalised(logits)
+
+
+def normalised(logits: Tensor) -> Tensor:
+    """Log-softmax in which a row without any finite logit stays without weight."""
+    if logits.shape[-1] == 0:
+        return logits
+    total = torch.logsumexp(logits, dim=-1, keepdim=True)
+    # A row without neighbors has the total -inf, and -inf - -inf would be NaN.
+    return logits - total.masked_fill(total == NO_WEIGHT, 0.0)
+
+
+def shared_weights(parts: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    """Computes log w_i where several sets of neighbors have fixed shares of the vote.
+
+    Args:
+        parts: log w_i of each set, [rows, k], each row summing to 1 or empty.
+        shares: The share of each set, at least 0; together they are 1.
+
+    Returns:
+        float32 [rows, sum of the sets' k]. The share of a set without neighbors goes to the others.
+    """
+    log_shares = [math.log(share) if share > 0.0 else NO_WEIGHT for share in shares]
+    return normalised(
+        torch.cat([part + share for part, share in zip(parts, log_shares, strict=True)], dim=-1)
+    )

@@ -1,0 +1,14 @@
+"""Distances in place of nearness, and weights of what a retriever finds."""
+
+from knn_logits.mixture.weights import Weighing
+
+
+def by_distance(index, queries, k):
+    """What an index finds: squared distances ("l2") or similarities, and ids."""
+    nearness, ids = index.search(queries, k)
+    return (-nearness if index.metric == "l2" else nearness), ids
+
+
+def weighing(retriever):
+    """How a memory with this retriever weighs neighbors."""
+    return Weighing.of(retriever.config, retriever.weights)
