@@ -246,7 +246,7 @@ def test_a_part_of_an_index_is_read_in_blocks(large, tmp_path, factory, monkeypa
     monkeypatch.setattr(shard_module, "_ROWS_AT_ONCE", 100)
     index, _ = sharded(store, 3)
     queries = torch.from_numpy(store.keys(np.arange(40))).float()
-    expected = np.sort(whole.search(queries, 12)[0].numpy())
+    expected = -np.sort(-whole.search(queries, 12)[0].numpy())
     np.testing.assert_array_equal(index.search(queries, 12)[0].numpy(), expected)
 
 
