@@ -12,15 +12,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from knn_logits.building.recall import RECALL_AT, Truth, recall
 from knn_logits.building.sizes import index_bytes
 from knn_logits.errors import ConfigError
+from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_lists
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import training_sample
 from knn_logits.progress import Progress, no_progress
-from knn_logits.settings.config import IndexConfig, Metric
+from knn_logits.settings.config import IndexConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import TriedRecord
 
@@ -31,7 +33,7 @@ _SAMPLE, _QUERIES = 16_384, 256
 # So many lists are visited that hardly a neighbor is missed for being in another list. The build
 # chooses nprobe afterwards.
 _NPROBE = 32
-_QUERIES_AT_ONCE = 8
+_QUERIES_AT_ONCE, _TIMED = 8, 12
 # With fewer keys than this nothing needs to be small, and FAISS warns of its codebooks.
 _FEWEST = 10_000
 
@@ -41,26 +43,16 @@ def kinds_for(dim: int, lists: int) -> list[str]:
 
     All of them can be stored as plain arrays. OPQ is not among them, since learning one rotation
     takes as long as all the others together.
-
-    Args:
-        dim: Length of a key.
-        lists: Number of inverted lists.
     """
-    found = [f"IVF{lists},SQ8", f"IVF{lists},SQ4"]
+    kinds = [f"IVF{lists},SQ8", f"IVF{lists},SQ4"]
     if dim % 8 == 0:
-        found += [f"PCA{dim // 2},IVF{lists},SQ8"]
-        found += [f"IVF{lists},RaBitQ"]
-        for codes in (dim // 4, dim // 8):
-            found.append(f"IVF{lists},PQ{codes}")
-    return found
+        kinds += [f"PCA{dim // 2},IVF{lists},SQ8", f"IVF{lists},RaBitQ"]
+        kinds += [f"IVF{lists},PQ{codes}" for codes in (dim // 4, dim // 8)]
+    return kinds
 
 
 def check_enough(entries: int) -> None:
-    """Refuses to compare kinds of index on too few keys.
-
-    Raises:
-        ConfigError: when there are too few.
-    """
+    """Refuses to compare kinds of index on too few keys."""
     if entries < _FEWEST:
         raise ConfigError(
             f"{entries:,} entries are too few to compare kinds of index on ({_FEWEST:,} are "
@@ -76,21 +68,16 @@ def chosen_factory(
 ) -> tuple[str, tuple[TriedRecord, ...]]:
     """Chooses the kind of index for a budget, for a recall, or for both.
 
-    Args:
-        store: A datastore with keys.
-        config: The bytes that the index may take, and the recall that it has to reach.
-        progress: A callback that is told which kind is being measured.
-        tried: What was measured before; None measures it.
-
     Returns:
-        The factory string, and what was measured, the smallest kind first.
+        The factory string, and what was measured, the smallest kind first. What was measured
+        before, `tried`, is not measured again.
 
     Raises:
         ConfigError: when no kind is small enough, or finds enough. The message names the nearest.
     """
     if tried is None:
         tried = measured_kinds(store, config.seed, progress)
-    fitting = [one for one in tried if config.budget is None or one.bytes <= config.budget]
+    fitting = [kind for kind in tried if config.budget is None or kind.bytes <= config.budget]
     if not fitting:
         smallest = tried[0]
         raise ConfigError(
@@ -98,17 +85,17 @@ def chosen_factory(
             f"takes {smallest.bytes:,}: give a larger --budget, or leave the keys out (--no-keys)"
         )
     if config.target_recall is None:
-        best = max(fitting, key=lambda one: (one.recall, -one.bytes))
+        best = max(fitting, key=lambda kind: (kind.recall, -kind.bytes))
         return best.factory, tried
-    enough = [one for one in fitting if one.recall >= config.target_recall]
+    enough = [kind for kind in fitting if kind.recall >= config.target_recall]
     if not enough:
-        best = max(fitting, key=lambda one: one.recall)
+        best = max(fitting, key=lambda kind: kind.recall)
         raise ConfigError(
             f"no kind of index that fits finds {config.target_recall:.1%} of the neighbors; the "
             f"best, {best.factory}, finds {best.recall:.1%} in {best.bytes:,} bytes: give a lower "
             "--target-recall, or a larger --budget"
         )
-    return min(enough, key=lambda one: one.bytes).factory, tried
+    return min(enough, key=lambda kind: kind.bytes).factory, tried
 
 
 def with_recall(
@@ -116,35 +103,23 @@ def with_recall(
 ) -> tuple[TriedRecord, ...]:
     """What was measured, with the recall that one kind has over all entries."""
     return tuple(
-        one.model_copy(update={"recall": recall}) if one.factory == factory else one
-        for one in tried
+        kind.model_copy(update={"recall": recall}) if kind.factory == factory else kind
+        for kind in tried
     )
 
 
 def measured_kinds(
     store: Datastore, seed: int = 0, progress: Progress = no_progress
 ) -> tuple[TriedRecord, ...]:
-    """Builds each kind of index over a sample of keys, and measures it.
-
-    Args:
-        store: A datastore with keys.
-        seed: Seed of the sample.
-        progress: A callback that is told which kind is being measured.
-
-    Returns:
-        A record for each kind, the smallest first.
-    """
+    """Builds each kind of index over a sample of keys, and measures it, the smallest first."""
     from knn_logits.index.faiss_backend import build_faiss
 
     dim, metric = store.manifest.dim, store.manifest.metric
     keys = training_sample(store, _SAMPLE, seed)
-    rng = np.random.default_rng(seed)
-    chosen = np.sort(rng.permutation(len(keys))[:_QUERIES])
-    queries = keys[chosen]
-    _, ids = ExactIndex(torch.from_numpy(keys), metric).search(
-        torch.from_numpy(queries), RECALL_AT + 1
-    )
-    truth = Truth.of(chosen, queries, ids.numpy(), lambda entries: keys[entries], metric)
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(keys))[:_QUERIES])
+    queries = torch.from_numpy(keys[chosen])
+    _, ids = ExactIndex(torch.from_numpy(keys), metric).search(queries, RECALL_AT + 1)
+    truth = Truth.of(chosen, keys[chosen], ids.numpy(), lambda entries: keys[entries], metric)
     lists, all_lists = choose_lists(len(keys)), choose_lists(len(store))
     kinds = list(zip(kinds_for(dim, lists), kinds_for(dim, all_lists), strict=True))
     present = len(store) - len(store.merged_away)
@@ -155,43 +130,38 @@ def measured_kinds(
         index = build_faiss(small, dim, metric, keys, [keys], None)
         seconds = time.monotonic() - started
         index.nprobe = min(_NPROBE, lists)
-        found = recall(index, truth)
         tried.append(
             TriedRecord(
                 factory=whole,
-                bytes=_bytes(whole, present, dim, metric),
-                recall=round(found, 4),
+                bytes=index_bytes(IndexConfig(whole), present, dim, metric),
+                recall=round(recall(index, truth), 4),
                 milliseconds=round(_milliseconds(index, queries), 3),
                 seconds=round(seconds * len(store) / len(keys), 1),
             )
         )
         logger.debug("tried %s", tried[-1])
     progress("comparing indexes", len(kinds), len(kinds))
-    return tuple(sorted(tried, key=lambda one: one.bytes))
+    return tuple(sorted(tried, key=lambda kind: kind.bytes))
 
 
-def _bytes(factory: str, entries: int, dim: int, metric: Metric) -> int:
-    return index_bytes(IndexConfig(factory), entries, dim, metric)
-
-
-def _milliseconds(index: object, queries: np.ndarray) -> float:
+def _milliseconds(index: Index, queries: Tensor) -> float:
     """The fastest time of some searches for eight queries."""
     best = float("inf")
-    for first in range(0, min(len(queries), 12 * _QUERIES_AT_ONCE), _QUERIES_AT_ONCE):
-        some = torch.from_numpy(queries[first : first + _QUERIES_AT_ONCE])
+    for batch in queries.split(_QUERIES_AT_ONCE)[:_TIMED]:
         started = time.perf_counter()
-        index.search(some, RECALL_AT)  # type: ignore[attr-defined]
+        index.search(batch, RECALL_AT)
         best = min(best, time.perf_counter() - started)
     return 1e3 * best
 
 
 def table(tried: Sequence[TriedRecord]) -> list[str]:
     """Formats what was measured, one line for each kind of index."""
-    wide = max((len(one.factory) for one in tried), default=5)
-    lines = [f"{'index':{wide}}  recall@{RECALL_AT}        bytes  ms (8 queries)  build s"]
-    for one in tried:
-        lines.append(
-            f"{one.factory:{wide}}  {one.recall:9.3f}  {one.bytes:11,}  {one.milliseconds:14.2f}  "
-            f"{one.seconds:7.0f}"
-        )
-    return lines
+    wide = max((len(kind.factory) for kind in tried), default=5)
+    return [
+        f"{'index':{wide}}  recall@{RECALL_AT}        bytes  ms (8 queries)  build s",
+        *(
+            f"{kind.factory:{wide}}  {kind.recall:9.3f}  {kind.bytes:11,}  "
+            f"{kind.milliseconds:14.2f}  {kind.seconds:7.0f}"
+            for kind in tried
+        ),
+    ]

@@ -77,8 +77,9 @@ def cluster(
         done = 0
         progress("clusters", 0, len(store))
         for batch in store.key_batches(_KEYS_AT_ONCE):
-            found = assign(centroids, batch, normal=normal, threads=threads)
-            labels[done : done + len(batch)] = found
+            labels[done : done + len(batch)] = assign(
+                centroids, batch, normal=normal, threads=threads
+            )
             done += len(batch)
             progress("clusters", done, len(store))
         write_array(job.path("clusters"), labels)

@@ -100,11 +100,6 @@ def merge_entries(
 def merged_into(store: Datastore, keep: float, progress: Progress = no_progress) -> Array:
     """Chooses the entries that stand for others.
 
-    Args:
-        store: A datastore with keys.
-        keep: The share of the entries that stay, above 0 and below 1.
-        progress: A callback that is told how far the work is.
-
     Returns:
         int32 [entries], the entry that stands for each entry, which may be itself.
 
@@ -113,25 +108,24 @@ def merged_into(store: Datastore, keep: float, progress: Progress = no_progress)
     """
     pairs = _pairs(store, progress)
     total = len(store)
-    wanted = left = total - max(1, round(keep * total))
+    goal = left = total - max(1, round(keep * total))
     into = np.arange(total, dtype=np.int32)
     counts = np.ones(total, np.int64)
-    progress("merging", 0, wanted)
+    progress("merging", 0, goal)
     for first in range(0, len(pairs), _PAIRS_BETWEEN_REPORTS):
-        for one, other in pairs[first : first + _PAIRS_BETWEEN_REPORTS].tolist():
+        for a, b in pairs[first : first + _PAIRS_BETWEEN_REPORTS].tolist():
             if not left:
                 break
             # Only entries that still stand for themselves are compared.
-            if into[one] != one or into[other] != other:
+            if into[a] != a or into[b] != b:
                 continue
-            if (counts[other], -other) > (counts[one], -one):
-                one, other = other, one
-            into[other] = one
-            counts[one] += counts[other]
+            larger, smaller = (b, a) if (counts[b], -b) > (counts[a], -a) else (a, b)
+            into[smaller] = larger
+            counts[larger] += counts[smaller]
             left -= 1
-        progress("merging", wanted - left, wanted)
+        progress("merging", goal - left, goal)
     if left:
-        least = (total - wanted + left) / total
+        least = (total - goal + left) / total
         raise ConfigError(
             f"{store.folder} has too few near entries of one token in one document: at least "
             f"{least:.2f} of them stay, so give --keep {np.ceil(100 * least) / 100:.2f} or more"
@@ -154,14 +148,13 @@ def _pairs(store: Datastore, progress: Progress) -> Ints:
     distances: list[Array] = [np.empty(0, np.float32)]
     total, done = len(free), 0
     for entries in _groups(free, documents, values):
-        for found, far in _nearest_pairs(store, entries):
-            pairs.append(found)
-            distances.append(far)
+        for block, squares in _nearest_pairs(store, entries):
+            pairs.append(block)
+            distances.append(squares)
         done += len(entries)
         progress("pairs", done, total)
     order = np.argsort(np.concatenate(distances), kind="stable")
-    found_pairs: Ints = np.concatenate(pairs)[order]
-    return found_pairs
+    return np.asarray(np.concatenate(pairs)[order])
 
 
 def _groups(free: Ints, documents: Ints, values: Array) -> Iterator[Ints]:
@@ -177,21 +170,21 @@ def _nearest_pairs(store: Datastore, entries: Ints) -> Iterator[tuple[Array, Arr
         return
     keys = prepared_keys(store.keys(entries), store.manifest.metric)
     norms = np.square(keys).sum(axis=1)
-    rows, near = max(1, _BLOCK // len(entries)), min(_PAIRED, len(entries) - 1)
+    rows, count = max(1, _BLOCK // len(entries)), min(_PAIRED, len(entries) - 1)
     for first in range(0, len(entries), rows):
-        some = slice(first, first + rows)
-        distances = norms[some, None] + norms - 2.0 * (keys[some] @ keys.T)
-        own = np.arange(len(distances))
-        distances[own, first + own] = np.inf
-        columns = np.argpartition(distances, near - 1, axis=1)[:, :near]
-        one = np.repeat(entries[some], near)
-        far = np.take_along_axis(distances, columns, axis=1).reshape(-1)
-        yield np.stack([one, entries[columns].reshape(-1)], axis=1).astype(np.int32), far
+        block = slice(first, first + rows)
+        distances = norms[block, None] + norms - 2.0 * (keys[block] @ keys.T)
+        diagonal = np.arange(len(distances))
+        distances[diagonal, first + diagonal] = np.inf
+        columns = np.argpartition(distances, count - 1, axis=1)[:, :count]
+        pairs = np.repeat(entries[block], count), entries[columns].reshape(-1)
+        squares = np.take_along_axis(distances, columns, axis=1).reshape(-1)
+        yield np.stack(pairs, axis=1).astype(np.int32), squares
 
 
 def prepared_keys(keys: Array, metric: Metric) -> Array:
     """Keys as they are compared, float32: of length 1 where only their direction matters."""
-    found: Array = np.asarray(keys, np.float32)
+    vectors: Array = np.asarray(keys, np.float32)
     if metric == "cosine":
-        found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
-    return found
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return vectors

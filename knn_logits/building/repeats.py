@@ -20,30 +20,23 @@ _BASE = 0x9E3779B97F4A7C15
 
 
 def repeated_share(tokens: Array, seed: int = 0) -> float:
-    """Measures the share of spans of 32 tokens that stand more than once in a text.
+    """Measures the share of spans of 32 tokens that stand more than once in a text, on a sample.
 
     Spans that overlap are no copies of each other, as in a line of forty dashes.
-
-    Args:
-        tokens: Integers [tokens].
-        seed: Seed of the sample of at most 512 spans.
-
-    Returns:
-        A number from 0 to 1. A text of fewer than 64 tokens gives 0.
     """
     if len(tokens) < 2 * _SPAN:
         return 0.0
     starts = np.random.default_rng(seed).integers(0, len(tokens) - _SPAN + 1, _SPANS)
     drawn = np.array([_hashes(tokens[start : start + _SPAN])[0] for start in starts.tolist()])
-    wanted = np.unique(drawn)
-    earliest, latest = np.full(len(wanted), len(tokens)), np.full(len(wanted), -1)
+    distinct = np.unique(drawn)
+    earliest, latest = np.full(len(distinct), len(tokens)), np.full(len(distinct), -1)
     for first in range(0, len(tokens) - _SPAN + 1, _TOKENS_AT_ONCE):
-        found = _hashes(tokens[first : first + _TOKENS_AT_ONCE + _SPAN - 1])
-        places = np.searchsorted(wanted, found).clip(max=len(wanted) - 1)
-        (hits,) = np.nonzero(wanted[places] == found)
+        hashes = _hashes(tokens[first : first + _TOKENS_AT_ONCE + _SPAN - 1])
+        places = np.searchsorted(distinct, hashes).clip(max=len(distinct) - 1)
+        (hits,) = np.nonzero(distinct[places] == hashes)
         np.minimum.at(earliest, places[hits], first + hits)
         np.maximum.at(latest, places[hits], first + hits)
-    return float(np.mean((latest - earliest >= _SPAN)[np.searchsorted(wanted, drawn)]))
+    return float(np.mean((latest - earliest >= _SPAN)[np.searchsorted(distinct, drawn)]))
 
 
 def _hashes(tokens: Array) -> Array:
