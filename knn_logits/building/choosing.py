@@ -66,15 +66,7 @@ def chosen_factory(
     progress: Progress = no_progress,
     tried: tuple[TriedRecord, ...] | None = None,
 ) -> tuple[str, tuple[TriedRecord, ...]]:
-    """Chooses the kind of index for a budget, for a recall, or for both.
-
-    Returns:
-        The factory string, and what was measured, the smallest kind first. What was measured
-        before, `tried`, is not measured again.
-
-    Raises:
-        ConfigError: when no kind is small enough, or finds enough. The message names the nearest.
-    """
+    """Chooses the kind of index for a budget, for a recall, or for both, among those tried."""
     if tried is None:
         tried = measured_kinds(store, config.seed, progress)
     fitting = [kind for kind in tried if config.budget is None or kind.bytes <= config.budget]

@@ -218,11 +218,7 @@ def estimated(
     compare: bool = False,
     progress: Progress = no_progress,
 ) -> Estimate:
-    """Estimates what a build will need once its text is known.
-
-    Raises:
-        ConfigError: when the index cannot be made for so many entries.
-    """
+    """Estimates what a build will need once its text is known."""
     keys, contexts = build.keys, text.contexts
     progress("measuring", 0, None)
     dim, canary = _key_shape(model, tokenizer, keys)

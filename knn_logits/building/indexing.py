@@ -163,12 +163,7 @@ def write_suffixes(job: Job, store: Datastore, progress: Progress) -> None:
 
 
 def without_index(folder: Path) -> Datastore:
-    """Opens a datastore without its index, which may be missing or damaged.
-
-    Raises:
-        DatastoreError: when the folder is not a datastore.
-        DamagedError: when a file other than the index is damaged.
-    """
+    """Opens a datastore without its index, which may be missing or damaged."""
     manifest = read_manifest(folder)
     rest = [file for file in manifest.files if layout.kind_of(file.name) not in ("index", "native")]
     if len(rest) == len(manifest.files):
@@ -185,9 +180,6 @@ def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | Non
     """Refuses an index that cannot be made, before any work is done for it.
 
     `entries` is None while the number of keys is not known.
-
-    Raises:
-        ConfigError: when FAISS cannot make the index for keys of this length or number.
     """
     if index.measures and entries is not None:
         check_enough(entries)
@@ -296,12 +288,6 @@ def make_index(
     It chooses the smallest nprobe that finds 90% of the true 64 nearest entries of sampled keys, or
     the target recall. The entry of a sampled key itself does not count. For a budget or a target
     recall it first compares kinds of index. `ray` is the address of a cluster that fills it.
-
-    Returns:
-        The index, ready to search, and its record for the manifest.
-
-    Raises:
-        ConfigError: when no kind of index fits the budget or finds enough.
     """
     if not config.measures:
         factory = config.factory

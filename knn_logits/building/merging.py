@@ -102,9 +102,6 @@ def merged_into(store: Datastore, keep: float, progress: Progress = no_progress)
 
     Returns:
         int32 [entries], the entry that stands for each entry, which may be itself.
-
-    Raises:
-        ConfigError: when fewer entries can be merged.
     """
     pairs = _pairs(store, progress)
     total = len(store)

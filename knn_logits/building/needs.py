@@ -83,11 +83,7 @@ class Request:
 
 
 def needs_by_kind(extent: Extent, speed: Speed, request: Request) -> tuple[Need, ...]:
-    """Estimates a datastore with the index of its build first, and with other kinds on request.
-
-    Raises:
-        ConfigError: when the index of the build cannot be made for so many entries.
-    """
+    """Estimates a datastore with the index of its build first, and with other kinds on request."""
     index = request.index
     needs = [_need(extent, speed, request, index, chosen=True)]
     for kind in usual_kinds(extent.entries, extent.dim) if request.compare else []:

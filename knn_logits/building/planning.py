@@ -64,11 +64,7 @@ class BuildSettings(PlanSettings, total=False):
 
 
 def check_keywords(function: str, settings: Mapping[str, object], allowed: type) -> None:
-    """Refuses a keyword argument that a function does not take, as Python does.
-
-    Raises:
-        TypeError: when there is one.
-    """
+    """Refuses a keyword argument that a function does not take, as Python does."""
     for name in settings:
         if name not in allowed.__annotations__:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
@@ -172,12 +168,7 @@ class BuildPlan:
 
 
 def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPlan:
-    """Checks the settings of a build.
-
-    Raises:
-        ConfigError: when a setting is out of its range, or belongs to another kind of model.
-        ModelError: when the model has no place for the key.
-    """
+    """Checks the settings of a build."""
     dtype, threads = settings.get("keys_dtype", "float16"), settings.get("threads")
     if dtype not in ("float16", "float32"):
         raise ConfigError(f"keys can be stored in float16 or float32, not in {dtype!r}")

@@ -114,11 +114,7 @@ class Ranks:
 
     @classmethod
     def joined(cls) -> Ranks:
-        """Joins the processes that torchrun has started.
-
-        Raises:
-            ConfigError: when this process was not started by torchrun.
-        """
+        """Joins the processes that torchrun has started."""
         import torch.distributed as dist
 
         if not started_by_torchrun():
@@ -164,11 +160,7 @@ class Ranks:
                 self.send(Ended(error))
 
     def follow(self, model: nn.Module, keys: KeyPlan) -> None:
-        """Does what rank 0 asks for, until the build is done.
-
-        Raises:
-            KNNLogitsError: when the build has failed on any rank.
-        """
+        """Does what rank 0 asks for, until the build is done."""
         while isinstance(message := self.receive(), KeyWork):
             for _ in self.write(model, keys, message):
                 pass
@@ -182,14 +174,10 @@ class Ranks:
         work: KeyWork,
         advance: Callable[[int], None] = lambda _: None,
     ) -> Iterator[tuple[list[int], bool]]:
-        """Writes this rank's shards of each round.
+        """Writes this rank's shards of each round, and raises the error of any rank.
 
-        Yields:
-            After each round the shards that all ranks have written in it, and whether all of them
-            compute the same keys to the last bit.
-
-        Raises:
-            KNNLogitsError: when a rank has failed, with its error.
+        Yields after each round the shards that all ranks have written in it, and whether all of
+        them compute the same keys to the last bit.
         """
         same, failed = True, None
         # Each rank raises the error of any, so none has to be informed.
@@ -288,12 +276,7 @@ def started_by_torchrun() -> bool:
 
 
 def _is_same(model: nn.Module, keys: KeyPlan, work: KeyWork) -> bool:
-    """Whether this rank computes the keys of rank 0 to the last bit.
-
-    Raises:
-        MismatchError: when it computes other keys.
-        DatastoreError: when it does not see the files of rank 0.
-    """
+    """Whether this rank computes the keys of rank 0 to the last bit."""
     try:
         digest = sha256(work.path("tokens"))
     except OSError:

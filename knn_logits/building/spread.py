@@ -68,11 +68,7 @@ class KeyWorker:
         self.model, self.task = model, task
 
     def ready(self) -> bool:
-        """Whether the canary's keys are, to the last bit, those of the machine with the command.
-
-        Raises:
-            MismatchError: when they are not nearly equal.
-        """
+        """Whether the canary's keys are, to the last bit, those of the machine with the command."""
         return computes_canary(
             self.model,
             self.task.location,
@@ -115,12 +111,7 @@ def cut(
 
 
 def spread_keys(address: str, canary: Mapping[str, Array]) -> Callable[..., Iterator[Array]]:
-    """Returns what takes the place of `compute_keys` where a cluster computes the keys.
-
-    Raises:
-        MissingDependencyError: when Ray is not installed.
-        UnreachableError: when there is no cluster at the address.
-    """
+    """Returns what takes the place of `compute_keys` where a cluster computes the keys."""
     ray = connect(address)
 
     def compute(
@@ -167,21 +158,13 @@ class FillTask:
 
 
 class FillWorker:
-    """Finds the lists and the codes of keys on one machine.
-
-    Args:
-        expected: What `work` returns for the sample on the machine with the command.
-    """
+    """Finds the lists and the codes of keys on one machine."""
 
     def __init__(self, task: FillTask, expected: Mapping[str, Array]) -> None:
         self.task, self.expected = task, expected
 
     def ready(self) -> bool:
-        """Whether the sample's lists and codes are those of the machine with the command.
-
-        Raises:
-            MismatchError: when many keys come into other lists.
-        """
+        """Whether the sample's lists and codes are those of the machine with the command."""
         arrays = self.work(self.task.sample)
         if np.mean(_list_of_keys(arrays) != _list_of_keys(self.expected)) > _OTHER_LISTS:
             raise MismatchError(
@@ -207,12 +190,7 @@ def _list_of_keys(arrays: Mapping[str, Array]) -> Array:
 
 
 def spread_filling(address: str, dtype: str) -> Fill:
-    """Returns what adds all keys, which are sent as `dtype`, to a trained index on a cluster.
-
-    Raises:
-        MissingDependencyError: when Ray is not installed.
-        UnreachableError: when there is no cluster at the address.
-    """
+    """Returns what adds all keys, which are sent as `dtype`, to a trained index on a cluster."""
     ray = connect(address)
 
     def fill(index: FaissIndex, factory: str, batches: Iterable[Array]) -> None:

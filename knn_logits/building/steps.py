@@ -41,12 +41,7 @@ Cut = tuple[Document, list[int], list[int]]
 
 
 def write_canary(job: Job, model: nn.Module, tokenizer: Any, keys: KeyPlan) -> dict[str, Array]:
-    """Computes the keys of a fixed text, the canary, and keeps them for a run that continues.
-
-    Raises:
-        MismatchError: when an earlier run of the job had another model.
-        ModelError: when the model's states depend on later tokens.
-    """
+    """Computes the keys of a fixed text, the canary, and keeps them for a run that continues."""
     tokens = canary_tokens(tokenizer, vocabulary_size(model))[: keys.windows.window]
     check_causal(model, keys.location, tokens)
     computed = canary_keys(model, keys.location, tokens)
@@ -192,11 +187,7 @@ def write_keys(
 def computes_canary(
     model: nn.Module, location: KeyLocation, canary: Mapping[str, Array], refusal: str
 ) -> bool:
-    """Whether a model gives the canary's keys to the last bit.
-
-    Raises:
-        MismatchError: with the refusal, when the keys are not nearly equal.
-    """
+    """Whether a model gives the canary's keys to the last bit; other keys are refused."""
     keys = canary_keys(model, location, canary[CANARY_TOKENS])
     if relative_error(keys, canary[CANARY_KEYS]) > SAME:
         raise MismatchError(refusal)

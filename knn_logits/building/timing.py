@@ -236,10 +236,8 @@ def query_seconds(
     """Estimates the seconds of searches on one thread, for each number of queries in `rows`.
 
     They are timed in a small index of random vectors whose lists are as long as the real ones will
-    be. Only what does not fit is scaled: more centroids, and lists that are too long.
-
-    Returns:
-        None for a kind of index that is not measured, such as one with a graph.
+    be. Only what does not fit is scaled: more centroids, and lists that are too long. A kind that
+    is not measured, such as one with a graph, gives None.
     """
     if factory == "exact":
         size = max(1, min(entries, _KEYS // (4 * dim)))

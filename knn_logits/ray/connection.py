@@ -22,13 +22,8 @@ def ray_module() -> Any:
 def connect(address: str) -> Any:
     """Joins a cluster, unless this program is part of one already, and returns the ray module.
 
-    Args:
-        address: "auto" for the cluster that this machine is part of, host:port of its head, or
-            "local" for a cluster of this machine alone, which ends with the program.
-
-    Raises:
-        MissingDependencyError: when Ray is not installed.
-        UnreachableError: when there is no cluster at the address.
+    The address is "auto" for the cluster of this machine, host:port of a head, or "local" for a
+    cluster of this machine alone, which ends with the program.
     """
     # Ray would send statistics about its use to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -59,12 +54,9 @@ def on_machine(machine: dict[str, Any]) -> Any:
 
 
 def result_of(ray: Any, ref: Any, seconds: float) -> Any:
-    """Waits for the result of a call on another machine.
+    """Waits for the result of a call on another machine; a KNNLogitsError of it is raised here.
 
-    Raises:
-        TimeoutError: when there is none after so many seconds. It may still come.
-        UnreachableError: when none will come, since its process is lost.
-        KNNLogitsError: when the call raised one.
+    Raises a TimeoutError while there is no result, an UnreachableError where none will come.
     """
     errors = ray.exceptions
     try:

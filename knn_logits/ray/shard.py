@@ -29,15 +29,7 @@ _FORMS = 6
 
 
 class Shard:
-    """A range of a datastore's entries, opened on one machine.
-
-    Args:
-        name: The datastore's folder, or its name on the Hub.
-        checksum: The checksum of its manifest.
-        first: The first entry.
-        last: The entry after the last one.
-        form: The documents that are left out, and the lists that are visited.
-    """
+    """A range of a datastore's entries, opened on one machine."""
 
     def __init__(self, name: str, checksum: str, first: int, last: int, form: Form) -> None:
         store = Datastore.from_pretrained(name)
@@ -106,10 +98,6 @@ def part_of_index(store: Datastore, first: int, last: int) -> dict[str, Array]:
     """Reads the arrays of a smaller index: the same lists, with a range of the entries in them.
 
     The rest never is in memory. The entries are numbered from 0.
-
-    Raises:
-        DatastoreError: when the index is not stored as plain arrays.
-        DamagedError: when its arrays do not fit each other.
     """
     record = store.manifest.file("index")
     if record is None:
@@ -125,17 +113,7 @@ def part_of_index(store: Datastore, first: int, last: int) -> dict[str, Array]:
 
 
 def cut_lists(arrays: Mapping[str, Array], first: int, last: int) -> dict[str, Array]:
-    """Selects a range of entries from inverted lists, and numbers them from 0.
-
-    Args:
-        arrays: `ids`, int64 [rows], and `codes`, uint8 [rows, bytes], in the lists' order, and
-            `sizes`, the length of each list.
-        first: The first entry.
-        last: The entry after the last one.
-
-    Raises:
-        DamagedError: when the lists hold another number of entries.
-    """
+    """Selects a range of entries from inverted lists, and numbers them from 0."""
     ends = np.cumsum(arrays["sizes"])
     sizes = np.zeros(len(ends), np.int64)
     ids: list[Array] = []

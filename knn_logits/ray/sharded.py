@@ -54,14 +54,6 @@ def merged(parts: Sequence[Neighborhood], k: int, rows: int) -> Neighborhood:
 class ShardedIndex:
     """An index whose shards answer from elsewhere. It follows the protocol of `Index`.
 
-    Args:
-        ask: Asks one shard: its number, the name of a method and the arguments.
-        spans: The range of entries of each shard.
-        dim: Length of a key.
-        metric: How keys are compared.
-        partial: Whether shards that do not answer are left out of an answer.
-        patience: Seconds that a shard has to answer.
-
     Attributes:
         partial_answers: Number of searches that lacked a shard.
         nprobe: Inverted lists visited for each query, which the shards were opened with.
@@ -70,7 +62,7 @@ class ShardedIndex:
 
     def __init__(
         self,
-        ask: Callable[..., Answer],
+        ask: Callable[..., Answer],  # the shard's number, the name of a method, its arguments
         spans: list[tuple[int, int]],
         dim: int,
         metric: Metric,
@@ -96,12 +88,7 @@ class ShardedIndex:
         return sorted(self._away)
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Searches as `Index.search` says. Neighbors are sorted, with the nearest first.
-
-        Raises:
-            UnreachableError: when a shard does not answer and partial answers are not allowed, or
-                when no shard answers.
-        """
+        """Searches as `Index.search` says. Neighbors are sorted, with the nearest first."""
         array = np.ascontiguousarray(queries.detach().cpu().numpy(), np.float32)
         k = min(k, self.size)
         numbers = [number for number in range(len(self._spans)) if self._is_back(number)]
@@ -184,21 +171,14 @@ class Replicas:
     silent, the next is asked as well, and the first answer counts. Either is asked again once it
     has answered.
 
-    Args:
-        ask: Asks one replica: the shard's number, the replica's number, the name of a method and
-            the arguments.
-        back: Asks a lost replica of a shard to report when it is back.
-        count: Number of replicas of each shard.
-        silence: Seconds after which another replica is asked as well.
-
     Attributes:
         handovers: Number of calls that went to another replica.
     """
 
     def __init__(
         self,
-        ask: Callable[..., Answer],
-        back: Callable[[int, int], Answer],
+        ask: Callable[..., Answer],  # the shard, the replica, the name of a method, its arguments
+        back: Callable[[int, int], Answer],  # answers when a lost replica of a shard is back
         count: int,
         *,
         silence: float = SILENCE,

@@ -28,13 +28,9 @@ _LOST = object()
 class Workers:
     """Actors that work on numbered pieces. They end with the `with` block.
 
-    Args:
-        ray: The ray module, connected.
-        start: Starts an actor. It has two methods: `work(piece)`, and `ready()`, which raises if
-            the actor is of no use, and returns whether its results are equal to the last bit to
-            those of this machine.
-        count: Number of actors.
-        patience: Seconds to wait for a first actor while there is none.
+    `start` starts an actor with the methods `work(piece)` and `ready()`, which raises if the actor
+    is of no use, and returns whether its results are those of this machine to the last bit. While
+    there is no actor, a first one is awaited for `patience` seconds.
     """
 
     def __init__(
@@ -59,12 +55,7 @@ class Workers:
             self._end(actor)
 
     def results(self, pieces: Iterator[Any]) -> Iterator[Any]:
-        """Yields the results of pieces of work, in the pieces' order.
-
-        Raises:
-            UnreachableError: when no machine is left, or a piece is lost again and again.
-            KNNLogitsError: when the work raises one.
-        """
+        """Yields the results of pieces of work, in the pieces' order."""
         pending: dict[int, Any] = {}
         done: dict[int, Any] = {}
         tries: dict[int, int] = {}
