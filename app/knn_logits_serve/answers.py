@@ -13,11 +13,7 @@ from knn_logits_serve.told import End, Piece, Token
 
 
 class Answer:
-    """The answer to one request.
-
-    Args:
-        asked: The request.
-    """
+    """The answer to one request."""
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked

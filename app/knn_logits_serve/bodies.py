@@ -158,11 +158,7 @@ class ChatBody(_Asking):
 
 
 def content_of(body: bytes) -> dict[str, Any]:
-    """Reads a body as a JSON object.
-
-    Raises:
-        Refusal: when the body is not a JSON object, or has a field that is not supported.
-    """
+    """Reads a body as a JSON object."""
     try:
         content = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError:
@@ -184,11 +180,7 @@ def content_of(body: bytes) -> dict[str, Any]:
 
 
 def completion_of(content: dict[str, Any]) -> CompletionBody:
-    """Checks the body of a completion.
-
-    Raises:
-        Refusal: when a field is wrong. It names the first one.
-    """
+    """Checks the body of a completion."""
     return _checked(CompletionBody, content)
 
 

@@ -24,15 +24,8 @@ PLAIN_LINE = (
 class Chat:
     """Turns messages into the text, or the tokens, that a model continues.
 
-    Args:
-        tokenizer: The model's tokenizer.
-        template: A chat template in Jinja's language, in place of the tokenizer's.
-
     Attributes:
         plain: Whether the plain template is used.
-
-    Raises:
-        ConfigError: when the given template cannot be used.
     """
 
     def __init__(self, tokenizer: Any, template: str | None = None) -> None:
@@ -46,11 +39,7 @@ class Chat:
                 raise ConfigError(f"the chat template cannot be used: {error}") from error
 
     def given(self, messages: Sequence[Message]) -> str | list[int]:
-        """Returns what the model continues: the tokens of a template, or a plain text.
-
-        Raises:
-            Refusal: when the template refuses these messages, or they have no text.
-        """
+        """Returns what the model continues: the tokens of a template, or a plain text."""
         if not any(message.text.strip() for message in messages):
             raise Refusal("the messages have no text: write something first", param="messages")
         if self.plain:

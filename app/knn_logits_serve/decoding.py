@@ -39,11 +39,7 @@ def mixed(number: int) -> int:
 
 
 class PositionSampler(LogitsProcessor):
-    """Makes greedy search sample from the distribution. It has to be the last processor.
-
-    Args:
-        seed: The seed, which together with the position decides the noise.
-    """
+    """Makes greedy search sample from the distribution. It has to be the last processor."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -59,12 +55,7 @@ class PositionSampler(LogitsProcessor):
 
 
 class Penalties(LogitsProcessor):
-    """Applies OpenAI's penalties of tokens that were written before, and its bias of tokens.
-
-    Args:
-        sampling: The settings of the request.
-        written: Number of tokens before the first one that counts as written.
-    """
+    """Applies OpenAI's penalties of tokens that were written before, and its bias of tokens."""
 
     def __init__(self, sampling: Sampling, written: int) -> None:
         self._presence, self._frequency = sampling.presence, sampling.frequency
@@ -96,13 +87,7 @@ class Overheard(LogitsProcessor):
         return scores
 
     def at(self, position: int, token: int, number: int) -> tuple[float, list[tuple[int, float]]]:
-        """Returns the log-probability of a token, and the likeliest tokens in its place.
-
-        Args:
-            position: The position of the token. Distributions up to it are deleted.
-            token: The token.
-            number: How many of the likeliest tokens to return.
-        """
+        """Returns the log-probability of a token, and the likeliest tokens in its place."""
         row = torch.log_softmax(self._rows[position][0].float(), dim=-1)
         for one in [one for one in self._rows if one <= position]:
             del self._rows[one]
@@ -119,14 +104,7 @@ def finite(value: float) -> float:
 def processors(
     sampling: Sampling, seed: int, written: int, first: list[Any]
 ) -> list[LogitsProcessor]:
-    """Returns the processors of one text, in their order.
-
-    Args:
-        sampling: The settings for choosing a token.
-        seed: The seed of this text.
-        written: Number of tokens of the text that is given.
-        first: Processors that run before them.
-    """
+    """Returns the processors of one text, in their order."""
     found: list[LogitsProcessor] = list(first)
     if sampling.presence or sampling.frequency or sampling.bias:
         found.append(Penalties(sampling, written))

@@ -20,10 +20,6 @@ def echo_of(
     """Returns the tokens of a prompt, with their probabilities if the request wants them.
 
     The first token has no probability, since no token precedes it.
-
-    Raises:
-        LimitError: when the prompt is too long.
-        Refusal: when the prompt was given as tokens that its text does not lead to.
     """
     ids, tokenizer = prompt.ids, served.tokenizer
     pieces = Pieces(tokenizer, [])

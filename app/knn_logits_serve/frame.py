@@ -13,10 +13,5 @@ _TOKENS = 500
 
 
 def frame(sequence: SequenceTrace, metric: str = "l2") -> str:
-    """Returns the HTML document of an answer.
-
-    Args:
-        sequence: The trace of the answer.
-        metric: The metric of the datastores.
-    """
+    """Returns the HTML document of an answer."""
     return bundle.alone(views.chat_frame(sequence, metric, _TOKENS))

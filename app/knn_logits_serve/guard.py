@@ -29,15 +29,7 @@ _DRAINED_BYTES, _DRAINED_SECONDS, _PAUSE_SECONDS = 64_000_000, 10.0, 0.3
 
 
 class Guard:
-    """The ASGI middleware that checks every request.
-
-    Args:
-        app: The application that it protects.
-        key: The API key that clients have to send; None needs no key.
-        names: Further names under which the server answers, such as "knn.example.org". Pages of
-            these names may call it as well.
-        body_bytes: The most bytes of a request.
-    """
+    """The ASGI middleware that checks every request."""
 
     def __init__(self, app: Any, *, key: str | None, names: Sequence[str], body_bytes: int) -> None:
         self._app = app
@@ -142,13 +134,7 @@ def _cors(origin: str) -> list[tuple[bytes, bytes]]:
 
 
 async def refuse(refusal: Refusal, send: Send, *, close: bool) -> None:
-    """Answers with a refusal.
-
-    Args:
-        refusal: The refusal.
-        send: Sends a message of ASGI.
-        close: Whether the connection has to be closed afterwards.
-    """
+    """Answers with a refusal."""
     body = json.dumps(refusal.content).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.encode(), value.encode()) for name, value in refusal.headers.items()]

@@ -52,12 +52,6 @@ Work: TypeAlias = "Callable[[Sequence[Turn[Request, News]]], None]"
 class Job(Generic[News]):
     """A request that waits or runs.
 
-    Args:
-        asked: The request.
-        work: Runs the request, and those like it.
-        alike: What it has in common with the requests that it may run with; None to run alone.
-        least: The fewest requests that run together.
-
     Attributes:
         news: The parts of the answer. The last item is None, or a refusal if the request failed.
         deadline: The deadline of the request, once it runs.
@@ -88,12 +82,6 @@ class Line:
     """Runs requests in the order in which they come. Those that are alike may run together.
 
     A request that runs together with an earlier one overtakes those between them.
-
-    Args:
-        at_once: The most groups of requests that run at the same time.
-        waiting: The most requests that wait. Further ones are refused.
-        seconds: The seconds that one request may run.
-        together: The most requests of a group.
     """
 
     def __init__(self, at_once: int, waiting: int, seconds: float, together: int = 1) -> None:
@@ -131,17 +119,7 @@ class Line:
         alike: Hashable | None = None,
         least: int = 2,
     ) -> Job[News]:
-        """Puts a request at the end of the queue.
-
-        Args:
-            asked: The request.
-            work: Runs the request in a thread, together with others that are alike.
-            alike: What requests have in common that may run together; None to run alone.
-            least: The fewest requests that run together. Fewer run one after another.
-
-        Raises:
-            Refusal: when the queue is full or closed.
-        """
+        """Puts a request at the end of the queue."""
         if self._closed:
             raise Refusal("the server is shutting down: try again later", 503, retry_after=10)
         if self.waiting >= self._most_waiting and len(self._groups) >= self._at_once:

@@ -41,13 +41,7 @@ _TITLE_WORDS = 6
 
 
 class Speech:
-    """Makes the events of a stream for Open WebUI.
-
-    Args:
-        served: The model.
-        asked: The request.
-        answer: Makes the chunks that every client gets.
-    """
+    """Makes the events of a stream for Open WebUI."""
 
     def __init__(self, served: Served, asked: Asked, answer: Answer) -> None:
         self._served, self._asked, self._answer = served, asked, answer
@@ -84,11 +78,6 @@ def numbered(text: str, spans: list[Span], numbers: dict[tuple[str, str], int]) 
     """Inserts the number of a document after the words that it gave.
 
     If consecutive spans come from one document, only the last one gets the number.
-
-    Args:
-        text: The text.
-        spans: The spans of words, in the order of the text.
-        numbers: The number of each document, by its datastore and its id.
     """
     parts, at = [], 0
     for place, span in enumerate(spans):

@@ -18,15 +18,7 @@ _KINDS = {
 
 
 class Refusal(KNNLogitsError):
-    """A request is refused.
-
-    Args:
-        message: One line that says what is wrong, and what to do.
-        status: The status of the answer.
-        param: The field of the request that is wrong.
-        code: OpenAI's name for the error.
-        retry_after: The seconds after which the client may try again.
-    """
+    """A request is refused."""
 
     def __init__(
         self,

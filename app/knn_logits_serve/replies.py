@@ -25,26 +25,14 @@ class Gone(Exception):
 
 
 class Listening:
-    """Reads the parts of an answer from a job, as long as the client is connected.
-
-    Args:
-        line: The queue of the job.
-        job: The job.
-        receive: Returns messages of the client. After the request's body there is only the
-            message that it disconnects.
-    """
+    """Reads the parts of an answer from a job, as long as the client is connected."""
 
     def __init__(self, line: Line, job: Job[Told], receive: Receive) -> None:
         self._line, self._job = line, job
         self._gone = asyncio.create_task(_departure(receive))
 
     async def next(self) -> Told | None:
-        """Returns the next part of the answer, or None after the last.
-
-        Raises:
-            Gone: when the client has disconnected.
-            Refusal: when the job failed.
-        """
+        """Returns the next part of the answer, or None after the last."""
         coming = asyncio.create_task(self._job.news.get())
         try:
             await asyncio.wait({coming, self._gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -71,11 +59,7 @@ async def _departure(receive: Receive) -> None:
 
 
 async def whole(listening: Listening, answer: Answer) -> Response:
-    """Returns the whole answer once it is finished.
-
-    Raises:
-        Refusal: when the job failed.
-    """
+    """Returns the whole answer once it is finished."""
     try:
         while (one := await listening.next()) is not None:
             answer.note(one)
@@ -87,14 +71,7 @@ async def whole(listening: Listening, answer: Answer) -> Response:
 
 
 class Stream(Response):
-    """Sends an answer as server-sent events while it is written.
-
-    Args:
-        first: The first part of the answer. It exists already, so the request was not refused.
-        listening: Reads the further parts.
-        answer: Makes chunks of the parts.
-        speak: Makes events of the parts; None sends only the chunks of `answer`.
-    """
+    """Sends an answer as server-sent events while it is written."""
 
     def __init__(
         self,

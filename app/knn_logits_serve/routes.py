@@ -39,12 +39,7 @@ OPEN_WEBUI = "/open-webui"
 
 
 class Routes:
-    """The handlers of the addresses.
-
-    Args:
-        served: The model with its datastores.
-        line: The queue, which runs requests.
-    """
+    """The handlers of the addresses."""
 
     def __init__(self, served: Served, line: Line) -> None:
         self.served, self.line = served, line
@@ -83,11 +78,7 @@ class Routes:
         return answers.models_json(self.served.names, self.created)
 
     async def model(self, name: str) -> dict[str, Any]:
-        """Describes one model.
-
-        Raises:
-            Refusal: when there is no model of that name.
-        """
+        """Describes one model."""
         names = self.served.names
         if name not in names:
             raise Refusal(
@@ -110,13 +101,7 @@ class Routes:
         return await self.answer(request, self.open_webui, Speech)
 
     async def answer(self, request: Request, parse: Parse, dialect: Any = None) -> Response:
-        """Answers a request.
-
-        Args:
-            request: The request.
-            parse: Turns its body into a checked request.
-            dialect: Makes the events of a stream; None makes OpenAI's plain chunks.
-        """
+        """Answers a request."""
         body = await request.body()
         # Tokenizing a long text takes time, so it must not block the event loop.
         asked = await asyncio.to_thread(parse, body)
@@ -144,12 +129,7 @@ class Routes:
 
 
 def build_app(served: Served, line: Line) -> FastAPI:
-    """Builds the web application, without its guard.
-
-    Args:
-        served: The model with its datastores.
-        line: The queue, which runs requests.
-    """
+    """Builds the web application, without its guard."""
     app = FastAPI(title="knn-logits", docs_url=None, redoc_url=None, openapi_url=None)
     routes = Routes(served, line)
 

@@ -24,18 +24,6 @@ _COMPLETION_TOKENS = 16
 class Served:
     """A model, its tokenizer and its datastores, opened once for all requests.
 
-    Args:
-        name: The name of the model for clients.
-        model: A causal or encoder-decoder model of transformers, in evaluation mode.
-        tokenizer: The tokenizer of the model.
-        stores: The datastores, at least one. A mapping gives them names for clients; otherwise
-            they keep their own names.
-        chat_template: A chat template in place of the tokenizer's.
-        chat_tokens: The most tokens of a chat's answer if the request does not limit them.
-        new_tokens: The most tokens of any answer.
-        settings: The default settings of the vote: `k`, `lmbda`, `temperature`, `weights` and
-            others that `Memory` explains.
-
     Attributes:
         stores: The datastores by name.
         names: The names of the datastores that vote, by the name of the model that a client asks
@@ -44,10 +32,6 @@ class Served:
         ends: The tokens that end a text.
         silent: The tokens that are not shown as text.
         rows_are_alone: Whether a row of a padded batch gets the text that it would get alone.
-
-    Raises:
-        ConfigError: when there is no datastore, or a setting is out of its range.
-        MismatchError: when a datastore belongs to another model.
     """
 
     def __init__(
@@ -122,20 +106,11 @@ class Served:
         return own if own is not None else min(self.ends, default=None)
 
     def memory_of(self, asked: Asked) -> Memory:
-        """Returns the memory with the settings of a request. Its indexes are open already.
-
-        Raises:
-            ConfigError: when none of the datastores has a document that is to be excluded.
-        """
+        """Returns the memory with the settings of a request. Its indexes are open already."""
         return self.memory.over([self.stores[one] for one in asked.stores], **asked.settings)
 
     def completion(self, body: CompletionBody) -> Asked:
-        """Checks the request of a completion.
-
-        Raises:
-            Refusal: when a model or datastore does not exist, or the request is too large for the
-                model.
-        """
+        """Checks the request of a completion."""
         given: Any = body.prompt
         if isinstance(given, str) or isinstance(given[0], int):
             given = [given]

@@ -48,12 +48,7 @@ class Settings:
 
 
 class Server(uvicorn.Server):
-    """The server of uvicorn, with a queue of requests before the model.
-
-    Args:
-        served: The model with its datastores.
-        settings: The settings of the server.
-    """
+    """The server of uvicorn, with a queue of requests before the model."""
 
     def __init__(self, served: Served, settings: Settings) -> None:
         self._settings = settings
@@ -85,11 +80,7 @@ class Server(uvicorn.Server):
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Opens the socket that the server will listen on.
-
-    Raises:
-        ConfigError: when the address is taken or not valid.
-    """
+    """Opens the socket that the server will listen on."""
     try:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
         # asyncio sends small parts of an answer at once only where the protocol is named. Otherwise
@@ -106,16 +97,7 @@ def listen(settings: Settings) -> socket.socket:
 
 
 def serve(served: Served, settings: Settings | None = None, *, on_ready: Any = None) -> None:
-    """Serves a model until the process is told to end.
-
-    Args:
-        served: The model with its datastores.
-        settings: The settings of the server.
-        on_ready: A function that is called with the address once the server listens.
-
-    Raises:
-        ConfigError: when the address is taken or not valid.
-    """
+    """Serves a model until the process is told to end."""
     settings = settings or Settings()
     bound = listen(settings)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.at_once))

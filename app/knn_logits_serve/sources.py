@@ -73,14 +73,7 @@ def documents_of(end: End) -> list[DocumentShare]:
 
 
 def sources_json(end: End) -> dict[str, Any] | None:
-    """Returns the sources of an answer for a client.
-
-    Returns:
-        None without kNN. Otherwise `spans` has for each span its `start`, `end` and `text`, the
-        `share` of all neighbors, the `document` with its own share, and the `passage` (`before`,
-        `words`, `after`) if one is known. `documents` has those of the whole answer with their
-        shares.
-    """
+    """Returns the sources of an answer for a client."""
     if end.trace is None:
         return None
     spans = []

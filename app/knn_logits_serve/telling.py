@@ -20,14 +20,6 @@ Tell: TypeAlias = Callable[["Piece | End"], None]
 class Telling:
     """One answer while it is written.
 
-    Args:
-        served: The model.
-        asked: The request.
-        prompt: The prompt of the answer.
-        choice: The number of the answer within its request.
-        tell: Takes each piece of a stream, or the whole text at its end.
-        overheard: Knows the probabilities of the tokens, if the request wants them.
-
     Attributes:
         written: Number of tokens so far.
     """
@@ -76,13 +68,7 @@ class Telling:
         self._say(*self._ending.add(one))
 
     def end(self, last: int, trace: SequenceTrace | None, names: dict[str, str]) -> End:
-        """Tells the rest of the text, and returns the answer's end.
-
-        Args:
-            last: The last token.
-            trace: The sources of the answer; None without kNN.
-            names: The names of the datastores for clients, by their own names.
-        """
+        """Tells the rest of the text, and returns the answer's end."""
         if self._late:
             self._say(self._text(self._pieces.add_all(self._late)), ())
         self._say(*self._ending.rest())

@@ -32,15 +32,7 @@ LONGEST = 1024
 
 
 def run(served: Served, turns: Sequence[Turn[Asked, Piece | End]]) -> None:
-    """Writes the answers of one request, or of several that are alike.
-
-    Args:
-        served: The model.
-        turns: The requests, for all of which `kind_of` returns the same.
-
-    Raises:
-        KNNLogitsError: when the requests cannot be answered.
-    """
+    """Writes the answers of one request, or of several that are alike."""
     if len(turns) == 1:
         one = turns[0]
         write(served, one.asked, one.tell, one.deadline)

@@ -60,11 +60,7 @@ class End:
 
 
 class Ending:
-    """Ends a text before a stop text, and holds back what may be the beginning of one.
-
-    Args:
-        stops: The stop texts.
-    """
+    """Ends a text before a stop text, and holds back what may be the beginning of one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops

@@ -24,17 +24,7 @@ CANDIDATES = 5
 
 
 def write(served: Served, asked: Asked, tell: Tell, deadline: Deadline) -> None:
-    """Writes all answers of a request, one after another.
-
-    Args:
-        served: The model.
-        asked: The request.
-        tell: Takes each piece and each end, in the thread that writes.
-        deadline: Ends the writing early.
-
-    Raises:
-        KNNLogitsError: when the request cannot be answered.
-    """
+    """Writes all answers of a request, one after another."""
     # Settings that do not fit are refused before a word is written.
     memory = served.memory_of(asked) if asked.stores else None
     with ExitStack() as stack:

@@ -30,12 +30,6 @@ class Watched:
 class Answer:
     """One answer of the host.
 
-    Args:
-        knn: The processor that voted on it.
-        metric: The metric of the datastores.
-        tokenizer: The model's tokenizer.
-        start: The number of tokens of the prompt.
-
     Attributes:
         watched: Records the tokens.
     """
@@ -84,8 +78,6 @@ class Answer:
 
         Args:
             ids: int64 [1, length], the tokens of a step.
-            text: The text.
-            most: The most tokens of the text after those of the step; None for any number.
         """
         import torch
 

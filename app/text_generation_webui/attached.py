@@ -62,10 +62,6 @@ class OnModel:
 class Attached:
     """The memory of the model that the host runs.
 
-    Args:
-        params: The extension's settings, which the panel changes.
-        tell: Writes a line to the host's log.
-
     Attributes:
         answers: The number of answers that the host has written to their end.
     """
@@ -98,9 +94,6 @@ class Attached:
         twice if a request wants several answers, so earlier processors of this module are removed.
 
         Args:
-            processors: The host's list, which is changed.
-            model: The host's model.
-            tokenizer: The tokenizer of the model.
             ids: int64 [1, tokens], the prompt.
         """
         processors[:] = [one for one in processors if not getattr(one, _ATTRIBUTE, False)]
@@ -140,11 +133,7 @@ class Attached:
         self._whole.set()
 
     def wait(self, is_busy: Callable[[], bool]) -> None:
-        """Waits for the end of an answer that is being written.
-
-        Args:
-            is_busy: Whether the host writes an answer. If it does not, the answer was given up.
-        """
+        """Waits for the end of an answer that is being written."""
         while not self._whole.wait(_LOOK):
             if not is_busy():
                 self._whole.wait(_PASS_ON)

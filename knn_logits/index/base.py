@@ -40,7 +40,6 @@ class Index(Protocol):
 
         Args:
             queries: float32 [rows, dim], on any device.
-            k: Number of vectors, at least 1. If it is larger than `size`, the rest is padding.
 
         Returns:
             nearness: float32 [rows, columns], larger is nearer: minus the squared distance for
@@ -71,11 +70,7 @@ class Index(Protocol):
 
 
 def check_queries(queries: Tensor, dim: int) -> None:
-    """Refuses queries that are not [rows, dim].
-
-    Raises:
-        SearchError: when they are not.
-    """
+    """Refuses queries that are not [rows, dim]."""
     if queries.dim() != 2 or queries.shape[1] != dim:
         raise SearchError(
             f"the queries have the shape {tuple(queries.shape)}, but keys have {dim} numbers: give "
@@ -88,8 +83,6 @@ def kept_after(known: Tensor | None, size: int, gone: Array) -> tuple[Tensor, Te
 
     Args:
         known: int64 [size], the ids of the present vectors; None for 0 to size - 1.
-        size: Number of present vectors.
-        gone: int64, the ids of the vectors to remove.
 
     Returns:
         Whether each present vector stays, bool [size]; and the ids of those that stay, int64. Both
@@ -124,7 +117,6 @@ def pairwise(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
     Args:
         queries: float32 [rows, dim].
         keys: float32 [rows, k, dim].
-        metric: "l2", "ip" or "cosine".
 
     Returns:
         float32 [rows, k], larger is nearer: minus squared distances for "l2", or similarities.

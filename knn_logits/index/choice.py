@@ -21,16 +21,7 @@ CODES = (64, 48, 32, 16, 8)
 
 
 def choose_factory(entries: int, dim: int, memory: int | None = None) -> str:
-    """Chooses the index that "auto" stands for.
-
-    Args:
-        entries: Number of keys to index.
-        dim: Length of a key.
-        memory: Available memory in bytes; None asks the machine.
-
-    Returns:
-        "exact" or a FAISS factory string.
-    """
+    """Chooses the index that "auto" stands for."""
     if entries <= EXACT_UP_TO:
         return "exact"
     memory = _available_memory() if memory is None else memory

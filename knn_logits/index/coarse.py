@@ -63,7 +63,6 @@ class ListGraph:
 
         Args:
             queries: float32 [rows, dim], as the inverted file gets them.
-            nprobe: The number of lists.
 
         Returns:
             Squared distances, float32 [rows, nprobe], and lists, int64 [rows, nprobe], the nearest

@@ -35,18 +35,7 @@ _SHARE = 0.7
 
 
 def form_for(size: int, dim: int, itemsize: int, free: int) -> Form | None:
-    """Chooses how keys are kept on a device.
-
-    Args:
-        size: Number of keys.
-        dim: Length of a key.
-        itemsize: Bytes of a number as the datastore stores it.
-        free: Free bytes on the device.
-
-    Returns:
-        "whole" for the numbers as they are stored, "bytes" for one byte a number if those do not
-        fit, None if neither fits.
-    """
+    """Chooses how keys are kept on a device."""
     most = _SHARE * free - 8 * _BLOCK
     if size * (dim * itemsize + 4) <= most:
         return "whole"
@@ -62,12 +51,6 @@ class CompactIndex:
 
     Args:
         batches: Returns all keys in order, float32 [rows, dim] each.
-        size: Number of keys.
-        dim: Length of a key.
-        metric: How vectors are compared.
-        device: The device that stores and compares the keys.
-        dtype: Precision of the stored keys, in which they are kept as well.
-        keys: Returns keys by their ids. If it is given, one byte of each number is kept.
     """
 
     def __init__(

@@ -62,18 +62,7 @@ class _Cost:
 
 
 def check_demand(factory: str, dim: int, lists: int, numbers: int) -> None:
-    """Refuses a factory string that is unknown, or asks for more than its index can need.
-
-    Args:
-        factory: The factory string of a manifest.
-        dim: Length of a key.
-        lists: The most inverted lists that there can be.
-        numbers: Number of float32 in the index's file. The index may learn so many, and always a
-            small number.
-
-    Raises:
-        ValueError: when the string is refused. The message says why.
-    """
+    """Refuses a factory string that is unknown, or asks for more than its index can need."""
     cost = _cost(factory, dim, 0)
     if cost.lists > min(max(lists, 1), _MOST_LISTS):
         raise ValueError("it has more lists than there can be")
@@ -82,17 +71,7 @@ def check_demand(factory: str, dim: int, lists: int, numbers: int) -> None:
 
 
 def check_building(factory: str, dim: int, entries: int, train_size: int | None = None) -> None:
-    """Refuses a factory string whose index takes too much memory or time to be built from keys.
-
-    Args:
-        factory: The factory string of a manifest.
-        dim: Length of a key.
-        entries: Number of keys.
-        train_size: Number of keys to train on, from the manifest.
-
-    Raises:
-        ValueError: when the string is refused. The message says why.
-    """
+    """Refuses a factory string whose index takes too much memory or time to be built from keys."""
     check_demand(factory, dim, entries, entries * dim)
     rows = choose_train_size(entries, max(256, _cost(factory, dim, 0).lists))
     cost = _cost(factory, dim, min(entries, train_size or rows))
@@ -111,11 +90,7 @@ def fewest_keys(factory: str) -> int:
 
 
 def _cost(factory: str, dim: int, rows: int) -> _Cost:
-    """Computes the cost of an index that is trained on some rows.
-
-    Raises:
-        ValueError: when the string is not of a known kind.
-    """
+    """Computes the cost of an index that is trained on some rows."""
     if len(factory) > _LONGEST:
         raise ValueError("it is too long")
     parts = factory.split(",")

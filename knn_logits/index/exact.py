@@ -30,8 +30,6 @@ class ExactIndex:
 
     Args:
         keys: float32 [size, dim].
-        metric: How vectors are compared.
-        device: The device that stores and compares the keys.
         center: What keys are stored relative to for "l2", float32 [dim]; None takes their mean.
     """
 

@@ -47,15 +47,7 @@ _MOST_ON_GPU = 2048
 
 
 class FaissIndex:
-    """A FAISS index with the package's protocol of an index.
-
-    Args:
-        index: A trained FAISS index, on the CPU or on a GPU.
-        metric: How keys are compared. "cosine" is the inner product of normalised vectors.
-        nprobe: Inverted lists visited for each query, if the index has inverted lists.
-        threads: OpenMP threads. None takes one for small batches, and otherwise FAISS's choice.
-        gaps: Whether the ids of the vectors have gaps, as after `remove`.
-    """
+    """A FAISS index with the package's protocol of an index."""
 
     def __init__(
         self,
@@ -124,11 +116,7 @@ class FaissIndex:
         self.size = int(self._index.ntotal)
 
     def reconstruct(self, ids: Array) -> Tensor:
-        """Does what `Index.reconstruct` says, on the CPU only.
-
-        Raises:
-            SearchError: when this kind of index cannot reconstruct vectors.
-        """
+        """Does what `Index.reconstruct` says, on the CPU only."""
         ids = np.ascontiguousarray(ids, np.int64)
         if self._ids is not None:
             ids = np.searchsorted(self._ids, ids)
@@ -303,16 +291,8 @@ def build_faiss(
     """Trains a FAISS index and fills it.
 
     Args:
-        factory: A FAISS factory string.
-        dim: Length of a key.
-        metric: How keys are compared.
         sample: float32 [rows, dim], the keys to train on.
         batches: All keys in order, float32 [rows, dim] each.
-        threads: OpenMP threads; None leaves the choice to FAISS.
-        fill: Adds all keys to the trained index; None adds them here.
-
-    Raises:
-        ConfigError: when FAISS does not know the factory, or the sample is too small for it.
     """
     index = make_empty(factory, dim, metric)
     with openmp_threads(threads):

@@ -49,14 +49,7 @@ class FaissFile:
 
 
 def read_faiss_file(path: Path) -> FaissFile:
-    """Reads an index.
-
-    Args:
-        path: A file that `faiss.write_index` wrote.
-
-    Raises:
-        DamagedError: when the index is of another kind, or its counts do not fit its bytes.
-    """
+    """Reads an index."""
     try:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

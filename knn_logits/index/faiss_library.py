@@ -22,11 +22,7 @@ _REFINED_PER_K = 2
 
 
 def faiss_module() -> Any:
-    """Imports the faiss module.
-
-    Raises:
-        MissingDependencyError: when faiss is not installed.
-    """
+    """Imports the faiss module."""
     try:
         import faiss  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
@@ -49,10 +45,7 @@ def search(index: Any, queries: Array, k: int, params: Any = None) -> tuple[Arra
     function that takes no parameters of a search.
 
     Args:
-        index: The index.
         queries: float32 [rows, dim].
-        k: Number of neighbors.
-        params: FAISS's `SearchParameters`; None takes those of the index.
 
     Returns:
         Distances, float32 [rows, k], and ids, int64 [rows, k].
@@ -72,11 +65,7 @@ def faiss_reason(error: Exception) -> str:
 
 
 def make_empty(factory: str, dim: int, metric: Metric) -> Any:
-    """Makes an untrained FAISS index.
-
-    Raises:
-        ConfigError: when FAISS cannot make such an index for this dimension.
-    """
+    """Makes an untrained FAISS index."""
     faiss = faiss_module()
     kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
     try:

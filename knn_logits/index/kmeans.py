@@ -16,10 +16,6 @@ def train_centroids(
 
     Args:
         keys: float32 [rows, dim], the keys to learn from.
-        clusters: Number of clusters.
-        normal: Whether only the direction of a key matters.
-        seed: Seed of the first centroids.
-        threads: OpenMP threads; None leaves the choice to FAISS.
 
     Returns:
         float32 [clusters, dim].

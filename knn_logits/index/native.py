@@ -35,11 +35,7 @@ def from_bytes(
     nprobe: int | None = None,
     threads: int | None = None,
 ) -> FaissIndex:
-    """Reads an index that `to_bytes` wrote. The user must trust the publisher of the data.
-
-    Raises:
-        DamagedError: when the data is not such an index.
-    """
+    """Reads an index that `to_bytes` wrote. The user must trust the publisher of the data."""
     faiss = faiss_module()
     faiss.set_deserialization_loop_limit(_LARGEST_LOOP)
     faiss.set_deserialization_vector_byte_limit(max(1 << 20, 4 * len(data)))

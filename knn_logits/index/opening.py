@@ -37,11 +37,7 @@ Fill = Callable[["FaissIndex", str, Iterable[Array]], None]
 
 
 def usable_device(name: torch.device | str) -> torch.device:
-    """Returns a device to search on.
-
-    Raises:
-        ConfigError: when there is no such device here.
-    """
+    """Returns a device to search on."""
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
@@ -56,14 +52,6 @@ class Indexes:
 
     An index without some documents, or with another nprobe, is a separate index. The latest few of
     these are kept.
-
-    Args:
-        device: The device to search on. FAISS searches there if faiss-gpu is installed.
-        threads: OpenMP threads for searches; None takes one for small batches.
-        native: Read indexes in FAISS's own format, as `open_index` explains.
-
-    Raises:
-        ConfigError: when there is no such device here.
     """
 
     def __init__(
@@ -81,12 +69,7 @@ class Indexes:
         self._made: WeakKeyDictionary[Datastore, OrderedDict[object, Any]] = WeakKeyDictionary()
 
     def open(self, store: Datastore, config: KNNConfig) -> Index:
-        """Returns the index of a datastore, with the settings' `exclude` and `nprobe`.
-
-        Raises:
-            DamagedError: when the index's arrays do not belong to it.
-            DatastoreError: when there is neither an index file nor keys.
-        """
+        """Returns the index of a datastore, with the settings' `exclude` and `nprobe`."""
         return self.once(
             store,
             ("index", config.exclude, config.nprobe),
@@ -100,13 +83,7 @@ class Indexes:
         )
 
     def once(self, store: Datastore, what: object, make: Callable[[], _T]) -> _T:
-        """Returns an object that belongs to a datastore. The first caller makes it.
-
-        Args:
-            store: The datastore.
-            what: The object's name and the settings that it depends on.
-            make: Makes the object, which must not keep the datastore alive.
-        """
+        """Returns an object that belongs to a datastore. The first caller makes it."""
         with self._lock:
             known = self._made.setdefault(store, OrderedDict())
             if what not in known:
@@ -148,18 +125,7 @@ def index_from_keys(
     threads: int | None = None,
     fill: Fill | None = None,
 ) -> Index:
-    """Builds an index over a datastore's keys.
-
-    Args:
-        store: A datastore with keys.
-        factory: "exact" or a FAISS factory string. "auto" must be resolved before.
-        config: The training size and the seed.
-        threads: OpenMP threads; None leaves the choice to FAISS.
-        fill: Adds all keys to the index once it is trained; None adds them here.
-
-    Raises:
-        ConfigError: when FAISS cannot make such an index for these keys.
-    """
+    """Builds an index over a datastore's keys."""
     batches = store.key_batches(KEYS_AT_ONCE)
     metric = store.manifest.metric
     if factory == "exact":
@@ -187,19 +153,6 @@ def open_index(
     """Opens the index of a datastore from its arrays, or from the keys if there are no arrays.
 
     The index is without the entries of removed documents.
-
-    Args:
-        store: The datastore.
-        device: The device to search on. On a GPU all keys are compared if they fit its memory.
-            Otherwise FAISS searches there if faiss-gpu is installed.
-        threads: OpenMP threads for searches.
-        native: Read an index in FAISS's own format. That format cannot be checked, so the
-            publisher of the datastore must be trusted.
-        without: Further entries that the index in memory is to be without.
-
-    Raises:
-        DamagedError: when the index's arrays do not belong to it.
-        DatastoreError: when there is neither an index file nor keys.
     """
     device = torch.device(device)
     on_gpu = device.type == "cuda" and store.manifest.index.factory != "exact"
@@ -231,11 +184,7 @@ def present_entries(store: Datastore) -> Array | None:
 
 
 def check_leaves_out(store: Datastore, factory: str) -> None:
-    """Refuses a kind of index that has to hold all entries of a datastore with merged entries.
-
-    Raises:
-        ConfigError: when the kind has no inverted lists, or no plain form.
-    """
+    """Refuses a kind of index that has to hold all entries of a datastore with merged entries."""
     if store.merged is None or factory == "exact":
         return
     from knn_logits.index.faiss_library import inverted_file, make_empty
@@ -326,11 +275,7 @@ def whole_index(
 
 
 def check_factory(store: Datastore) -> None:
-    """Refuses to build a datastore's index if that might take all memory or end the process.
-
-    Raises:
-        DamagedError: when it is refused. The message says why.
-    """
+    """Refuses to build a datastore's index if that might take all memory or end the process."""
     manifest = store.manifest
     factory = manifest.index.factory
     try:
@@ -343,15 +288,7 @@ def check_factory(store: Datastore) -> None:
 
 
 def check_probe(store: Datastore, index: Index) -> None:
-    """Refuses an index whose results differ from those at its build.
-
-    Args:
-        store: The datastore.
-        index: Its index over all entries, of which none is hidden.
-
-    Raises:
-        DamagedError: when it finds other entries, or other distances.
-    """
+    """Refuses an index whose results differ from those at its build."""
     queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
     if queries is None or expected is None or not expected.size:
         if len(store) and store.manifest.index.factory != "exact":

@@ -29,17 +29,7 @@ _NEIGHBORS = 1024
 
 
 def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIndex | None:
-    """Opens a datastore's keys for an exact search on a device.
-
-    Args:
-        store: The datastore.
-        device: The device.
-        free: Free bytes on the device.
-
-    Returns:
-        The index over all entries. None if the keys are not in the datastore's folder, do not fit
-        the device, or are found to be further away there than they are.
-    """
+    """Opens a datastore's keys for an exact search on a device."""
     if not store.has_keys or store.manifest.learned is not None:
         return None
     size, dim, dtype = len(store), store.manifest.dim, store.manifest.dtype
@@ -78,11 +68,7 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
 
 
 def moved(index: FaissIndex, store: Datastore, device: torch.device) -> FaissIndex:
-    """Moves a FAISS index to a GPU, if FAISS has a form of it there that finds as much.
-
-    Returns:
-        The index on the GPU, or the given one.
-    """
+    """Moves a FAISS index to a GPU, if FAISS has a form of it there that finds as much."""
     from knn_logits.index.faiss_backend import to_gpu
 
     there = to_gpu(index, device)
@@ -102,8 +88,6 @@ def finds_as_much(index: Index, store: Datastore, queries: Array, expected: Arra
     device or its libraries, and a warning says that the next form is taken.
 
     Args:
-        index: The index on the GPU.
-        store: The datastore.
         queries: [rows, dim], the queries.
         expected: [rows, k], the distances of what the processor found.
     """

@@ -42,14 +42,7 @@ def has_plain_form(index: Any) -> bool:
 
 
 def to_arrays(index: FaissIndex) -> dict[str, Array]:
-    """Converts an index to plain arrays.
-
-    Args:
-        index: An index for which `has_plain_form(index.raw)` is True.
-
-    Returns:
-        The arrays by name. `from_arrays` makes the same index from them, bit for bit.
-    """
+    """Converts an index to plain arrays."""
     faiss = faiss_module()
     transforms, inner = parts_of(index.raw)
     arrays: dict[str, Array] = {}
@@ -82,13 +75,7 @@ def to_arrays(index: FaissIndex) -> dict[str, Array]:
 
 
 def append(index: FaissIndex, arrays: Mapping[str, Array]) -> None:
-    """Adds to an inverted file what another one with the same training holds.
-
-    Args:
-        index: The index that grows.
-        arrays: `sizes`, `ids` and `codes` of the other one, whose ids count from 0. They are
-            numbered on from those that the index has.
-    """
+    """Adds to an inverted file what another one with the same training holds."""
     _, inner = parts_of(index.raw)
     first, count = int(inner.ntotal), len(arrays["ids"])
     sizes, ids, codes = _checked_lists(inner, arrays, count, None)
@@ -113,20 +100,10 @@ def from_arrays(
     Everything is checked first, since FAISS and NumPy do not check what they are given.
 
     Args:
-        arrays: The arrays by name.
-        factory: The factory string that the index was built with.
-        dim: Length of a key.
-        metric: How keys are compared.
-        size: Number of keys in the arrays.
         kept: bool [size], the keys that the index is to hold, which are numbered anew; None for
             all keys.
         there: int64 [present], the keys that the arrays hold, ascending, where an inverted file
             does not hold all; None where it does.
-        nprobe: Inverted lists visited for each query.
-        threads: OpenMP threads for searches.
-
-    Raises:
-        DamagedError: when the arrays do not belong to such an index.
     """
     try:
         index = _assemble(arrays, factory, dim, metric, size, kept, there)

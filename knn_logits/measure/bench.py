@@ -69,22 +69,7 @@ def open_bench(
     batch_tokens: int | None = None,
     **settings: Unpack[MemorySettings],
 ) -> Bench:
-    """Checks that model, tokenizer, datastores and settings fit one another.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        datastore: A memory, or datastores to open one from; None scores the model alone.
-        window: The number of tokens that the model sees at once, and the stride; None takes the
-            datastore's.
-        concatenate: Join the documents into one stream; None does what the datastore did.
-        batch_tokens: Tokens of one forward pass; None chooses by device and vocabulary.
-        settings: `Memory` explains these.
-
-    Raises:
-        ConfigError: when a setting is out of its range.
-        MismatchError: when model or tokenizer are not the datastore's.
-    """
+    """Checks that model, tokenizer, datastores and settings fit one another."""
     if batch_tokens is not None:
         batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
     check_threads(settings.get("threads"))

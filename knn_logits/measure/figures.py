@@ -14,11 +14,7 @@ from knn_logits.errors import MissingDependencyError, StorageError
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns the system's error into one line when something cannot be written.
-
-    Raises:
-        StorageError: when it cannot be written.
-    """
+    """Turns the system's error into one line when something cannot be written."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -30,13 +26,6 @@ def check_writable(path: str | os.PathLike[str], *, folder: bool = True) -> None
     """Refuses a path that cannot be written, before hours of work are done for it.
 
     The check leaves nothing there.
-
-    Args:
-        path: A folder, which need not exist yet, or a file.
-        folder: Whether the path is a folder.
-
-    Raises:
-        StorageError: when the path cannot be written.
     """
     with writing(path):
         place = Path(path).absolute()
@@ -56,15 +45,7 @@ def check_writable(path: str | os.PathLike[str], *, folder: bool = True) -> None
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Makes an empty matplotlib figure. It needs no display and changes no global state.
-
-    Args:
-        width: Width in inches.
-        height: Height in inches.
-
-    Raises:
-        MissingDependencyError: when matplotlib is not installed.
-    """
+    """Makes an empty matplotlib figure. It needs no display and changes no global state."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

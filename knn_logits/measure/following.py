@@ -22,12 +22,7 @@ def followed(
     """Steps through the windows of a batch in parallel. Each window is a text of its own.
 
     Args:
-        retriever: A retriever whose `follows_text` is True.
-        scored: The tokens of one forward pass, one window after another.
         wanted: bool [tokens], False for tokens that need no neighbors; None if all need them.
-
-    Yields:
-        Tokens and their neighbors, in another order than the tokens came in.
     """
     lengths = torch.tensor(scored.lengths)
     starts = torch.cumsum(lengths, 0) - lengths

@@ -78,12 +78,7 @@ class Choice:
 
 
 def spread(neighbors: Neighbors) -> float:
-    """Measures how far distances are from the nearest, which is the scale for temperatures.
-
-    Returns:
-        The mean over the queries of (mean distance - nearest distance), in the unit of the
-        distances. It is 1 if no query has two neighbors at different distances.
-    """
+    """Measures how far distances are from the nearest, which is the scale for temperatures."""
     nearness = neighbors.nearness.double()
     mask = neighbors.mask & nearness.isfinite()
     counts = mask.sum(dim=-1)
@@ -99,10 +94,6 @@ def temperatures_around(scale: float, through: float) -> tuple[float, ...]:
     """Returns temperatures in steps of √2 over the whole sensible range.
 
     Each temperature is half of the one two steps later, which saves most of the exponentials.
-
-    Args:
-        scale: The result of `spread`.
-        through: A temperature that must be in the result.
     """
     steps = np.arange(
         min(0, math.floor(2 * math.log2(_COLDEST * scale / through))),
@@ -115,11 +106,6 @@ class GridLikelihood:
     """Sums the log-likelihood of tokens for each setting of a grid.
 
     The memory that it needs does not depend on the number of tokens.
-
-    Args:
-        grid: The settings.
-        weighing: What the features of neighbors add to their logits, and the shares of several
-            datastores. Its temperature has no part.
 
     Attributes:
         sums: float64 [ks, temperatures, lmbdas], log-likelihoods in nats.
@@ -146,7 +132,6 @@ class GridLikelihood:
         """Adds tokens.
 
         Args:
-            neighbors: The neighbors of each token's query, at least for the largest k of the grid.
             targets: int64 [rows], the tokens.
             log_p_lm: float32 [rows], log p_LM of each token.
             keep: Called with p_kNN of the tokens under each k and temperature, float32
@@ -199,13 +184,7 @@ class GridLikelihood:
         return (-self.sums / max(1, self.tokens)).exp()
 
     def best(self, k_tolerance: float = 0.0, least_k: int = 1) -> Choice:
-        """Returns the setting with the largest likelihood.
-
-        Args:
-            k_tolerance: A smaller k is taken if it makes the perplexity larger by at most this
-                share, since a search for fewer neighbors is faster.
-            least_k: The smallest k that may be taken.
-        """
+        """Returns the setting with the largest likelihood."""
         found = self.perplexities().nan_to_num(nan=math.inf)
         found[[k < least_k for k in self.grid.ks]] = math.inf
         of_k = found.flatten(1).amin(dim=1)
@@ -226,9 +205,7 @@ def p_knn_table(
     """Computes p_kNN of one token in each row, for every k and temperature of a grid.
 
     Args:
-        neighbors: The neighbors of each row's query. For each k the nearest k of them count.
         targets: int64 [rows], the tokens.
-        grid: The settings.
         bonus: float32 [rows, k], as from `Weighing.bonus`.
 
     Returns:
@@ -275,7 +252,6 @@ def _with_bonus(below: Tensor, votes: Tensor, bonus: Tensor, grid: Grid) -> Tens
         below: float32 [rows, k], as from `_sorted_votes`; so are the next two.
         votes: bool [rows, k].
         bonus: float32 [rows, k].
-        grid: The settings.
     """
     ends = [min(k, below.shape[1]) for k in grid.ks]
     spans = list(zip([0, *ends], ends, strict=False))

@@ -93,10 +93,6 @@ class OverlapCheck:
 
     The memory needed does not depend on the size of the text or the datastores. The datastores are
     read once for every four million tokens of the text.
-
-    Args:
-        stores: The datastores.
-        exclude: Ids of documents that are ignored.
     """
 
     def __init__(self, stores: Sequence[Datastore], exclude: Collection[str] = ()) -> None:
@@ -113,7 +109,6 @@ class OverlapCheck:
         """Takes more tokens of the text.
 
         Args:
-            document: Number of the document that the tokens belong to.
             tokens: int32 [tokens].
         """
         for first in range(0, len(tokens), _KEPT):

@@ -156,15 +156,7 @@ def _noted(check: OverlapCheck, before: int, document: int, tokens: Array) -> No
 
 
 def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLikelihoods]:
-    """Scores windows of a text token by token, with one search for each forward pass.
-
-    Args:
-        bench: Model, datastore and settings.
-        pieces: Windows with their tokens.
-
-    Yields:
-        The likelihoods of the tokens of one search, in no particular order.
-    """
+    """Scores windows of a text token by token, with one search for each forward pass."""
     for scored, neighbors in searched(bench, pieces):
         if neighbors is None or bench.memory is None:
             nothing = torch.full_like(scored.log_p_lm, float("-inf"))
@@ -234,15 +226,7 @@ def _wanted(memory: Memory, scored: TokenScores) -> Tensor | None:
 def searched(
     bench: Bench, pieces: Iterable[Piece]
 ) -> Iterator[tuple[TokenScores, Neighbors | None]]:
-    """Scores windows of a text with the model alone, and searches the neighbors of each token.
-
-    Args:
-        bench: Model, datastore and settings.
-        pieces: Windows with their tokens.
-
-    Yields:
-        The tokens of one forward pass, and their neighbors. Without a datastore these are None.
-    """
+    """Scores windows of a text with the model alone, and searches the neighbors of each token."""
     memory = bench.memory
     for scored in score_pieces(bench.model, bench.location, pieces, bench.batch_tokens):
         if memory is not None and memory.retriever.follows_text:

@@ -38,21 +38,7 @@ def write_report(
     command: str | None = None,
     translations: Sequence[Translations] | None = None,
 ) -> list[Path]:
-    """Writes a page in Markdown, its plot, and the numbers as JSON.
-
-    Args:
-        result: The result of `evaluate`.
-        folder: The folder to write. It is made if it does not exist.
-        command: The command that made the result. It is printed as it is.
-        translations: The result of `evaluate_translations`, which gets its own table.
-
-    Returns:
-        The files that were written.
-
-    Raises:
-        MissingDependencyError: when matplotlib is not installed. Nothing is written then.
-        StorageError: when the folder cannot be written.
-    """
+    """Writes a page in Markdown, its plot, and the numbers as JSON."""
     figure = _plot(result)
     target = Path(folder)
     content = {**result.to_dict(), "command": command}

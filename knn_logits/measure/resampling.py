@@ -15,8 +15,6 @@ def resampled(units: Floats, samples: int, seed: int) -> Floats:
 
     Args:
         units: float64 [units, columns], what each unit adds to the sums.
-        samples: Number of resamples.
-        seed: Seed of the draws.
 
     Returns:
         float64 [samples, columns], the sums of each resample.

@@ -28,11 +28,7 @@ class Score:
 
 
 def sacrebleu() -> Any:
-    """Loads the library sacrebleu.
-
-    Raises:
-        MissingDependencyError: when sacrebleu is not installed.
-    """
+    """Loads the library sacrebleu."""
     try:
         return importlib.import_module("sacrebleu")
     except ImportError as error:
@@ -42,30 +38,14 @@ def sacrebleu() -> Any:
 
 
 def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
-    """Computes corpus BLEU with sacrebleu's default settings.
-
-    Raises:
-        MissingDependencyError: when sacrebleu is not installed.
-    """
+    """Computes corpus BLEU with sacrebleu's default settings."""
     return float(sacrebleu().corpus_bleu(list(texts), [list(references)]).score)
 
 
 def scores(
     systems: Mapping[str, Sequence[str]], references: Sequence[str], samples: int = 1000
 ) -> tuple[dict[str, dict[str, Score]], dict[str, float] | None]:
-    """Computes BLEU and chrF of one or two systems.
-
-    Args:
-        systems: The texts of each system. The second system is compared with the first.
-        references: The texts that the systems should have written.
-        samples: Number of resamples of the bootstrap; fewer than two leave intervals out.
-
-    Returns:
-        The scores by system and name, and the p values of the second system by name.
-
-    Raises:
-        MissingDependencyError: when sacrebleu is not installed.
-    """
+    """Computes BLEU and chrF of one or two systems."""
     library = sacrebleu()
     found: dict[str, dict[str, Score]] = {name: {} for name in systems}
     targets = [list(references)]

@@ -105,20 +105,7 @@ def scoring_batch_tokens(device: torch.device, vocabulary: int) -> int:
 def score_pieces(
     model: nn.Module, location: KeyLocation, pieces: Iterable[Piece], batch_tokens: int
 ) -> Iterator[TokenScores]:
-    """Scores every token that windows of a text predict.
-
-    Args:
-        model: The model, in evaluation mode.
-        location: Where the key is.
-        pieces: Windows with their tokens, and with their sources for an encoder-decoder model.
-        batch_tokens: Tokens of one forward pass, padding included.
-
-    Yields:
-        The tokens of one forward pass. Passes come in no particular order.
-
-    Raises:
-        ModelError: when the key's module did not run.
-    """
+    """Scores every token that windows of a text predict."""
     device = input_device(model)
     group: list[Piece] = []
     waiting = 0

@@ -30,21 +30,14 @@ class Text:
 
     Memory holds only one document and one window of tokens.
 
-    Args:
-        name: A name for people.
-        documents: Texts or `Document`s, in order. They are read once.
-        tokenizer: The model's tokenizer.
-        window: Number of tokens that the model reads at once.
-        stride: Number of tokens by which the window moves on.
-        concatenate: Join the documents into one stream.
-        pairs: Cuts the pairs of an encoder-decoder model. Their targets are the text.
-        on_tokens: Called with the number of a document and its next tokens, int32 [tokens].
-
     Attributes:
         tokens: Number of tokens read so far.
         words: Number of words after a document's first token, which is not scored.
         bytes: Bytes of these words in UTF-8.
         starts: Position of the first token of each document read so far.
+
+    Args:
+        on_tokens: Called with the number of a document and its next tokens, int32 [tokens].
     """
 
     def __init__(
@@ -128,10 +121,6 @@ class Text:
 
 
 def named(texts: Texts | Iterable[Document | str]) -> dict[str, Iterator[Document]]:
-    """Returns texts by name. Documents without a name become a single text named "text".
-
-    Raises:
-        CorpusError: when a single text is given instead of several documents.
-    """
+    """Returns texts by name. Documents without a name become a single text named "text"."""
     given = texts if isinstance(texts, Mapping) else {"text": texts}
     return {str(name): as_documents(documents) for name, documents in given.items()}

@@ -114,15 +114,6 @@ def equivalent_temperature(
 
     For keys and queries of equal length |q - k|^2 = 2 |k|^2 - 2 qk. So the inner product needs
     half the temperature of the squared distance. The cosine needs that half divided by |k|^2.
-
-    Args:
-        temperature: Above 0, for the metric `old`.
-        old: The metric it was chosen for.
-        new: The metric it is needed for.
-        mean_square: Mean squared length of the keys, above 0.
-
-    Returns:
-        The temperature for `new`.
     """
     unit = {"l2": 1.0, "ip": 0.5, "cosine": 0.5 / mean_square}
     return temperature * unit[new] / unit[old]
@@ -145,7 +136,6 @@ def mix(
         weights: log w_i of the neighbors, [rows, k], -inf for no vote.
         values: Tokens of the neighbors, int64 [rows, k], below the vocabulary's size.
         lmbda: The weight of p_kNN in [0, 1]: one number, or a tensor [rows].
-        every_row: Whether every row is known to have a vote, which saves several steps.
 
     Returns:
         [rows, vocabulary]. A row without any vote is exactly `log_p_lm`.
@@ -186,9 +176,6 @@ def log_p_knn_of(weights: Tensor, values: Tensor, chosen: Tensor) -> Tensor:
         weights: log w_i, [rows, k].
         values: Tokens of the neighbors, int64 [rows, k].
         chosen: int64 [rows] or [rows, tokens].
-
-    Returns:
-        The shape of `chosen`; -inf where no neighbor votes for the token.
     """
     if chosen.dim() > 1:
         weights, values = weights.unsqueeze(1), values.unsqueeze(1)

@@ -357,12 +357,7 @@ class Memory:
 def resolve(
     stores: Sequence[Datastore], scoring: bool, settings: MixtureSettings
 ) -> tuple[KNNConfig, Gate | None]:
-    """Resolves the settings to numbers and a gate. It needs no model.
-
-    Raises:
-        ConfigError: when a setting is unknown or out of its range, when the weights do not fit the
-            datastores, or when no datastore has a document that is to be excluded.
-    """
+    """Resolves the settings to numbers and a gate. It needs no model."""
     check_names("setting", settings, MemorySettings.__annotations__)
     given: dict[str, Any] = dict(settings)
     check_shares(given.pop("weights", None), len(stores))

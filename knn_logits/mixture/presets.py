@@ -28,27 +28,7 @@ def resolve_settings(
     temperature: float | None = None,
     **search: Unpack[SearchSettings],
 ) -> tuple[KNNConfig, Gate | None]:
-    """Returns the settings that hold: those that are given, and the preset's for all others.
-
-    Args:
-        store: The datastore, or the first of several.
-        preset: "writing" takes the datastore's settings for writing where it has some, but not
-            with a gate, which is fitted to scoring. "scoring" takes those for scoring. "paper"
-            takes k, λ and temperature for scoring and nothing else: no gate, no suffix weight, no
-            pointers.
-        k: Neighbors of each query.
-        lmbda: Weight of the neighbors: a number, or a gate.
-        temperature: Temperature of the softmax over the neighbors.
-        search: How neighbors are found, as `KNNConfig` explains.
-
-    Returns:
-        The settings, and the gate that decides on λ in place of their number, if there is one.
-
-    Raises:
-        ConfigError: when a setting is out of its range, the preset is unknown, or the gate was
-            fitted for another metric.
-        DamagedError: when the datastore's gate cannot be read.
-    """
+    """Returns the settings that hold: those that are given, and the preset's for all others."""
     if preset not in PRESETS:
         raise ConfigError(f"the preset {preset!r} is unknown: give {', '.join(PRESETS)}")
     record = store.manifest.writing

@@ -64,9 +64,6 @@ class Weighing:
     def log_weights(self, neighbors: Neighbors) -> Tensor:
         """Computes log w_i of each neighbor.
 
-        Args:
-            neighbors: The neighbors of `rows` queries.
-
         Returns:
             float32 [rows, k]; -inf for padding. The weights of a row sum to 1, or are all 0 where
             the row has no neighbor. With shares, the share of a datastore without neighbors goes to
@@ -116,7 +113,6 @@ def shared_weights(parts: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
 
     Args:
         parts: log w_i of each set, [rows, k], each row summing to 1 or empty.
-        shares: The share of each set, at least 0; together they are 1.
 
     Returns:
         float32 [rows, sum of the sets' k]. The share of a set without neighbors goes to the others.

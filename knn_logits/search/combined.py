@@ -29,14 +29,7 @@ Stores: TypeAlias = "OneStore | Sequence[OneStore]"
 
 
 def open_stores(datastores: Stores) -> list[Datastore]:
-    """Opens one datastore or several. Each may be a folder, a name on the Hub, or already open.
-
-    Raises:
-        ConfigError: when no datastore is given, or something else.
-        MismatchError: when the same queries cannot search all of them.
-        DatastoreError: when a folder is not a datastore.
-        HubError: when a datastore cannot be fetched.
-    """
+    """Opens one datastore or several. Each may be a folder, a name on the Hub, or already open."""
     single = isinstance(datastores, (Datastore, str, os.PathLike))
     if not single and not isinstance(datastores, Iterable):
         datastores = [datastores]
@@ -78,9 +71,6 @@ def distinct_names(stores: Sequence[Datastore]) -> list[str]:
 
     A name that two datastores share is made longer: by the folders that hold them, or by the
     revision on the Hub. What is still the same gets a number, such as "manuals#2".
-
-    Args:
-        stores: The datastores. One that is given twice has one name.
     """
     own = {store.folder.resolve(): store for store in stores}
     found = {folder: store.name for folder, store in own.items()}
@@ -112,19 +102,7 @@ def open_retriever(
     indexes: Indexes | None = None,
     source: KeySource | None = None,
 ) -> Retriever:
-    """Makes a retriever for one datastore, or for several as one.
-
-    Args:
-        stores: The datastores that `open_stores` returned.
-        config: How neighbors are found and weighed.
-        weights: The share of each datastore in the vote; None merges neighbors by distance.
-        indexes: Opens the indexes; None opens them on the CPU.
-        source: Computes the keys of datastores that store none.
-
-    Raises:
-        ConfigError: when the weights do not fit the datastores, or when no datastore has a
-            document that is to be excluded.
-    """
+    """Makes a retriever for one datastore, or for several as one."""
     weights = check_shares(weights, len(stores))
     for name in config.exclude:
         check_document(stores, name)
@@ -195,10 +173,6 @@ class CombinedRetriever(Retriever):
     With RetoMaton all of their entries vote.
     With weights, k entries of each datastore vote, and each datastore has its share of p_kNN. The
     share of a datastore that finds nothing goes to the others.
-
-    Args:
-        retrievers: One retriever for each datastore, all with the same settings.
-        weights: The share of each datastore; None merges by distance.
     """
 
     def __init__(
@@ -251,10 +225,6 @@ class CombinedRetriever(Retriever):
 
         Args:
             queries: [rows, dim], any floating type and device.
-            texts: The text before each query, where `reads_text` says that it is needed.
-
-        Returns:
-            Neighbors with at most k columns, or with weights at most k columns for each datastore.
         """
         return self._merged([one.search(queries, texts) for one in self.retrievers])
 

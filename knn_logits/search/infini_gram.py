@@ -43,15 +43,7 @@ _LONG, _RUN = 4, 32
 
 
 class SuffixIndex:
-    """Finds the longest suffix of a text that occurs in one datastore. It is safe for threads.
-
-    Args:
-        store: A datastore with a suffix index.
-        without: int64, entries that are ignored in addition to those of removed documents.
-
-    Raises:
-        DatastoreError: when the datastore has no suffix index.
-    """
+    """Finds the longest suffix of a text that occurs in one datastore. It is safe for threads."""
 
     def __init__(self, store: Datastore, without: Array | None = None) -> None:
         needs_text(store.manifest, store.folder, "the ∞-gram")
@@ -91,9 +83,6 @@ class SuffixIndex:
 
     def ranges(self, prefixes: Prefixes) -> tuple[Array, Array, Array]:
         """Finds the range of the longest suffix of each text in the suffix order.
-
-        Args:
-            prefixes: The texts.
 
         Returns:
             Three arrays int64 [rows]: the beginning of the range, its end (exclusive), and the
@@ -187,10 +176,6 @@ class SuffixIndex:
         occurrence for each token that follows the suffix, and others evenly spread. Each token's
         share in the vote is exact. Only the division of this share among documents depends on the
         sample.
-
-        Args:
-            prefixes: The texts.
-            first_entry: A number that is added to the entries.
         """
         low, high, lengths = self.ranges(prefixes)
         counts = high - low
@@ -246,17 +231,7 @@ class SuffixIndex:
 
 
 class InfiniGram:
-    """The ∞-gram of one or several datastores, which are read as one corpus.
-
-    Args:
-        stores: Datastores with a suffix index.
-        config: The settings. `infini_gram` is the share of the ∞-gram in the mixture, and
-            `exclude` names documents that are ignored.
-        indexes: Keeps the suffix indexes open.
-
-    Raises:
-        DatastoreError: when a datastore has no suffix index.
-    """
+    """The ∞-gram of one or several datastores, which are read as one corpus."""
 
     def __init__(self, stores: Sequence[Datastore], config: KNNConfig, indexes: Indexes) -> None:
         self._opened: list[tuple[SuffixIndex, int]] = []
@@ -290,10 +265,6 @@ def shares_by_length(
 ) -> tuple[Tensor, Tensor]:
     """Returns the shares of the ∞-gram by the length of the suffix.
 
-    Args:
-        store: The datastore, which may have fitted shares.
-        given: A share for all lengths, or "auto" for the datastore's shares or the default ones.
-
     Returns:
         Ascending lengths, int64 [n]; and shares, float32 [n + 1]. The first share is that of a
         suffix shorter than all lengths, and the others are those from each length on.
@@ -315,7 +286,6 @@ def without_padding(ids: Tensor, config: Any) -> Tensor:
 
     Args:
         ids: int64 [rows, length], the texts. Negative numbers are not tokens, and stay.
-        config: The model's settings for `generate()`, which name the padding token; None for none.
 
     Returns:
         int64 [rows, length], the texts with -1 before their beginning. If a text itself begins

@@ -183,13 +183,7 @@ class Neighbors:
 
 
 def joined(parts: Sequence[Neighbors], dim: int, **fields: Any) -> Neighbors:
-    """Joins neighbors by rows (dim 0) or by columns (dim -1).
-
-    Args:
-        parts: The neighbors. A feature that only some have is padded in the others.
-        dim: The dimension.
-        fields: What the result has besides the fields by entry.
-    """
+    """Joins neighbors by rows (dim 0) or by columns (dim -1)."""
     present = {
         name: padding
         for name, padding in PADDING.items()
@@ -206,11 +200,7 @@ def joined(parts: Sequence[Neighbors], dim: int, **fields: Any) -> Neighbors:
 
 
 def with_occurrences(neighbors: Neighbors) -> Neighbors:
-    """The neighbors and the occurrences beside them as entries of one kind.
-
-    Returns:
-        Neighbors of `k` and more columns; `matched` tells them apart.
-    """
+    """The neighbors and the occurrences beside them as entries of one kind."""
     occurrences = neighbors.occurrences
     assert occurrences is not None
     lengths = occurrences.lengths.unsqueeze(-1).expand_as(occurrences.ids)
@@ -240,7 +230,6 @@ def hits(neighbors: Neighbors, tokens: Tensor) -> Tensor:
     of hits tells the two apart better than distances do (LOG.md).
 
     Args:
-        neighbors: The neighbors of `rows` queries.
         tokens: int64 [rows], the tokens that follow the queries.
 
     Returns:

@@ -45,10 +45,6 @@ class Prefixes:
 
         Args:
             ids: int64 [rows, length], the texts up to the last step.
-            positions: Number of consecutive steps.
-
-        Returns:
-            `rows * positions` texts. All rows of the first position come first.
         """
         rows, length = ids.shape
         last = np.arange(length - positions + 1, length + 1)[:, None]
@@ -106,15 +102,7 @@ class Occurrences:
 
 
 def join(parts: list[Occurrences]) -> Occurrences:
-    """Joins the occurrences in several corpora, as if these were one corpus.
-
-    Args:
-        parts: The occurrences of the same texts in each corpus. Their entries are numbered across
-            all corpora.
-
-    Returns:
-        The occurrences of the longest suffix that any of the corpora contains.
-    """
+    """Joins the occurrences in several corpora, as if these were one corpus."""
     if len(parts) == 1:
         return parts[0]
     lengths = torch.stack([one.lengths for one in parts])

@@ -62,13 +62,7 @@ class _Step:
 
 
 class Pointers:
-    """Finds the entries that follow the entries of the chosen token.
-
-    Args:
-        store: The datastore.
-        max_knns: The most entries to return.
-        without: Entries that are left out, in addition to those of removed documents.
-    """
+    """Finds the entries that follow the entries of the chosen token."""
 
     def __init__(self, store: Datastore, max_knns: int, without: Array | None = None) -> None:
         self._max = max_knns
@@ -87,10 +81,6 @@ class Pointers:
 
     def after(self, candidates: Candidates, token: int) -> Array:
         """Returns the entries that follow the candidates with the chosen token.
-
-        Args:
-            candidates: The candidates of the step before.
-            token: The chosen token.
 
         Returns:
             int64 [pointers], at most `max_knns`. If there are more, the nearest are taken.
@@ -133,16 +123,7 @@ class Pointers:
 
 
 class RetomatonRetriever(Retriever):
-    """Follows pointers, and searches a datastore only where too few of them are left.
-
-    Args:
-        store: A datastore. It needs its keys unless `pointer_distances` is "index".
-        config: The settings, including `min_knns`, `max_knns` and `pointer_distances`.
-        settings: Further arguments of `Retriever`.
-
-    Raises:
-        DatastoreError: when the distances of pointers cannot be computed.
-    """
+    """Follows pointers, and searches a datastore only where too few of them are left."""
 
     def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:
         needs_text(store.manifest, store.folder, "RetoMaton")

@@ -49,7 +49,6 @@ class SharedTokens:
 
         Args:
             ids: int64 [rows, k], the entries; -1 for padding.
-            texts: The text before each of `rows` queries.
 
         Returns:
             float32 [rows, k], from 0 to 8.
@@ -82,14 +81,6 @@ def at_temperature(weight: float, temperature: float, other: float) -> float:
 
     A token before an entry that is also before the query is worth a difference in distance. The
     same difference counts for more at a sharper temperature, and so must the token.
-
-    Args:
-        weight: The weight at `temperature`, above 0.
-        temperature: Above 0.
-        other: The other temperature, above 0.
-
-    Returns:
-        A number from 1e-8 to 1e8.
     """
     bonus = math.log(weight) * (temperature / other)
     return math.exp(max(-_LARGEST_BONUS, min(bonus, _LARGEST_BONUS)))

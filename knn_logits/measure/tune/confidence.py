@@ -81,12 +81,7 @@ class Verdict:
         }
 
     def reason(self, what: str, than: str) -> str:
-        """Says why the setting is not significantly better, and what would help.
-
-        Args:
-            what: The name of the setting in the message.
-            than: The name of the other setting in the message.
-        """
+        """Says why the setting is not significantly better, and what would help."""
         if self.interval is None:
             found = f"{what} cannot be compared with {than} on {self.count} {self.units}"
         elif self.interval[1] >= 1.0:
@@ -114,10 +109,6 @@ def compared(
         gains: float64 [units], the log-likelihood of each unit under one setting minus that under
             the other.
         tokens: int64 [units], the number of tokens of each unit.
-        documents: Whether units are documents.
-        grouped: Whether each unit is a group of documents.
-        samples: Number of resamples.
-        seed: Seed of the draws.
     """
     units = ("groups of documents" if grouped else "documents") if documents else _BLOCKS
     total = max(1, int(tokens.sum()))
@@ -147,8 +138,6 @@ def compared_by_token(gains: Floats, documents: Ints, *, samples: int, seed: int
         gains: float64 [tokens], the log-likelihood of each token under one setting minus that
             under the other.
         documents: int64 [tokens], the document of each token.
-        samples: Number of resamples.
-        seed: Seed of the draws.
     """
     numbers, units = np.unique(documents, return_inverse=True)
     whole = len(numbers) >= FEW_DOCUMENTS
@@ -235,15 +224,7 @@ class Cells:
         seed: int,
         other: Cells | None = None,
     ) -> Verdict:
-        """Compares one setting of the grid with another.
-
-        Args:
-            before: The indices in the grid of the setting to compare with.
-            chosen: The indices of the chosen setting.
-            other: The same tokens under the grid that `before` is in; None takes this one.
-            samples: Number of resamples of the bootstrap.
-            seed: Seed of the bootstrap.
-        """
+        """Compares one setting of the grid with another."""
         other = other or self
         documents = {document for document, _ in self._cells}
         whole = len(documents) >= FEW_DOCUMENTS
@@ -279,9 +260,6 @@ class HeldOut(GridLikelihood):
         Args:
             documents: int64 [rows], the document of each token.
             places: int64 [rows], the position of each token in its document.
-            neighbors: The neighbors of each token's query.
-            scored: The tokens.
-            keep: The callback that `add` explains.
         """
         for cell, rows in self.cells.parts(documents, places):
             before, tokens = self.sums.clone(), self.tokens

@@ -48,12 +48,7 @@ from knn_logits.settings.config import Metric
 
 
 class Gathered:
-    """The features and probabilities that are kept of the tokens of one part of a text.
-
-    Args:
-        wanted: The gate that is asked for.
-        seed: Seed of the sample of tokens whose neighbors are kept, for a gate that needs them.
-    """
+    """The features and probabilities that are kept of the tokens of one part of a text."""
 
     def __init__(self, wanted: Wanted, seed: int = 0) -> None:
         self.wanted = wanted
@@ -75,11 +70,7 @@ class Gathered:
         """Adds tokens, while the model's scores of them are in memory.
 
         Args:
-            scored: The tokens.
-            neighbors: The neighbors of each token's query.
-            weighing: How their features become weights.
             documents: int64 [rows], the document of each token.
-            ks: The values of k in the grid.
         """
         self.ks, metric = ks, neighbors.metric
         if self.wanted.kind == "rescorer" and self._sample is None:
@@ -249,20 +240,7 @@ def fit(
     seed: int,
     progress: Progress = no_progress,
 ) -> GateTuning:
-    """Fits a gate on one part and judges it on the other.
-
-    Args:
-        one: The part to fit the gate on.
-        other: The part to judge the gate on.
-        metric: Metric of the distances.
-        best: k, temperature and λ that were chosen on the first part.
-        samples: Number of resamples of the bootstrap.
-        seed: Seed of the bootstrap, and of the gate's first weights.
-        progress: A callback that is told the steps of a long training.
-
-    Raises:
-        ConfigError: when no token has a neighbor.
-    """
+    """Fits a gate on one part and judges it on the other."""
     fitted_on, held_out = one.at(best), other.at(best)
 
     def weight(tokens: _Tokens) -> float | WeightGate:

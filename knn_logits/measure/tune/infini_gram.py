@@ -207,7 +207,6 @@ def fitted(base: Floats, tokens: _Tokens) -> InfiniGramRecord:
 
     Args:
         base: float64 [tokens], p of each token without the ∞-gram.
-        tokens: The tokens.
     """
     place = np.searchsorted(LENGTHS, tokens.lengths, side="right") - 1
     lengths: list[int] = []
@@ -233,8 +232,6 @@ def mixed(base: Floats, tokens: _Tokens, record: InfiniGramRecord) -> Floats:
 
     Args:
         base: float64 [tokens], p of each token without the ∞-gram.
-        tokens: The tokens.
-        record: The shares by length.
 
     Returns:
         p of each token with the ∞-gram, float64 [tokens].

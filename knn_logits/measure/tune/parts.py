@@ -16,13 +16,7 @@ from knn_logits.measure.texts import Text, Texts, named
 
 
 def halved(bench: Bench, texts: Texts, check: OverlapCheck | None = None) -> tuple[Text, Halves]:
-    """Reads texts as a bench does, and assigns each of their tokens to a half.
-
-    Args:
-        bench: How the texts are read.
-        texts: The texts, by name.
-        check: Sees every token that is read; None if nobody asks what the datastores hold.
-    """
+    """Reads texts as a bench does, and assigns each of their tokens to a half."""
     documents, middle = _whole_or_middle(bench, texts)
     text = Text(
         "tuning",

@@ -19,19 +19,7 @@ NUMBERS = "tuning.json"
 
 
 def write_plots(result: Tuning, folder: str | os.PathLike[str]) -> list[Path]:
-    """Writes two figures and the numbers behind them.
-
-    Args:
-        result: The result of `tune`.
-        folder: The folder to write. It is made if it does not exist.
-
-    Returns:
-        The files that were written.
-
-    Raises:
-        MissingDependencyError: when matplotlib is not installed. Nothing is written then.
-        StorageError: when the folder cannot be written.
-    """
+    """Writes two figures and the numbers behind them."""
     figures = {HEAT_MAP: _heat_map(result), CURVE: _curve(result)}
     target = Path(folder)
     text = json.dumps(result.numbers(), indent=1, allow_nan=False)

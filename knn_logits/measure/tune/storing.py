@@ -20,13 +20,7 @@ from knn_logits.store.records import SettingsRecord
 
 
 def refusal(result: Tuning, before: tuple[int, int, int] | None) -> str | None:
-    """Says why a result should not replace the stored settings; None if it may.
-
-    Args:
-        result: The result of `tune`.
-        before: The indices of the stored settings in its grid; None if these have another suffix
-            weight, so that they are not in it.
-    """
+    """Says why a result should not replace the stored settings; None if it may."""
     overlap, verdict, gate = result.overlap, result.verdict, result.gate
     if overlap is not None and overlap.held:
         return (
@@ -63,22 +57,7 @@ def write_settings(
     keep_gate: bool = False,
     suffix_weight: float = 1.0,
 ) -> None:
-    """Stores settings in a datastore, marked as tuned, and a gate with them.
-
-    Args:
-        store: The datastore.
-        k: Neighbors of each query.
-        lmbda: Weight of the neighbors where no gate is used.
-        temperature: Temperature of the softmax over the neighbors.
-        gate: The gate that holds where no `lmbda` is given. None removes a stored gate, so that
-            the number holds.
-        keep_gate: Whether to keep a stored gate if `gate` is None.
-        suffix_weight: See `KNNConfig`.
-
-    Raises:
-        BusyError: when another process is writing the datastore.
-        StorageError: when the disk is full.
-    """
+    """Stores settings in a datastore, marked as tuned, and a gate with them."""
     record = SettingsRecord(
         k=k,
         lmbda=lmbda,

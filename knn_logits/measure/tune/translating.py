@@ -91,24 +91,7 @@ def choose_by_bleu(
     num_beams: int,
     progress: Progress,
 ) -> tuple[Choice, BleuTuning]:
-    """Decodes the likeliest settings and takes the one with the highest BLEU.
-
-    Args:
-        model: An encoder-decoder model.
-        tokenizer: Its tokenizer.
-        memory: The model's open memory, which has the suffix weight that is tuned with.
-        stored: The datastore's settings, to compare with.
-        part: The likelihood of the pairs under each setting.
-        pairs: The pairs that settings are chosen on.
-        held_out: The held-out pairs.
-        number: Number of settings to decode.
-        num_beams: Number of beams; 1 is greedy search.
-        progress: A callback that is told how far decoding is.
-
-    Raises:
-        CorpusError: when a part has no pair.
-        MissingDependencyError: when sacrebleu is not installed.
-    """
+    """Decodes the likeliest settings and takes the one with the highest BLEU."""
     if not pairs or not held_out:
         raise CorpusError(
             "there are too few pairs to choose on some and report on others: give more pairs"

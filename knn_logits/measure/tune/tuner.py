@@ -252,13 +252,7 @@ def _pass(
     gathered: tuple[Gathered, Gathered] | None = None,
     check: OverlapCheck | None = None,
 ) -> tuple[GridLikelihood, HeldOut, tuple[GridLikelihood, HeldOut], Halves]:
-    """Scores the texts under all settings, and under the datastore's own.
-
-    Returns:
-        The half that settings are chosen on, the other half, both under the datastore's own
-        settings (the same objects, unless these have another suffix weight), and which documents
-        the halves have.
-    """
+    """Scores the texts under all settings, and under the datastore's own."""
     text, halves = halved(bench, texts, check)
     memory = bench.memory
     assert memory is not None

@@ -29,11 +29,7 @@ class Wanted:
 
     @classmethod
     def of(cls, kind: str | None, skip: float | None, skip_by: str) -> Wanted | None:
-        """Returns the gate that arguments ask for; None if they ask for no gate.
-
-        Raises:
-            ConfigError: when the arguments do not fit together.
-        """
+        """Returns the gate that arguments ask for; None if they ask for no gate."""
         if kind in (None, NO_GATE) and skip is None:
             return None
         if kind in (None, NO_GATE):

@@ -95,9 +95,6 @@ def _coefficients(
         part: [n], how far the token lies towards the next middle, in [0, 1].
         lm: [n], p_LM, up to a factor that it shares with p_kNN.
         knn: [n], p_kNN, up to the same factor.
-        number: Number of middles.
-        centre: The value that each coefficient is pulled towards.
-        smoothing: The strength of the pull, in tokens.
     """
     right = np.minimum(left + 1, number - 1)
     lmbdas = np.full(number, centre)
@@ -190,18 +187,9 @@ def fit_meta_k_gate(
 
     Args:
         features: [n, 6 + 2 ks], the result of `meta_k_features`, one row for each token.
-        ks: The values of k, ascending.
         log_p_lm: [n], log p_LM of the text's tokens.
         log_p_knn: [n, ks], log p_kNN of the text's tokens by the nearest k neighbors, for each k.
             It is -inf where none of these neighbors voted for the token.
-        metric: The metric of the distances.
-        units: Number of hidden units.
-        steps: Number of training steps.
-        decay: Weight decay.
-        seed: Seed of the first weights and of the batches.
-
-    Raises:
-        ConfigError: when the arrays do not fit together or no token is left.
     """
     inputs, number = len(FEATURES) + 2 * len(ks), len(ks)
     if np.ndim(features) != 2 or np.shape(features)[1] != inputs:
@@ -238,9 +226,6 @@ def best_lmbda(log_p_lm: Array, log_p_knn: Array) -> float:
     Args:
         log_p_lm: [n], log p_LM of the text's tokens.
         log_p_knn: [n], log p_kNN of the text's tokens, -inf where no neighbor voted for the token.
-
-    Raises:
-        ConfigError: when the arrays do not fit together or no token is left.
     """
     _, lm, knn = _usable([np.zeros(len(log_p_lm))], log_p_lm, log_p_knn)
     peak = np.maximum(lm, knn)
@@ -257,13 +242,6 @@ def fit_confidence_skip(log_p_max: Array, share: float, lmbda: float | Gate) -> 
     Args:
         log_p_max: [n], log p_LM of the likeliest token at each position of a text.
         share: Share of the text's tokens that are to be skipped, in [0, 1].
-        lmbda: The weight of the neighbors where a search is made: a number or a gate.
-
-    Returns:
-        The gate.
-
-    Raises:
-        ConfigError: when a value is out of its range.
     """
     check_share(share)
     limit = np.exp(np.quantile(np.asarray(log_p_max, np.float64), 1.0 - share))
@@ -290,17 +268,6 @@ def fit_learned_skip(
         features: [n, features], the result of `skip_features`, one row for each token.
         gains: [n], log p - log p_LM of the text's tokens, in nats.
         share: Share of the text's tokens that are to be skipped, in [0, 1].
-        lmbda: The weight of the neighbors where a search is made: a number or a gate.
-        units: Number of hidden units.
-        steps: Number of training steps.
-        decay: Weight decay.
-        seed: Seed of the first weights and of the batches.
-
-    Returns:
-        The gate.
-
-    Raises:
-        ConfigError: when the arrays do not fit together or a value is out of its range.
     """
     check_share(share)
     features, gains = np.asarray(features, np.float32), np.asarray(gains, np.float64)
@@ -324,11 +291,7 @@ def fit_learned_skip(
 
 
 def check_share(share: float) -> None:
-    """Refuses a share that is not in [0, 1].
-
-    Raises:
-        ConfigError: when the share is not a number in [0, 1].
-    """
+    """Refuses a share that is not in [0, 1]."""
     if isinstance(share, bool) or not 0.0 <= share <= 1.0:
         raise ConfigError(f"the share of tokens to skip must lie between 0 and 1, not {share!r}")
 

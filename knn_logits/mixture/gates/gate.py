@@ -58,18 +58,7 @@ def gate_name(gate: Gate) -> str:
 
 
 def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | None, Gate | None]:
-    """Tells whether a number or a gate was given as λ.
-
-    Args:
-        lmbda: A number, a gate, or None for neither.
-        metric: The metric of the datastore's distances.
-
-    Returns:
-        The number and the gate; at most one of them is not None.
-
-    Raises:
-        ConfigError: when the gate was fitted for another metric.
-    """
+    """Tells whether a number or a gate was given as λ."""
     if lmbda is None or not isinstance(lmbda, Gate):
         if callable(lmbda):
             raise ConfigError(
@@ -90,14 +79,10 @@ def rows_to_search(gate: Gate | None, log_p_lm: Tensor) -> Tensor | None:
     """Returns the rows that a gate wants neighbors for.
 
     Args:
-        gate: A gate, or None.
         log_p_lm: The model's log-probabilities, [rows, vocabulary].
 
     Returns:
         bool [rows], on the CPU. None if there is no gate, or it never skips a search.
-
-    Raises:
-        ConfigError: when the gate returns anything else.
     """
     searches = getattr(gate, "searches", None)
     if searches is None:
@@ -117,16 +102,10 @@ def lmbda_of_rows(gate: Gate, neighbors: Neighbors, metric: Metric, log_p_lm: Te
     """Asks a gate for λ and checks the answer. A row without neighbors gets λ 0.
 
     Args:
-        gate: Any gate.
-        neighbors: The neighbors of `rows` queries.
-        metric: Metric of their distances.
         log_p_lm: The model's log-probabilities, [rows, vocabulary].
 
     Returns:
         [rows], in [0, 1], in the type and on the device of `log_p_lm`.
-
-    Raises:
-        ConfigError: when the gate returns anything else.
     """
     share = gate.lmbda(neighbors, metric, log_p_lm)
     return _checked(share, f"{type(gate).__name__}.lmbda", neighbors, log_p_lm)
@@ -154,17 +133,11 @@ def weigh_rows(
     """Asks a gate for λ and the weights of the neighbors, and checks the answer.
 
     Args:
-        gate: Any gate.
-        neighbors: The neighbors of `rows` queries.
         log_weights: log w_i, [rows, k].
-        metric: Metric of their distances.
         log_p_lm: The model's log-probabilities, [rows, vocabulary].
 
     Returns:
         λ [rows] as in `lmbda_of_rows`, and log w_i [rows, k].
-
-    Raises:
-        ConfigError: when the gate returns anything else.
     """
     weigh = getattr(gate, "weigh", None)
     if weigh is None:

@@ -41,11 +41,7 @@ def meta_k_features(
     """Computes the features that a `MetaKGate` reads.
 
     Args:
-        neighbors: The neighbors of `rows` queries.
-        metric: Metric of their distances.
         log_p_lm: The model's log-probabilities, [rows, vocabulary].
-        ks: The values of k, ascending.
-        order: The result of `nearest_first`, if it is already known.
 
     Returns:
         float32 [rows, 6 + 2 ks], finite. These are the features of `gate_features`, the distance

@@ -27,16 +27,9 @@ class Network:
     """out · tanh(hidden · (features - mean) / scale + hidden_bias) + out_bias.
 
     Args:
-        owner: Name of the gate that it belongs to, for errors.
-        inputs: Number of features.
         arrays: `mean` and `scale` [features], `hidden` [units, features], `hidden_bias` [units],
             `out` [units] or [outputs, units], `out_bias` [1] or [outputs], all finite, `scale`
             above 0.
-        outputs: Number of outputs as a dimension of its own; None for a single number.
-
-    Raises:
-        ConfigError: when the arrays do not fit together.
-        KeyError: when an array is missing.
     """
 
     def __init__(
@@ -98,14 +91,6 @@ def trained(
         features: [n, features].
         loss: Returns a scalar, given the network's outputs for some rows, [some] or
             [some, outputs], and the numbers of these rows, int64 [some].
-        units: Number of hidden units.
-        steps: Number of training steps.
-        decay: Weight decay.
-        seed: Seed of the first weights and of the batches.
-        outputs: Number of outputs as a dimension of its own; None for a single number.
-
-    Returns:
-        The arrays of the network by name, as `Network` takes them.
     """
     read = torch.from_numpy(np.asarray(features)).float()
     inputs = read.shape[1]
@@ -143,18 +128,7 @@ def checked_arrays(
     shapes: Mapping[str, tuple[int, ...]],
     positive: Collection[str],
 ) -> dict[str, Tensor]:
-    """Checks the arrays of a gate, and returns them as tensors.
-
-    Args:
-        owner: Name of the gate, for errors.
-        arrays: The arrays by name.
-        shapes: The shape that each array must have. Other arrays are left out.
-        positive: Names of the arrays whose numbers must be above 0.
-
-    Raises:
-        ConfigError: when an array has another shape, or holds a number that a gate may not have.
-        KeyError: when an array is missing.
-    """
+    """Checks the arrays of a gate, and returns them as tensors."""
     found = {name: _numbers(owner, name, arrays[name]) for name in shapes}
     for name, shape in shapes.items():
         have = tuple(found[name].shape)
@@ -166,12 +140,7 @@ def checked_arrays(
 
 
 def length(owner: str, arrays: Mapping[str, Any], name: str) -> int:
-    """Returns how many numbers an array of a gate has.
-
-    Raises:
-        ConfigError: when it holds a number that a gate may not have.
-        KeyError: when the array is missing.
-    """
+    """Returns how many numbers an array of a gate has."""
     return _numbers(owner, name, arrays[name]).numel()
 
 

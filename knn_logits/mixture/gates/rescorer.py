@@ -71,7 +71,6 @@ class Near:
         """Takes the neighbors in some order.
 
         Args:
-            neighbors: The neighbors of `rows` queries.
             log_weights: log w_i, [rows, columns].
             log_p_lm: The model's log-probabilities, [rows, vocabulary].
             order: int64 [rows, k], numbers of columns, the nearest first.

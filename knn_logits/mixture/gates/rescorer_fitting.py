@@ -102,13 +102,6 @@ class NeighborhoodSample:
 
     It is reservoir sampling (Vitter, 1985, algorithm R): each token that was seen has the same
     chance to be in the sample.
-
-    Args:
-        k: How many of the nearest neighbors are kept of each token.
-        metric: Metric of their distances.
-        weighing: What the features of neighbors add to their logits.
-        seed: Seed of the sample.
-        most_bytes: The limit of the memory.
     """
 
     def __init__(
@@ -137,7 +130,6 @@ class NeighborhoodSample:
         """Adds tokens.
 
         Args:
-            neighbors: The neighbors of each token's query.
             targets: int64 [rows], the tokens.
             log_p_lm: The model's log-probabilities, [rows, vocabulary].
         """
@@ -222,21 +214,8 @@ def fit_rescorer(
     half a minute of a core at k 512. The same seed and number of threads give the same gate.
 
     Args:
-        neighborhoods: The neighbors of each token.
         features: [tokens, 6 + 2 ks], the result of `meta_k_features` for k_j = 1, 2, 4, ..., k.
         log_p_lm: [tokens], log p_LM of the tokens.
-        metric: The metric of the distances.
-        temperature: The temperature of the weights that the gate will be given.
-        lmbda: λ at the beginning.
-        units: Number of hidden units of the network that weighs a neighbor.
-        lmbda_units: Number of hidden units of the network for λ.
-        steps: Number of training steps.
-        decay: Weight decay.
-        seed: Seed of the first weights and of the batches.
-        progress: A callback that is told the steps done.
-
-    Raises:
-        ConfigError: when the arrays do not fit together or no token has a neighbor.
     """
     lm = torch.from_numpy(np.array(log_p_lm, np.float32))
     read = torch.from_numpy(np.array(features, np.float32))
@@ -348,12 +327,8 @@ def rescored(
     """Computes log p of tokens under a gate.
 
     Args:
-        gate: The gate.
-        neighborhoods: The neighbors of each token.
         features: float32 [tokens, 6 + 2 ks], the result of `meta_k_features`.
         log_p_lm: float64 [tokens], log p_LM of the tokens.
-        temperature: The temperature of the weights that the gate is given.
-        progress: A callback that is told how many tokens are done.
 
     Returns:
         float64 [tokens].

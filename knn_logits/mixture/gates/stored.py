@@ -46,11 +46,7 @@ _NUMBER = "number"
 
 
 def gate_arrays(gate: StoredGate) -> tuple[dict[str, Array], dict[str, str]]:
-    """Returns a gate as the arrays and the metadata of a .safetensors file.
-
-    Raises:
-        ConfigError: when the gate is or contains an object of the user's, which has no such form.
-    """
+    """Returns a gate as the arrays and the metadata of a .safetensors file."""
     arrays: dict[str, Array] = {}
     metadata = {"version": _VERSION}
     weight: object = gate
@@ -74,16 +70,7 @@ def gate_arrays(gate: StoredGate) -> tuple[dict[str, Array], dict[str, str]]:
 def gate_from_arrays(
     arrays: Mapping[str, Array], metadata: Mapping[str, str], *, name: str = "the file"
 ) -> StoredGate:
-    """Makes a gate from the result of `gate_arrays`.
-
-    Args:
-        arrays: The arrays of a file. Their shapes and values are checked.
-        metadata: The metadata of the file.
-        name: The name of the file, for errors.
-
-    Raises:
-        DamagedError: when the arrays do not form a gate.
-    """
+    """Makes a gate from the result of `gate_arrays`."""
     kind, version, skip = metadata.get("gate"), metadata.get("version"), metadata.get("skip")
     try:
         if version != _VERSION or (kind not in _KINDS and (kind != _NUMBER or skip is None)):
@@ -106,11 +93,7 @@ def gate_from_arrays(
 
 
 def stored_gate(store: Datastore) -> StoredGate | None:
-    """Reads the gate of a datastore; None if the datastore has no gate.
-
-    Raises:
-        DamagedError: when the file is not a gate, or the gate has another metric.
-    """
+    """Reads the gate of a datastore; None if the datastore has no gate."""
     saved = store.gate_arrays()
     if saved is None:
         return None

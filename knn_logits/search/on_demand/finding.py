@@ -32,14 +32,7 @@ _KEPT = 8192
 
 
 class PassageFinder:
-    """Finds the passages of a datastore that matter for texts. Safe for threads.
-
-    Args:
-        suffixes: The suffix index of the datastore's text. Entries that it leaves out are not
-            found.
-        passages: The passages of the text.
-        settings: How often and how widely passages are looked for.
-    """
+    """Finds the passages of a datastore that matter for texts. Safe for threads."""
 
     def __init__(self, suffixes: SuffixIndex, passages: Passages, settings: OnDemandRecord) -> None:
         self._suffixes = suffixes
@@ -52,13 +45,6 @@ class PassageFinder:
         """Finds the passages that matter for each of some texts.
 
         They are looked for at every `every`-th token of a text. The latest `kept` results count.
-
-        Args:
-            texts: The text before each query.
-
-        Returns:
-            The numbers of the passages for each text, ascending. Queries with the same passages
-            get the same tuple.
         """
         settings = self._settings
         first = _beginnings(texts)

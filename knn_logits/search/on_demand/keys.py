@@ -23,13 +23,6 @@ class PassageKeys:
 
     The keys of each passage are an index of their own, ready to be joined with others.
 
-    Args:
-        store: A datastore without keys.
-        passages: The passages of its text.
-        source: Computes keys.
-        device: The device that holds the keys.
-        most_bytes: The most bytes of keys that are kept.
-
     Attributes:
         computed: Number of passages whose keys were computed.
         read: Number of tokens that the model has read for them.
@@ -61,11 +54,7 @@ class PassageKeys:
         self.computed = self.read = 0
 
     def of(self, passages: tuple[int, ...]) -> list[ExactIndex]:
-        """Returns an index over the keys of each passage, in the precision of stored keys.
-
-        Raises:
-            ModelError: when a key is not finite, or too large for float16.
-        """
+        """Returns an index over the keys of each passage, in the precision of stored keys."""
         found: dict[int, ExactIndex] = {}
         with self._lock:
             for one in passages:

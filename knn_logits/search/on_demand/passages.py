@@ -10,13 +10,7 @@ from knn_logits.store.entries import Contexts
 
 
 class Passages:
-    """The passages of a text: so many entries in a row, none of which crosses a context's edge.
-
-    Args:
-        contexts: The contexts of the text.
-        size: Number of entries of a passage. The last of a context may have fewer.
-        before: Number of tokens that the model reads before the first state of a passage.
-    """
+    """The passages of a text: so many entries in a row, none of which crosses a context's edge."""
 
     def __init__(self, contexts: Contexts, size: int, before: int) -> None:
         self._size, self._before = size, before

@@ -35,19 +35,7 @@ _JOINED_BYTES = 256 << 20
 
 
 class OnDemandRetriever(Retriever):
-    """Searches the passages of a datastore that matter for each text.
-
-    Args:
-        store: A datastore that was built without keys.
-        config: The settings, of which k, temperature and exclude matter here.
-        indexes: Keeps what is open, and names the device to search on.
-        source: Computes keys.
-        without: Entries that no search may find. None takes those that `config` excludes.
-
-    Raises:
-        ConfigError: when a setting is wanted that needs stored keys.
-        DatastoreError: when no model is there to compute keys.
-    """
+    """Searches the passages of a datastore that matter for each text."""
 
     def __init__(
         self,
@@ -117,14 +105,6 @@ class OnDemandRetriever(Retriever):
 
         Args:
             queries: [rows, dim], any floating type and device.
-            texts: The text before each query.
-
-        Returns:
-            Neighbors with at most k columns. A text of which nothing is known has none.
-
-        Raises:
-            ConfigError: when no texts are given.
-            MismatchError: when the queries have another length than the keys.
         """
         if texts is None:
             raise ConfigError(
