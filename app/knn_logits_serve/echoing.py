@@ -46,7 +46,7 @@ def echo_of(
         max_neighbors=0,
         candidates=number,
         k=config.k,
-        lmbda=config.lmbda,
+        lmbda=config.lmbda if memory.gate is None else memory.gate,
         temperature=config.temperature,
         suffix_weight=config.suffix_weight,
     )[0]

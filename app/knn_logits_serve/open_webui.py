@@ -34,8 +34,7 @@ _NUMBER = re.compile(f"{_SIGN}\\[\\d+\\]")
 # Open WebUI makes requests of its own after an answer, which begin with this line. The empty answer
 # to each is listed by the field that the request wants.
 _TASK = "### Task:"
-_HISTORY = re.compile(r"<chat_history>\s*(.*?)\s*</chat_history>", re.DOTALL)
-_USER = re.compile(r"^USER:\s*(.+)$", re.MULTILINE)
+_HISTORY, _HISTORY_END, _USER = "<chat_history>", "</chat_history>", "USER:"
 _NOTHING: dict[str, Any] = {"follow_ups": [], "tags": [], "queries": [], "text": ""}
 _TITLE_WORDS = 6
 
@@ -154,9 +153,9 @@ def task_answer(task: str) -> str:
     for field, nothing in _NOTHING.items():
         if f'"{field}"' in task:
             return json.dumps({field: nothing})
-    history = _HISTORY.search(task)
-    said = _USER.search(history.group(1)) if history else None
-    words = said.group(1).split() if said else ["Chat"]
+    history = task.partition(_HISTORY)[2].partition(_HISTORY_END)[0]
+    lines = (line for line in history.splitlines() if line.strip().startswith(_USER))
+    words = next((line.strip().removeprefix(_USER).split() for line in lines), []) or ["Chat"]
     title = " ".join(words[:_TITLE_WORDS])
     return json.dumps({"title": title + (" …" if len(words) > _TITLE_WORDS else "")})
 

@@ -46,6 +46,13 @@ class Settings:
     patience: float = 10.0
     body_bytes: int = 4_000_000
 
+    def __post_init__(self) -> None:
+        """Refuses a key without any character, as an unset variable gives it."""
+        if self.key is not None and not self.key.strip():
+            raise ConfigError(
+                "the API key is empty: give a key, or leave --api-key (KNN_LOGITS_API_KEY) out"
+            )
+
 
 class Server(uvicorn.Server):
     """The server of uvicorn, with a queue of requests before the model."""

@@ -108,11 +108,12 @@ def serve(
     indexes = memory.cluster.indexes()
     datastores = _opened(stores)
     opened = memory.over(list(datastores.values()), indexes, scoring=False)
-    loaded, tokenizer = run.load(model)
     from knn_logits_serve import Served, Settings
     from knn_logits_serve import serve as start
     from knn_logits_serve.chat import PLAIN_LINE
 
+    limits = Settings(**vars(server))
+    loaded, tokenizer = run.load(model)
     name = answers.model_name or (Path(model).resolve().name if Path(model).is_dir() else model)
     with opened.searching():
         settings = opened.keywords()
@@ -127,7 +128,7 @@ def serve(
             say(f"{', '.join(served.names)}: {address}/v1")
 
         with interruptible("the server has ended"):
-            start(served, Settings(**vars(server)), on_ready=ready)
+            start(served, limits, on_ready=ready)
 
 
 def _opened(given: list[str]) -> dict[str, Datastore]:

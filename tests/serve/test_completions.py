@@ -1,9 +1,12 @@
 """Completions through OpenAI's own client, compared with what the library writes."""
 
+import math
+
 import pytest
 import torch
 from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
+from knn_logits_serve.bodies import CompletionBody
 from serve.conftest import PROMPT
 
 MODEL = "tiny+texts"
@@ -185,3 +188,24 @@ def test_the_noise_of_a_position_draws_from_the_distribution():
     assert torch.allclose(found / 4000, p, atol=0.03)
     twice = [PositionSampler(3)(torch.zeros(1, 5), p.log()[None]) for _ in range(2)]
     assert torch.equal(*twice)
+
+
+def test_an_echo_is_scored_with_the_servers_gate(model, tokenizer, store):
+    from knn_logits import DistanceGate, explain
+    from knn_logits_serve import Served
+    from knn_logits_serve.echoing import echo_of
+
+    gate = DistanceGate(store.manifest.metric, [0.0, 1e6], [0.9, 0.1])
+    served = Served("tiny", model, tokenizer, {"texts": store}, lmbda=gate)
+    ids = tokenizer(PROMPT)["input_ids"]
+    body = {"model": "tiny+texts", "prompt": PROMPT, "max_tokens": 0, "echo": True, "logprobs": 1}
+    asked = served.completion(CompletionBody(**body))
+    tokens = echo_of(served, asked, asked.prompts[0], served.memory_of(asked))
+    config = served.memory.config
+    trace = explain(
+        model, tokenizer, store, PROMPT, k=config.k, lmbda=gate, temperature=config.temperature,
+        suffix_weight=config.suffix_weight,
+    )[0]  # fmt: skip
+    assert len(tokens) == len(ids)
+    expected = [math.log(token.p) for token in trace.tokens]
+    assert [token.logprob for token in tokens[1:]] == pytest.approx(expected, abs=1e-4)

@@ -6,6 +6,7 @@ import re
 import missing
 import pytest
 
+from knn_logits_serve.open_webui import task_answer
 from serve.conftest import PROMPT
 
 CHAT = "/open-webui/v1/chat/completions"
@@ -162,3 +163,16 @@ def test_words_in_a_row_from_one_document_have_one_number():
     spans = [span(0, 3, "a"), span(4, 7, "a"), span(8, 13, "b")]
     found = numbered(text, spans, {("s", "a"): 1, ("s", "b"): 2})
     assert found == "one two\u2060[1] three\u2060[2] four"
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "<chat_history>" + " " * 400_000 + "x",
+        "<chat_history>" * 30_000,
+        "<chat_history>\nUSER:" + "\n" * 400_000,
+    ],
+)
+def test_a_long_history_of_blanks_or_openings_is_read_once(task):
+    """Regular expressions that try each blank as a beginning took hours for these."""
+    assert json.loads(task_answer(f"### Task:\n{task}")) == {"title": "Chat"}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import knn_logits
 from serve.conftest import PROMPT, serving
 from serve.malformed import malformed
 
@@ -242,3 +243,11 @@ def test_a_few_hundred_malformed_requests_leave_no_trace(running, http, caplog):
             refused(answer, answer.status_code)
     assert not [one for one in caplog.records if one.name.startswith(("knn_logits", "uvicorn"))]
     assert http.get("/health").json()["running"] == 0
+
+
+@pytest.mark.parametrize("key", ["", "  "])
+def test_an_empty_key_is_refused(key):
+    from knn_logits_serve import Settings
+
+    with pytest.raises(knn_logits.ConfigError, match="the API key is empty"):
+        Settings(key=key)
