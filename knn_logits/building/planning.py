@@ -19,6 +19,7 @@ from knn_logits.settings.config import (
     IndexConfig,
     KNNConfig,
     WindowConfig,
+    check_names,
     check_threads,
     index_config,
     whole_number,
@@ -64,10 +65,8 @@ class BuildSettings(PlanSettings, total=False):
 
 
 def check_keywords(function: str, settings: Mapping[str, object], allowed: type) -> None:
-    """Refuses a keyword argument that a function does not take, as Python does."""
-    for name in settings:
-        if name not in allowed.__annotations__:
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+    """Refuses a keyword argument that a function does not take, and suggests the closest one."""
+    check_names(f"argument of {function}", settings, allowed.__annotations__)
 
 
 @dataclass(frozen=True)

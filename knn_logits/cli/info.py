@@ -193,6 +193,14 @@ def verify(
         bool, typer.Option("--full", help="Read every byte, even of files verified before.")
     ] = False,
     native_index: NativeIndex = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="The model that built it: also look for control tokens that a document's text "
+            "spelt and an earlier version stored.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check a datastore: hashes, shapes, ranges, and its index."""
@@ -220,11 +228,13 @@ def verify(
                 stored_gate(datastore)
             except KNNLogitsError as error:
                 damaged = verification.damage(folder, manifest, bars) or [str(error)]
+        spelt = None if damaged or model is None else _spelt(datastore, model)
     seconds = time.monotonic() - started
     left = leftovers(folder, manifest)
     if json:
         content = {"ok": not damaged, "damaged": damaged, "leftovers": left}
         content |= {"entries": manifest.entries, "documents": manifest.documents}
+        content |= {} if spelt is None else {"control_tokens": spelt}
         print_json(content | {"bytes": size, "seconds": round(seconds, 3)})
     elif not damaged:
         say(f"{folder}: whole, {size / 1e6:,.1f} MB in {seconds:.1f} s")
@@ -233,7 +243,25 @@ def verify(
             f"{folder} also holds files of an earlier state or an unfinished job "
             f"({', '.join(left[:3])}); the next change of the datastore deletes them"
         )
+    if spelt:
+        tell(
+            f"{len(spelt)} documents hold control tokens that their text spelt ({spelt[0]}): a "
+            "text written from them may end or begin a turn of a chat; build the datastore again"
+        )
     for line in damaged:
         tell(line, style=None)
     if damaged:
         raise typer.Exit(1)
+
+
+def _spelt(store: Datastore, model: str) -> list[str]:
+    """The ids of the documents whose text spelt control tokens that are stored as such."""
+    from knn_logits.cli.loading import load_tokenizer
+    from knn_logits.engine.compatibility import check_tokenizer
+    from knn_logits.engine.cutting import with_control_tokens
+
+    tokenizer = load_tokenizer(model)
+    check_tokenizer(tokenizer, store)
+    pairs = store.manifest.pairs is not None
+    numbers = with_control_tokens(tokenizer, store.tokens, store.documents.first, target=pairs)
+    return [store.documents[number].id for number in numbers.tolist()]

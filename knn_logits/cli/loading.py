@@ -169,6 +169,17 @@ def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
     return model, tokenizer
 
 
+def load_tokenizer(name: str) -> Any:
+    """Loads a model's tokenizer alone; `ModelError` when there is no such model."""
+    from transformers import AutoTokenizer
+
+    _config_of(name)
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _no_model(name, error) from error
+
+
 def reads_pairs(name: str) -> bool:
     """Whether a model is an encoder-decoder.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,12 @@ from knn_logits.errors import CorpusError
 Item = TypeVar("Item")
 # A longer text is no path on any usual system.
 _LONGEST_PATH = 4096
+# "notes.txt", "C:\\texts\\a.pdf", "my-folder/", "~/texts"; not "U.S.A.", "and/or", "https://a.org/".
+_PATH = re.compile(
+    r"(?!\w+://)(\S*\w\.(csv|docx|epub|gz|html?|ipynb|jsonl?|md|parquet|pdf|pptx|py|rst|tex|txt|xml)"
+    r"|[\w.~-][^\s<>]*[/\\]|(~|\.\.?)[/\\]\S+)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,12 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
             ids.setdefault(document.id, 1)
             yield document
         elif isinstance(document, str):
+            if _like_path(document) and not _exists(document):
+                raise CorpusError(
+                    f"{document!r} looks like a path, and no such file or folder exists: correct "
+                    f"it and read it with read_corpus, or give Document({document!r}, id) if this "
+                    "is the text"
+                )
             if _is_path(document):
                 raise CorpusError(
                     f"{document!r} is a file or a folder, but texts are expected here: read it "
@@ -160,10 +173,17 @@ def _is_path(text: str) -> bool:
     """Whether a text is surely a path: it has no words, and the file or folder exists."""
     if not 0 < len(text) <= _LONGEST_PATH or any(map(str.isspace, text)):
         return False
-    if not (set(text) & {"/", os.sep} or Path(text).suffix):
-        return False
+    return bool(set(text) & {"/", os.sep} or Path(text).suffix) and _exists(text)
+
+
+def _like_path(text: str) -> bool:
+    """Whether a text without words ends like a file that can be read, or like a folder."""
+    return len(text) <= _LONGEST_PATH and _PATH.fullmatch(text) is not None
+
+
+def _exists(path: str) -> bool:
     try:
-        return Path(text).exists()
+        return Path(path).exists()
     except (OSError, ValueError):
         return False
 

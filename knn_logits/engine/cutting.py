@@ -145,6 +145,30 @@ def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **settings: 
     return ids
 
 
+def with_control_tokens(
+    tokenizer: Any, tokens: Array, first: Array, *, target: bool = False
+) -> Array:
+    """Finds the documents that hold control tokens, which their text must have spelt.
+
+    Earlier versions stored them so. Those that the tokenizer puts around every text do not count.
+
+    Args:
+        tokenizer: A tokenizer of transformers.
+        tokens: The tokens of all documents, integers [tokens].
+        first: Where each document begins in them, int64 [documents].
+        target: Whether the documents are targets of an encoder-decoder model.
+
+    Returns:
+        The numbers of these documents, int64, ascending.
+    """
+    control = control_ids(tokenizer)
+    around = tokenizer(text_target="") if target else tokenizer("", verbose=False)
+    counts = np.concatenate([[0], np.cumsum(np.isin(tokens, sorted(control)))])
+    inside = np.diff(counts[[*first, len(tokens)]])
+    found: Array = np.flatnonzero(inside > _count(control, around["input_ids"]))
+    return found
+
+
 def _count(control: frozenset[int], ids: Sequence[int]) -> int:
     return sum(one in control for one in ids)
 

@@ -12,6 +12,7 @@ the table in `docs/guides/settings.md`. "Add a setting" in CONTRIBUTING.md has t
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import types
 from collections.abc import Callable, Iterable
@@ -204,7 +205,18 @@ def check_fields(config: Any) -> None:
 
 
 def documented(kind: type[_Kind]) -> type[_Kind]:
-    """Appends the settings that a dataclass declares to its docstring, as its attributes."""
+    """Appends the settings that a dataclass declares to its docstring, as its attributes.
+
+    A name that it does not declare is refused with the closest one.
+    """
+    construct: Any = kind.__init__
+
+    @functools.wraps(construct)
+    def checked(self: Any, *values: Any, **named: Any) -> None:
+        check_names(f"setting of {kind.__name__}", named, settings_of(kind))
+        construct(self, *values, **named)
+
+    kind.__init__ = checked  # type: ignore[method-assign]
     lines = [f"    {name}: {one.summary} {one.details}" for name, one in settings_of(kind).items()]
     body = "\n    ".join(line.rstrip() for line in lines)
     raises = "    Raises:\n        ConfigError: when a value is out of its range."

@@ -366,7 +366,7 @@ def test_a_folder_that_is_taken(model, tokenizer, tmp_path):
         ({"source_lang": "en_XX"}, ConfigError),
         ({"target_lang": "de_DE"}, ConfigError),
         ({"index": IndexConfig("nonsense")}, ConfigError),
-        ({"keys": False}, TypeError),
+        ({"keys": False}, ConfigError),
     ],
 )
 def test_settings_are_checked_before_a_folder_is_made(model, tokenizer, tmp_path, settings, error):

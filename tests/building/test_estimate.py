@@ -74,7 +74,7 @@ def test_a_build_that_is_refused_by_its_estimate_goes_on_later(model, tokenizer,
         ([Document("a", "short")], {}, CorpusError, "two tokens"),
         (TEXTS, {"index": IndexConfig("IVF4096,SQ8")}, ConfigError, "learns from at least"),
         (TEXTS, {"source_prefix": "translate: "}, ConfigError, "does not read sources"),
-        (TEXTS, {"overwrite": True}, TypeError, "unexpected keyword argument 'overwrite'"),
+        (TEXTS, {"overwrite": True}, ConfigError, "no argument of estimate_build 'overwrite'"),
     ],
 )
 def test_what_cannot_be_built_is_refused(model, tokenizer, texts, settings, error, message):

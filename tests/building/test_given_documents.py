@@ -4,7 +4,7 @@ import pytest
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits import CorpusError, Datastore, Document
+from knn_logits import ConfigError, CorpusError, Datastore, Document
 
 
 @pytest.fixture
@@ -75,3 +75,28 @@ def test_metadata_that_is_no_json_is_named(model, tokenizer, tmp_path):
     document = Document(TEXTS[0], "d", metadata={("a", "b"): 1})
     with pytest.raises(CorpusError, match="metadata of the document 'd'"):
         knn_logits.build_datastore(model, tokenizer, [document], tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    "text", ["my-folder/", "file.rst", "C:\\texts\\a.pdf", "~/notes", "./a", "a/b.md"]
+)
+def test_a_path_that_does_not_exist_is_no_text(model, tokenizer, tmp_path, text):
+    with pytest.raises(CorpusError, match="looks like a path, and no such file or folder exists"):
+        knn_logits.build_datastore(model, tokenizer, [*TEXTS[:2], text], tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_short_texts_are_no_paths(model, tokenizer, tmp_path):
+    texts = ["and/or", "https://a.org/", "3.5", "U.S.A.", "a/b", "</html>", "The winch.py/ file"]
+    documents = [*TEXTS[:2], *texts, Document("file.rst", "f")]
+    store = knn_logits.build_datastore(
+        model, tokenizer, documents, tmp_path / "store", calibrate=False
+    )
+    assert store.manifest.documents == len(documents)
+
+
+def test_a_wrong_argument_is_answered_with_the_right_one(model, tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match="no argument of build_datastore 'lamda': write lmbda"):
+        knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "store", lamda=0.3)
+    with pytest.raises(ConfigError, match="no argument of forecast 'colour': the names are"):
+        knn_logits.forecast(1000, dim=8, colour=1)

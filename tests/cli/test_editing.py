@@ -5,7 +5,8 @@ import json
 import pytest
 from conftest import TEXTS
 
-from knn_logits import Datastore
+import knn_logits
+from knn_logits import Datastore, Document
 
 
 @pytest.fixture
@@ -197,3 +198,21 @@ def test_wrong_weights(run, store, model_folder, weights):
     assert result.code == 1
     assert "weights" in result.err
     assert len(result.err.splitlines()) == 1
+
+
+def test_verify_tells_of_stored_control_tokens(
+    run, store, model_folder, model, tmp_path, monkeypatch
+):
+    """Those of an earlier version, which cut "<|endoftext|>" in a text as a token that ends it."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    assert run("verify", store, "--model", model_folder, "--json").json["control_tokens"] == []
+    texts = [Document(TEXTS[0], "a"), Document(f"Open{tokenizer.eos_token}the winch", "b")]
+    monkeypatch.setattr("knn_logits.engine.cutting._count", lambda *_: 0)
+    knn_logits.build_datastore(model, tokenizer, texts, tmp_path / "spelt", calibrate=False)
+    monkeypatch.undo()
+    result = run("verify", tmp_path / "spelt", "--model", model_folder, "--json")
+    assert (result.code, result.json["control_tokens"]) == (0, ["b"])
+    assert "1 documents hold control tokens that their text spelt (b)" in result.err
+    assert "control_tokens" not in run("verify", tmp_path / "spelt", "--json").json

@@ -68,6 +68,8 @@ def test_the_papers_knn_is_asked_for_by_name(own, model):
 def test_a_wrong_name_is_answered_with_the_right_one(own, model):
     with pytest.raises(ConfigError, match="no setting 'lamda': write lmbda"):
         KNNLogitsProcessor(model, own, lamda=0.3)
+    with pytest.raises(ConfigError, match="no setting of KNNConfig 'lamda': write lmbda"):
+        knn_logits.KNNConfig(lamda=0.3)
     with pytest.raises(ConfigError, match="no setting 'colour': the names are check"):
         knn_logits.explain(model, None, own, "a text", colour=1)
     with pytest.raises(ConfigError, match="a gate is an object with a method lmbda"):
