@@ -1,212 +1,148 @@
 """Adds the named endpoints for `gradio_client`, plain HTTP and MCP.
 
-The endpoints are typed functions without a state. Each has a check that runs before the queue. A
-request that is not allowed is answered with one line and the status 400. The docstrings of the
-endpoints are shown to callers. gradio shows only the first line of an argument's description.
+The endpoints are functions without a state. Each has a check that runs before the queue: a request
+that is not allowed is answered with one line and the status 400.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import gradio as gr
 from gradio.events import api as add_endpoint
 
 from knn_logits import main_sources
 from knn_logits_app import layout
-from knn_logits_app.measuring import MOST_CHARACTERS, to_measure
-from knn_logits_app.requests import Lookup, Writing, lookup_of, text_of, whole, writing_of
-from knn_logits_app.session import Answer, friendly
+from knn_logits_app.layout import Server
+from knn_logits_app.measuring import MOST_MEASURED, to_measure
+from knn_logits_app.requests import (
+    MOST_PASSAGES,
+    SETTINGS,
+    Lookup,
+    Writing,
+    friendly,
+    lookup_of,
+    text_of,
+    whole,
+    writing_of,
+)
+from knn_logits_app.session import Answer
 
-if TYPE_CHECKING:
-    from knn_logits_app.layout import Server
+# The most sources in a summary.
+_SUMMED = 3
+_REQUIRED = inspect.Parameter.empty
+Values = Mapping[str, Any]
 
-# The most passages of a token that a request may ask for, and the most sources in a summary.
-MOST_PASSAGES, _SUMMED = 20, 3
+
+class Parameter(NamedTuple):
+    """An argument of an endpoint. gradio shows only the first line of its help."""
+
+    name: str
+    kind: Any
+    default: Any
+    help: str
 
 
-def add_api(page: Any, server: Server) -> None:
-    """Adds the endpoints to a page that is being built.
+_STORES = Parameter(
+    "stores", list[str] | None, None,
+    "Names of the datastores to search; default: the first datastore.",
+)  # fmt: skip
+_SETTINGS = [
+    Parameter(name, setting.kind | None, None, f"{setting.help}; default: the datastore's setting.")
+    for name, setting in SETTINGS.items()
+]
+_PASSAGES = Parameter("max_neighbors", int, 3, "The most passages that are named for each token.")
+_GENERATE = [
+    Parameter(
+        "prompt", str, _REQUIRED,
+        "The text to continue, or the source of an encoder-decoder model.",
+    ),
+    _STORES,
+    Parameter("knn", bool, True, "Whether to use the memory."),
+    Parameter("compare", bool, False, "Whether to write a text without kNN as well."),
+    *_SETTINGS,
+    Parameter("new_tokens", int, 60, "The most tokens to write."),
+    Parameter("sample", bool, False, "Whether to sample tokens, or take the likeliest ones."),
+    Parameter("sampling_temperature", float, 1.0, "Temperature of the sampling."),
+    Parameter("top_p", float, 1.0, "The probability mass that is sampled from (nucleus sampling)."),
+    Parameter("seed", int, 0, "Seed of the sampling."),
+    _PASSAGES,
+]  # fmt: skip
 
-    Args:
-        page: The page.
-        server: The models and visitors that the endpoints work with.
-    """
-    session = server.session
-    library = session.first
-    first = next(iter(library.stores))
 
-    def asked(stores: Any, k: Any, lmbda: Any, temperature: Any, passages: Any = None) -> Lookup:
-        lookup = lookup_of(stores or [first], k, lmbda, temperature, lmbda is None)
-        session.stores(library, lookup)
-        if passages is None:
-            return lookup
-        return replace(lookup, max_neighbors=whole(passages, "max_neighbors", 1, MOST_PASSAGES))
+class Endpoints:
+    """The functions of the endpoints. They take the values of a request by name."""
 
-    def wanted_of(
-        prompt: Any, stores: Any, knn: Any, compare: Any, k: Any, lmbda: Any, temperature: Any,
-        new_tokens: Any, sample: Any, sampling_temperature: Any, top_p: Any, seed: Any,
-        max_neighbors: Any,
-    ) -> Writing:  # fmt: skip
-        wanted = writing_of(
-            prompt,
-            asked(stores, k, lmbda, temperature, max_neighbors) if knn is not False else None,
-            compare=compare,
-            new_tokens=new_tokens,
-            sample=sample,
-            sampling_temperature=sampling_temperature,
-            top_p=top_p,
-            seed=seed,
+    def __init__(self, server: Server) -> None:
+        self._server, self._session = server, server.session
+        self._library = server.session.first
+
+    def lookup(self, values: Values) -> Lookup:
+        """Checks the datastores and settings of a request."""
+        lookup = lookup_of(
+            values["stores"] or [next(iter(self._library.stores))],
+            {name: values[name] for name in SETTINGS},
+            values["lmbda"] is None,
+            max_neighbors=whole(values.get("max_neighbors", 1), "max_neighbors", 1, MOST_PASSAGES),
         )
-        session.check_writing(library, wanted)
-        return wanted
+        self._session.stores(self._library, lookup)
+        return lookup
 
-    def generate(
-        prompt: str,
-        stores: list[str] | None = None,
-        knn: bool = True,
-        compare: bool = False,
-        k: int | None = None,
-        lmbda: float | None = None,
-        temperature: float | None = None,
-        new_tokens: int = 60,
-        sample: bool = False,
-        sampling_temperature: float = 1.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        max_neighbors: int = 3,
-    ) -> dict[str, Any]:
-        """Continue a text with kNN, and name the passages behind each token.
+    def writing(self, values: Values) -> Writing:
+        """Checks a request to write."""
+        names = ("compare", "new_tokens", "sample", "sampling_temperature", "top_p", "seed")
+        lookup = self.lookup(values) if values["knn"] is not False else None
+        settings = {name: values[name] for name in names}
+        writing = writing_of(values["prompt"], lookup, **settings)
+        self._session.check_writing(self._library, writing)
+        return writing
 
-        An encoder-decoder model, such as a translation model, takes the prompt as the source.
-
-        Args:
-            prompt: The text to continue, or the source of an encoder-decoder model.
-            stores: Names of the datastores to search; default: the first datastore.
-            knn: Whether to use the memory.
-            compare: Whether to write a text without kNN as well.
-            k: Neighbors of each query; default: the datastore's setting.
-            lmbda: Weight of the neighbors, from 0 to 1; default: the datastore's setting.
-            temperature: Temperature of the neighbors' softmax, above 0; default: the datastore's.
-            new_tokens: The most tokens to write.
-            sample: Whether to sample tokens. Otherwise the likeliest token is taken.
-            sampling_temperature: Temperature of the sampling.
-            top_p: The probability mass that is sampled from (nucleus sampling).
-            seed: Seed of the sampling.
-            max_neighbors: The most passages that are named for each token.
-        """
-        wanted = wanted_of(
-            prompt, stores, knn, compare, k, lmbda, temperature, new_tokens, sample,
-            sampling_temperature, top_p, seed, max_neighbors,
-        )  # fmt: skip
-        answers: dict[str, Answer] = {}
-        for frame in server.work.write(library, wanted, session.limits.deadline(), {}):
-            answers = frame
+    def generate(self, values: Values) -> dict[str, Any]:
+        """Writes a text, and names the passages behind each token."""
+        writing, deadline = self.writing(values), self._session.limits.deadline()
+        *_, answers = self._server.work.write(self._library, writing, deadline, {})
         answer = answers.get("knn") or answers["lm"]
-        content: dict[str, Any] = {"prompt": prompt, "text": answer.text}
+        content: dict[str, Any] = {"prompt": values["prompt"], "text": answer.text}
         # Without kNN there is only the text of the model alone.
-        if compare:
+        if values["compare"]:
             content["text_without_knn"] = answers["lm"].text
-        content["summary"] = summary(answer)
-        content["tokens"] = tokens_of(answer)
-        return content
+        return {**content, "summary": summary(answer), "tokens": tokens_of(answer)}
 
-    def explained(source: str | None, text: Any, *how: Any) -> dict[str, Any]:
-        answer = server.work.explain(library, text_of(text), asked(*how), {}, source)
+    def explained(self, values: Values) -> tuple[str, str | None, Lookup]:
+        """Checks a request to explain a text, which has a source if the model reads one."""
+        source = text_of(values["source"], "source") if "source" in values else None
+        lookup, text = self.lookup(values), text_of(values["text"])
+        self._library.reader.check_text(text, source, self._session.limits)
+        return text, source, lookup
+
+    def explain(self, values: Values) -> dict[str, Any]:
+        """Names the passages that support each token of a text."""
+        text, source, lookup = self.explained(values)
+        answer = self._server.work.explain(self._library, text, lookup, {}, source)
         content = {"text": text, "summary": summary(answer), "tokens": tokens_of(answer)}
         return content if source is None else {"source": source, **content}
 
-    def explain(
-        text: str,
-        stores: list[str] | None = None,
-        k: int | None = None,
-        lmbda: float | None = None,
-        temperature: float | None = None,
-        max_neighbors: int = 3,
-    ) -> dict[str, Any]:
-        """Name the passages that support each token of a text that exists already.
+    def measured(self, values: Values) -> tuple[str, str | None, Lookup]:
+        """Checks a request to measure a text, or targets of sources."""
+        lookup = self.lookup(values)
+        if "sources" in values:
+            to_measure(self._session, self._library, values["targets"], values["sources"])
+            return values["targets"], values["sources"], lookup
+        return text_of(values["text"], most=MOST_MEASURED), None, lookup
 
-        Args:
-            text: A text of at least two tokens.
-            stores: Names of the datastores to search; default: the first datastore.
-            k: Neighbors of each query; default: the datastore's setting.
-            lmbda: Weight of the neighbors, from 0 to 1; default: the datastore's setting.
-            temperature: Temperature of the neighbors' softmax, above 0; default: the datastore's.
-            max_neighbors: The most passages that are named for each token.
-        """
-        return explained(None, text, stores, k, lmbda, temperature, max_neighbors)
+    def evaluate(self, values: Values) -> dict[str, Any]:
+        """Measures a text without and with kNN."""
+        text, sources, lookup = self.measured(values)
+        deadline, work = self._session.limits.deadline(), self._server.work
+        return asdict(work.measure(self._library, text, lookup, deadline, {}, sources))
 
-    def explain_pair(
-        source: str,
-        text: str,
-        stores: list[str] | None = None,
-        k: int | None = None,
-        lmbda: float | None = None,
-        temperature: float | None = None,
-        max_neighbors: int = 3,
-    ) -> dict[str, Any]:
-        """Name the passages that support each token of a target, such as a translation.
-
-        Args:
-            source: The source that the model reads.
-            text: The target of the source, such as its translation.
-            stores: Names of the datastores to search; default: the first datastore.
-            k: Neighbors of each query; default: the datastore's setting.
-            lmbda: Weight of the neighbors, from 0 to 1; default: the datastore's setting.
-            temperature: Temperature of the neighbors' softmax, above 0; default: the datastore's.
-            max_neighbors: The most passages that are named for each token.
-        """
-        how = (stores, k, lmbda, temperature, max_neighbors)
-        return explained(text_of(source, "source"), text, *how)
-
-    def evaluate(
-        text: str,
-        stores: list[str] | None = None,
-        k: int | None = None,
-        lmbda: float | None = None,
-        temperature: float | None = None,
-    ) -> dict[str, Any]:
-        """Measure the perplexity of a text without and with kNN, and under a grid of λ and τ.
-
-        Args:
-            text: A text, preferably one that the datastores do not contain.
-            stores: Names of the datastores to search; default: the first datastore.
-            k: Neighbors of each query; default: the datastore's setting.
-            lmbda: Weight of the neighbors, from 0 to 1; default: the datastore's setting.
-            temperature: Temperature of the neighbors' softmax, above 0; default: the datastore's.
-        """
-        lookup = asked(stores, k, lmbda, temperature)
-        found = server.work.measure(library, text, lookup, session.limits.deadline(), {})
-        return asdict(found)
-
-    def evaluate_pairs(
-        sources: str,
-        targets: str,
-        stores: list[str] | None = None,
-        k: int | None = None,
-        lmbda: float | None = None,
-        temperature: float | None = None,
-    ) -> dict[str, Any]:
-        """Measure the perplexity of targets, given their sources, without and with kNN.
-
-        Args:
-            sources: The sources that the model reads, one on each line.
-            targets: The targets, one on each line, preferably some that are not in the datastores.
-            stores: Names of the datastores to search; default: the first datastore.
-            k: Neighbors of each query; default: the datastore's setting.
-            lmbda: Weight of the neighbors, from 0 to 1; default: the datastore's setting.
-            temperature: Temperature of the neighbors' softmax, above 0; default: the datastore's.
-        """
-        lookup = asked(stores, k, lmbda, temperature)
-        deadline = session.limits.deadline()
-        return asdict(server.work.measure(library, targets, lookup, deadline, {}, sources))
-
-    def datastores() -> list[dict[str, Any]]:
-        """List the datastores by name, with their sizes and settings."""
+    def datastores(self, _: Values) -> list[dict[str, Any]]:
+        """Lists the datastores by name, with their sizes and settings."""
         return [
             {
                 "name": name,
@@ -214,38 +150,79 @@ def add_api(page: Any, server: Server) -> None:
                 "entries": store.manifest.entries,
                 **store.manifest.settings.model_dump(),
             }
-            for name, store in library.stores.items()
+            for name, store in self._library.stores.items()
         ]
 
-    def check_explain(text: Any, *lookup: Any) -> None:
-        asked(*lookup)
-        library.reading.whole(text_of(text), None, session.limits)
 
-    def check_explain_pair(source: Any, text: Any, *lookup: Any) -> None:
-        asked(*lookup)
-        library.reading.whole(text_of(text), text_of(source, "source"), session.limits)
+def add_api(page: Any, server: Server) -> None:
+    """Adds the endpoints to a page that is being built."""
+    endpoints = Endpoints(server)
+    lookup = [_STORES, *_SETTINGS]
+    source = Parameter("source", str, _REQUIRED, "The source that the model reads.")
+    text = Parameter("text", str, _REQUIRED, "A text of at least two tokens.")
+    measured = Parameter(
+        "text", str, _REQUIRED, "A text, preferably one that the datastores do not contain."
+    )
+    explain, evaluate = [text], [measured]
+    if server.session.first.reader.sources:
+        explain = [source, text._replace(help="The target of the source, such as its translation.")]
+        evaluate = [
+            Parameter(name, str, _REQUIRED, f"The {name}, one on each line.")
+            for name in ("sources", "targets")
+        ]
 
-    def check_evaluate(text: Any, *lookup: Any) -> None:
-        asked(*lookup)
-        text_of(text, most=MOST_CHARACTERS)
+    def add(
+        run: Any, check: Callable[[Values], Any], about: str, parameters: Sequence[Parameter]
+    ) -> None:
+        function = typed(run, about, parameters)
+        endpoint = add_endpoint(function, api_name=run.__name__, concurrency_id="model")
+        names = [parameter.name for parameter in parameters]
+        page.fns[endpoint["id"]].validator = layout.validator(
+            lambda *values: check(dict(zip(names, values, strict=True)))
+        )
 
-    def check_evaluate_pairs(sources: Any, targets: Any, *lookup: Any) -> None:
-        asked(*lookup)
-        to_measure(session, library, targets, sources)
+    about = (
+        "Continue a text with kNN, and name the passages behind each token.\n\nAn encoder-decoder "
+        "model, such as a translation model, takes the prompt as the source."
+    )
+    add(endpoints.generate, endpoints.writing, about, _GENERATE)
+    about = "Name the passages that support each token of a text that exists already."
+    add(endpoints.explain, endpoints.explained, about, [*explain, *lookup, _PASSAGES])
+    about = "Measure the perplexity of a text without and with kNN, and under a grid of λ and τ."
+    add(endpoints.evaluate, endpoints.measured, about, [*evaluate, *lookup])
+    function = typed(endpoints.datastores, endpoints.datastores.__doc__ or "", [])
+    add_endpoint(function, api_name="datastores", concurrency_limit=None)
 
-    # Both kinds of model have the same endpoints, but the endpoints take other arguments.
-    functions: dict[str, tuple[Any, Any]] = {
-        "generate": (generate, wanted_of),
-        "explain": (explain, check_explain),
-        "evaluate": (evaluate, check_evaluate),
-    }
-    if library.reading.sources:
-        functions["explain"] = explain_pair, check_explain_pair
-        functions["evaluate"] = evaluate_pairs, check_evaluate_pairs
-    for name, (function, check) in functions.items():
-        endpoint = add_endpoint(told(function), api_name=name, concurrency_id="model")
-        page.fns[endpoint["id"]].validator = layout.validator(check)
-    add_endpoint(datastores, api_name="datastores", concurrency_limit=None)
+
+def typed(run: Any, about: str, parameters: Sequence[Parameter]) -> Callable[..., Any]:
+    """Gives a function of values by name the signature and docstring that gradio reads.
+
+    Its errors become the one line that a visitor is shown.
+    """
+
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **named)
+            bound.apply_defaults()
+            return run(bound.arguments)
+        except Exception as error:
+            raise gr.Error(friendly(error), print_exception=False) from None
+
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(
+                name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind
+            )
+            for name, kind, default, _ in parameters
+        ]
+    )
+    lines = [f"    {name}: {help}" for name, _, _, help in parameters]
+    call.__doc__ = "\n".join([about, *(["", "Args:", *lines] if lines else [])])
+    call.__annotations__ = {name: kind for name, kind, _, _ in parameters}
+    call.__annotations__["return"] = inspect.signature(run, eval_str=True).return_annotation
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__name__ = run.__name__
+    return call
 
 
 def summary(answer: Answer) -> str:
@@ -253,56 +230,21 @@ def summary(answer: Answer) -> str:
     if answer.trace is None:
         return "The model wrote alone."
     sequence = answer.trace[0]
-    meanings = Counter(one.meaning for one in sequence.tokens)
+    meanings = Counter(token.meaning for token in sequence.tokens)
     line = f"Of {len(sequence.tokens)} tokens the memory changed {meanings['changed']}, agreed to "
     line += f"{meanings['agreed']} and contradicts {meanings['contradicted']}."
-    said = [
+    quotes = [
         f"“{source.words.strip()}” is from {source.document.title or source.document.document}"
         f" ({source.document.store})"
         for source in main_sources(sequence, _SUMMED)
     ]
-    if said:
-        line += f" {'; '.join(said)}."
+    if quotes:
+        line += f" {'; '.join(quotes)}."
     if sequence.near is False:
         line += " The memory holds nothing like the text that was given."
     if sequence.unknown:
         line += f" {sequence.unknown_line}."
     return line
-
-
-def json_for_tools(page: Any) -> None:
-    """Makes the tools of MCP answer with JSON. gradio would answer with Python's `repr`.
-
-    Args:
-        page: The page, once it is served.
-    """
-    tools = getattr(page, "mcp_server_obj", None)
-    if tools is None:
-        return
-    shown = tools.postprocess_output_data
-
-    def as_json(data: Any, *args: Any) -> Any:
-        texts = [
-            json.dumps(one, ensure_ascii=False) if isinstance(one, (dict, list)) else one
-            for one in data
-        ]
-        return shown(texts, *args)
-
-    tools.postprocess_output_data = as_json
-
-
-def told(function: Callable[..., Any]) -> Any:
-    """Wraps a function so that its errors become the one line that a visitor is shown."""
-    from functools import wraps
-
-    @wraps(function)
-    def call(*args: Any, **named: Any) -> Any:
-        try:
-            return function(*args, **named)
-        except Exception as error:
-            raise gr.Error(friendly(error), print_exception=False) from None
-
-    return call
 
 
 def tokens_of(answer: Answer) -> list[dict[str, Any]]:
@@ -311,3 +253,20 @@ def tokens_of(answer: Answer) -> list[dict[str, Any]]:
         return []
     tokens: list[dict[str, Any]] = answer.trace.to_dict()["sequences"][0]["tokens"]
     return tokens
+
+
+def json_for_tools(page: Any) -> None:
+    """Makes the tools of MCP answer with JSON, where gradio would answer with Python's `repr`."""
+    tools = getattr(page, "mcp_server_obj", None)
+    if tools is None:
+        return
+    postprocess = tools.postprocess_output_data
+
+    def as_json(data: Any, *args: Any) -> Any:
+        texts = [
+            json.dumps(part, ensure_ascii=False) if isinstance(part, (dict, list)) else part
+            for part in data
+        ]
+        return postprocess(texts, *args)
+
+    tools.postprocess_output_data = as_json

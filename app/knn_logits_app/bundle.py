@@ -1,4 +1,4 @@
-"""Bundles the style and the scripts of `assets/` for the page, and for answers that are saved.
+"""Bundles the style, the scripts and the preview of the page, and of answers that are saved.
 
 The page contains all of them, so the browser loads nothing from elsewhere.
 """
@@ -7,10 +7,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import MutableMapping
 from functools import cache
+from html import escape
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+TITLE = "knn-logits: a language model with a memory you can read"
+DESCRIPTION = (
+    "Write with a language model that looks every word up in a memory of documents, and see which "
+    "passage each word came from."
+)
 ASSETS = Path(__file__).parent / "assets"
+ICON = ASSETS / "icon.svg"
 # The scripts, each after those that it needs.
 _SCRIPTS = (
     "dom", "trace", "words", "live", "answer", "panel", "documents", "take", "page", "mount",
@@ -20,23 +30,21 @@ _NAMES = (
     "mount, drawer, controls, gates, alone, tries, fromLink, runLink, read, unpackLive, mixed, "
     "turnsOf, wholeTrace"
 )
+_TITLE_TAG = re.compile(rb"<title>[^<]*</title>")
+_GRADIO_TAG = re.compile(
+    rb"""\s*<meta\s+(?:property|name)="(?:og|twitter):[a-z:]+"\s+content="[^"]*"\s*/?>"""
+)
 
 
 @cache
 def script() -> str:
     """Returns the JavaScript that draws answers. It defines the object `knnLogits`."""
-    form = json.dumps(_form()).replace("</", "<\\/")
-    parts = "\n".join(_read(f"{name}.js") for name in _SCRIPTS)
+    form = json.dumps(asset("alone.html")).replace("</", "<\\/")
+    parts = "\n".join(asset(f"{name}.js") for name in _SCRIPTS)
     return (
         f"window.knnLogits = (() => {{\nconst ALONE = {form};\n{parts}\n"
         f"return {{ {_NAMES} }};\n}})();"
     )
-
-
-@cache
-def style() -> str:
-    """Returns the CSS of answers."""
-    return _read("answer.css")
 
 
 def head() -> str:
@@ -44,24 +52,57 @@ def head() -> str:
     return (
         # This copy of the style is for answers that are saved as pages. The page itself gets its
         # style through gradio, so that it has precedence over gradio's own.
-        f'<style id="kl-style" media="not all">{style()}</style>'
+        f'<style id="kl-style" media="not all">{asset("answer.css")}</style>'
         f'<script id="kl-script">{script()}</script>'
     )
 
 
 def alone(content: str) -> str:
-    """Returns an answer as a whole HTML document, which loads nothing from elsewhere.
-
-    Args:
-        content: The JSON of `views.frame`.
-    """
-    parts = {"style": style(), "content": content, "script": script()}
-    return re.sub(r"\[(style|content|script)\]", lambda found: parts[found[1]], _form())
+    """Returns an answer, the JSON of `views.frame`, as a whole HTML document."""
+    parts = {"style": asset("answer.css"), "content": content, "script": script()}
+    return re.sub(
+        r"\[(style|content|script)\]", lambda match: parts[match[1]], asset("alone.html")
+    )
 
 
-def _form() -> str:
-    return _read("alone.html")
-
-
-def _read(name: str) -> str:
+@cache
+def asset(name: str) -> str:
+    """Returns a file of `assets/`."""
     return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def page_address(scope: MutableMapping[str, Any]) -> str:
+    """Returns the address of the page that a request of ASGI asks for, without its query."""
+    headers = dict(scope["headers"])
+    host = headers.get(b"x-forwarded-host") or headers.get(b"host") or b""
+    return f"{scope['scheme']}://{host.decode('latin-1')}{scope.get('root_path', '')}/"
+
+
+def with_preview(page: bytes, address: str) -> bytes:
+    """Writes the page's title, description and icon into its HTML, where other sites read them.
+
+    Sites and chats that preview a link do not run scripts. gradio writes tags for them that call
+    the page "Gradio" and lead to gradio's site, and it sets the real title with a script.
+    """
+    start, opening, rest = page.partition(b"<head>")
+    if not opening:
+        return page
+    metas = {
+        "description": DESCRIPTION,
+        "og:type": "website",
+        "og:site_name": "knn-logits",
+        "og:title": TITLE,
+        "og:description": DESCRIPTION,
+        "og:url": address,
+        "twitter:card": "summary",
+        "twitter:title": TITLE,
+        "twitter:description": DESCRIPTION,
+    }
+    tags = f"<title>{escape(TITLE)}</title>"
+    tags += f'<link rel="icon" href="data:image/svg+xml,{quote(asset("icon.svg"))}">'
+    for name, content in metas.items():
+        kind = "property" if name.startswith("og:") else "name"
+        tags += f'<meta {kind}="{name}" content="{escape(content)}">'
+    end = rest.find(b"<script")
+    others = _TITLE_TAG.sub(b"", _GRADIO_TAG.sub(b"", rest[:end]))
+    return start + opening + tags.encode() + others + rest[end:]

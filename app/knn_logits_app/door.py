@@ -1,73 +1,78 @@
-"""The outermost layer of the server checks the host's name and limits the wait for a request.
+"""What the page and the OpenAI server share: names of the host, slow heads, and bounded bodies.
 
-Another site can make a name of its own point to this server, and so make a visitor's browser call
-it (DNS rebinding). So requests for names that are not this host's are refused. Requests from pages
-of other sites are refused as well. The check has to run before gradio's own layers, because their
-CORS headers would allow such requests.
+Another site can point a name of its own to this server, and so make a visitor's browser call it
+(DNS rebinding). So requests under foreign names, and from pages of other sites, are refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
+import re
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
+
+from starlette.responses import JSONResponse
 
 Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 HOSTS = "KNN_LOGITS_APP_HOSTS"
 HEAD_SECONDS = 10.0
+_BODY_SECONDS = 30.0
+# The most digits of a length that a client names.
+_DIGITS = 15
+# A name or an address, and a port. Nothing else may stand in a Host header, such as a user.
+_HOST = re.compile(r"(?P<name>[a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.IGNORECASE)
 
 
 class Names:
-    """The names under which this server answers.
+    """The names under which a server answers.
 
     These are always the names of this machine, and IP addresses, which no name server can redirect.
     On a Hub Space the Space's own name is added.
 
     Args:
-        more: Further names, such as "knn.example.org" or "*.example.org".
+        sites: Further names, such as "knn.example.org" or "*.example.org". Pages of these sites may
+            call the server, whatever their port.
+        host: The name on which the server listens. Pages of other ports of it may not call.
     """
 
-    def __init__(self, more: Iterable[str] = ()) -> None:
-        given = [*more, *os.environ.get(HOSTS, "").split(",")]
+    def __init__(self, sites: Iterable[str] = (), host: str | None = None) -> None:
+        sites = [*sites, *os.environ.get(HOSTS, "").split(",")]
         if os.environ.get("SPACE_ID"):
-            given.append(os.environ.get("SPACE_HOST") or "*.hf.space")
-        self._given = [one.strip().lower() for one in given if one.strip()]
-        mine = socket.gethostname().lower()
-        self._mine = [*self._given, "localhost", mine, f"{mine}.local"]
+            sites.append(os.environ.get("SPACE_HOST") or "*.hf.space")
+        machine = socket.gethostname().lower()
+        self._sites = [site.strip().lower() for site in sites if site.strip()]
+        self._hosts = [*self._sites, "localhost", machine, f"{machine}.local", (host or "").lower()]
 
     def of_host(self, host: str) -> bool:
         """Whether a request for this host and port is meant for this server."""
-        name = _name(f"//{host}")
-        return name is not None and (_is_address(name) or _among(name, self._mine))
+        name = _name(host)
+        return bool(name) and (_is_address(name) or _matches(name, self._hosts))
 
     def of_origin(self, origin: str, hosts: Iterable[str]) -> bool:
-        """Whether a page of an origin may call. It has to be this page, or a site that was named.
+        """Whether a page of an origin may call: this page itself, or one of the named sites.
 
         Args:
             origin: The origin of the calling page.
             hosts: The hosts that the request names, with their ports.
         """
-        name = _name(origin)
-        if name is None:
-            return False
-        place = urlsplit(origin).netloc.lower()
-        return place in {one.lower() for one in hosts} or _among(name, self._given)
+        place = origin.partition("://")[2].lower()
+        name = _name(place)
+        return bool(name) and (
+            place in {host.lower() for host in hosts} or _matches(name, self._sites)
+        )
 
 
-def _name(address: str) -> str | None:
-    try:
-        parts = urlsplit(address)
-        _ = parts.port
-        return parts.hostname
-    except ValueError:
-        return None
+def _name(host: str) -> str:
+    match = _HOST.fullmatch(host)
+    return match["name"].strip("[]").lower() if match else ""
 
 
 def _is_address(name: str) -> bool:
@@ -78,103 +83,121 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _among(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name.rstrip("."), one) for one in patterns)
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name.rstrip("."), pattern) for pattern in patterns)
+
+
+def header(scope: Message, name: bytes) -> list[str]:
+    """Returns the values of a header in a request of ASGI."""
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
 class Door:
-    """The outermost ASGI application, which passes on only requests meant for this server.
-
-    Args:
-        app: The application behind it.
-        names: The names under which the server answers.
-    """
+    """The outermost ASGI application. Behind it gradio's CORS headers would allow other sites."""
 
     def __init__(self, app: Any, names: Names) -> None:
-        self._app = app
-        self._names = names
+        self._app, self._names = app, names
 
-    async def __call__(
-        self,
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
-        """Passes a request on, or refuses it."""
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         line = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
         if line is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
-            headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-            await send({"type": "http.response.start", "status": 403, "headers": headers})
-            body = json.dumps({"detail": line}).encode()
-            await send({"type": "http.response.body", "body": body})
+            await JSONResponse({"detail": line}, 403, {"connection": "close"})(scope, receive, send)
 
     def _refusal(self, scope: Message) -> str | None:
-        hosts = _values(scope, b"host") + _values(scope, b"x-forwarded-host")
-        if not hosts or not all(self._names.of_host(one) for one in hosts):
+        hosts = header(scope, b"host") + header(scope, b"x-forwarded-host")
+        if not hosts or not all(map(self._names.of_host, hosts)):
             return f"this server does not answer under that name: add the name to {HOSTS}"
-        if not all(self._names.of_origin(one, hosts) for one in _values(scope, b"origin")):
+        if not all(self._names.of_origin(origin, hosts) for origin in header(scope, b"origin")):
             return f"pages of another site may not call this server: add the site to {HOSTS}"
         return None
 
 
-def _values(scope: Message, name: bytes) -> list[str]:
-    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+def close_door(server: Any, names: Names) -> None:
+    """Puts the door in front of a uvicorn server that listens already, for new connections."""
+    config = server.config
+    config.loaded_app = Door(config.loaded_app, names)
+    config.http_protocol_class = patient(config.http_protocol_class)
 
 
 def patient(protocol: Any, seconds: float = HEAD_SECONDS) -> Any:
-    """Limits how long the web server's protocol waits for the head of a request.
+    """Limits how long uvicorn's protocol waits for the head of a request.
 
-    Args:
-        protocol: The protocol class of uvicorn, which waits without a limit.
-        seconds: The limit in seconds. It starts with the connection, or with the first byte after
-            an answer.
+    The time starts with the connection, or with the first byte after an answer.
     """
 
     class Patient(protocol):  # type: ignore[misc]
-        _waiting: asyncio.TimerHandle | None = None
+        _timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._wait()
+            self._start()
 
         def data_received(self, data: bytes) -> None:
-            if self._waiting is None and not self._busy():
-                self._wait()
+            if self._timer is None and not self._busy():
+                self._start()
             super().data_received(data)
             # After an upgrade, such as to a websocket, another protocol is responsible.
             if self._busy() or self.transport.get_protocol() is not self:
-                self._done()
+                self._stop()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._done()
+            self._stop()
             super().connection_lost(exc)
 
         def _busy(self) -> bool:
-            cycle = self.cycle
-            return cycle is not None and not cycle.response_complete
+            return self.cycle is not None and not self.cycle.response_complete
 
-        def _wait(self) -> None:
-            self._waiting = self.loop.call_later(seconds, self.transport.abort)
+        def _start(self) -> None:
+            self._timer = self.loop.call_later(seconds, self.transport.abort)
 
-        def _done(self) -> None:
-            if self._waiting is not None:
-                self._waiting.cancel()
-                self._waiting = None
+        def _stop(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     return Patient
 
 
-def close_door(server: Any, names: Names) -> None:
-    """Puts the door in front of a server that listens already, for every new connection.
+async def read_body(
+    scope: Message, receive: Receive, most: int, refuse: Callable[[int, str], Exception]
+) -> bytes:
+    """Reads a request's body.
 
     Args:
-        server: The server of uvicorn.
-        names: The names under which it answers.
+        scope: The ASGI scope of the request.
+        receive: Returns the next message of the request.
+        most: The most bytes that the body may have.
+        refuse: Makes an exception from a status and a line. It is raised when the body is too
+            large, arrives too slowly or ends early.
     """
-    config = server.config
-    config.loaded_app = Door(config.loaded_app, names)
-    config.http_protocol_class = patient(config.http_protocol_class)
+    too_large = refuse(413, f"the request is larger than the {most:,} bytes that are allowed")
+    for length in header(scope, b"content-length"):
+        if not length.isdecimal() or len(length) > _DIGITS or int(length) > most:
+            raise too_large
+    body, end = bytearray(), time.monotonic() + _BODY_SECONDS
+    while True:
+        try:
+            message = await asyncio.wait_for(receive(), max(0.01, end - time.monotonic()))
+        except asyncio.TimeoutError:
+            raise refuse(408, "the request took too long to arrive: send it again") from None
+        if message["type"] == "http.disconnect":
+            raise refuse(400, "the request ended before its whole body arrived: send it again")
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise too_large
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+def again(body: bytes, receive: Receive) -> Receive:
+    """Makes a `receive` that first returns a body that was read already."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay

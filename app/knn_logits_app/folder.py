@@ -25,20 +25,13 @@ _UNLOCKED_SECONDS = 60.0
 
 
 class PrivateFolder:
-    """A folder that only this process's user may read. It is locked while the process lives.
-
-    Args:
-        parent: The folder to make it in; None takes the system's folder for temporary files.
-
-    Attributes:
-        path: The folder.
-    """
+    """A folder at `path` that only this process's user may read, locked while the process lives."""
 
     def __init__(self, parent: Path | None = None) -> None:
         parent = parent or Path(tempfile.gettempdir())
         sweep(parent)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        self._lock = FileLock(_lock_of(self.path), thread_local=False)
+        self._lock = FileLock(self.path / ".lock", thread_local=False)
         self._lock.acquire()
         self._owner = os.getpid()
 
@@ -51,13 +44,13 @@ class PrivateFolder:
 @cache
 def private_folder() -> PrivateFolder:
     """Returns the private folder of this process."""
-    found = PrivateFolder()
-    atexit.register(found.delete)
-    return found
+    folder = PrivateFolder()
+    atexit.register(folder.delete)
+    return folder
 
 
 @contextmanager
-def told_to_end() -> Iterator[None]:
+def ends_on_sigterm() -> Iterator[None]:
     """Makes SIGTERM end the process like a normal exit, so that it cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -76,14 +69,14 @@ def told_to_end() -> Iterator[None]:
 def sweep(parent: Path) -> None:
     """Deletes the folders of processes that have ended."""
     for path in parent.glob(f"{_PREFIX}*"):
+        lock = FileLock(path / ".lock", thread_local=False)
         try:
-            about = path.lstat()
-            mine = not hasattr(os, "getuid") or about.st_uid == os.getuid()
+            info = path.lstat()
+            mine = not hasattr(os, "getuid") or info.st_uid == os.getuid()
             # A folder that was just made may not be locked yet.
-            made = _lock_of(path).exists() or time.time() - about.st_mtime > _UNLOCKED_SECONDS
-            if not (stat.S_ISDIR(about.st_mode) and mine and made):
+            old = time.time() - info.st_mtime > _UNLOCKED_SECONDS
+            if not (stat.S_ISDIR(info.st_mode) and mine and (old or (path / ".lock").exists())):
                 continue
-            lock = FileLock(_lock_of(path), thread_local=False)
             lock.acquire(timeout=0)
         except (Timeout, OSError):
             continue  # Its server is alive, or another process has deleted it.
@@ -95,7 +88,3 @@ def _delete(path: Path, lock: FileLock) -> None:
     lock.release()
     # On Windows the lock's file can only be deleted after its release.
     shutil.rmtree(path, ignore_errors=True)
-
-
-def _lock_of(path: Path) -> Path:
-    return path / ".lock"

@@ -1,26 +1,27 @@
-"""Checks the path, size and form of every request, and refuses it before gradio sees it.
+"""Checks every request before gradio sees it, and makes each answer safe for the page.
 
-gradio would answer some requests with a traceback, a hang or a file of the server. Every answer
-gets headers that keep the page from calling other servers.
+gradio would answer some requests with a traceback, a hang or a file of the server.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
 from typing import Any
 
-from knn_logits_app.body import Message, Receive, again, read_body
-from knn_logits_app.preview import page_address, with_preview
-from knn_logits_app.quotas import Quotas, address_of
-from knn_logits_app.uploads import handles, with_paths
+from pydantic import BaseModel, Field, StrictInt, ValidationError
+from starlette.middleware import Middleware
 
-Send = Callable[[Message], Awaitable[None]]
+from knn_logits_app.bundle import page_address, with_preview
+from knn_logits_app.door import Message, Receive, Send, again, header, read_body
+from knn_logits_app.visitors import Quotas
 
 JSON_BYTES = 600_000
 # The bytes that a browser writes around uploaded files.
@@ -28,33 +29,27 @@ FORM_BYTES = 40_000
 # The time after which gradio deletes what was uploaded.
 UPLOADED_SECONDS = 1800.0
 _MOST_VALUES, _DEEPEST = 32, 8
-_CALL = re.compile(r"/gradio_api/call/(v2/)?(?P<name>[^/]*)")
-_HEARTBEAT = re.compile(r"/gradio_api/heartbeat/(?P<session>[^/]+)")
-_SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
+_API = "/gradio_api"
+_CALL = re.compile(rf"{_API}/call/(v2/)?(?P<name>[^/]*)")
+_HEARTBEAT = re.compile(rf"{_API}/heartbeat/(?P<session>[^/]+)")
 # The page does not use these routes of gradio.
 _CLOSED = (
-    "/gradio_api/run/",
-    "/gradio_api/api/",
-    "/gradio_api/proxy=",
-    "/gradio_api/file",
-    "/gradio_api/stream/",
-    "/gradio_api/custom_component/",
-    "/gradio_api/component_server",
-    "/gradio_api/process_recording",
-    "/gradio_api/deep_link",
-    "/gradio_api/vibe-",
-    "/gradio_api/undo-vibe-edit",
-    "/gradio_api/run-history",
-    "/gradio_api/runs",
-    "/gradio_api/profiling",
-    "/gradio_api/dev/",
     "/monitoring",
-)
-_JOIN = ("/gradio_api/queue/join", "/gradio_api/call/", "/gradio_api/cancel", "/gradio_api/reset")
-_QUEUE = ("/gradio_api/queue/join", "/gradio_api/call/")
-_MCP = "/gradio_api/mcp"
+    *(
+        f"{_API}/{route}"
+        for route in (
+            "run/", "api/", "proxy=", "file", "stream/", "custom_component/", "component_server",
+            "process_recording", "deep_link", "vibe-", "undo-vibe-edit", "run-history", "runs",
+            "profiling", "dev/",
+        )
+    ),
+)  # fmt: skip
+_QUEUE = (f"{_API}/queue/join", f"{_API}/call/")
+_CHECKED = (*_QUEUE, f"{_API}/cancel", f"{_API}/reset")
 _UNREADABLE = "the server cannot read this request: send it as the page's API describes"
+_NOT_UPLOADED = "this file was not uploaded here: upload it first"
+_TOO_DEEP = "the request is nested too deeply: send flat JSON"
+_HANDLE = re.compile(r"[0-9a-f]{16,128}/(?!\.{1,2}$)[^/\\\x00]{1,255}")
 _HEADERS = (
     (
         b"content-security-policy",
@@ -69,12 +64,7 @@ _HEADERS = (
 
 
 class Refused(Exception):
-    """A request is refused.
-
-    Args:
-        status: The status of the answer.
-        detail: One line that says why.
-    """
+    """A request is refused, with a status and one line that says why."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -86,7 +76,7 @@ class House:
     """The facts that the guard needs about the server behind it.
 
     Attributes:
-        names: The endpoints that may be called by name, with the names of their arguments.
+        endpoints: The endpoints that may be called by name, with the names of their arguments.
         upload_bytes: The most bytes of files in one upload.
         uploads: The folder of uploaded files.
         quotas: The most that one address may have.
@@ -94,7 +84,7 @@ class House:
         present: A context that notes that a session's page is open.
     """
 
-    names: Mapping[str, Sequence[str]]
+    endpoints: Mapping[str, Sequence[str]]
     upload_bytes: int
     uploads: str
     quotas: Quotas
@@ -103,177 +93,134 @@ class House:
 
 
 class Guard:
-    """The ASGI middleware that checks every request.
-
-    Args:
-        app: The application that it protects.
-        house: The facts about the server.
-    """
+    """The ASGI middleware that checks every request."""
 
     def __init__(self, app: Any, house: House) -> None:
-        self._app = app
-        self._house = house
+        self._app, self._house = app, house
         self._uploads: deque[tuple[float, str, int]] = deque()
         self._joining: Counter[str] = Counter()
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Passes a request on, or refuses it."""
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send, _is_client(scope))
+        # `gradio_client` shows the line of a refusal only in the form of gradio's own validation.
+        client = "gradio_client" in "".join(header(scope, b"user-agent"))
+        answer = _Answer(send, client and scope["path"].startswith(_QUEUE))
         try:
             address = address_of(scope)
             scope["client"] = (address, 0)
-            await self._guarded(scope, receive, answer, address)
+            await self._pass_on(scope, receive, answer, address)
         except Refused as refused:
             await answer.refuse(refused.status, str(refused))
         except Exception:
             # gradio failed on the request. Its traceback must not reach the visitor.
             await answer.refuse(400, _UNREADABLE)
 
-    async def _guarded(
-        self, scope: MutableMapping[str, Any], receive: Receive, answer: _Answer, address: str
+    async def _pass_on(
+        self, scope: Message, receive: Receive, answer: _Answer, address: str
     ) -> None:
         house, path = self._house, str(scope["path"])
         if path.startswith(_CLOSED):
             raise Refused(404, "there is no such page: open the page itself")
-        called = _CALL.match(path)
-        if called and called["name"] not in house.names:
+        call = _CALL.match(path)
+        if call and call["name"] not in house.endpoints:
             # The page's own events have names as well, but only the endpoints may be called.
-            names = ", ".join(house.names)
+            names = ", ".join(house.endpoints)
             raise Refused(404, f"there is no such endpoint: the endpoints are {names}")
-        beats = _HEARTBEAT.fullmatch(path)
-        if beats:
-            with house.present(beats["session"]):
+        heartbeat = _HEARTBEAT.fullmatch(path)
+        if heartbeat:
+            with house.present(heartbeat["session"]):
                 await self._app(scope, receive, answer)
-            return
-        if scope["method"] not in ("POST", "PUT", "PATCH", "DELETE"):
+        elif scope["method"] not in ("POST", "PUT", "PATCH", "DELETE"):
             if scope["method"] == "GET" and path == "/":
                 answer.change = lambda body: with_preview(body, page_address(scope))
             await self._app(scope, receive, answer)
-            return
-        if path.rstrip("/").endswith("/upload"):
+        elif path.rstrip("/").endswith("/upload"):
             body = await read_body(scope, receive, house.upload_bytes + FORM_BYTES, Refused)
-            self._count(len(body), address)
-            answer.change = lambda body: handles(body, house.uploads)
+            self._count_upload(len(body), address)
+            answer.change = lambda body: _with_handles(body, house.uploads)
             await self._app(scope, again(body, receive), answer)
-            return
-        body = await read_body(scope, receive, JSON_BYTES, Refused)
-        if path.startswith(_JOIN):
-            check_body(body, house.names[called["name"]] if called and not called[1] else None)
-        if path.startswith(_MCP):
-            # gradio's MCP server calls the page over HTTP from this machine. The header keeps the
-            # visitor's address.
-            headers = [one for one in scope["headers"] if one[0] != b"x-forwarded-for"]
-            scope["headers"] = [*headers, (b"x-forwarded-for", address.partition("/")[0].encode())]
-        body = _with_paths(body, house.uploads)
-        receive = again(body, receive)
-        scope["headers"] = [
-            (name, str(len(body)).encode() if name == b"content-length" else value)
-            for name, value in scope["headers"]
-        ]
-        if not path.startswith(_QUEUE):
-            await self._app(scope, receive, answer)
-            return
-        # `waiting` does not count requests that are just about to enter the queue.
-        if house.waiting(address) + self._joining[address] >= house.quotas.waiting:
-            raise Refused(503, "too many requests from your address are waiting: try again later")
-        self._joining[address] += 1
-        try:
-            await self._app(scope, receive, answer)
-        finally:
-            self._joining[address] -= 1
-            self._joining += Counter()
+        else:
+            body = await read_body(scope, receive, JSON_BYTES, Refused)
+            if path.startswith(_CHECKED):
+                check_body(body, house.endpoints[call["name"]] if call and not call[1] else None)
+            body = _with_paths(body, house.uploads)
+            replaced = {b"content-length": str(len(body)).encode()}
+            if path.startswith(f"{_API}/mcp"):
+                # gradio's MCP server calls the page from this machine, with the visitor's address.
+                replaced[b"x-forwarded-for"] = address.partition("/")[0].encode()
+            headers = [pair for pair in scope["headers"] if pair[0] not in replaced]
+            scope["headers"] = [*headers, *replaced.items()]
+            queued = path.startswith(_QUEUE)
+            # `waiting` does not count requests that are just about to enter the queue.
+            if queued and house.waiting(address) + self._joining[address] >= house.quotas.waiting:
+                line = "too many requests from your address are waiting: try again later"
+                raise Refused(503, line)
+            self._joining[address] += queued
+            try:
+                await self._app(scope, again(body, receive), answer)
+            finally:
+                self._joining[address] -= queued
+                self._joining += Counter()
 
-    def _count(self, size: int, address: str) -> None:
+    def _count_upload(self, size: int, address: str) -> None:
         now = time.monotonic()
         while self._uploads and now - self._uploads[0][0] > UPLOADED_SECONDS:
             self._uploads.popleft()
-        mine = sum(one for _, whose, one in self._uploads if whose == address)
-        everybodys = sum(one for _, _, one in self._uploads)
+        total = size + sum(bytes_ for _, _, bytes_ in self._uploads)
+        mine = size + sum(bytes_ for _, who, bytes_ in self._uploads if who == address)
         quotas = self._house.quotas
-        if mine + size > quotas.uploaded or everybodys + size > quotas.uploaded_by_all:
+        if mine > quotas.uploaded or total > quotas.uploaded_by_all:
             raise Refused(503, "too much was uploaded recently: try again in half an hour")
         self._uploads.append((now, address, size))
 
 
-def _with_paths(body: bytes, folder: str) -> bytes:
-    """Replaces handles of uploaded files in a JSON body by paths. Other bodies stay unchanged."""
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
-        return body
-    try:
-        found = with_paths(content, folder)
-    except ValueError as error:
-        raise Refused(400, str(error)) from None
-    except RecursionError:
-        raise Refused(400, "the request is nested too deeply: send flat JSON") from None
-    return body if found == content else json.dumps(found).encode()
-
-
 class _Answer:
-    """Sends an answer with the page's headers, or a refusal in place of a server's error.
+    """Sends an answer with the page's headers, or one line in place of a server's error."""
 
-    Args:
-        send: Sends a message of ASGI.
-        to_client: Whether `gradio_client` made the request. It shows the line of a refusal only if
-            the refusal has the form of gradio's own validation.
-    """
-
-    def __init__(self, send: Send, to_client: bool = False) -> None:
-        self._send = send
-        self._to_client = to_client
-        self._begun = False
-        self._refused = False
+    def __init__(self, send: Send, to_client: bool) -> None:
+        self._send, self._to_client = send, to_client
+        self._begun = self._refused = False
         # If set, this changes the whole body before it is sent.
         self.change: Callable[[bytes], bytes] | None = None
-        self._held: tuple[Message, list[bytes]] | None = None
+        self._start: Message | None = None
+        self._body = bytearray()
 
     async def __call__(self, message: Message) -> None:
         if self._refused:
             return
         if message["type"] == "http.response.start":
-            if message["status"] >= 500 and message["status"] != 503:
+            status = message["status"]
+            if status >= 500 and status != 503:
                 await self.refuse(400, _UNREADABLE)
                 return
             self._begun = True
             message = {**message, "headers": [*message.get("headers", []), *_HEADERS]}
-            if message["status"] >= 400:
+            if status >= 400:
                 self.change = _one_line
-                if self._to_client and message["status"] != 422:
-                    message["status"] = 422
-                    self.change = _for_client
-            if self.change is not None and message["status"] != 204:
-                self._held = message, []
+                if self._to_client and status != 422:
+                    message["status"], self.change = 422, _for_client
+            if self.change is not None and status != 204:
+                self._start = message
                 return
-        elif self._held is not None:
-            await self._finish(message)
-            return
+        elif self._start is not None and self.change is not None:
+            self._body += message.get("body", b"")
+            if message.get("more_body"):
+                return
+            body = self.change(bytes(self._body))
+            headers = [pair for pair in self._start["headers"] if pair[0] != b"content-length"]
+            headers.append((b"content-length", str(len(body)).encode()))
+            await self._send({**self._start, "headers": headers})
+            message = {**message, "body": body}
         await self._send(message)
-
-    async def _finish(self, message: Message) -> None:
-        """Collects the parts of a body that has to be changed, and sends it with the last part."""
-        assert self._held is not None
-        assert self.change is not None
-        start, parts = self._held
-        parts.append(message.get("body", b""))
-        if message.get("more_body"):
-            return
-        self._held = None
-        body = self.change(b"".join(parts))
-        headers = [one for one in start["headers"] if one[0].lower() != b"content-length"]
-        length = (b"content-length", str(len(body)).encode())
-        await self._send({**start, "headers": [*headers, length]})
-        await self._send({**message, "body": body})
 
     async def refuse(self, status: int, detail: str) -> None:
         """Answers with one line, unless an answer has begun already."""
-        if self._begun or self._refused:
-            self._refused = True
-            return
+        begun = self._begun or self._refused
         self._refused = True
+        if begun:
+            return
         body = json.dumps({"detail": detail}).encode()
         if self._to_client:
             status, body = 422, _for_client(body)
@@ -301,19 +248,20 @@ def _for_client(body: bytes) -> bytes:
     """Returns a refusal in the form in which `gradio_client` shows its line."""
     content = json.loads(_one_line(body))
     line = content.get("detail") if isinstance(content, dict) else None
-    failed = {
+    failure = {
         "__type__": "validate",
         "is_valid": False,
         "parameter_name": "request",
         "message": line if isinstance(line, str) else _UNREADABLE,
     }
-    return json.dumps({"detail": [failed]}).encode()
+    return json.dumps({"detail": [failure]}).encode()
 
 
-def _is_client(scope: MutableMapping[str, Any]) -> bool:
-    """Whether the request is one of `gradio_client` for a place in the queue."""
-    agents = [value for name, value in scope["headers"] if name == b"user-agent"]
-    return str(scope["path"]).startswith(_QUEUE) and any(b"gradio_client" in one for one in agents)
+class _Call(BaseModel):
+    session_hash: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    fn_index: StrictInt | None = None
+    trigger_id: StrictInt | None = None
+    data: list[Any] | None = Field(None, max_length=_MOST_VALUES)
 
 
 def check_body(body: bytes, names: Sequence[str] | None = None) -> None:
@@ -332,24 +280,16 @@ def check_body(body: bytes, names: Sequence[str] | None = None) -> None:
         raise Refused(400, "the request is not JSON: send a JSON object") from None
     if not isinstance(content, dict):
         raise Refused(400, "the request is JSON, but not an object: send a JSON object")
-    session = content.get("session_hash")
-    if session is not None and not (isinstance(session, str) and _SESSION.fullmatch(session)):
-        raise Refused(400, "session_hash must have 1 to 64 letters, digits, - or _")
-    for name in ("fn_index", "trigger_id"):
-        number = content.get(name)
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-            raise Refused(400, f"{name} must be a whole number")
-    data = content.get("data")
-    if data is not None and (not isinstance(data, list) or len(data) > _MOST_VALUES):
-        raise Refused(400, f"data must be a list of at most {_MOST_VALUES} values")
-    if names is not None and len(data or []) != len(names):
-        raise Refused(
-            400,
-            f"data has {len(data or [])} values, but the endpoint takes {len(names)}: "
-            + ", ".join(names),
-        )
     if _depth(content) > _DEEPEST:
-        raise Refused(400, "the request is nested too deeply: send flat JSON")
+        raise Refused(400, _TOO_DEEP)
+    try:
+        data = _Call.model_validate(content).data or []
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Refused(400, f"{first['loc'][0]} cannot be read: {first['msg']}") from None
+    if names is not None and len(data) != len(names):
+        count = f"data has {len(data)} values, but the endpoint takes {len(names)}"
+        raise Refused(400, f"{count}: {', '.join(names)}")
 
 
 def _depth(value: Any) -> int:
@@ -357,21 +297,83 @@ def _depth(value: Any) -> int:
     level, depth = [value], 0
     while level and depth <= _DEEPEST:
         depth += 1
+        containers = (part for part in level if isinstance(part, (dict, list)))
         level = [
             inner
-            for one in level
-            if isinstance(one, (dict, list))
-            for inner in (one.values() if isinstance(one, dict) else one)
+            for part in containers
+            for inner in (part.values() if isinstance(part, dict) else part)
         ]
     return depth
 
 
-def middleware(house: House) -> list[Any]:
-    """Returns the guard as middleware for a FastAPI application.
+# gradio answers an upload with the file's whole path. Afterwards it accepts any path or web address
+# as a file, and would fetch an address from the server's network. So a page gets only the end of
+# the path, its handle, and everything else that it sends as a file is refused.
 
-    Args:
-        house: The facts about the server.
+
+def _with_handles(answer: bytes, folder: str) -> bytes:
+    """Replaces paths by handles in gradio's answer to an upload, a list of paths as JSON."""
+    start = folder.replace("\\", "/").rstrip("/") + "/"
+    paths = [str(path).replace("\\", "/") for path in json.loads(answer)]
+    return json.dumps([path.removeprefix(start) for path in paths]).encode()
+
+
+def _with_paths(body: bytes, folder: str) -> bytes:
+    """Replaces handles of uploaded files in a JSON body by paths. Other bodies stay unchanged."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    try:
+        replaced = _paths_in(content, folder)
+    except RecursionError:
+        raise Refused(400, _TOO_DEEP) from None
+    return body if replaced == content else json.dumps(replaced).encode()
+
+
+def _paths_in(value: Any, folder: str) -> Any:
+    if isinstance(value, list):
+        return [_paths_in(part, folder) for part in value]
+    if not isinstance(value, dict):
+        return value
+    meta = value.get("meta")
+    is_file = "path" in value or "url" in value or (isinstance(meta, dict) and "_type" in meta)
+    if not is_file:
+        return {key: _paths_in(part, folder) for key, part in value.items()}
+    handle = value.get("path")
+    if not isinstance(handle, str) or not _HANDLE.fullmatch(handle):
+        raise Refused(400, _NOT_UPLOADED)
+    # gradio would fetch a web address, so it is dropped.
+    return {**value, "path": f"{folder.rstrip('/')}/{handle}", "url": None}
+
+
+def address_of(scope: Message) -> str:
+    """Returns the address of a visitor. Of an IPv6 address it is the /64 network of a household.
+
+    On a Hub Space all requests come through the Hub's servers. The last public address that these
+    wrote into `x-forwarded-for` is the visitor's. Elsewhere a client could invent this header, so
+    uvicorn trusts it only from this machine and from FORWARDED_ALLOW_IPS.
     """
-    from starlette.middleware import Middleware
+    client = scope.get("client")
+    address = str(client[0]) if client else ""
+    if os.environ.get("SPACE_ID"):
+        hops = ",".join(header(scope, b"x-forwarded-for")).split(",")
+        public = [hop.strip() for hop in hops if _is_public(hop.strip())]
+        address = public[-1] if public else address
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    return str(ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address
 
+
+def _is_public(address: str) -> bool:
+    try:
+        return ip_address(address).is_global
+    except ValueError:
+        return False
+
+
+def middleware(house: House) -> list[Any]:
+    """Returns the guard as middleware for a FastAPI application."""
     return [Middleware(Guard, house=house)]

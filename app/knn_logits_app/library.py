@@ -1,21 +1,20 @@
-"""A `Library` is a model with its datastores. It does not know of visitors or pages."""
+"""A `Library` is a model with its datastores, and the sample texts that the page fills in."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any
 
 from knn_logits import ConfigError, Datastore, Memory, use_fastest_dtype
-from knn_logits_app.reading import Reading
-
-_T = TypeVar("_T")
+from knn_logits_app.decoding import Reader
 
 # The most characters of a source that is used as an example.
 _LONG = 160
 # Tokens of a document that are searched for a sentence, and the fewest words of the sentence.
-_LOOKED_AT, _WORDS = 1500, 9
+_SEARCHED, _WORDS = 1500, 9
 # The most words of a paragraph that is shown as an example.
 _SHOWN = 60
 _PARAGRAPH = re.compile(r"\n\s*\n")
@@ -46,7 +45,7 @@ class Library:
         examples: Prompts that the page offers.
         about: One sentence for the top of the page.
         sample_text: A text to measure. It is similar to the datastores' texts, but not in them.
-        one_sentence: Whether an answer ends with its first sentence by default.
+        single_sentence: Whether an answer ends with its first sentence by default.
     """
 
     name: str
@@ -56,9 +55,8 @@ class Library:
     gates: Mapping[str, Any] = field(default_factory=dict)
     examples: tuple[Example, ...] = ()
     about: str = ""
-    one_sentence: bool = False
+    single_sentence: bool = False
     sample_text: str = ""
-    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -91,14 +89,14 @@ class Library:
         if not opened:
             raise ConfigError("no datastore was given: name at least one")
         Memory(model, list(opened.values()), threads=1)
-        examples = tuple(
+        examples = [
             Example(prompt, (title,))
             for title, store in opened.items()
             for prompt in beginnings(store, tokenizer, 4 // len(opened) or 1)
-        )
+        ]
         if prompts:
-            examples = tuple(Example(one, (next(iter(opened)),)) for one in prompts)
-        return cls(name, model, tokenizer, opened, examples=examples)
+            examples = [Example(prompt, (next(iter(opened)),)) for prompt in prompts]
+        return cls(name, model, tokenizer, opened, examples=tuple(examples))
 
     @classmethod
     def open(cls, model: str, datastores: Iterable[str]) -> Library:
@@ -120,38 +118,29 @@ class Library:
             AutoTokenizer,
         )
 
-        opened = [Datastore.from_pretrained(one) for one in datastores]
+        opened = [Datastore.from_pretrained(name) for name in datastores]
         pairs = AutoConfig.from_pretrained(model).is_encoder_decoder
         family: Any = AutoModelForSeq2SeqLM if pairs else AutoModelForCausalLM
         loaded = family.from_pretrained(model, dtype="auto").eval()
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        tokenizer = AutoTokenizer.from_pretrained(model)
-        loaded = loaded.to(device)
+        loaded = loaded.to("cuda" if torch.cuda.is_available() else "cpu")
         use_fastest_dtype(loaded)
+        tokenizer = AutoTokenizer.from_pretrained(model)
         return cls.of(model.rstrip("/").split("/")[-1], loaded, tokenizer, opened)
 
     @property
+    def store(self) -> Datastore:
+        """The first datastore, which the page chooses at first."""
+        return next(iter(self.stores.values()))
+
+    @cached_property
     def memory(self) -> Memory:
-        """The model with all its datastores. It searches in one thread.
+        """The model with all its datastores, which `of` has checked. It searches in one thread."""
+        return Memory(self.model, list(self.stores.values()), threads=1, check=False)
 
-        `of` has checked the datastores already.
-        """
-        stores = list(self.stores.values())
-        return self._once("memory", lambda: Memory(self.model, stores, threads=1, check=False))
-
-    @property
-    def reading(self) -> Reading:
+    @cached_property
+    def reader(self) -> Reader:
         """Turns texts into inputs of the model, within limits."""
-        return self._once(
-            "reading", lambda: Reading(self.model, self.tokenizer, self.stores, self.context)
-        )
-
-    def _once(self, name: str, make: Callable[[], _T]) -> _T:
-        """Returns what was made before, without a lock, which a fork might find closed forever."""
-        if name not in self._made:
-            self._made[name] = make()
-        found: _T = self._made[name]
-        return found
+        return Reader(self.model, self.tokenizer, self.store, self.context)
 
     @property
     def context(self) -> int | None:
@@ -159,81 +148,85 @@ class Library:
 
         For an encoder-decoder model this is the limit of the decoder.
         """
-        for attribute in ("max_position_embeddings", "n_positions", "n_ctx"):
-            found = getattr(self.model.config, attribute, None)
-            if isinstance(found, int) and found > 0:
-                return found
-        return None
+        names = ("max_position_embeddings", "n_positions", "n_ctx")
+        limits = (getattr(self.model.config, name, None) for name in names)
+        return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
 
     @property
     def weights(self) -> int:
         """Number of the model's weights."""
-        return sum(one.numel() for one in self.model.parameters())
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def first_sources(self, documents: int = 1) -> str:
+        """Returns the sources of the first documents of the first datastore, one on each line."""
+        records = [self.store.documents[number] for number in self._first(documents)]
+        return "\n".join(" ".join(record.source.split()) for record in records if record.source)
+
+    def first_texts(self, documents: int = 1) -> str:
+        """Returns the beginnings of the first documents of the first datastore as a sample.
+
+        Targets of an encoder-decoder model are put on a line each.
+        """
+        parts = [
+            _text(self.store, self.tokenizer, number, 80).strip()
+            for number in self._first(documents)
+        ]
+        return ("\n" if self.reader.sources else " ").join(parts)
+
+    def sample_passage(self) -> str:
+        """Returns a sample text of the first datastore: a paragraph of prose if there is one."""
+        prose = None if self.reader.sources else passage(self.store, self.tokenizer)
+        return prose or self.first_texts()
+
+    def _first(self, documents: int) -> range:
+        return range(min(documents, len(self.store.documents)))
 
 
 def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) -> list[str]:
     """Returns beginnings of sentences as prompts for a datastore that has none.
 
     If the documents are targets of pairs, their sources are returned instead.
-
-    Args:
-        store: The datastore.
-        tokenizer: The tokenizer of the datastore.
-        number: The most prompts.
-        words: The number of words of a prompt.
     """
-    found: list[str] = []
-    documents = store.documents
-    for place in range(0, len(documents), max(1, len(documents) // (number * 4))):
-        document = documents[place]
-        if document.source is not None:
-            found += [document.source] if len(document.source) <= _LONG else []
+    prompts: list[str] = []
+    for place in _spread(store, number * 4):
+        source = store.documents[place].source
+        if source is not None:
+            prompts += [source] if len(source) <= _LONG else []
         else:
-            ids = store.tokens[document.first : document.first + _LOOKED_AT]
-            text = str(tokenizer.decode(ids[: document.length].tolist(), skip_special_tokens=True))
-            sentence = prose(text)
-            found += [" ".join(sentence.split()[:words])] if sentence else []
-        if len(found) == number:
+            sentence = prose(_text(store, tokenizer, place))
+            prompts += [" ".join(sentence.split()[:words])] if sentence else []
+        if len(prompts) == number:
             break
-    return list(dict.fromkeys(found)) or first_words(store, tokenizer, number)
+    return list(dict.fromkeys(prompts)) or first_words(store, tokenizer, number)
 
 
 def prose(text: str) -> str | None:
     """Returns a sentence of prose, but no header, table or code; None if there is none.
 
-    The first sentence is taken only if there is no other.
+    The first sentence is taken only if there is no other: first sentences often name their
+    document, and many of them begin alike.
     """
-    sentences = [
-        " ".join(one.split()) for part in _PARAGRAPH.split(text) for one in _SENTENCE.split(part)
-    ]
-    fitting = [one for one in sentences if _PROSE.fullmatch(one) and len(one.split()) >= _WORDS]
-    # First sentences often name their document, and many of them begin alike.
+    sentences = [sentence for part in _PARAGRAPH.split(text) for sentence in _sentences(part)]
+    fitting = [text for text in sentences if _PROSE.fullmatch(text) and len(text.split()) >= _WORDS]
     return next(iter(fitting[1:] or fitting), None)
 
 
 def passage(store: Datastore, tokenizer: Any) -> str | None:
-    """Returns a paragraph of prose, up to `_SHOWN` words; None if there is none.
-
-    Args:
-        store: The datastore.
-        tokenizer: The tokenizer of the datastore.
-    """
-    for place in range(0, len(store.documents), max(1, len(store.documents) // 8)):
-        document = store.documents[place]
-        ids = store.tokens[document.first : document.first + min(document.length, _LOOKED_AT)]
+    """Returns a paragraph of prose, up to `_SHOWN` words; None if there is none."""
+    for place in _spread(store, 8):
+        paragraphs = _PARAGRAPH.split(_text(store, tokenizer, place))
         # The last paragraph may be cut.
-        text = str(tokenizer.decode(ids.tolist(), skip_special_tokens=True))
-        paragraphs = _PARAGRAPH.split(text)
-        for paragraph in paragraphs[:-1] if document.length > _LOOKED_AT else paragraphs:
-            sentences = [" ".join(one.split()) for one in _SENTENCE.split(paragraph.strip())]
-            if len(sentences) < 2 or not all(_PROSE.fullmatch(one) for one in sentences):
+        cut = store.documents[place].length > _SEARCHED
+        for paragraph in paragraphs[:-1] if cut else paragraphs:
+            sentences = list(_sentences(paragraph.strip()))
+            if len(sentences) < 2 or not all(map(_PROSE.fullmatch, sentences)):
                 continue
-            shown = sentences[:1]
-            for one in sentences[1:]:
-                if len(" ".join([*shown, one]).split()) > _SHOWN:
+            shown = sentences[0]
+            for sentence in sentences[1:]:
+                if len(shown.split()) + len(sentence.split()) > _SHOWN:
                     break
-                shown.append(one)
-            return " ".join(shown)
+                shown += f" {sentence}"
+            return shown
     return None
 
 
@@ -241,18 +234,31 @@ def first_words(store: Datastore, tokenizer: Any, number: int = 4) -> list[str]:
     """Returns beginnings of the sentences of a short text, of any kind.
 
     A beginning has half of the sentence's words, and at most six.
-
-    Args:
-        store: The datastore.
-        tokenizer: The tokenizer of the datastore.
-        number: The most beginnings.
     """
-    found: list[str] = []
+    prompts: list[str] = []
     for place in range(min(len(store.documents), 20)):
-        document = store.documents[place]
-        ids = store.tokens[document.first : document.first + min(document.length, _LOOKED_AT)]
-        text = str(tokenizer.decode(ids.tolist(), skip_special_tokens=True))
-        sentences = [one.split() for one in _SENTENCE.split(text)]
-        found += [" ".join(one[: min(6, (len(one) + 1) // 2)]) for one in sentences if len(one) > 3]
-    step = max(1, len(found) // number)
-    return list(dict.fromkeys(found[::step]))[:number]
+        sentences = [part.split() for part in _sentences(_text(store, tokenizer, place))]
+        prompts += [
+            " ".join(words[: min(6, (len(words) + 1) // 2)])
+            for words in sentences
+            if len(words) > 3
+        ]
+    step = max(1, len(prompts) // number)
+    return list(dict.fromkeys(prompts[::step]))[:number]
+
+
+def _spread(store: Datastore, number: int) -> range:
+    """Numbers of documents, evenly spaced."""
+    documents = len(store.documents)
+    return range(0, documents, max(1, documents // number))
+
+
+def _sentences(text: str) -> Iterator[str]:
+    return (" ".join(sentence.split()) for sentence in _SENTENCE.split(text))
+
+
+def _text(store: Datastore, tokenizer: Any, place: int, tokens: int = _SEARCHED) -> str:
+    """Returns the beginning of a document."""
+    document = store.documents[place]
+    ids = store.tokens[document.first : document.first + min(document.length, tokens)]
+    return str(tokenizer.decode(ids.tolist(), skip_special_tokens=True))

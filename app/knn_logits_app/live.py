@@ -2,16 +2,15 @@
 
 The browser gets the distances, tokens and documents of the neighbors and the p_LM of their tokens,
 and what counts beside the distances: tokens shared with the query, and other bonuses.
-`assets/live.js` computes from them the same mixture as `knn_logits.mixture.distribution`. This
-module does not know of pages.
+`assets/live.js` computes from them the same mixture as the library.
 """
 
 from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ Array = npt.NDArray[Any]
 MOST_NEIGHBORS = 400_000
 _MOST_NUMBERED = 1 << 16
 # How many of the model's likeliest tokens are sent with each step.
-_FAVOURITES = 5
+_LIKELIEST = 5
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Step:
         log_p_lm: float32 [neighbors], the model's log-probabilities of these tokens.
         shared: float32 [neighbors], the tokens before each neighbor that are also before the query.
         bonus: float32 [neighbors], what else is added to the neighbors' logits.
-        others: Likely tokens that may have no neighbor, with their log p_LM.
+        likeliest: Likely tokens that may have no neighbor, with their log p_LM.
     """
 
     distances: Array
@@ -60,7 +59,7 @@ class Step:
     log_p_lm: Array
     shared: Array
     bonus: Array
-    others: list[tuple[int, float]]
+    likeliest: dict[int, float]
 
 
 @dataclass
@@ -80,38 +79,33 @@ class Live:
     neighbors: int = 0
 
     def add(self, vote: Vote, tokens: Sequence[int]) -> None:
-        """Adds the steps of a vote.
-
-        Args:
-            vote: The vote on one or several rows.
-            tokens: The token that was chosen in each row.
-        """
-        found = vote.neighbors
-        order = found.nearness.argsort(dim=-1, descending=True, stable=True)
-        log_p_lm = vote.log_p_lm
-        likeliest = log_p_lm.topk(min(_FAVOURITES, log_p_lm.shape[-1]), dim=-1)
-        nothing = torch.zeros_like(found.nearness)
-        shared = nothing if found.shared is None else found.shared
-        bonus = replace(self.memory.weighing, suffix_weight=1.0).bonus(found)
-        bonus = nothing if bonus is None else bonus
-        parts = (
-            found.distances.gather(-1, order).float(),
-            found.values.gather(-1, order),
-            found.ids.gather(-1, order),
-            log_p_lm.gather(-1, found.values.gather(-1, order).to(log_p_lm.device)),
-            shared.gather(-1, order),
-            bonus.gather(-1, order),
-        )
-        arrays = [one.cpu().numpy() for one in parts]
-        for row, token in enumerate(tokens):
-            there = arrays[2][row] >= 0
-            distances, values, entries, logs, alike, more = (one[row][there] for one in arrays)
-            self.neighbors += len(values)
-            others = dict(zip(*(one[row].tolist() for one in reversed(likeliest)), strict=True))
-            others[token] = float(log_p_lm[row, token])
-            self.steps.append(
-                Step(distances, values, entries, logs, alike, more, list(others.items()))
+        """Adds the steps of a vote on one or several rows, with the token chosen in each."""
+        neighbors, log_p_lm = vote.neighbors, vote.log_p_lm
+        nearest = neighbors.distances if self.metric == "l2" else -neighbors.distances
+        order = nearest.argsort(dim=-1, stable=True)
+        top = log_p_lm.topk(min(_LIKELIEST, log_p_lm.shape[-1]), dim=-1)
+        zeros = torch.zeros_like(neighbors.distances)
+        shared = zeros if neighbors.shared is None else neighbors.shared
+        bonus = zeros if neighbors.bonus is None else neighbors.bonus
+        values = neighbors.values.gather(-1, order)
+        columns = [
+            column.cpu().numpy()
+            for column in (
+                neighbors.distances.gather(-1, order).float(),
+                values,
+                neighbors.ids.gather(-1, order),
+                log_p_lm.gather(-1, values.to(log_p_lm.device)),
+                shared.gather(-1, order),
+                (bonus - self._by_suffix * shared).gather(-1, order),
             )
+        ]
+        for row, token in enumerate(tokens):
+            present = columns[2][row] >= 0
+            likeliest = dict(zip(top.indices[row].tolist(), top.values[row].tolist(), strict=True))
+            likeliest[token] = float(log_p_lm[row, token])
+            step = Step(*(column[row][present] for column in columns), likeliest)
+            self.neighbors += len(step.values)
+            self.steps.append(step)
 
     @property
     def metric(self) -> str:
@@ -138,19 +132,18 @@ class Live:
         """
         if self.neighbors > MOST_NEIGHBORS or self.memory.infini_gram is not None:
             return None
-        entries = _joined([one.entries for one in self.steps], np.int64)
-        values = _joined([one.values for one in self.steps], np.int64)
+        entries, values = self._joined("entries", np.int64), self._joined("values", np.int64)
         documents, numbers = _documents(self.memory, entries, names)
-        others = [token for one in self.steps for token, _ in one.others]
-        tokens = np.unique(np.concatenate([values, np.array(others, np.int64)]))
+        likeliest = [token for step in self.steps for token in step.likeliest]
+        tokens = np.unique(np.concatenate([values, np.array(likeliest, np.int64)]))
         if max(len(tokens), len(documents)) > _MOST_NUMBERED:
             return None
         place = {int(token): number for number, token in enumerate(tokens)}
-        log_p_lm = []
-        for one in self.steps:
-            # Each token is sent once, at the place where it occurs first.
-            first = np.sort(np.unique(one.values, return_index=True)[1])
-            log_p_lm.append(one.log_p_lm[first])
+        # Each token's log p_LM is sent once, at the place where the token occurs first.
+        log_p_lm = [
+            step.log_p_lm[np.sort(np.unique(step.values, return_index=True)[1])]
+            for step in self.steps
+        ]
         config = self.memory.config
         content = {
             "metric": self.metric,
@@ -160,23 +153,27 @@ class Live:
             "gate": self.memory.gate is not None,
             "greedy": self.greedy,
             "tokens": [[int(token), text_of(int(token))] for token in tokens],
-            "counts": [len(one.values) for one in self.steps],
-            "distances": _text(_joined([one.distances for one in self.steps], np.float32)),
+            "counts": [len(step.values) for step in self.steps],
+            "distances": _text(self._joined("distances", np.float32)),
             "values": _text(np.searchsorted(tokens, values).astype(np.uint16)),
             "documents": _text(numbers.astype(np.uint16)),
-            "shared": _text_if_any(_joined([one.shared for one in self.steps], np.uint8)),
-            "bonus": _text_if_any(_joined([one.bonus for one in self.steps], np.float32)),
+            "shared": _text_if_any(self._joined("shared", np.uint8)),
+            "bonus": _text_if_any(self._joined("bonus", np.float32)),
             "by_shared": self._by_suffix,
             # For writing, a shared token keeps its worth in distance at another temperature.
             "keeps_worth": not self.memory.scoring
             and self.memory.stores[0].manifest.writing is not None,
-            "log_p_lm": _text(_joined(log_p_lm, np.float32)),
+            "log_p_lm": _text(np.concatenate([np.empty(0), *log_p_lm]).astype(np.float32)),
             "others": [
-                [[place[token], float(f"{log_p:.7g}")] for token, log_p in one.others]
-                for one in self.steps
+                [[place[token], float(f"{log_p:.7g}")] for token, log_p in step.likeliest.items()]
+                for step in self.steps
             ],
         }
         return content, documents
+
+    def _joined(self, name: str, kind: Any) -> Array:
+        parts = [getattr(step, name) for step in self.steps]
+        return np.concatenate([np.empty(0, kind), *parts]).astype(kind)
 
 
 def _documents(
@@ -184,32 +181,28 @@ def _documents(
 ) -> tuple[list[Shown], Array]:
     """Returns the documents of entries, and for each entry the number of its document."""
     retriever = memory.retriever
-    stores: list[tuple[Datastore, Array, Array]] = []
+    parts: list[tuple[Datastore, Array, Array]] = []
     if len(retriever.stores) == 1:
-        stores.append((retriever.store, np.arange(len(entries)), entries))
+        parts.append((retriever.store, np.arange(len(entries)), entries))
     else:
-        located = [retriever.locate(int(one)) for one in entries]
+        located = [retriever.locate(int(entry)) for entry in entries]
         for store in retriever.stores:
-            mine = [place for place, (whose, _) in enumerate(located) if whose is store]
-            there = np.array([located[place][1] for place in mine], np.int64)
-            stores.append((store, np.array(mine, np.int64), there))
-    shown: list[Shown] = []
+            places = [place for place, (owner, _) in enumerate(located) if owner is store]
+            inner = np.array([located[place][1] for place in places], np.int64)
+            parts.append((store, np.array(places, np.int64), inner))
+    documents: list[Shown] = []
     numbers = np.zeros(len(entries), np.int64)
-    for store, places, own in stores:
-        tokens = own + np.searchsorted(store.contexts.first_entry, own, side="right")
+    for store, places, inner in parts:
+        tokens = inner + np.searchsorted(store.contexts.first_entry, inner, side="right")
         rows = np.searchsorted(store.documents.first, tokens, side="right") - 1
-        known, which = np.unique(rows, return_inverse=True)
-        numbers[places] = len(shown) + which
-        for row in known.tolist():
+        distinct, which = np.unique(rows, return_inverse=True)
+        numbers[places] = len(documents) + which
+        store_name = memory.name_of(store)
+        for row in distinct.tolist():
             record = store.documents[row].shown
-            named = memory.name_of(store)
-            name = names.get(named, named)
-            shown.append(Shown(name, record.id, record.title, record.uri))
-    return shown, numbers
-
-
-def _joined(parts: Sequence[Array], kind: Any) -> Array:
-    return np.concatenate([np.empty(0, kind), *parts]).astype(kind)
+            name = names.get(store_name, store_name)
+            documents.append(Shown(name, record.id, record.title, record.uri))
+    return documents, numbers
 
 
 def _text(array: Array) -> str:
@@ -219,20 +212,3 @@ def _text(array: Array) -> str:
 
 def _text_if_any(array: Array) -> str | None:
     return _text(array) if array.any() else None
-
-
-def texts(tokenizer: Any, silent: Collection[int], end: str) -> Callable[[int], str]:
-    """Makes a function that returns the text of a token.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        silent: The tokens that end a text.
-        end: The text that is shown for these tokens.
-    """
-
-    def of(token: int) -> str:
-        if token in silent:
-            return end
-        return str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
-
-    return of

@@ -8,17 +8,32 @@ from typing import Any
 
 from knn_logits import CorpusError, Datastore, Deadline, Document, evaluate, tune
 from knn_logits_app.library import Library
-from knn_logits_app.lines import pairs_of
-from knn_logits_app.requests import Lookup, text_of
+from knn_logits_app.requests import Lookup, pairs_of, text_of
 from knn_logits_app.session import Session
 
-# The most characters of a text, since a visitor waits while it is measured under many settings.
-MOST_CHARACTERS = 40_000
+# The most characters of a text, since a visitor waits while it is measured many times.
+MOST_MEASURED = 40_000
+
+
+@dataclass(frozen=True)
+class Heat:
+    """The perplexities of a text by temperature (rows) and λ (columns); None is infinite.
+
+    Attributes:
+        k: Neighbors of each query in all of them. This k was the best one.
+        best: The row and the column of the lowest perplexity.
+    """
+
+    temperatures: list[float]
+    lmbdas: list[float]
+    perplexities: list[list[float | None]]
+    k: int
+    best: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The measures of a text. A perplexity that is infinite is None.
+    """The perplexities of a text. One that is infinite is None.
 
     Attributes:
         tokens: Number of tokens that were scored.
@@ -39,45 +54,19 @@ class Measured:
     heat: Heat | None
 
 
-@dataclass(frozen=True)
-class Heat:
-    """The perplexities of a text under each temperature and λ.
-
-    Attributes:
-        temperatures: The temperatures of the rows.
-        lmbdas: The values of λ of the columns.
-        perplexities: The perplexities by row and column; None if a perplexity is infinite.
-        k: Neighbors of each query in all of them. This k was the best one.
-        best: The row and the column of the lowest perplexity.
-    """
-
-    temperatures: list[float]
-    lmbdas: list[float]
-    perplexities: list[list[float | None]]
-    k: int
-    best: tuple[int, int]
-
-
 def to_measure(
     session: Session, library: Library, text: Any, sources: Any = None
 ) -> list[Document | str]:
     """Checks a text against the limits, and returns the documents to measure.
 
-    Args:
-        session: The session, which has the limits.
-        library: The model.
-        text: The text; for an encoder-decoder model the targets, one on each line.
-        sources: The sources of the targets, one on each line.
-
-    Raises:
-        LimitError: when the text is too long.
-        RequestError: when the text is empty, or the lines do not pair up.
+    For an encoder-decoder model the text has the targets and `sources` their sources, one on
+    each line.
     """
-    if not library.reading.sources:
-        text = text_of(text, most=MOST_CHARACTERS)
+    if not library.reader.sources:
+        text = text_of(text, most=MOST_MEASURED)
         session.limits.check(text_bytes=len(text.encode("utf-8")))
         return [text]
-    pairs = pairs_of(sources, text, most=MOST_CHARACTERS)
+    pairs = pairs_of(sources, text, most=MOST_MEASURED)
     session.limits.check(text_bytes=len(f"{sources}{text}".encode()))
     return list(pairs)
 
@@ -88,40 +77,19 @@ def measure(
     text: str,
     lookup: Lookup,
     deadline: Deadline,
-    own: Mapping[str, Datastore] | None = None,
+    private: Mapping[str, Datastore] | None = None,
     sources: str | None = None,
 ) -> Measured:
-    """Measures a text.
-
-    Args:
-        session: The models.
-        library: The model.
-        text: The text of one document; for an encoder-decoder model the targets, one on each line.
-        lookup: The datastores and settings. A gate is ignored here.
-        deadline: Ends the work early.
-        own: The visitor's datastores.
-        sources: The sources of the targets, one on each line.
-    """
+    """Measures a text that `to_measure` allows. A gate is ignored here."""
     documents = to_measure(session, library, text, sources)
-    stores = session.stores(library, lookup, own)
-    memory, watch = library.memory.over(stores), deadline.watch()
-    settings: dict[str, Any] = {
-        "k": lookup.k,
-        "lmbda": lookup.lmbda,
-        "temperature": lookup.temperature,
-    }
-    found = evaluate(
-        library.model,
-        library.tokenizer,
-        memory,
-        documents,
-        samples=0,
-        progress=watch,
-        **settings,
+    memory = library.memory.over(session.stores(library, lookup, private))
+    model, tokenizer, watch = library.model, library.tokenizer, deadline.watch()
+    total = evaluate(
+        model, tokenizer, memory, documents, samples=0, progress=watch, **lookup.settings
     ).total
     heat = None
     try:
-        tuned = tune(library.model, library.tokenizer, memory, documents, progress=watch)
+        tuned = tune(model, tokenizer, memory, documents, progress=watch)
         numbers = tuned.numbers()
         heat = Heat(
             numbers["temperatures"],
@@ -132,12 +100,13 @@ def measure(
         )
     except CorpusError:  # The text is too short to be halved.
         pass
+    perplexity, bits = total.perplexity, total.bits_per_byte
     return Measured(
-        found.tokens,
-        found.perplexity.lm,
-        found.perplexity.interpolated,
-        found.perplexity.knn,
-        found.perplexity.oracle,
-        (found.bits_per_byte.interpolated, found.bits_per_byte.lm),
+        total.tokens,
+        perplexity.lm,
+        perplexity.interpolated,
+        perplexity.knn,
+        perplexity.oracle,
+        (bits.interpolated, bits.lm),
         heat,
     )

@@ -3,170 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
 
-from knn_logits_app import (
-    markup,
-    tab_about,
-    tab_evaluate,
-    tab_explain,
-    tab_generate,
-    tab_own,
-)
+from knn_logits import Datastore
+from knn_logits_app import tab_evaluate, tab_explain, tab_generate, tab_text
 from knn_logits_app.api import add_api
-from knn_logits_app.bundle import ASSETS
+from knn_logits_app.bundle import TITLE, asset
 from knn_logits_app.drawer import add_drawer, connect
-from knn_logits_app.layout import INSTANT, Controls, Server, shown_settings
-from knn_logits_app.library import Library
-from knn_logits_app.preview import TITLE
-from knn_logits_app.requests import MOST_NEIGHBORS
+from knn_logits_app.layout import INSTANT, Controls, Server, setting_control, values_of
+from knn_logits_app.requests import SETTINGS
+from knn_logits_app.views import text
 
-# The tabs by their names in app.css: the label and the module of each.
-TABS = {
-    "generate": ("Generate", tab_generate),
-    "explain": ("Explain", tab_explain),
-    "own": ("Your text", tab_own),
-    "evaluate": ("Evaluate", tab_evaluate),
-    "about": ("About", tab_about),
-}
-
-
-def build_page(server: Server) -> Any:
-    """Builds the whole page."""
-    session = server.session
-    first = session.first
-
-    def forget(request: gr.Request) -> None:
-        server.visitors.forget(request.session_hash)
-
-    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 1800)) as page:
-        gr.HTML(_title(first), apply_default_css=False)
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=3, min_width=320):
-                gr.HTML(
-                    _tab_row(),
-                    js_on_load=(ASSETS / "tabs.js").read_text(encoding="utf-8"),
-                    apply_default_css=False,
-                )
-                panels = [gr.Column(elem_id=f"tab-{name}", elem_classes="kl-tab") for name in TABS]
-            with gr.Column(scale=1, min_width=280, elem_id="side"):
-                controls = _controls(server)
-        drawer = add_drawer(server)
-        for panel, (_, module) in zip(panels, TABS.values(), strict=True):
-            with panel:
-                answers = module.build(server, controls)
-            if answers is not None:
-                connect(server, answers, drawer)
-        _follow(page, controls, session.libraries)
-        page.unload(forget)
-        add_api(page, server)
-    return page
-
-
-def _tab_row() -> str:
-    """Returns the HTML of the tabs. `tabs.js` says why they are not gradio's tabs."""
-    first = next(iter(TABS))
-    buttons = "".join(
-        f'<button type="button" role="tab" id="open-{name}" aria-controls="tab-{name}" '
-        f'aria-selected="{str(name == first).lower()}" tabindex="{0 if name == first else -1}">'
-        f"{markup.text(label)}</button>"
-        for name, (label, _) in TABS.items()
-    )
-    settings = (
-        '<button type="button" class="kl-settings" id="open-settings" aria-expanded="false" '
-        'aria-controls="side" aria-label="Settings" title="Settings">⚙</button>'
-    )
-    return (
-        f'<div class="kl-top"><div class="kl-tabs" role="tablist">{buttons}</div>{settings}</div>'
-    )
-
-
-def _title(library: Any) -> str:
-    about = library.about or (
-        "The model below was not trained on the datastores. With kNN it looks up every word in "
-        "them while it writes."
-    )
-    return (
-        '<header class="kl-title"><h1>A language model with a memory you can read</h1>'
-        f"<p>{markup.text(about)} <b>Coloured words come from the memory; click one to see its "
-        "source.</b></p></header>"
-    )
-
-
-def _controls(server: Server) -> Controls:
-    libraries = server.session.libraries
-    library = server.session.first
-    settings = shown_settings(next(iter(library.stores.values())))
-    gr.Markdown("### The memory", elem_classes="kl-side")
-    model = gr.Dropdown(list(libraries), value=library.name, label="Model", interactive=True)
-    stores = gr.CheckboxGroup(
-        list(library.stores),
-        value=[next(iter(library.stores))],
-        label="Datastores",
-        info="The memory searches these texts. Several are searched as one.",
-        elem_id="stores",
-    )
-    # The browser changes the boxes when the model changes, so gradio must not check the values
-    # against the first boxes. They are checked later, against the datastores of this visitor.
-    stores.preprocess = lambda payload: payload  # type: ignore[method-assign]
-    lmbda = gr.Slider(
-        0, 1, settings.lmbda, step=0.01, label="λ, weight of the memory",
-        info="p = λ p_kNN + (1 − λ) p_LM", elem_id="lmbda",
-    )  # fmt: skip
-    k = gr.Slider(
-        1, MOST_NEIGHBORS, settings.k, step=1, label="k, neighbors",
-        info="Places in the texts that vote on each word.", elem_id="k",
-    )  # fmt: skip
-    temperature = gr.Number(
-        settings.temperature, label="τ, temperature", minimum=1e-6,
-        info="Small: the nearest neighbor decides. Large: all neighbors count the same.",
-        elem_id="temperature",
-    )  # fmt: skip
-    gate = gr.Checkbox(
-        next(iter(library.stores)) in library.gates,
-        label="Let a gate choose λ at each word",
-        info="The gate was fitted for this datastore, and holds for it alone.",
-        visible=any(one.gates for one in libraries.values()),
-        elem_id="gate",
-    )
-    reset = gr.Button("Back to the datastore’s own settings", size="sm")
-    controls = Controls(model, stores, lmbda, k, temperature, gate)
-
-    settings_of = f"const [model, stores] = args; const all = {_settings(server)};" + _OWN_SETTINGS
-    own_settings = f"(...args) => {{ {settings_of} return own; }}"
-    reset.click(inputs=[model, stores], outputs=controls.knobs, js=own_settings, **INSTANT)
-    stores.input(inputs=[model, stores], outputs=controls.knobs, js=own_settings, **INSTANT)
-    model.input(
-        inputs=[model],
-        outputs=[stores, *controls.knobs],
-        js=f"(...args) => {{ {settings_of} return [boxes, ...own]; }}",
-        **INSTANT,
-    )
-    # A visitor who moves the slider wants to see its effect, so the gate is switched off.
-    lmbda.input(outputs=[gate], js="() => false", **INSTANT)
-    return controls
-
-
-def _follow(page: Any, controls: Controls, libraries: Mapping[str, Library]) -> None:
-    """Makes the browser update the answers when a control changes, without a request."""
-    everything = [*controls.lookup, controls.use]
-    told = {"inputs": everything, "js": "(...all) => { knnLogits.controls(...all); }", **INSTANT}
-    gates = json.dumps({name: list(one.gates) for name, one in libraries.items()})
-    page.load(**{**told, "js": f"(...all) => {{ knnLogits.gates({gates}, ...all); }}"})
-    for one in everything:
-        one.change(**told)
-    # A link can carry a prompt and settings. They are filled in, and the answer is written.
-    form = [controls.prompt, *controls.lookup[1:]]
-    page.load(
-        inputs=form, outputs=form, js="(...now) => knnLogits.fromLink(...now)", **INSTANT
-    ).then(js="() => { knnLogits.runLink(); }", **INSTANT)
-
-
+ABOUT = (
+    "The model below was not trained on the datastores. With kNN it looks up every word in them "
+    "while it writes."
+)
 # This JavaScript computes the settings of the chosen datastores and the boxes of the chosen model.
-_OWN_SETTINGS = """
+_SETTINGS_OF_STORES = """
   const mine = all[model] ?? Object.values(all)[0];
   const names = Object.keys(mine.stores);
   const chosen = (stores ?? [])[0];
@@ -179,21 +34,168 @@ _OWN_SETTINGS = """
 """
 
 
-def _settings(server: Server) -> str:
-    """Returns the datastores' own settings as JSON, by model and name.
+def build_page(server: Server) -> Any:
+    """Builds the whole page."""
+    library = server.session.first
 
-    A visitor's own text is not included. It has the settings of its model's first datastore.
-    """
-    known = {
+    def forget(request: gr.Request) -> None:
+        server.visitors.forget(request.session_hash)
+
+    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 1800)) as page:
+        gr.HTML(
+            '<header class="kl-title"><h1>A language model with a memory you can read</h1>'
+            f"<p>{text(library.about or ABOUT)} <b>Coloured words come from the memory; click one "
+            "to see its source.</b></p></header>",
+            apply_default_css=False,
+        )
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=3, min_width=320):
+                gr.HTML(_tab_row(), js_on_load=asset("tabs.js"), apply_default_css=False)
+                panels = [gr.Column(elem_id=f"tab-{name}", elem_classes="kl-tab") for name in TABS]
+            with gr.Column(scale=1, min_width=280, elem_id="side"):
+                controls = _controls(server)
+        drawer = add_drawer()
+        for panel, (_, build) in zip(panels, TABS.values(), strict=True):
+            with panel:
+                answers = build(server, controls)
+            if answers is not None:
+                connect(server, answers, drawer)
+        _follow(page, controls, server)
+        page.unload(forget)
+        add_api(page, server)
+    return page
+
+
+def _tab_row() -> str:
+    """Returns the HTML of the tabs. `tabs.js` says why they are not gradio's tabs."""
+    first = next(iter(TABS))
+    buttons = "".join(
+        f'<button type="button" role="tab" id="open-{name}" aria-controls="tab-{name}" '
+        f'aria-selected="{str(name == first).lower()}" tabindex="{0 if name == first else -1}">'
+        f"{text(label)}</button>"
+        for name, (label, _) in TABS.items()
+    )
+    settings = (
+        '<button type="button" class="kl-settings" id="open-settings" aria-expanded="false" '
+        'aria-controls="side" aria-label="Settings" title="Settings">⚙</button>'
+    )
+    return (
+        f'<div class="kl-top"><div class="kl-tabs" role="tablist">{buttons}</div>{settings}</div>'
+    )
+
+
+def _controls(server: Server) -> Controls:
+    libraries, library = server.session.libraries, server.session.first
+    first = next(iter(library.stores))
+    gr.Markdown("### The memory", elem_classes="kl-side")
+    model = gr.Dropdown(list(libraries), value=library.name, label="Model", interactive=True)
+    stores = gr.CheckboxGroup(
+        list(library.stores),
+        value=[first],
+        label="Datastores",
+        info="The memory searches these texts. Several are searched as one.",
+        elem_id="stores",
+    )
+    # The browser changes the boxes when the model changes, so gradio must not check the values
+    # against the first boxes. They are checked later, against the datastores of this visitor.
+    stores.preprocess = lambda payload: payload  # type: ignore[method-assign]
+    values = values_of(library.store)
+    settings = {
+        name: setting_control(declared, values[name]) for name, declared in SETTINGS.items()
+    }
+    gate = gr.Checkbox(
+        first in library.gates,
+        label="Let a gate choose λ at each word",
+        info="The gate was fitted for this datastore, and holds for it alone.",
+        visible=any(each.gates for each in libraries.values()),
+        elem_id="gate",
+    )
+    reset = gr.Button("Back to the datastore’s own settings", size="sm")
+    controls = Controls(model, stores, settings, gate)
+
+    all_settings = {
         name: {
-            "gates": list(library.gates),
+            "gates": list(each.gates),
             "stores": {
-                title: [one.lmbda, one.k, one.temperature]
-                for title, one in (
-                    (title, shown_settings(store)) for title, store in library.stores.items()
-                )
+                title: list(values_of(store).values()) for title, store in each.stores.items()
             },
         }
-        for name, library in server.session.libraries.items()
+        for name, each in libraries.items()
     }
-    return json.dumps(known)
+    compute = f"const [model, stores] = args; const all = {json.dumps(all_settings)};"
+    compute += _SETTINGS_OF_STORES
+    to_stores = {"inputs": [model, stores], "outputs": controls.knobs, **INSTANT}
+    for event in (reset.click, stores.input):
+        event(js=f"(...args) => {{ {compute} return own; }}", **to_stores)
+    model.input(
+        inputs=[model],
+        outputs=[stores, *controls.knobs],
+        js=f"(...args) => {{ {compute} return [boxes, ...own]; }}",
+        **INSTANT,
+    )
+    # A visitor who moves the slider wants to see its effect, so the gate is switched off.
+    settings["lmbda"].input(outputs=[gate], js="() => false", **INSTANT)
+    return controls
+
+
+def _follow(page: Any, controls: Controls, server: Server) -> None:
+    """Makes the browser update the answers when a control changes, without a request."""
+    everything = [*controls.lookup, controls.use]
+    follow = {"inputs": everything, "js": "(...all) => { knnLogits.controls(...all); }", **INSTANT}
+    gates = {name: list(each.gates) for name, each in server.session.libraries.items()}
+    start = f"(...all) => {{ knnLogits.gates({json.dumps(gates)}, ...all); }}"
+    page.load(**{**follow, "js": start})
+    for control in everything:
+        control.change(**follow)
+    # A link can carry a prompt and settings. They are filled in, and the answer is written.
+    form = [controls.prompt, *controls.lookup[1:]]
+    page.load(
+        inputs=form, outputs=form, js="(...now) => knnLogits.fromLink(...now)", **INSTANT
+    ).then(js="() => { knnLogits.runLink(); }", **INSTANT)
+
+
+def _build_about(server: Server, _: Controls) -> None:
+    """Explains kNN-LM, says what it cannot do, and lists the loaded datastores."""
+    parts = [asset("about.html")]
+    for library in server.session.libraries.values():
+        parts.append(
+            '<h3 class="kl-prose">What is loaded</h3>'
+            f'<p class="kl-prose">Model <b>{text(library.name)}</b>, '
+            f"{library.weights / 1e6:,.1f} million weights.</p>"
+        )
+        parts += [card(name, store) for name, store in library.stores.items()]
+    gr.HTML("".join(parts), apply_default_css=False)
+
+
+def card(name: str, store: Datastore) -> str:
+    """Returns a table of a datastore's manifest, as HTML."""
+    manifest = store.manifest
+    settings, recall = manifest.settings, manifest.index.recall
+    weight = "" if settings.suffix_weight == 1 else f", suffix weight {settings.suffix_weight:.4g}"
+    rows = {
+        "text": manifest.source,
+        "licence": manifest.license,
+        "size": f"{manifest.documents:,} documents, {manifest.entries:,} entries",
+        "built by": manifest.model.id,
+        "key": manifest.key.name,
+        "index": f"{manifest.index.factory}, {manifest.metric}"
+        + (f", recall@{recall.at} {recall.value:.3f}" if recall else ""),
+        "settings": f"λ {settings.lmbda:g}, k {settings.k:,}, τ {settings.temperature:g}{weight}"
+        + (", calibrated" if settings.calibrated else ""),
+    }
+    shown = "".join(
+        f"<tr><th scope='row'>{text(key)}</th><td>{text(value)}</td></tr>"
+        for key, value in rows.items()
+        if value
+    )
+    return f'<div class="kl-card"><h4>{text(name)}</h4><table><tbody>{shown}</tbody></table></div>'
+
+
+# The tabs by their names in app.css: the label of each, and what lays it out.
+TABS: dict[str, tuple[str, Any]] = {
+    "generate": ("Generate", tab_generate.build),
+    "explain": ("Explain", tab_explain.build),
+    "own": ("Your text", tab_text.build),
+    "evaluate": ("Evaluate", tab_evaluate.build),
+    "about": ("About", _build_about),
+}

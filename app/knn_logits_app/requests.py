@@ -3,40 +3,54 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from knn_logits import KNNLogitsError, LimitError
+from knn_logits import Document, KNNLogitsError, LimitError
 
-MOST_NEIGHBORS = 4096
 MOST_STORES = 8
 # The most characters of a prompt. They are counted before a tokenizer sees the prompt.
 MOST_CHARACTERS = 20_000
+# The most passages of a token that a request may ask for.
+MOST_PASSAGES = 20
+_MOST_BEGUN, _MOST_WITHOUT, _MOST_NOTE = 4096, 16, 200
+_NONSENSE = "The page sent a request that makes no sense: reload the page."
 
 
 class RequestError(KNNLogitsError):
     """A request cannot be answered. The message is shown to its sender."""
 
 
+class Setting(NamedTuple):
+    symbol: str
+    kind: type
+    least: float
+    limit: float
+    help: str
+
+
+SETTINGS = {
+    "lmbda": Setting("λ", float, 0, 1, "Weight of the neighbors, from 0 to 1"),
+    "k": Setting("k", int, 1, 4096, "Neighbors of each query"),
+    "temperature": Setting("τ", float, 1e-6, 1e6, "Temperature of the neighbors' softmax, above 0"),
+}
+
+
 @dataclass(frozen=True)
 class Lookup:
-    """The datastores to search, and the settings. None takes the datastore's own setting.
+    """The datastores to search, and the settings.
 
     Attributes:
         stores: The names of the datastores.
-        k: Neighbors of each query.
-        lmbda: Weight of the neighbors.
-        temperature: Temperature of the softmax over the neighbors.
+        settings: The settings by name. The datastore's own value holds for those that are absent.
         gate: Whether the datastore's gate, if it has one, chooses λ at each token.
         without: The ids or titles of documents that are ignored.
         max_neighbors: The most passages that are kept for each token.
     """
 
     stores: tuple[str, ...]
-    k: int | None = None
-    lmbda: float | None = None
-    temperature: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     gate: bool = False
     without: tuple[str, ...] = ()
     max_neighbors: int = 3
@@ -51,7 +65,7 @@ class Writing:
         lookup: The datastores to search; None writes without kNN.
         compare: Whether to write a text without kNN as well.
         new_tokens: The most tokens to write.
-        one_sentence: Whether the answer ends with its first sentence.
+        sentence: Whether the answer ends with its first sentence.
         sample: Whether to sample tokens. Otherwise the likeliest token is taken.
         sampling_temperature: Temperature of the sampling.
         top_p: The probability mass that is sampled from (nucleus sampling).
@@ -63,12 +77,31 @@ class Writing:
     lookup: Lookup | None
     compare: bool = False
     new_tokens: int = 60
-    one_sentence: bool = False
+    sentence: bool = False
     sample: bool = False
     sampling_temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
     begun: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """A request to write an answer again.
+
+    Attributes:
+        kind: "branch" begins with chosen tokens, and "without" ignores documents.
+        values: The values of the form for the earlier answer.
+        begun: The tokens with which the answer begins.
+        without: Ids or titles of the documents that are ignored.
+        note: The words that the page shows about the request.
+    """
+
+    kind: str
+    values: Sequence[Any]
+    begun: tuple[int, ...]
+    without: tuple[str, ...]
+    note: tuple[str, ...]
 
 
 def text_of(value: Any, name: str = "text", *, most: int = MOST_CHARACTERS) -> str:
@@ -86,7 +119,7 @@ def text_of(value: Any, name: str = "text", *, most: int = MOST_CHARACTERS) -> s
     return value
 
 
-def whole(value: Any, name: str, least: int, most: int) -> int:
+def whole(value: Any, name: str, least: float, most: float) -> int:
     """Returns a value if it is a whole number within the bounds."""
     number = real(value, name, least, most)
     if number != int(number):
@@ -107,13 +140,17 @@ def real(value: Any, name: str, least: float, most: float) -> float:
     return number
 
 
-def lookup_of(
-    stores: Any, k: Any = None, lmbda: Any = None, temperature: Any = None, gate: Any = False
-) -> Lookup:
-    """Checks the datastores to search, and the settings."""
+def _setting(name: str, value: Any) -> Any:
+    declared = SETTINGS[name]
+    check = whole if declared.kind is int else real
+    return check(value, declared.symbol, declared.least, declared.limit)
+
+
+def lookup_of(stores: Any, settings: Mapping[str, Any], gate: Any = False, **rest: Any) -> Lookup:
+    """Checks the datastores to search, and the settings. A setting that is None is left out."""
     if isinstance(stores, str):
         stores = [stores]
-    if not isinstance(stores, Sequence) or not all(isinstance(one, str) for one in stores):
+    if not isinstance(stores, Sequence) or not all(isinstance(name, str) for name in stores):
         raise RequestError("The datastores must be a list of names.")
     if not stores:
         raise RequestError("Choose at least one datastore, or switch kNN off.")
@@ -121,13 +158,10 @@ def lookup_of(
         raise LimitError(
             f"{len(stores)} datastores are chosen, but only {MOST_STORES} are allowed: choose fewer"
         )
-    return Lookup(
-        tuple(dict.fromkeys(stores)),
-        None if k is None else whole(k, "k", 1, MOST_NEIGHBORS),
-        None if lmbda is None else real(lmbda, "λ", 0.0, 1.0),
-        None if temperature is None else real(temperature, "The temperature", 1e-6, 1e6),
-        gate is True,
-    )
+    checked = {
+        name: _setting(name, value) for name, value in settings.items() if value is not None
+    }
+    return Lookup(tuple(dict.fromkeys(stores)), checked, gate is True, **rest)
 
 
 def writing_of(
@@ -136,7 +170,7 @@ def writing_of(
     *,
     compare: Any = False,
     new_tokens: Any = 60,
-    one_sentence: Any = False,
+    sentence: Any = False,
     sample: Any = False,
     sampling_temperature: Any = 1.0,
     top_p: Any = 1.0,
@@ -148,9 +182,87 @@ def writing_of(
         lookup,
         compare is True and lookup is not None,
         whole(new_tokens, "The length", 1, 1_000_000),
-        one_sentence is True,
+        sentence is True,
         sample is True,
         real(sampling_temperature, "The sampling temperature", 0.01, 100.0),
         real(top_p, "top-p", 0.01, 1.0),
         whole(seed, "The seed", 0, 2**32 - 1),
     )
+
+
+def rewriting_of(content: Any, number: int) -> Rewriting:
+    """Checks a browser's request to write an answer again, whose form has `number` values."""
+    if not isinstance(content, dict) or content.get("kind") not in ("branch", "without"):
+        raise RequestError(_NONSENSE)
+    values = content.get("values")
+    if not isinstance(values, list) or len(values) != number:
+        raise RequestError(_NONSENSE)
+    begun = list_of(content.get("begun") or [], _MOST_BEGUN)
+    without = list_of(content.get("without") or [], _MOST_WITHOUT)
+    note = list_of(content.get("note") or [], 2)
+    return Rewriting(
+        content["kind"],
+        values,
+        tuple(whole(token, "A token", 0, 2**31) for token in begun),
+        tuple(text_of(name, "document") for name in without),
+        tuple(text_of(words, "note", most=_MOST_NOTE) for words in note),
+    )
+
+
+def list_of(value: Any, most: int, *, least: int = 0) -> list[Any]:
+    """Returns a value if it is a list of an allowed length."""
+    if not isinstance(value, list) or not least <= len(value) <= most:
+        raise RequestError(_NONSENSE)
+    return value
+
+
+def pairs_of(sources: Any, targets: Any, *, most: int) -> list[Document]:
+    """Returns the pairs of two texts by line, without lines that are blank in both.
+
+    Args:
+        sources: The text of the sources, one on each line.
+        targets: The text of the targets, with the same number of lines.
+        most: The most characters that both texts may have together.
+
+    Raises:
+        LimitError: when the texts have more characters.
+        RequestError: when a line has a source or a target, but not both.
+    """
+    texts = [
+        text_of(sources, "box of the sources", most=most),
+        text_of(targets, "box of the targets", most=most),
+    ]
+    if sum(map(len, texts)) > most:
+        raise LimitError(
+            f"both texts together have more than the {most:,} characters allowed: shorten them"
+        )
+    read, written = ([line.strip() for line in text.strip().split("\n")] for text in texts)
+    if len(read) != len(written):
+        raise RequestError(
+            f"There are {len(read):,} sources and {len(written):,} targets: write each on its own "
+            "line, and as many targets as sources."
+        )
+    pairs = []
+    for number, (source, target) in enumerate(zip(read, written, strict=True), start=1):
+        if bool(source) != bool(target):
+            raise RequestError(f"Line {number:,} is empty in one of the boxes: fill it in both.")
+        if source:
+            name = f"line {number}"
+            pairs.append(Document(target, name, title=name.capitalize(), source=source))
+    return pairs
+
+
+# Signs of settings, which keep their case at the start of a line: λ is not Λ.
+SIGNS = ("λ", "τ", "k", "p")
+
+
+def friendly(error: BaseException) -> str:
+    """Returns one line about an error for a visitor, without a path or a traceback."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, KNNLogitsError):
+        text = "the server failed on this request: try again with less text"
+    elif not isinstance(error, (RequestError, LimitError)) and ("/" in text or "\\" in text):
+        text = f"this failed ({type(error).__name__}): change the settings or the text"
+    if text.split(" ", 1)[0] not in SIGNS:
+        text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else text + "."

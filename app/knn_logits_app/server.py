@@ -16,17 +16,15 @@ from gradio.utils import get_upload_folder
 
 from knn_logits import Limits
 from knn_logits_app.api import json_for_tools
-from knn_logits_app.bundle import ASSETS, head
+from knn_logits_app.bundle import ASSETS, ICON, asset, head
 from knn_logits_app.door import Names, close_door
-from knn_logits_app.folder import private_folder, told_to_end
+from knn_logits_app.folder import ends_on_sigterm, private_folder
 from knn_logits_app.guard import House, middleware
 from knn_logits_app.layout import Server
 from knn_logits_app.library import Library
 from knn_logits_app.page import build_page
-from knn_logits_app.preview import ICON
-from knn_logits_app.quotas import Quotas
 from knn_logits_app.session import Session
-from knn_logits_app.visitors import Visitors
+from knn_logits_app.visitors import Quotas, Visitors
 from knn_logits_app.work import work_for
 
 QUEUE = 64
@@ -49,7 +47,6 @@ def theme() -> Any:
         font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"],
         radius_size="md",
     ).set(
-        button_primary_background_fill="#1d7a41",
         block_info_text_color="#5b6670",
         block_info_text_color_dark="#a9b5c2",
         body_text_color_subdued="#5b6670",
@@ -59,8 +56,9 @@ def theme() -> Any:
         checkbox_background_color_selected="#1d7a41",
         checkbox_background_color_selected_dark="#2f8f56",
         checkbox_border_color_selected="#1d7a41",
-        button_primary_background_fill_hover="#176235",
+        button_primary_background_fill="#1d7a41",
         button_primary_background_fill_dark="#1d7a41",
+        button_primary_background_fill_hover="#176235",
         button_primary_text_color="#ffffff",
         button_primary_text_color_dark="#ffffff",
     )
@@ -73,14 +71,7 @@ def prepare(
     waiting: int = QUEUE,
     quotas: Quotas | None = None,
 ) -> tuple[Any, Server]:
-    """Builds the page without starting a web server.
-
-    Args:
-        libraries: Models with their datastores. The page opens with the first.
-        limits: The limits of every request; None takes limits that fit the first model.
-        at_once: The most requests that run the model at the same time. The others wait.
-        waiting: The most requests that wait. Further ones are refused.
-        quotas: The most that one address may have; None takes the defaults of `Quotas`.
+    """Builds the page without starting a web server. `launch` explains the arguments.
 
     Returns:
         The page, and the models and visitors that it works with.
@@ -88,17 +79,15 @@ def prepare(
     # By default gradio keeps uploads in a folder that all users share. The private folder is
     # deleted when this process ends.
     os.environ.setdefault("GRADIO_TEMP_DIR", str(private_folder().path / "uploads"))
-    cores = os.cpu_count() or 1
-    threads = max(1, cores // at_once)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // at_once))
     if limits is None:
         context = libraries[0].context or 1024
         limits = Limits(prompt_tokens=min(512, context), new_tokens=min(256, context // 2))
-    for one in libraries:
+    for library in libraries:
         # This opens the memory once for all requests, and before a Space forks this process.
-        assert one.memory.stores
+        assert library.memory.stores
     # Each search has one thread, since FAISS's threads would hang in the forks of a Space.
-    session = Session({one.name: one for one in libraries}, limits, threads=1)
+    session = Session({library.name: library for library in libraries}, limits, threads=1)
     server = Server(session, Visitors(quotas), work_for(session))
     page = build_page(server)
     # `/run/` would run a request without the queue, so it is closed.
@@ -141,14 +130,13 @@ def launch(
     quotas = quotas or Quotas()
     page, server = prepare(libraries, limits, at_once, waiting, quotas)
     # Only gradio's description of the API has the names of the endpoints' arguments.
-    described = page.get_api_info()["named_endpoints"]
-    public = {
-        name.strip("/"): [one["parameter_name"] for one in about["parameters"]]
-        for name, about in described.items()
+    endpoints = {
+        name.strip("/"): [parameter["parameter_name"] for parameter in endpoint["parameters"]]
+        for name, endpoint in page.get_api_info()["named_endpoints"].items()
     }
     upload_bytes = server.session.limits.text_bytes
     house = House(
-        names=public,
+        endpoints=endpoints,
         upload_bytes=upload_bytes,
         uploads=get_upload_folder(),
         quotas=quotas,
@@ -165,7 +153,7 @@ def launch(
         css_paths=[ASSETS / "answer.css", ASSETS / "app.css"],
         head=head(),
         favicon_path=str(ICON),
-        js=(ASSETS / "ready.js").read_text(encoding="utf-8"),
+        js=asset("ready.js"),
         footer_links=["api"],
         run_history=False,
         enable_monitoring=False,
@@ -178,9 +166,9 @@ def launch(
         app_kwargs={"middleware": middleware(house)},
     )
     json_for_tools(page)
-    close_door(page.server, Names([*names, *([host] if host else [])]))
+    close_door(page.server, Names(names, host))
     if block:
-        with told_to_end():
+        with ends_on_sigterm():
             try:
                 page.block_thread()
             finally:
@@ -192,9 +180,9 @@ def launch(
 def requests_of(page: Any, address: str) -> int:
     """Counts the requests of an address that run the model or wait for it."""
     queue = page._queue
-    waiting = [one for line in queue.event_queue_per_concurrency_id.values() for one in line.queue]
-    running = [one for job in queue.active_jobs if job for one in job]
+    waiting = [event for line in queue.event_queue_per_concurrency_id.values() for event in line.queue]
+    running = [event for job in queue.active_jobs if job for event in job]
     return sum(
-        one.concurrency_id == "model" and one.request.client.host == address
-        for one in [*waiting, *running]
+        event.concurrency_id == "model" and event.request.client.host == address
+        for event in [*waiting, *running]
     )

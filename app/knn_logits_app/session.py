@@ -1,7 +1,7 @@
 """Runs a request on the models and datastores, and returns its text and trace.
 
-A session keeps nothing of a visitor. The datastores that a visitor built come with each call as
-`own`.
+A session keeps nothing of a visitor: the datastores that a visitor built come with each call as
+`private`.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
-
-from transformers import LogitsProcessor
+from typing import Any, NamedTuple, TypeVar
 
 from knn_logits import (
     Datastore,
     Deadline,
-    KNNLogitsError,
+    DocumentShare,
     KNNLogitsProcessor,
-    LimitError,
     Limits,
     Memory,
+    NeighborTrace,
     Pieces,
+    SequenceTrace,
     Trace,
     explain,
 )
+from knn_logits_app.decoding import Inputs, SentenceEnd, TokenStream, samplers
 from knn_logits_app.library import Library
-from knn_logits_app.live import Live, Shown, texts
-from knn_logits_app.reading import Given
+from knn_logits_app.live import Live, Shown
 from knn_logits_app.requests import Lookup, RequestError, Writing
-from knn_logits_app.sampling import samplers
-from knn_logits_app.streaming import SentenceEnd, TokenStream
-from knn_logits_app.traced import END, named, words_only
 
 # How many of the likeliest tokens of each step the trace names.
 CANDIDATES = 5
-SIGNS = ("λ", "τ", "k", "p")
+# The text that is shown for a token that ends a text.
+END = "(the end)"
 _FRAME_SECONDS = 0.06
+
+Stores = Mapping[str, Datastore]
+_Source = TypeVar("_Source", NeighborTrace, DocumentShare)
 
 
 class Piece(NamedTuple):
@@ -92,7 +92,7 @@ class Answer:
     @property
     def text(self) -> str:
         """The text of the answer, with the beginning that was given."""
-        return self.begun + "".join(one.text for one in self.words)
+        return self.begun + "".join(piece.text for piece in self.words)
 
 
 @dataclass
@@ -114,221 +114,98 @@ class Session:
         """The library with which the page opens."""
         return next(iter(self.libraries.values()))
 
-    def library(self, name: str | None) -> Library:
-        """Returns the library of a name, or the first one for None.
-
-        Raises:
-            RequestError: when no model has that name.
-        """
+    def library(self, name: Any) -> Library:
+        """Returns the library of a name, or the first one for None."""
         if name is None:
             return self.first
-        found = self.libraries.get(name) if isinstance(name, str) else None
-        if found is None:
-            raise RequestError(f"There is no model of that name: choose {self._names()}.")
-        return found
-
-    def _names(self) -> str:
-        return " or ".join(self.libraries)
+        library = self.libraries.get(name) if isinstance(name, str) else None
+        if library is None:
+            names = " or ".join(self.libraries)
+            raise RequestError(f"There is no model of that name: choose {names}.")
+        return library
 
     def stores(
-        self, library: Library, lookup: Lookup, own: Mapping[str, Datastore] | None = None
+        self, library: Library, lookup: Lookup, private: Stores | None = None
     ) -> list[Datastore]:
         """Returns the datastores that a request names.
 
         Raises:
             RequestError: when this visitor has no datastore of one of the names.
         """
-        known = {**library.stores, **(own or {})}
-        missing = [name for name in lookup.stores if name not in known]
-        if missing:
-            raise RequestError(
-                "There is no such datastore here (any more): choose " + ", ".join(known) + "."
-            )
-        return [known[name] for name in lookup.stores]
-
-    def settings(self, library: Library, lookup: Lookup) -> dict[str, Any]:
-        """Returns a request's settings for a memory; None takes the first datastore's setting."""
-        gate = library.gates.get(lookup.stores[0]) if len(lookup.stores) == 1 else None
-        return {
-            "k": lookup.k,
-            "lmbda": gate if gate is not None and lookup.gate else lookup.lmbda,
-            "temperature": lookup.temperature,
-            "exclude": list(lookup.without) or None,
-        }
+        stores = {**library.stores, **(private or {})}
+        if not stores.keys() >= set(lookup.stores):
+            names = ", ".join(stores)
+            raise RequestError(f"There is no such datastore here (any more): choose {names}.")
+        return [stores[name] for name in lookup.stores]
 
     def check_writing(
-        self, library: Library, wanted: Writing, own: Mapping[str, Datastore] | None = None
-    ) -> tuple[Given, list[Datastore]]:
-        """Refuses a request that is not allowed, before anything runs.
-
-        Returns:
-            The input of the model, and the datastores.
-        """
-        given = library.reading.prompt(wanted.prompt, self.limits, wanted.new_tokens, wanted.begun)
-        return given, self.stores(library, wanted.lookup, own) if wanted.lookup else []
+        self, library: Library, writing: Writing, private: Stores | None = None
+    ) -> tuple[Inputs, list[Datastore]]:
+        """Returns the inputs and datastores of a request, or refuses it before anything runs."""
+        inputs = library.reader.prompt(
+            writing.prompt, self.limits, writing.new_tokens, writing.begun
+        )
+        return inputs, self.stores(library, writing.lookup, private) if writing.lookup else []
 
     def write(
         self,
         library: Library,
-        wanted: Writing,
+        writing: Writing,
         deadline: Deadline,
-        own: Mapping[str, Datastore] | None = None,
+        private: Stores | None = None,
     ) -> Iterator[dict[str, Answer]]:
         """Continues a text, or writes the target of a source.
 
-        With `compare` the answers with and without kNN are written at the same time.
-
-        Args:
-            library: The model.
-            wanted: The request.
-            deadline: Ends the writing early. It is cancelled when the caller stops reading.
-            own: The visitor's datastores.
+        With `compare` the answers with and without kNN are written at the same time. The deadline
+        is cancelled when the caller stops reading.
 
         Yields:
             The answers so far: "lm" is the model's own, and "knn" the one with neighbors.
         """
-        given, stores = self.check_writing(library, wanted, own)
-        sides = ["knn"] if wanted.lookup else ["lm"]
-        if wanted.compare:
+        inputs, stores = self.check_writing(library, writing, private)
+        sides = ["knn"] if writing.lookup else ["lm"]
+        if writing.compare:
             sides = ["lm", "knn"]
         news: queue.Queue[tuple[str, Answer | BaseException]] = queue.Queue()
+
+        def run(side: str) -> None:
+            try:
+                memory = library.memory.over(stores) if side == "knn" else None
+                _write(library, writing, inputs, memory, deadline, lambda *new: news.put(new), side)
+            except BaseException as error:
+                news.put((side, error))
+
         for side in sides:
-            arguments = (library, wanted, given, stores if side == "knn" else [], deadline)
-            threading.Thread(
-                target=self._run, args=(side, news, *arguments), name=f"write-{side}", daemon=True
-            ).start()
-        answers = {side: Answer(given.shown, given.begun, knn=side == "knn") for side in sides}
+            threading.Thread(target=run, args=[side], name=f"write-{side}", daemon=True).start()
+        answers = {side: Answer(inputs.shown, inputs.begun, knn=side == "knn") for side in sides}
         try:
             while not all(answer.done for answer in answers.values()):
-                side, what = news.get()
-                if isinstance(what, BaseException):
-                    raise what
-                answers[side] = what
                 # All answers that are waiting go into one frame.
-                while not news.empty():
-                    side, what = news.get()
-                    if isinstance(what, BaseException):
-                        raise what
-                    answers[side] = what
+                for side, answer in [news.get(), *(news.get() for _ in range(news.qsize()))]:
+                    if isinstance(answer, BaseException):
+                        raise answer
+                    answers[side] = answer
                 yield dict(answers)
         finally:
             deadline.cancel()
-
-    def _run(self, side: str, news: queue.Queue[Any], *arguments: Any) -> None:
-        try:
-            self._write_one(lambda answer: news.put((side, answer)), *arguments)
-        except BaseException as error:
-            news.put((side, error))
-
-    def _write_one(
-        self,
-        tell: Callable[[Answer], None],
-        library: Library,
-        wanted: Writing,
-        given: Given,
-        stores: list[Datastore],
-        deadline: Deadline,
-    ) -> None:
-        tokenizer = library.tokenizer
-        reading = library.reading
-        with ExitStack() as stack:
-            processors: list[LogitsProcessor] = []
-            knn, live = None, None
-            if stores and wanted.lookup:
-                settings = self.settings(library, wanted.lookup)
-                knn = stack.enter_context(
-                    KNNLogitsProcessor(
-                        library.model,
-                        library.memory.over(stores),
-                        candidates=CANDIDATES,
-                        **settings,
-                    )
-                )
-                processors.append(knn)
-                live = Live(knn.memory, greedy=not wanted.sample)
-            if wanted.sample:
-                processors += samplers(wanted.seed, wanted.sampling_temperature, wanted.top_p)
-            pieces = Pieces(tokenizer, given.ids[0].tolist())
-            words: list[Piece] = []
-            # The first word is shown at once, and the next ones as often as a reader can follow.
-            started, last = time.monotonic(), -math.inf
-            so_far = Answer(given.shown, given.begun, knn=knn is not None)
-
-            def on_token(token: int) -> None:
-                nonlocal last
-                if token in reading.silent:
-                    return
-                share, changed = 0.0, False
-                vote = knn.vote if knn else None
-                if vote is not None and live is not None:
-                    share = vote.influence(0, token)
-                    changed = int(vote.log_p_lm[0].argmax()) != token
-                    live.add(vote, [token])
-                written = bool(given.begun) or any(one.text for one in words)
-                words.append(Piece(reading.begins(pieces.add(token), written), share, changed))
-                now = time.monotonic()
-                if now - last >= _FRAME_SECONDS:
-                    last = now
-                    tell(replace(so_far, words=tuple(words), tokens=len(words)))
-
-            criteria: list[Any] = [deadline]
-            if wanted.one_sentence:
-                criteria.append(SentenceEnd(tokenizer, given.ids.shape[1]))
-            pad = tokenizer.pad_token_id
-            write = knn.generate if knn else library.model.generate
-            output = write(
-                **given.inputs,
-                **reading.settings,
-                max_new_tokens=wanted.new_tokens,
-                do_sample=False,
-                num_beams=1,
-                pad_token_id=pad if pad is not None else (sorted(reading.silent) or [0])[0],
-                logits_processor=processors,
-                stopping_criteria=criteria,
-                streamer=TokenStream(on_token),
-            )
-            seconds = time.monotonic() - started
-            stopped = None
-            if deadline.over and len(words) < wanted.new_tokens:
-                stopped = "stopped" if deadline.cancelled else "the time is up"
-            answer = replace(
-                so_far, words=tuple(words), stopped=stopped, tokens=len(words), seconds=seconds,
-                passes=knn.passes + 1 if knn else None, metric=live.metric if live else "l2",
-            )  # fmt: skip
-            if knn is None or live is None or wanted.lookup is None:
-                tell(replace(answer, done=True))
-                return
-            # The text is shown at once, since the trace takes a moment longer.
-            tell(answer)
-            trace = knn.trace(output, tokenizer, max_neighbors=wanted.lookup.max_neighbors)
-            names = _names(knn.memory, wanted.lookup)
-            trace = words_only(Trace([named(trace[0], names)]), reading.silent)
-            packed = live.packed(texts(tokenizer, reading.silent, END), names)
-            tell(replace(answer, done=True, trace=trace, live=packed))
 
     def explain(
         self,
         library: Library,
         text: str,
         lookup: Lookup,
-        own: Mapping[str, Datastore] | None = None,
+        private: Stores | None = None,
         source: str | None = None,
     ) -> Answer:
         """Finds the sources of a text that exists already.
 
-        Args:
-            library: The model.
-            text: The text.
-            lookup: The datastores and settings.
-            own: The visitor's datastores.
-            source: The source of the text, for an encoder-decoder model.
+        For an encoder-decoder model the text has a source.
         """
-        reading = library.reading
-        reading.whole(text, source, self.limits)
-        stores = self.stores(library, lookup, own)
-        settings = self.settings(library, lookup)
+        reader = library.reader
+        reader.check_text(text, source, self.limits)
+        memory = library.memory.over(self.stores(library, lookup, private))
         started = time.monotonic()
-        memory = library.memory.over(stores).asked(scoring=True, **settings)
+        memory = memory.asked(scoring=True, **settings_of(library, lookup))
         live = Live(memory, greedy=False)
         trace = explain(
             library.model,
@@ -340,12 +217,12 @@ class Session:
             candidates=CANDIDATES,
             on_vote=live.add,
         )
-        names = _names(memory, lookup)
-        trace = words_only(Trace([named(trace[0], names)]), reading.silent)
+        trace, packed = _for_page(trace, live, library, lookup)
         words: list[Piece] = []
         for token in trace[0].tokens:
-            written = any(one.text for one in words)
-            words.append(Piece(reading.begins(token.token, written), token.influence))
+            first = not any(word.text for word in words)
+            piece = reader.first_piece(token.token) if first else token.token
+            words.append(Piece(piece, token.influence))
         return Answer(
             trace[0].prompt,
             words=tuple(words),
@@ -355,26 +232,153 @@ class Session:
             tokens=len(words),
             seconds=time.monotonic() - started,
             metric=live.metric,
-            live=live.packed(texts(library.tokenizer, reading.silent, END), names),
+            live=packed,
         )
 
 
-def _names(memory: Memory, lookup: Lookup) -> dict[str, str]:
-    """The names of the datastores on the page, by their names in a trace."""
-    return dict(zip(memory.names, lookup.stores, strict=True))
+def settings_of(library: Library, lookup: Lookup) -> dict[str, Any]:
+    """Returns a request's settings for a memory, with the gate in place of λ if it is on."""
+    gate = library.gates.get(lookup.stores[0]) if len(lookup.stores) == 1 else None
+    ruled = {"lmbda": gate} if gate is not None and lookup.gate else {}
+    return {**lookup.settings, **ruled, "exclude": list(lookup.without) or None}
 
 
-def friendly(error: BaseException) -> str:
-    """Returns one line about an error for a visitor, without a path or a traceback."""
-    if isinstance(error, (RequestError, LimitError)):
-        text = " ".join(str(error).split())
-    elif isinstance(error, KNNLogitsError):
-        text = " ".join(str(error).split())
-        if "/" in text or "\\" in text:
-            text = f"this failed ({type(error).__name__}): change the settings or the text"
-    else:
-        text = "the server failed on this request: try again with less text"
-    # The sign of a setting keeps its case, since λ is not Λ.
-    if text.split(" ", 1)[0] not in SIGNS:
-        text = text[:1].upper() + text[1:]
-    return text if text.endswith((".", "!", "?")) else text + "."
+def _write(
+    library: Library,
+    writing: Writing,
+    inputs: Inputs,
+    memory: Memory | None,
+    deadline: Deadline,
+    emit: Callable[[str, Answer], None],
+    side: str,
+) -> None:
+    """Writes one answer, and passes it on as it grows."""
+    tokenizer, reader, lookup = library.tokenizer, library.reader, writing.lookup
+    with ExitStack() as stack:
+        knn, live = None, None
+        if memory is not None and lookup is not None:
+            settings = settings_of(library, lookup)
+            knn = KNNLogitsProcessor(library.model, memory, candidates=CANDIDATES, **settings)
+            stack.enter_context(knn)
+            live = Live(knn.memory, greedy=not writing.sample)
+        pieces = Pieces(tokenizer, inputs.ids[0].tolist())
+        words: list[Piece] = []
+        # The first word is shown at once, and the next ones as often as a reader can follow.
+        started, last = time.monotonic(), -math.inf
+        answer = Answer(inputs.shown, inputs.begun, knn=knn is not None)
+
+        def on_token(token: int) -> None:
+            nonlocal last
+            if token in reader.silent:
+                return
+            share, changed = 0.0, False
+            vote = knn.vote if knn else None
+            if vote is not None and live is not None:
+                share = vote.influence(0, token)
+                changed = int(vote.log_p_lm[0].argmax()) != token
+                live.add(vote, [token])
+            piece = pieces.add(token)
+            if not inputs.begun and not any(word.text for word in words):
+                piece = reader.first_piece(piece)
+            words.append(Piece(piece, share, changed))
+            now = time.monotonic()
+            if now - last >= _FRAME_SECONDS:
+                last = now
+                emit(side, replace(answer, words=tuple(words), tokens=len(words)))
+
+        output = _generate(library, writing, inputs, knn, deadline, on_token)
+        stopped = None
+        if deadline.over and len(words) < writing.new_tokens:
+            stopped = "stopped" if deadline.cancelled else "the time is up"
+        answer = replace(
+            answer, words=tuple(words), stopped=stopped, tokens=len(words),
+            seconds=time.monotonic() - started, passes=knn.passes + 1 if knn else None,
+            metric=live.metric if live else "l2",
+        )  # fmt: skip
+        if knn is not None and live is not None and lookup is not None:
+            # The text is shown at once, since the trace takes a moment longer.
+            emit(side, answer)
+            trace = knn.trace(output, tokenizer, max_neighbors=lookup.max_neighbors)
+            trace, packed = _for_page(trace, live, library, lookup)
+            answer = replace(answer, trace=trace, live=packed)
+        emit(side, replace(answer, done=True))
+
+
+def _generate(
+    library: Library,
+    writing: Writing,
+    inputs: Inputs,
+    knn: KNNLogitsProcessor | None,
+    deadline: Deadline,
+    on_token: Callable[[int], None],
+) -> Any:
+    tokenizer, silent = library.tokenizer, library.reader.silent
+    processors: list[Any] = [knn] if knn else []
+    if writing.sample:
+        processors += samplers(writing.seed, writing.sampling_temperature, writing.top_p)
+    criteria: list[Any] = [deadline]
+    if writing.sentence:
+        criteria.append(SentenceEnd(tokenizer, inputs.ids.shape[1]))
+    pad = tokenizer.pad_token_id
+    generate = knn.generate if knn else library.model.generate
+    return generate(
+        **inputs.arguments,
+        **library.reader.settings,
+        max_new_tokens=writing.new_tokens,
+        do_sample=False,
+        num_beams=1,
+        pad_token_id=pad if pad is not None else (sorted(silent) or [0])[0],
+        logits_processor=processors,
+        stopping_criteria=criteria,
+        streamer=TokenStream(on_token),
+    )
+
+
+def _for_page(
+    trace: Trace, live: Live, library: Library, lookup: Lookup
+) -> tuple[Trace, tuple[dict[str, Any], list[Shown]] | None]:
+    """Returns a trace with the page's names and without special tokens, and the packed steps."""
+    silent, decode = library.reader.silent, library.tokenizer.decode
+
+    def token_text(token: int) -> str:
+        return END if token in silent else str(decode([token], clean_up_tokenization_spaces=False))
+
+    names = dict(zip(live.memory.names, lookup.stores, strict=True))
+    return words_only(Trace([renamed(trace[0], names)]), silent), live.packed(token_text, names)
+
+
+def renamed(sequence: SequenceTrace, names: Mapping[str, str]) -> SequenceTrace:
+    """Replaces the datastores' own names in a trace by their names on the page."""
+    if all(name == shown for name, shown in names.items()):
+        return sequence
+
+    def of(source: _Source) -> _Source:
+        return replace(source, store=names.get(source.store, source.store))
+
+    tokens = []
+    for token in sequence.tokens:
+        rival = token.by_memory
+        if rival is not None and rival.document is not None:
+            rival = replace(rival, document=of(rival.document))
+        neighbors, documents = map(of, token.neighbors), map(of, token.documents)
+        tokens.append(
+            replace(token, neighbors=list(neighbors), documents=list(documents), by_memory=rival)
+        )
+    return replace(sequence, tokens=tokens)
+
+
+def words_only(trace: Trace, silent: Collection[int]) -> Trace:
+    """Removes the special tokens from a trace. Among candidates they are called `END`."""
+    sequence = trace[0]
+    tokens = [
+        replace(
+            token,
+            candidates=[
+                replace(candidate, token=END) if candidate.token_id in silent else candidate
+                for candidate in token.candidates
+            ],
+        )
+        for token in sequence.tokens
+        if token.token_id not in silent
+    ]
+    return Trace([replace(sequence, tokens=tokens)])

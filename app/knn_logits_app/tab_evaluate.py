@@ -1,65 +1,62 @@
-"""The tab that measures a text without and with kNN."""
+"""The tab that measures a text without and with kNN, and its figures and heat map as HTML."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import gradio as gr
 
 from knn_logits_app import layout, views
-from knn_logits_app.figures import measured_html
-from knn_logits_app.measuring import MOST_CHARACTERS
-from knn_logits_app.session import friendly
+from knn_logits_app.layout import Controls, Server
+from knn_logits_app.measuring import MOST_MEASURED, Heat, Measured
+from knn_logits_app.requests import friendly
 
-if TYPE_CHECKING:
-    from knn_logits_app.layout import Controls, Server
+_MOST_ROWS, _MOST_COLUMNS = 11, 12
 
 
 def build(server: Server, controls: Controls) -> None:
     """Lays the tab out and connects it."""
-    session = server.session
-    library = session.first
-    documents = 8 if library.reading.sources else 4
-    source = layout.followed(
+    library = server.session.first
+    documents = 8 if library.reader.sources else 4
+    box = {"lines": 5, "max_lines": 14, "max_length": MOST_MEASURED}
+    source = layout.model_textbox(
         server,
         controls,
-        lambda one: {"visible": one.reading.sources},
-        value=layout.first_sources(library, documents),
+        lambda library: {"visible": library.reader.sources},
+        value=library.first_sources(documents),
         label="Sources, one on each line",
-        lines=5,
-        max_lines=14,
-        max_length=MOST_CHARACTERS,
         elem_id="evaluate-sources",
+        **box,
     )
-    text = layout.followed(
+    text = layout.model_textbox(
         server,
         controls,
-        lambda one: {"label": "Their targets" if one.reading.sources else "A text to predict"},
-        value=library.sample_text or layout.beginning(library, documents),
+        lambda library: {
+            "label": "Their targets" if library.reader.sources else "A text to predict"
+        },
+        value=library.sample_text or library.first_texts(documents),
         info="Choose a text that is not in the datastore, since the memory knows its own by heart.",
-        lines=5,
-        max_lines=14,
-        max_length=MOST_CHARACTERS,
         elem_id="evaluate-text",
+        **box,
     )
     button = gr.Button("Evaluate", variant="primary", size="md", elem_id="evaluate")
     output = layout.html_place(elem_id="evaluated")
 
     def on_evaluate(request: gr.Request, *values: Any) -> str:
         try:
-            model, lookup, (read, given) = layout.split(server, values)
+            model, lookup, (sources, text) = layout.split(server, values)
             visitor = request.session_hash
-            library = session.library(model)
-            own = server.visitors.stores(visitor)
-            with server.visitors.running(visitor, session.limits.deadline()) as deadline:
-                wanted = lookup()
-                found = server.work.measure(library, given, wanted, deadline, own, read)
-            return measured_html(found)
+            library = server.session.library(model)
+            private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()
+            with server.visitors.running(visitor, deadline, "evaluate"):
+                measured = server.work.measure(library, text, lookup(), deadline, private, sources)
+            return measured_html(measured)
         except Exception as error:
             return views.notice(friendly(error), kind="error")
 
     def check(*values: Any) -> None:
-        layout.check(server, values, *values[-2:], most=MOST_CHARACTERS)
+        layout.check(server, values, *values[-2:], most=MOST_MEASURED)
 
     button.click(
         on_evaluate,
@@ -68,3 +65,86 @@ def build(server: Server, controls: Controls) -> None:
         validator=layout.validator(check),
         **{**layout.MODEL, "show_progress": "full"},
     )
+
+
+def measured_html(measured: Measured) -> str:
+    """Shows the measures of a text."""
+    figures = {
+        "The model alone": measured.lm,
+        "With the memory": measured.interpolated,
+        "Neighbors alone": measured.knn,
+        "The better of both at each token": measured.oracle,
+    }
+    shown = "".join(
+        f"<div><dt>{name}</dt><dd>{_short(value)}</dd></div>" for name, value in figures.items()
+    )
+    mixed, alone = map(_short, measured.bits_per_byte)
+    return (
+        f"{_verdict(measured)}<dl class='kl-figures'>{shown}</dl>"
+        f"<p class='kl-label'>Perplexity of {measured.tokens:,} tokens; lower is better. "
+        f"Bits per byte: {alone} without, {mixed} with the memory.</p>"
+        + (heat_html(measured.heat) if measured.heat else "")
+    )
+
+
+def _verdict(measured: Measured) -> str:
+    if measured.lm is None or measured.interpolated is None:
+        return ""
+    change = measured.interpolated / measured.lm - 1
+    if abs(change) < 0.005:
+        return views.notice("The memory neither helps nor harms on this text.")
+    if change < 0:
+        line = f"The memory lowers the perplexity of this text by {-change:.0%}."
+        return views.notice(line, kind="done")
+    line = f"The memory raises the perplexity of this text by {change:.0%}, so it misleads here. "
+    return views.notice(f"{line}A smaller λ, or another datastore, may help.", kind="worse")
+
+
+def heat_html(heat: Heat) -> str:
+    """Shows the perplexities by temperature and λ as a coloured table, with the best one framed."""
+    rows = thinned(len(heat.temperatures), heat.best[0], _MOST_ROWS)
+    columns = thinned(len(heat.lmbdas), heat.best[1], _MOST_COLUMNS)
+    cells = [[heat.perplexities[row][column] for column in columns] for row in rows]
+    logs = [math.log(value) for line in cells for value in line if value is not None] or [0.0, 1.0]
+    head = "".join(f'<th scope="col">λ {heat.lmbdas[column]:g}</th>' for column in columns)
+    body = ""
+    for row, line in zip(rows, cells, strict=True):
+        body += f'<tr><th scope="row">τ {heat.temperatures[row]:.3g}</th>'
+        for column, value in zip(columns, line, strict=True):
+            best = " class='kl-best'" if (row, column) == heat.best else ""
+            body += f"<td{best}{_colour(value, min(logs), max(logs))}>{_short(value)}</td>"
+        body += "</tr>"
+    best = f"λ {heat.lmbdas[heat.best[1]]:g} and τ {heat.temperatures[heat.best[0]]:.3g}"
+    return (
+        '<div class="kl-heat" tabindex="0" role="region" aria-label="Perplexity by λ and τ"><table>'
+        f"<caption>Perplexity of the first half by λ and τ, with k {heat.k:,}. The frame marks the "
+        f"best, {best}. With λ 0 the model is alone.</caption>"
+        f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def thinned(count: int, best: int, most: int) -> list[int]:
+    """Chooses at most `most` of `count` places, evenly spaced and with the best one."""
+    if count <= most:
+        return list(range(count))
+    step = (count - 1) / (most - 1)
+    chosen = {round(number * step) for number in range(most)}
+    if best not in chosen:
+        inner = chosen - {0, count - 1}
+        chosen = chosen - {min(inner, key=lambda place: abs(place - best))} | {best}
+    return sorted(chosen)
+
+
+def _colour(value: float | None, low: float, high: float) -> str:
+    """Returns the style of a cell, which is greener for a lower perplexity."""
+    if value is None:
+        return ""
+    share = 1.0 if high <= low else 1.0 - (math.log(value) - low) / (high - low)
+    strength = round(max(0.0, min(1.0, share)) ** 1.5 * 100)
+    return f' style="background:color-mix(in srgb, var(--kl-4) {strength}%, transparent)"'
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return "∞"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 
 from knn_logits_app import layout, views
-from knn_logits_app.requests import MOST_CHARACTERS, text_of
-from knn_logits_app.session import friendly
-
-if TYPE_CHECKING:
-    from knn_logits_app.layout import Controls, Server
+from knn_logits_app.layout import Controls, Server
+from knn_logits_app.requests import MOST_CHARACTERS, friendly, text_of
 
 TEXT_LABEL = "Any text: yours, a model’s, a document’s"
 TARGET_LABEL = "The target of this source, written by you, a model or a translator"
@@ -20,22 +17,22 @@ TARGET_LABEL = "The target of this source, written by you, a model or a translat
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the place of its answers."""
     library = server.session.first
-    source = layout.followed(
+    source = layout.model_textbox(
         server,
         controls,
-        lambda one: {"visible": one.reading.sources},
-        value=layout.first_sources(library),
+        lambda library: {"visible": library.reader.sources},
+        value=library.first_sources(),
         label="The source: what the model reads",
         lines=2,
         max_lines=8,
         max_length=MOST_CHARACTERS,
         elem_id="explain-source",
     )
-    text = layout.followed(
+    text = layout.model_textbox(
         server,
         controls,
-        lambda one: {"label": TARGET_LABEL if one.reading.sources else TEXT_LABEL},
-        value=layout.passage_of(library),
+        lambda library: {"label": TARGET_LABEL if library.reader.sources else TEXT_LABEL},
+        value=library.sample_passage(),
         info="Each word is coloured by how much the memory would have helped to write it.",
         lines=4,
         max_lines=14,
@@ -47,14 +44,13 @@ def build(server: Server, controls: Controls) -> Any:
 
     def on_explain(request: gr.Request, *values: Any) -> str:
         try:
-            model, lookup, (read, given) = layout.split(server, values)
-            reads = server.session.library(model).reading.sources
+            model, lookup, (source, text) = layout.split(server, values)
             library = server.session.library(model)
-            own = server.visitors.stores(request.session_hash)
-            source = text_of(read, "source") if reads else None
-            answer = server.work.explain(library, text_of(given), lookup(), own, source)
-            asked = {"values": values, "model": library.name}
-            return views.frame({"text": answer}, asked, kind="explain")
+            private = server.visitors.stores(request.session_hash)
+            source = text_of(source, "source") if library.reader.sources else None
+            answer = server.work.explain(library, text_of(text), lookup(), private, source)
+            content = {"values": values, "model": library.name}
+            return views.frame({"text": answer}, content, kind="explain")
         except Exception as error:
             return views.message(friendly(error))
 
@@ -63,6 +59,7 @@ def build(server: Server, controls: Controls) -> Any:
         "inputs": [*controls.lookup, source, text],
         "outputs": [output],
         "validator": layout.validator(lambda *values: layout.check(server, values, *values[-2:])),
+        "trigger_mode": "always_last",
         **layout.MODEL,
         "show_progress": "full",
     }

@@ -1,4 +1,4 @@
-"""Packs answers as JSON for the browser, where the scripts of `assets/` draw them.
+"""Packs answers as JSON for the browser, where the scripts of `assets/` draw them, and makes HTML.
 
 Text of a corpus, a model or a visitor is always a string in this JSON. The browser turns it into
 text nodes, and never into elements.
@@ -9,26 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from html import escape
 from typing import Any
 
-from knn_logits import (
-    DocumentShare,
-    NeighborTrace,
-    Rival,
-    SequenceTrace,
-    TokenTrace,
-)
+from knn_logits import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace
 from knn_logits_app.live import Shown
-from knn_logits_app.markup import text
 from knn_logits_app.session import Answer
 
 # The most documents of a token that are listed. The others are only counted.
 _LISTED = 64
+# These characters stay in a text: white space, and the joiners that many scripts need.
+_INVISIBLE = "\n\t \u200c\u200d"
 
 
 def frame(
     answers: Mapping[str, Answer],
-    asked: Mapping[str, Any],
+    request: Mapping[str, Any],
     *,
     kind: str = "write",
     note: Sequence[str] = (),
@@ -39,7 +35,7 @@ def frame(
     Args:
         answers: The answers by side. "lm" is the model's own, "knn" the one with neighbors, and
             "text" a text that was explained.
-        asked: The request. The browser needs it to make further requests about the answer.
+        request: The request. The browser needs it to make further requests about the answer.
         kind: "write", "explain", or the reason why an answer was written again ("branch" or
             "without").
         note: The words that the page shows about such a reason: the token that was chosen, or the
@@ -50,27 +46,24 @@ def frame(
         side: {"known": True} if side in known else _side(answer)
         for side, answer in answers.items()
     }
-    return _json({"kind": kind, "asked": asked, "note": list(note), "sides": sides})
+    return _json({"kind": kind, "asked": request, "note": list(note), "sides": sides})
 
 
 def chat_frame(sequence: SequenceTrace, metric: str, most: int) -> str:
     """Packs an answer for a chat, where a visitor cannot make further requests about it.
 
-    Args:
-        sequence: The trace of the answer.
-        metric: The metric of the datastores.
-        most: The most tokens that are packed with their sources. Of further tokens only the text
-            is packed.
+    Only the first `most` tokens are packed with their sources.
     """
-    traced, rest = sequence.tokens[:most], sequence.tokens[most:]
-    plain = [
-        replace(one, neighbors=[], documents=[], candidates=[], by_memory=None) for one in rest
+    tokens = [
+        token
+        if place < most
+        else replace(token, neighbors=[], documents=[], candidates=[], by_memory=None)
+        for place, token in enumerate(sequence.tokens)
     ]
-    shown = replace(sequence, prompt="", tokens=[*traced, *plain])
     side = {
         "prompt": "", "begun": "", "knn": True, "done": True, "stopped": None, "passes": None,
-        "tokens": len(shown.tokens), "seconds": 0, "trace": packed(shown), "live": None,
-        "metric": metric,
+        "tokens": len(tokens), "seconds": 0, "live": None, "metric": metric,
+        "trace": packed(replace(sequence, prompt="", tokens=tokens)),
     }  # fmt: skip
     return _json({"kind": "chat", "asked": {}, "note": [], "sides": {"knn": side}})
 
@@ -81,119 +74,107 @@ def message(line: str, *, kind: str = "error") -> str:
 
 
 def _side(answer: Answer) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        "prompt": answer.prompt,
-        "begun": answer.begun,
-        "knn": answer.knn,
-        "done": answer.done,
-        "stopped": answer.stopped,
-        "tokens": answer.tokens,
-        "seconds": round(answer.seconds, 3),
-        "passes": answer.passes,
-        "metric": answer.metric,
-    }
+    names = ("prompt", "begun", "knn", "done", "stopped", "tokens", "passes", "metric")
+    content = {name: getattr(answer, name) for name in names}
+    content["seconds"] = round(answer.seconds, 3)
     if answer.trace is None:
-        content["words"] = [[one.text, round(one.share, 3), one.changed] for one in answer.words]
-    else:
-        live, documents = answer.live or (None, [])
-        content["trace"] = packed(answer.trace[0], documents)
-        content["live"] = live
-    return content
+        pieces = [[piece.text, round(piece.share, 3), piece.changed] for piece in answer.words]
+        return {**content, "words": pieces}
+    live, documents = answer.live or (None, [])
+    return {**content, "trace": packed(answer.trace[0], documents), "live": live}
 
 
 class _Table:
     """Numbers the documents, so that each is written only once."""
 
-    def __init__(self, known: Sequence[Shown]) -> None:
-        self.rows = list(known)
-        self._numbers = {(one.store, one.document): place for place, one in enumerate(known)}
+    def __init__(self, documents: Sequence[Shown]) -> None:
+        self.rows = list(documents)
+        self._numbers = {(row.store, row.document): place for place, row in enumerate(documents)}
 
-    def number(self, one: DocumentShare | NeighborTrace) -> int:
-        key = (one.store, one.document)
+    def number(self, source: DocumentShare | NeighborTrace) -> int:
+        key = (source.store, source.document)
         if key not in self._numbers:
             self._numbers[key] = len(self.rows)
-            self.rows.append(Shown(one.store, one.document, one.title, one.uri))
+            self.rows.append(Shown(*key, source.title, source.uri))
         return self._numbers[key]
 
 
 def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str, Any]:
     """Packs a trace so that each document is written once. `assets/trace.js` unpacks it.
 
-    Args:
-        sequence: The trace.
-        documents: The documents that have numbers already.
+    The given documents have numbers already.
     """
     table = _Table(documents)
-    tokens = [_token(one, table) for one in sequence.tokens]
-    known = sequence.familiarity
+    tokens = [_token(token, table) for token in sequence.tokens]
+    familiarity = sequence.familiarity
     return {
         "prompt": sequence.prompt,
-        "familiarity": asdict(known) if known else None,
+        "familiarity": asdict(familiarity) if familiarity else None,
         "near": sequence.near,
         "unknown": list(sequence.unknown),
         "tokens": tokens,
-        "documents": [[one.store, one.document, one.title, one.uri] for one in table.rows],
+        "documents": [[row.store, row.document, row.title, row.uri] for row in table.rows],
     }
 
 
+_TOKEN_FIELDS = (
+    "token", "token_id", "p", "p_lm", "p_knn", "lmbda", "influence", "retrieval", "near", "meaning",
+    "verbatim",
+)  # fmt: skip
+
+
 def _token(token: TokenTrace, table: _Table) -> dict[str, Any]:
-    listed, rest = token.documents[:_LISTED], token.documents[_LISTED:]
+    rest = token.documents[_LISTED:]
     return {
-        "token": token.token,
-        "token_id": token.token_id,
-        "p": _short(token.p),
-        "p_lm": _short(token.p_lm),
-        "p_knn": _short(token.p_knn),
-        "lmbda": _short(token.lmbda),
-        "influence": _short(token.influence),
-        "retrieval": token.retrieval,
-        "near": token.near,
-        "meaning": token.meaning,
-        "verbatim": token.verbatim,
+        **{name: _short(getattr(token, name)) for name in _TOKEN_FIELDS},
         "by_model": _rival(token.by_model, table),
         "by_memory": _rival(token.by_memory, table),
-        "documents": [[table.number(one), _short(one.share)] for one in listed],
-        "rest": [len(rest), _short(sum(one.share for one in rest))],
-        "candidates": [
-            [one.token, one.token_id, _short(one.p), _short(one.p_lm), _short(one.p_knn)]
-            for one in token.candidates
+        "documents": [
+            [table.number(document), _short(document.share)]
+            for document in token.documents[:_LISTED]
         ],
-        "neighbors": [_neighbor(one, table) for one in token.neighbors],
+        "rest": [len(rest), _short(sum(document.share for document in rest))],
+        "candidates": [
+            [other.token, other.token_id, *map(_short, (other.p, other.p_lm, other.p_knn))]
+            for other in token.candidates
+        ],
+        "neighbors": [_neighbor(neighbor, table) for neighbor in token.neighbors],
     }
 
 
 def _rival(rival: Rival | None, table: _Table) -> list[Any] | None:
     if rival is None:
         return None
-    behind = rival.document
-    return [
-        rival.token,
-        _short(rival.p),
-        None if behind is None else table.number(behind),
-        None if behind is None else _short(behind.share),
-        rival.entry,
-    ]
+    document = rival.document
+    behind = [None, None] if document is None else [table.number(document), _short(document.share)]
+    return [rival.token, _short(rival.p), *behind, rival.entry]
 
 
-def _neighbor(one: NeighborTrace, table: _Table) -> list[Any]:
-    number = table.number(one)
+def _neighbor(neighbor: NeighborTrace, table: _Table) -> list[Any]:
+    number = table.number(neighbor)
     row = table.rows[number]
     # The title and URI are written only if the passage's differ from the document's.
-    title = None if one.title == row.title else one.title
-    uri = None if one.uri == row.uri else one.uri
-    numbers = [_short(one.weight), _short(one.distance), _short(one.influence)]
-    text = [one.entry, one.before, one.word, one.after]
-    return [number, *text, *numbers, title, uri, one.source, one.matched]
+    title = None if neighbor.title == row.title else neighbor.title
+    uri = None if neighbor.uri == row.uri else neighbor.uri
+    text = [neighbor.entry, neighbor.before, neighbor.word, neighbor.after]
+    numbers = [_short(value) for value in (neighbor.weight, neighbor.distance, neighbor.influence)]
+    return [number, *text, *numbers, title, uri, neighbor.source, neighbor.matched]
 
 
-def _short(value: float | None) -> float | None:
-    """Rounds a number to the seven digits of a float32."""
-    return None if value is None else float(f"{value:.7g}")
+def _short(value: Any) -> Any:
+    """Rounds a float to the seven digits of a float32."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def _json(content: Any) -> str:
     """Writes JSON that cannot open an element when it is put into HTML."""
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def text(value: object) -> str:
+    """Escapes a value for HTML text or an attribute, and removes control characters."""
+    shown = "".join(char for char in str(value) if char.isprintable() or char in _INVISIBLE)
+    return escape(shown, quote=True)
 
 
 def notice(line: str, *, kind: str = "note") -> str:
@@ -209,3 +190,12 @@ def progress_html(phase: str, done: int, total: int | None) -> str:
         f'<div class="kl-progress"><span>{text(phase)}: {count}</span>'
         f'<progress aria-label="{text(phase)}"{share}></progress></div>'
     )
+
+
+def prompts_html(beginnings: Sequence[str]) -> str:
+    """Shows beginnings of a text as buttons. A click continues the text."""
+    shown = "".join(
+        f'<button type="button" class="kl-chip" data-try="{text(words)}">{text(words)} …</button>'
+        for words in beginnings
+    )
+    return f'<p class="kl-tries">Try: {shown}</p>' if shown else ""

@@ -18,116 +18,100 @@ import torch
 from knn_logits import Datastore, Deadline, Document
 from knn_logits_app.library import Library
 from knn_logits_app.measuring import Measured, measure
-from knn_logits_app.own_text import Progress, build_steps
 from knn_logits_app.requests import Lookup, Writing
-from knn_logits_app.session import Answer, Session
-
-Own = Mapping[str, Datastore]
+from knn_logits_app.session import Answer, Session, Stores
+from knn_logits_app.your_text import Progress, build_steps
 
 
 class Work:
-    """Runs requests in this process.
-
-    Args:
-        session: The models.
-    """
+    """Runs requests in this process. Each method is that of the session or module it calls."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
 
     def write(
-        self, library: Library, wanted: Writing, deadline: Deadline, own: Own
+        self, library: Library, writing: Writing, deadline: Deadline, private: Stores
     ) -> Iterator[dict[str, Answer]]:
-        """See `Session.write`."""
-        return self.session.write(library, wanted, deadline, own)
+        return self.session.write(library, writing, deadline, private)
 
     def explain(
-        self, library: Library, text: str, lookup: Lookup, own: Own, source: str | None = None
+        self, library: Library, text: str, lookup: Lookup, private: Stores, source: str | None
     ) -> Answer:
-        """See `Session.explain`."""
-        return self.session.explain(library, text, lookup, own, source)
+        return self.session.explain(library, text, lookup, private, source)
 
     def measure(
-        self, library: Library, text: str, lookup: Lookup, deadline: Deadline, own: Own,
+        self, library: Library, text: str, lookup: Lookup, deadline: Deadline, private: Stores,
         sources: str | None = None,
     ) -> Measured:  # fmt: skip
-        """See `measure`."""
-        return measure(self.session, library, text, lookup, deadline, own, sources)
+        return measure(self.session, library, text, lookup, deadline, private, sources)
 
     def build(
         self, library: Library, documents: Sequence[Document], room: Path, deadline: Deadline
     ) -> Iterator[Progress | Path]:
-        """See `build_steps`."""
         return build_steps(self.session, library, documents, room, deadline)
 
 
 class LentWork(Work):
-    """Runs requests where a Space lends a GPU.
-
-    Args:
-        session: The models.
-        lend: The decorator, `spaces.GPU(duration=...)`.
-    """
+    """Runs requests where a Space lends a GPU. `lend` is the decorator `spaces.GPU(...)`."""
 
     def __init__(self, session: Session, lend: Any) -> None:
         super().__init__(session)
         torch.set_num_threads(1)
-        limits = session.limits
+        local = Work(session)
 
         # A Space has to know the decorated functions when it starts.
-        def write(model: str, wanted: Writing, own: Mapping[str, str]) -> Iterator[Any]:
-            yield from session.write(
-                session.library(model), wanted, limits.deadline(), _opened(own)
-            )
+        @lend
+        def write(model: str, writing: Writing, folders: Mapping[str, str]) -> Iterator[Any]:
+            library, deadline = session.library(model), session.limits.deadline()
+            yield from local.write(library, writing, deadline, _opened(folders))
 
-        def explained(
-            model: str, text: str, lookup: Lookup, own: Mapping[str, str], source: str | None
-        ) -> Any:
-            return session.explain(session.library(model), text, lookup, _opened(own), source)
+        @lend
+        def call(name: str, model: str, text: str, folders: Mapping[str, str], *rest: Any) -> Any:
+            library, stores = session.library(model), _opened(folders)
+            if name == "explain":
+                lookup, source = rest
+                return local.explain(library, text, lookup, stores, source)
+            lookup, sources = rest
+            deadline = session.limits.deadline()
+            return local.measure(library, text, lookup, deadline, stores, sources)
 
-        def measured(
-            model: str, text: str, lookup: Lookup, own: Mapping[str, str], sources: str | None
-        ) -> Any:
-            library, stores = session.library(model), _opened(own)
-            return measure(session, library, text, lookup, limits.deadline(), stores, sources)
+        @lend
+        def build(model: str, documents: Sequence[Document], room: str) -> Iterator[Any]:
+            library, deadline = session.library(model), session.limits.deadline()
+            yield from local.build(library, documents, Path(room), deadline)
 
-        def built(model: str, documents: Sequence[Document], room: str) -> Iterator[Any]:
-            yield from build_steps(
-                session, session.library(model), documents, Path(room), limits.deadline()
-            )
-
-        self._write, self._explain = lend(write), lend(explained)
-        self._measure, self._build = lend(measured), lend(built)
+        self._write, self._call, self._build = write, call, build
 
     def write(
-        self, library: Library, wanted: Writing, deadline: Deadline, own: Own
+        self, library: Library, writing: Writing, deadline: Deadline, private: Stores
     ) -> Iterator[dict[str, Answer]]:
-        """See `Session.write`. When a visitor stops, the remaining frames are ignored."""
-        for frame in self._write(library.name, wanted, _folders(own)):
+        """Writes in a fork. When a visitor stops, the remaining frames are ignored."""
+        for frame in self._write(library.name, writing, _folders(private)):
             yield frame
             if deadline.over:
                 return
 
     def explain(
-        self, library: Library, text: str, lookup: Lookup, own: Own, source: str | None = None
+        self, library: Library, text: str, lookup: Lookup, private: Stores, source: str | None
     ) -> Answer:
-        """See `Session.explain`."""
-        found: Answer = self._explain(library.name, text, lookup, _folders(own), source)
-        return found
+        answer: Answer = self._call(
+            "explain", library.name, text, _folders(private), lookup, source
+        )
+        return answer
 
     def measure(
-        self, library: Library, text: str, lookup: Lookup, deadline: Deadline, own: Own,
+        self, library: Library, text: str, lookup: Lookup, deadline: Deadline, private: Stores,
         sources: str | None = None,
     ) -> Measured:  # fmt: skip
-        """See `measure`."""
         deadline.check()
-        found: Measured = self._measure(library.name, text, lookup, _folders(own), sources)
-        return found
+        measured: Measured = self._call(
+            "measure", library.name, text, _folders(private), lookup, sources
+        )
+        return measured
 
     def build(
         self, library: Library, documents: Sequence[Document], room: Path, deadline: Deadline
     ) -> Iterator[Progress | Path]:
-        """See `build_steps`."""
         for step in self._build(library.name, documents, str(room)):
             deadline.check()
             yield step
@@ -141,9 +125,9 @@ def work_for(session: Session) -> Work:
     return LentWork(session, spaces.GPU(duration=int(session.limits.seconds) + 5))
 
 
-def _folders(own: Own) -> dict[str, str]:
-    return {name: str(store.folder) for name, store in own.items()}
+def _folders(stores: Stores) -> dict[str, str]:
+    return {name: str(store.folder) for name, store in stores.items()}
 
 
-def _opened(own: Mapping[str, str]) -> dict[str, Datastore]:
-    return {name: Datastore(folder) for name, folder in own.items()}
+def _opened(folders: Mapping[str, str]) -> dict[str, Datastore]:
+    return {name: Datastore(folder) for name, folder in folders.items()}

@@ -11,14 +11,11 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from knn_logits_app.body import Message, Receive, again, read_body
-from knn_logits_app.door import Names
+from knn_logits_app.door import Message, Names, Receive, Send, again, read_body
 from knn_logits_serve.refusals import Refusal, refusal_of
-
-Send = Callable[[Message], Awaitable[None]]
 
 logger = logging.getLogger("knn_logits.serve")
 # These paths need no key.
@@ -31,10 +28,18 @@ _DRAINED_BYTES, _DRAINED_SECONDS, _PAUSE_SECONDS = 64_000_000, 10.0, 0.3
 class Guard:
     """The ASGI middleware that checks every request."""
 
-    def __init__(self, app: Any, *, key: str | None, names: Sequence[str], body_bytes: int) -> None:
+    def __init__(
+        self,
+        app: Any,
+        *,
+        key: str | None,
+        names: Sequence[str],
+        body_bytes: int,
+        host: str | None = None,
+    ) -> None:
         self._app = app
         self._key = None if key is None else key.encode()
-        self._names = Names(names)
+        self._names = Names(names, host)
         self._body_bytes = body_bytes
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:

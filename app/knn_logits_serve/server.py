@@ -63,7 +63,8 @@ class Server(uvicorn.Server):
         guard = Guard(
             build_app(served, self._line),
             key=settings.key,
-            names=[*settings.names, *([settings.host] if settings.host else [])],
+            names=settings.names,
+            host=settings.host,
             body_bytes=settings.body_bytes,
         )
         config = uvicorn.Config(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from knn_logits import Pieces, SequenceTrace
-from knn_logits_app.traced import named
+from knn_logits_app.session import renamed
 from knn_logits_serve.asked import Asked, Prompt
 from knn_logits_serve.decoding import Overheard
 from knn_logits_serve.echoing import scored
@@ -77,7 +77,7 @@ class Telling:
             self._tell(Piece(self._choice, "".join(one.text for one in self._held), tokens))
         if trace is not None:
             words = [one for one in trace.tokens if one.token_id not in self._served.silent]
-            trace = named(replace(trace, tokens=words), names)
+            trace = renamed(replace(trace, tokens=words), names)
         reason = "stop" if self.over or last in self._served.ends else "length"
         text = "".join(self._said)
         places = [at for one in self._asked.stops if (at := text.find(one)) >= 0]

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import StoppingCriteria
 
 from knn_logits import Deadline, KNNLogitsProcessor, Memory
-from knn_logits_app.streaming import TokenStream
+from knn_logits_app.decoding import TokenStream
 from knn_logits_serve.asked import Asked, Prompt
 from knn_logits_serve.decoding import Overheard, processors
 from knn_logits_serve.echoing import echo_of

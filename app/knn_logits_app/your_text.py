@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,18 @@ from knn_logits import (
     read_corpus,
 )
 from knn_logits_app.library import Library
-from knn_logits_app.lines import pairs_of
-from knn_logits_app.requests import RequestError, text_of
+from knn_logits_app.requests import RequestError, pairs_of, text_of
 from knn_logits_app.session import Session
-from knn_logits_app.visitors import OWN_TEXT, Visitors
+from knn_logits_app.visitors import YOUR_TEXT, Visitors
 
 MOST_FILES = 20
-# Files that begin like this are packed, and could grow a thousandfold when they are read.
-_PACKED = (b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
-_SUFFIXES = (".txt", ".md", ".rst", ".jsonl", ".json", ".csv", ".tex", ".html", ".py")
+SUFFIXES = (".txt", ".md", ".rst", ".jsonl", ".json", ".csv", ".tex", ".html", ".py")
+# Files that begin like this are packed, and could grow a thousandfold when they are read: gzip,
+# parquet, zip, bzip2, xz, zstandard, PDF, RTF and old Office files.
+_PACKED = (
+    b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"%PDF-",
+    b"{\\rtf", b"\xd0\xcf\x11\xe0",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,10 @@ def documents_of(
         The documents, and the number of documents that could not be read.
 
     Raises:
-        LimitError: when there are too many files, too much text, or the deadline has passed.
+        LimitError: when there are too many files, or too much text.
         RequestError: when there is no text, or a file cannot be read.
     """
+    limits = session.limits
     if len(files) > MOST_FILES:
         raise LimitError(
             f"{len(files)} files were uploaded, but only {MOST_FILES} are allowed: remove some"
@@ -77,62 +81,53 @@ def documents_of(
     # gradio stores files with the same content once, and the first build that reads one deletes it.
     if not all(Path(file).is_file() for file in files):
         raise RequestError("A file is gone from the server: upload it again.")
+    typed = [text for text in (pasted, sources) if isinstance(text, str)]
     size = sum(Path(file).stat().st_size for file in files)
-    typed = [one for one in (pasted, sources) if isinstance(one, str)]
-    size += sum(len(one.encode("utf-8", "replace")) for one in typed)
-    session.limits.check(text_bytes=size)
-    found: list[Document] = []
+    size += sum(len(text.encode("utf-8", "replace")) for text in typed)
+    limits.check(text_bytes=size)
+    documents: list[Document] = []
     skipped: list[str] = []
-    read = 0
+    size = 0
     for file in files:
-        name = Path(file).name
-        with Path(file).open("rb") as opened:
-            head = opened.read(8)
-        if head.startswith(_PACKED) or not name.lower().endswith(_SUFFIXES):
-            raise RequestError(
-                f"{name} cannot be read: upload plain text or JSON lines "
-                f"({', '.join(_SUFFIXES[:5])}), not packed."
-            )
-        try:
-            for document in read_corpus(
-                [file],
-                pairs=pairs,
-                on_skip=lambda name, _: skipped.append(name),
-                on_bytes=lambda _: deadline.check() if deadline else None,
-            ):
-                found.append(document)
-                # A file may hold far more text than it has bytes.
-                read += len(document.text.encode()) + len((document.source or "").encode())
-                session.limits.check(text_bytes=read)
-        except CorpusError as error:
-            wanted = 'text in UTF-8, or JSON lines with a "text" in each'
-            if pairs:
-                wanted = 'JSON lines with a "source" and a "target" in each'
-            raise RequestError(f"{name} cannot be read: it has to be {wanted}.") from error
-    if pairs and any(one.strip() for one in typed):
-        found += pairs_of(sources, pasted, most=session.limits.text_bytes)
+        for document in _read(file, pairs, skipped):
+            # What is read may be longer than its file.
+            size += len(document.text.encode("utf-8", "replace"))
+            limits.check(text_bytes=size)
+            if deadline is not None:
+                deadline.check()
+            documents.append(document)
+    if pairs and any(text.strip() for text in typed):
+        documents += pairs_of(sources, pasted, most=limits.text_bytes)
     elif isinstance(pasted, str) and pasted.strip():
-        text = text_of(pasted, most=session.limits.text_bytes)
-        found.append(Document(text, "pasted text", title="Pasted text"))
-    if not found:
+        text = text_of(pasted, most=limits.text_bytes)
+        documents.append(Document(text, "pasted text", title="Pasted text"))
+    if not documents:
         raise RequestError("There is no text yet: upload a file or paste something.")
-    # A document without a title gets the name of its file as title.
-    return [one if one.title else _titled(one) for one in found], len(skipped)
+    return documents, len(skipped)
 
 
-def _titled(document: Document) -> Document:
-    return Document(
-        document.text,
-        document.id,
-        title=document.id,
-        uri=_web(document.uri),
-        source=document.source,
-    )
-
-
-def _web(uri: str | None) -> str | None:
-    """Returns a URI if it is a web address. The path of an uploaded file is not one."""
-    return uri if uri and uri.lower().startswith(("http://", "https://")) else None
+def _read(file: str, pairs: bool, skipped: list[str]) -> Iterator[Document]:
+    name = Path(file).name
+    with Path(file).open("rb") as opened:
+        packed = opened.read(8).startswith(_PACKED)
+    if packed or not name.lower().endswith(SUFFIXES):
+        raise RequestError(
+            f"{name} cannot be read: upload plain text or JSON lines "
+            f"({', '.join(SUFFIXES[:5])}), not packed."
+        )
+    try:
+        for document in read_corpus([file], pairs=pairs, on_skip=lambda *skip: skipped.append(name)):
+            # The path of an uploaded file is no address, and its lines are no places to name.
+            web = (document.uri or "").lower().startswith(("http://", "https://"))
+            document = replace(document, uri=document.uri if web else None)
+            if not document.title:
+                document = replace(document, title=document.id, places=(), metadata={})
+            yield document
+    except CorpusError as error:
+        content = 'text in UTF-8, or JSON lines with a "text" in each'
+        if pairs:
+            content = 'JSON lines with a "source" and a "target" in each'
+        raise RequestError(f"{name} cannot be read: it has to be {content}.") from error
 
 
 def build_steps(
@@ -154,11 +149,8 @@ def build_steps(
     Yields:
         The progress, and at the end the datastore's folder.
     """
-    like = next(iter(library.stores.values())).manifest
+    like = library.store.manifest
     news: queue.Queue[Progress | Path | BaseException] = queue.Queue()
-
-    def progress(phase: str, done: int, total: int | None) -> None:
-        news.put(Progress(phase, done, total))
 
     def run() -> None:
         try:
@@ -166,7 +158,7 @@ def build_steps(
                 library.model,
                 library.tokenizer,
                 documents,
-                room / OWN_TEXT,
+                room / YOUR_TEXT,
                 key=like.key.name,
                 index=IndexConfig("auto", metric=like.metric),
                 k=like.settings.k,
@@ -177,7 +169,7 @@ def build_steps(
                 **(like.pairs.model_dump() if like.pairs else {}),
                 threads=session.threads,
                 source="a visitor's own text",
-                progress=deadline.watch(progress),
+                progress=deadline.watch(lambda *step: news.put(Progress(*step))),
             )
             news.put(store.folder)
         except BaseException as error:
@@ -185,42 +177,31 @@ def build_steps(
 
     worker = threading.Thread(target=run, name="build", daemon=True)
     worker.start()
-    kept = False
+    done = False
     try:
-        while True:
-            what = news.get()
-            while isinstance(what, Progress) and not news.empty():
-                what = news.get()
-            if isinstance(what, BaseException):
-                raise what
-            if isinstance(what, Path):
+        while not done:
+            step = news.get()
+            while isinstance(step, Progress) and not news.empty():
+                step = news.get()
+            if isinstance(step, BaseException):
+                raise step
+            if isinstance(step, Path):
                 deadline.check()
-                kept = True
-                yield what
-                return
-            yield what
+                done = True
+            yield step
     finally:
         deadline.cancel()
-        if not kept:
+        if not done:
             _delete_when_done(room, worker)
 
 
-def build_own(
+def build_for(
     steps: Iterator[Progress | Path], library: Library, visitors: Visitors, visitor: str
 ) -> Iterator[Progress | Datastore]:
-    """Passes the progress of a build on, and gives the finished datastore to the visitor.
+    """Passes the steps of `build_steps` on, and gives the finished datastore to a visitor.
 
     The datastore is written with like the model's first datastore, since a text of a paragraph is
     too short to choose settings for writing.
-
-    Args:
-        steps: The steps of `build_steps`.
-        library: The model.
-        visitors: The visitors, who keep their datastores.
-        visitor: The session of the visitor.
-
-    Yields:
-        The progress, and at the end the datastore.
     """
     with closing(steps):  # type: ignore[type-var]
         for step in steps:
@@ -228,8 +209,8 @@ def build_own(
                 yield step
             else:
                 store = Datastore(step)
-                like = next(iter(library.stores.values())).manifest
-                store.manifest = store.manifest.model_copy(update={"writing": like.writing})
+                writing = library.store.manifest.writing
+                store.manifest = store.manifest.model_copy(update={"writing": writing})
                 visitors.keep(visitor, store)
                 yield store
 

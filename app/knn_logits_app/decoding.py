@@ -1,0 +1,210 @@
+"""What `generate()` gets: inputs within limits, samplers, a streamer, and an end.
+
+A causal model continues a text, and an encoder-decoder model reads it as a source. The rest of the
+page does not have to know the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessor,
+    StoppingCriteria,
+    TemperatureLogitsWarper,
+    TopPLogitsWarper,
+)
+from transformers.generation.streamers import BaseStreamer
+
+from knn_logits import Datastore, LimitError, Limits, pair_tokenizer, text_ids
+from knn_logits_app.requests import RequestError
+
+# A text to explain may have this many times the tokens of a prompt.
+WINDOWS = 4
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a model.
+
+    Attributes:
+        arguments: Arguments of the model or of its `generate()`.
+        ids: int64 [1, tokens], the text so far. It is a prompt, the decoder's start token, or a
+            text to explain.
+        shown: The text that the page shows before the answer.
+        begun: The beginning of the answer, if the request gave one.
+    """
+
+    arguments: dict[str, Any]
+    ids: Tensor
+    shown: str = ""
+    begun: str = ""
+
+
+class Reader:
+    """Turns texts into inputs of a model. The datastore decides how sources are tokenized.
+
+    Attributes:
+        sources: Whether the model reads sources, as an encoder-decoder model does.
+        room: The most tokens of a prompt or a source; None if that is not known.
+        settings: Further arguments of `generate()`.
+        silent: Tokens that are not shown as text.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, store: Datastore, context: int | None) -> None:
+        self._model, self._tokenizer, self._context = model, tokenizer, context
+        self._pairs = pair_tokenizer(model, tokenizer, store)
+        self.sources = self._pairs is not None
+        self.room = self._pairs.source_limit if self._pairs else context
+        self.settings: dict[str, Any] = self._pairs.settings if self._pairs else {}
+        ends = getattr(model.generation_config, "eos_token_id", None)
+        self.silent = set(ends if isinstance(ends, (list, tuple)) else [ends]) - {None}
+        if self._pairs:
+            self.silent |= set(tokenizer.all_special_ids)
+
+    def first_piece(self, piece: str) -> str:
+        """Removes the leading space of a piece that begins the target of a source."""
+        return piece.lstrip() if self.sources else piece
+
+    def prompt(
+        self, text: str, limits: Limits, new_tokens: int, begun: Sequence[int] = ()
+    ) -> Inputs:
+        """Makes the inputs for continuing a text, or for writing the target of a source.
+
+        Raises:
+            LimitError: when the text is longer than the limits allow, or than the model reads.
+            RequestError: when the text has no token, or the vocabulary lacks a token of `begun`.
+        """
+        if not all(0 <= token < len(self._tokenizer) for token in begun):
+            raise RequestError("The model has no such token: choose a token of this model.")
+        opening = self._tokenizer.decode(list(begun), clean_up_tokenization_spaces=False)
+        if self._pairs is None:
+            ids = self._ids(text)
+            limits.check(
+                prompt_tokens=ids.shape[1],
+                new_tokens=new_tokens + len(begun),
+                context=self._context,
+            )
+            ids = torch.cat([ids, ids.new_tensor([list(begun)])], dim=-1)
+            arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            return Inputs(arguments, ids, text, opening)
+        arguments = self._source(text, limits)
+        limits.check(new_tokens=new_tokens)
+        length = new_tokens + len(begun) + len(self._pairs.opening)
+        if self._context is not None and length > self._context:
+            raise LimitError(
+                f"{new_tokens:,} new tokens are asked for, but the model writes fewer than "
+                f"{self._context:,}: ask for fewer"
+            )
+        start = torch.tensor([[*self._pairs.opening[:1], *begun]], device=self._model.device)
+        if begun:
+            arguments["decoder_input_ids"] = start
+        return Inputs(arguments, start, begun=opening)
+
+    def check_text(self, text: str, source: str | None, limits: Limits) -> None:
+        """Checks a text that exists already, and its source if it has one.
+
+        Raises:
+            LimitError: when the text or the source is longer than the limits allow, or than the
+                model reads.
+            RequestError: when the text is too short, when the source of an encoder-decoder model
+                is missing, or when another model is given one.
+        """
+        if self._pairs is None:
+            if source is not None:
+                raise RequestError("This model reads no source: leave the source out.")
+            tokens = self._ids(text).shape[1]
+            # The text is read in windows, so it may be longer than the model's context.
+            most = WINDOWS * limits.prompt_tokens
+            if tokens > most:
+                raise LimitError(
+                    f"the text has {tokens:,} tokens, but only {most:,} are allowed: shorten it"
+                )
+            if tokens < 2:
+                raise RequestError("The text is too short to explain: write at least two words.")
+            return
+        if source is None:
+            raise RequestError("This model reads a source: give the source as well.")
+        self._source(source, limits)
+        (target,) = self._pairs.targets([text])
+        limits.check(prompt_tokens=len(target), context=self._context)
+
+    def _ids(self, text: str) -> Tensor:
+        ids = text_ids(self._tokenizer, text)
+        if not ids:
+            raise RequestError("The text has no token: write something first.")
+        return torch.tensor([ids], device=self._model.device)
+
+    def _source(self, text: str, limits: Limits) -> dict[str, Any]:
+        """Makes the encoder's inputs. A source that is too long is refused, and never cut."""
+        assert self._pairs is not None
+        tokens = len(text_ids(self._pairs.tokenizer, self._pairs.source_prefix + text))
+        limits.check(prompt_tokens=tokens)
+        if self.room is not None and tokens > self.room:
+            raise LimitError(
+                f"the source has {tokens:,} tokens, but the model reads only {self.room:,}: "
+                "shorten it"
+            )
+        arguments: dict[str, Any] = self._pairs.inputs([text], self._model.device)
+        return arguments
+
+
+class GumbelSampler(LogitsProcessor):
+    """Makes greedy search sample from the distribution. It has to be the last processor.
+
+    `generate()` samples with the global random state of PyTorch, which all visitors share. Here
+    each request has its own generator: the token with the largest sum of log-probability and Gumbel
+    noise is exactly a sample of the softmax.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = torch.Generator().manual_seed(seed)
+
+    def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
+        noise = torch.rand(scores.shape, generator=self._random).clamp_(1e-20, 1 - 1e-7)
+        gumbel = -torch.log(-torch.log(noise))
+        return torch.log_softmax(scores.float(), dim=-1) + gumbel.to(scores.device)
+
+
+def samplers(seed: int, temperature: float, top_p: float) -> list[LogitsProcessor]:
+    """Returns the processors that sample a token, in their order."""
+    warpers: list[LogitsProcessor] = []
+    if temperature != 1.0:
+        warpers.append(TemperatureLogitsWarper(temperature))
+    if top_p < 1.0:
+        warpers.append(TopPLogitsWarper(top_p))
+    return [*warpers, GumbelSampler(seed)]
+
+
+class TokenStream(BaseStreamer):
+    """Calls a function with the id of each new token, in the thread that writes."""
+
+    def __init__(self, on_token: Callable[[int], None]) -> None:
+        self._on_token = on_token
+        self._prompt_seen = False
+
+    def put(self, value: Tensor) -> None:
+        if not self._prompt_seen:
+            self._prompt_seen = True
+            return
+        for token in value.reshape(-1).tolist():
+            self._on_token(token)
+
+    def end(self) -> None:
+        """Does nothing, since every token was passed on already."""
+
+
+class SentenceEnd(StoppingCriteria):
+    """Ends a text with its first sentence after a prompt of so many tokens."""
+
+    def __init__(self, tokenizer: Any, prompt: int) -> None:
+        self._tokenizer, self._prompt = tokenizer, prompt
+
+    def __call__(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
+        text = self._tokenizer.decode(input_ids[0, self._prompt :][-8:])
+        over = len(text.strip()) > 1 and text.rstrip(" \n\"')").endswith((".", "!", "?"))
+        return torch.full((input_ids.shape[0],), over, device=input_ids.device)
