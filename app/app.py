@@ -80,7 +80,7 @@ def demo_library(stores: Path | None = None) -> Library:
         gates={kind: load_gate(demo.gate_file(kind)) for kind in demo.KINDS},
         examples=tuple(examples),
         about=ABOUT,
-        one_sentence=True,
+        single_sentence=True,
         sample_text=" ".join(told[:12]),
     )
 

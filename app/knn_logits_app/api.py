@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 from gradio.events import api as add_endpoint
 
-from knn_logits import main_sources
+from knn_logits import main_sources, settings_for
 from knn_logits_app import layout
 from knn_logits_app.layout import Server
 from knn_logits_app.measuring import MOST_MEASURED, to_measure
@@ -53,9 +53,12 @@ _STORES = Parameter(
     "Names of the datastores to search; default: the first datastore.",
 )  # fmt: skip
 _SETTINGS = [
-    Parameter(name, setting.kind | None, None, f"{setting.help}; default: the datastore's setting.")
-    for name, setting in SETTINGS.items()
-]
+    Parameter(
+        name, setting.annotation | None, None,
+        f"{setting.help} Range: {setting.range}. Default: the datastore's setting.",
+    )
+    for name, setting in settings_for("page").items()
+]  # fmt: skip
 _PASSAGES = Parameter("max_neighbors", int, 3, "The most passages that are named for each token.")
 _GENERATE = [
     Parameter(
@@ -214,12 +217,13 @@ def typed(run: Any, about: str, parameters: Sequence[Parameter]) -> Callable[...
                 name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind
             )
             for name, kind, default, _ in parameters
-        ]
+        ],
+        return_annotation=inspect.signature(run, eval_str=True).return_annotation,
     )
     lines = [f"    {name}: {help}" for name, _, _, help in parameters]
     call.__doc__ = "\n".join([about, *(["", "Args:", *lines] if lines else [])])
     call.__annotations__ = {name: kind for name, kind, _, _ in parameters}
-    call.__annotations__["return"] = inspect.signature(run, eval_str=True).return_annotation
+    call.__annotations__["return"] = signature.return_annotation
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__name__ = run.__name__
     return call

@@ -60,9 +60,7 @@ def head() -> str:
 def alone(content: str) -> str:
     """Returns an answer, the JSON of `views.frame`, as a whole HTML document."""
     parts = {"style": asset("answer.css"), "content": content, "script": script()}
-    return re.sub(
-        r"\[(style|content|script)\]", lambda match: parts[match[1]], asset("alone.html")
-    )
+    return re.sub(r"\[(style|content|script)\]", lambda match: parts[match[1]], asset("alone.html"))
 
 
 @cache

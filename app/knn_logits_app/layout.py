@@ -8,14 +8,13 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits import Datastore, LimitError
+from knn_logits import Datastore, LimitError, Setting
 from knn_logits_app.library import Library
 from knn_logits_app.requests import (
     MOST_CHARACTERS,
     SETTINGS,
     Lookup,
     RequestError,
-    Setting,
     friendly,
     lookup_of,
 )
@@ -89,16 +88,17 @@ class Controls:
 def setting_control(declared: Setting, value: Any) -> Any:
     """Adds the control of a setting."""
     label, info = _LABELS.get(declared.name, (declared.name.replace("_", " "), declared.help))
-    shared = {"label": label, "info": info, "elem_id": declared.name}
+    shared: dict[str, Any] = {"label": label, "info": info, "elem_id": declared.name}
     if declared.kind is bool:
         return gr.Checkbox(bool(value), **shared)
     if declared.choices and declared.kind is None:
         return gr.Dropdown(list(declared.choices), value=value, **shared)
     whole = declared.kind is int
-    if whole or declared.most is not None:
-        most = declared.limit or declared.most
+    most = declared.limit if declared.limit is not None else declared.most
+    if declared.least is not None and most is not None:
         return gr.Slider(declared.least, most, value, step=1 if whole else 0.01, **shared)
-    return gr.Number(value, minimum=declared.least, **shared)
+    least = declared.above if declared.least is None else declared.least
+    return gr.Number(value, minimum=least, **shared)
 
 
 def values_of(store: Datastore) -> dict[str, Any]:

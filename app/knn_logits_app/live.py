@@ -88,22 +88,21 @@ class Live:
         shared = zeros if neighbors.shared is None else neighbors.shared
         bonus = zeros if neighbors.bonus is None else neighbors.bonus
         values = neighbors.values.gather(-1, order)
-        columns = [
-            column.cpu().numpy()
-            for column in (
-                neighbors.distances.gather(-1, order).float(),
-                values,
-                neighbors.ids.gather(-1, order),
-                log_p_lm.gather(-1, values.to(log_p_lm.device)),
-                shared.gather(-1, order),
-                (bonus - self._by_suffix * shared).gather(-1, order),
-            )
-        ]
+        columns = {
+            "distances": neighbors.distances.gather(-1, order).float(),
+            "values": values,
+            "entries": neighbors.ids.gather(-1, order),
+            "log_p_lm": log_p_lm.gather(-1, values.to(log_p_lm.device)),
+            "shared": shared.gather(-1, order),
+            "bonus": (bonus - self._by_suffix * shared).gather(-1, order),
+        }
+        arrays = {name: column.cpu().numpy() for name, column in columns.items()}
         for row, token in enumerate(tokens):
-            present = columns[2][row] >= 0
+            present = arrays["entries"][row] >= 0
             likeliest = dict(zip(top.indices[row].tolist(), top.values[row].tolist(), strict=True))
             likeliest[token] = float(log_p_lm[row, token])
-            step = Step(*(column[row][present] for column in columns), likeliest)
+            parts = {name: array[row][present] for name, array in arrays.items()}
+            step = Step(**parts, likeliest=likeliest)
             self.neighbors += len(step.values)
             self.steps.append(step)
 
@@ -187,15 +186,15 @@ def _documents(
     else:
         located = [retriever.locate(int(entry)) for entry in entries]
         for store in retriever.stores:
-            places = [place for place, (owner, _) in enumerate(located) if owner is store]
-            inner = np.array([located[place][1] for place in places], np.int64)
-            parts.append((store, np.array(places, np.int64), inner))
+            rows = [place for place, (owner, _) in enumerate(located) if owner is store]
+            inner = np.array([located[place][1] for place in rows], np.int64)
+            parts.append((store, np.array(rows, np.int64), inner))
     documents: list[Shown] = []
     numbers = np.zeros(len(entries), np.int64)
     for store, places, inner in parts:
         tokens = inner + np.searchsorted(store.contexts.first_entry, inner, side="right")
-        rows = np.searchsorted(store.documents.first, tokens, side="right") - 1
-        distinct, which = np.unique(rows, return_inverse=True)
+        numbered = np.searchsorted(store.documents.first, tokens, side="right") - 1
+        distinct, which = np.unique(numbered, return_inverse=True)
         numbers[places] = len(documents) + which
         store_name = memory.name_of(store)
         for row in distinct.tolist():

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from knn_logits import Document, KNNLogitsError, LimitError
+from knn_logits import ConfigError, Document, KNNLogitsError, LimitError, settings_for
 
 MOST_STORES = 8
 # The most characters of a prompt. They are counted before a tokenizer sees the prompt.
 MOST_CHARACTERS = 20_000
 # The most passages of a token that a request may ask for.
 MOST_PASSAGES = 20
-_MOST_BEGUN, _MOST_WITHOUT, _MOST_NOTE = 4096, 16, 200
+_MOST_BEGUN, _MOST_WITHOUT, _MOST_NOTE, _MOST_LINE = 4096, 16, 200, 200
 _NONSENSE = "The page sent a request that makes no sense: reload the page."
 
 
@@ -22,19 +22,9 @@ class RequestError(KNNLogitsError):
     """A request cannot be answered. The message is shown to its sender."""
 
 
-class Setting(NamedTuple):
-    symbol: str
-    kind: type
-    least: float
-    limit: float
-    help: str
-
-
-SETTINGS = {
-    "lmbda": Setting("λ", float, 0, 1, "Weight of the neighbors, from 0 to 1"),
-    "k": Setting("k", int, 1, 4096, "Neighbors of each query"),
-    "temperature": Setting("τ", float, 1e-6, 1e6, "Temperature of the neighbors' softmax, above 0"),
-}
+# The settings that a visitor may change, by name. λ comes first, with the largest effect.
+_DECLARED = settings_for("page")
+SETTINGS = {"lmbda": _DECLARED["lmbda"], **_DECLARED}
 
 
 @dataclass(frozen=True)
@@ -50,7 +40,7 @@ class Lookup:
     """
 
     stores: tuple[str, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     gate: bool = False
     without: tuple[str, ...] = ()
     max_neighbors: int = 3
@@ -142,8 +132,15 @@ def real(value: Any, name: str, least: float, most: float) -> float:
 
 def _setting(name: str, value: Any) -> Any:
     declared = SETTINGS[name]
-    check = whole if declared.kind is int else real
-    return check(value, declared.symbol, declared.least, declared.limit)
+    sign = declared.symbol or name
+    if declared.kind in (int, float) and (
+        isinstance(value, bool) or not isinstance(value, (int, float))
+    ):
+        raise RequestError(f"{sign} must be a number.")
+    try:
+        return declared.check(value, limited=True)
+    except ConfigError as error:
+        raise RequestError(str(error).replace(name, sign, 1)[:_MOST_LINE]) from None
 
 
 def lookup_of(stores: Any, settings: Mapping[str, Any], gate: Any = False, **rest: Any) -> Lookup:
@@ -158,9 +155,7 @@ def lookup_of(stores: Any, settings: Mapping[str, Any], gate: Any = False, **res
         raise LimitError(
             f"{len(stores)} datastores are chosen, but only {MOST_STORES} are allowed: choose fewer"
         )
-    checked = {
-        name: _setting(name, value) for name, value in settings.items() if value is not None
-    }
+    checked = {name: _setting(name, value) for name, value in settings.items() if value is not None}
     return Lookup(tuple(dict.fromkeys(stores)), checked, gate is True, **rest)
 
 

@@ -180,7 +180,9 @@ def launch(
 def requests_of(page: Any, address: str) -> int:
     """Counts the requests of an address that run the model or wait for it."""
     queue = page._queue
-    waiting = [event for line in queue.event_queue_per_concurrency_id.values() for event in line.queue]
+    waiting = [
+        event for line in queue.event_queue_per_concurrency_id.values() for event in line.queue
+    ]
     running = [event for job in queue.active_jobs if job for event in job]
     return sum(
         event.concurrency_id == "model" and event.request.client.host == address

@@ -87,9 +87,7 @@ def build(server: Server, controls: Controls) -> Any:
     def check(*values: Any) -> None:
         _, _, (text, _, _, *how) = layout.split(server, values)
         layout.check(server, values, text)
-        settings = {
-            name: value for name, value in zip(_HOW, how, strict=True) if value is not None
-        }
+        settings = {name: value for name, value in zip(_HOW, how, strict=True) if value is not None}
         writing = writing_of("text", None, **settings)
         server.session.limits.check(new_tokens=writing.new_tokens)
 
@@ -182,7 +180,7 @@ def write_json(
         compare=compare,
         **dict(zip(_HOW, how, strict=True)),
     )
-    # The turn tells the frames of this request from those of others, and grows from one to the next.
+    # The turn tells the frames of this request from those of earlier ones: it grows.
     request: dict[str, Any] = {
         "values": list(values), "model": library.name, "turn": time.monotonic_ns() // 1000,
         "chips": prompts_for(server, library, writing.lookup, visitor),

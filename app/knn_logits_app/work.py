@@ -35,8 +35,9 @@ class Work:
         return self.session.write(library, writing, deadline, private)
 
     def explain(
-        self, library: Library, text: str, lookup: Lookup, private: Stores, source: str | None
-    ) -> Answer:
+        self, library: Library, text: str, lookup: Lookup, private: Stores,
+        source: str | None = None,
+    ) -> Answer:  # fmt: skip
         return self.session.explain(library, text, lookup, private, source)
 
     def measure(
@@ -60,12 +61,10 @@ class LentWork(Work):
         local = Work(session)
 
         # A Space has to know the decorated functions when it starts.
-        @lend
         def write(model: str, writing: Writing, folders: Mapping[str, str]) -> Iterator[Any]:
             library, deadline = session.library(model), session.limits.deadline()
             yield from local.write(library, writing, deadline, _opened(folders))
 
-        @lend
         def call(name: str, model: str, text: str, folders: Mapping[str, str], *rest: Any) -> Any:
             library, stores = session.library(model), _opened(folders)
             if name == "explain":
@@ -75,12 +74,11 @@ class LentWork(Work):
             deadline = session.limits.deadline()
             return local.measure(library, text, lookup, deadline, stores, sources)
 
-        @lend
         def build(model: str, documents: Sequence[Document], room: str) -> Iterator[Any]:
             library, deadline = session.library(model), session.limits.deadline()
             yield from local.build(library, documents, Path(room), deadline)
 
-        self._write, self._call, self._build = write, call, build
+        self._write, self._call, self._build = lend(write), lend(call), lend(build)
 
     def write(
         self, library: Library, writing: Writing, deadline: Deadline, private: Stores
@@ -92,8 +90,9 @@ class LentWork(Work):
                 return
 
     def explain(
-        self, library: Library, text: str, lookup: Lookup, private: Stores, source: str | None
-    ) -> Answer:
+        self, library: Library, text: str, lookup: Lookup, private: Stores,
+        source: str | None = None,
+    ) -> Answer:  # fmt: skip
         answer: Answer = self._call(
             "explain", library.name, text, _folders(private), lookup, source
         )

@@ -116,7 +116,9 @@ def _read(file: str, pairs: bool, skipped: list[str]) -> Iterator[Document]:
             f"({', '.join(SUFFIXES[:5])}), not packed."
         )
     try:
-        for document in read_corpus([file], pairs=pairs, on_skip=lambda *skip: skipped.append(name)):
+        for document in read_corpus(
+            [file], pairs=pairs, on_skip=lambda *skip: skipped.append(name)
+        ):
             # The path of an uploaded file is no address, and its lines are no places to name.
             web = (document.uri or "").lower().startswith(("http://", "https://"))
             document = replace(document, uri=document.uri if web else None)

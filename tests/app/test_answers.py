@@ -7,7 +7,7 @@ import pytest
 from app.answers import HOSTILE, answer, neighbor, token
 from knn_logits import Candidate, DocumentShare, Rival, Trace
 from knn_logits.evidence.trace import Familiarity
-from knn_logits_app import markup, views
+from knn_logits_app import views
 from knn_logits_app.session import Answer, Piece
 
 
@@ -266,7 +266,7 @@ def test_line_breaks_and_indentation_of_a_passage_are_kept(drawing):
 
 def test_control_characters_are_left_out(drawing):
     bad = "a\x00b\x1b[31mc\u202ed\ne"
-    assert markup.text(bad) == "ab[31mcd\ne"
+    assert views.text(bad) == "ab[31mcd\ne"
     page = drawing(views.frame({"knn": answer(token(" cover"), prompt=bad)}, {}))
     assert page.locator(".kl-prompt").evaluate("(one) => one.textContent") == "ab[31mcd\ne"
 

@@ -62,7 +62,7 @@ def test_an_encoder_decoder_model_is_served(run, launched, marian_folder, pair_s
     assert done.code == 0, done.err
     ((library,), _) = launched[0]
     assert library.name == "marian"
-    assert library.reading.sources
+    assert library.reader.sources
 
 
 def test_without_gradio_one_line_names_the_extra(run, monkeypatch, model_folder, store):
@@ -110,7 +110,7 @@ def test_the_guides_call_works(url):
     ("values", "line"),
     [
         ({"prompt": " "}, "The prompt is empty: write something first."),
-        ({"prompt": "What", "lmbda": 7.0}, "λ must lie between 0 and 1."),
+        ({"prompt": "What", "lmbda": 7.0}, "λ must lie between 0 and 1, not"),
         ({"prompt": "What", "stores": ["none"]}, "choose manual, chronicle."),
     ],
 )

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from app.conftest import PATIENCE, expect
-from knn_logits_app.streaming import TokenStream
+from knn_logits_app.decoding import TokenStream
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_several_datastores_are_one_memory(open_page):
 @pytest.fixture
 def until_stopped(served, monkeypatch):
     """Writing waits at its first word until a visitor stops it: no text ends before the click."""
-    stop, stopped = served[1].visitors.stop, threading.Event()
+    stop, started, stopped = served[1].visitors.stop, threading.Event(), threading.Event()
     put, steps = TokenStream.put, Counter()
 
     def slow(self, value):
@@ -150,10 +150,16 @@ def until_stopped(served, monkeypatch):
         steps[id(self)] += 1
         # The first call is the prompt.
         if steps[id(self)] > 1:
+            started.set()
             stopped.wait(PATIENCE)
 
+    def stop_first(*visitor):
+        stop(*visitor)
+        if started.is_set():
+            stopped.set()
+
     monkeypatch.setattr(TokenStream, "put", slow)
-    monkeypatch.setattr(served[1].visitors, "stop", lambda one: (stop(one), stopped.set()))
+    monkeypatch.setattr(served[1].visitors, "stop", stop_first)
 
 
 def test_stop_ends_a_long_text(until_stopped, open_page):
@@ -202,7 +208,7 @@ def test_a_text_of_ones_own_is_built_used_and_private(visit, served, tmp_path):
     assert "light.txt" in one.page.locator("#answers .kl-panel:visible").inner_text()
     assert other.page.get_by_label("your text", exact=True).count() == 0
     visitors = served[1].visitors
-    (folder,) = [one.folder for one in visitors._visitors.values() if one.folder]
+    (folder,) = [one.folder for one in visitors.by_session.values() if one.folder]
     assert folder.exists()
     one.page.close()
     for _ in range(360):

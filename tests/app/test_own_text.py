@@ -11,12 +11,11 @@ import pytest
 
 from knn_logits import Deadline, LimitError
 from knn_logits.store.records import WritingRecord
-from knn_logits_app import figures
 from knn_logits_app.measuring import Measured, measure
-from knn_logits_app.own_text import Progress, build_own, build_steps, documents_of
-from knn_logits_app.requests import Lookup, RequestError, writing_of
-from knn_logits_app.session import friendly
-from knn_logits_app.visitors import OWN_TEXT, Visitors
+from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
+from knn_logits_app.tab_evaluate import measured_html, thinned
+from knn_logits_app.visitors import YOUR_TEXT, Visitors
+from knn_logits_app.your_text import Progress, build_for, build_steps, documents_of
 
 TEXT = "The lighthouse of Orrin Bay was painted blue in 1931. Its keeper is Mara Tolliver."
 
@@ -36,7 +35,7 @@ def build(session, visitors, visitor="one", text=TEXT, deadline=None, files=()):
 def steps_of(session, visitors, visitor, documents, deadline):
     room = visitors.new_folder(visitor)
     steps = build_steps(session, session.first, documents, room, deadline)
-    return build_own(steps, session.first, visitors, visitor)
+    return build_for(steps, session.first, visitors, visitor)
 
 
 def eventually(condition):
@@ -47,8 +46,8 @@ def eventually(condition):
 
 
 def test_it_is_written_with_like_the_first_datastore(session, visitors):
-    from knn_logits_app import tab_about
-    from knn_logits_app.layout import shown_settings
+    from knn_logits_app.layout import values_of
+    from knn_logits_app.page import card
 
     first = next(iter(session.first.stores.values()))
     sharp = WritingRecord(
@@ -61,13 +60,14 @@ def test_it_is_written_with_like_the_first_datastore(session, visitors):
     documents, _ = documents_of(session, [], TEXT)
     room = visitors.new_folder("one")
     steps = build_steps(session, library, documents, room, Deadline(60))
-    *_, store = build_own(steps, library, visitors, "one")
-    assert shown_settings(store) == sharp
+    *_, store = build_for(steps, library, visitors, "one")
+    assert values_of(store) == {"k": 64, "lmbda": 0.7, "temperature": 0.5}
+    assert store.manifest.writing == sharp
     assert store.manifest.settings.temperature == first.manifest.settings.temperature
     assert store.manifest.settings.suffix_weight == 4.0
-    about = tab_about.card("manual", like)
+    about = card("manual", like)
     assert "suffix weight 4" in about
-    assert "suffix weight" not in tab_about.card("manual", first)
+    assert "suffix weight" not in card("manual", first)
 
 
 def test_a_text_is_built_with_progress_and_used_at_once(session, visitors):
@@ -75,18 +75,18 @@ def test_a_text_is_built_with_progress_and_used_at_once(session, visitors):
     assert all(isinstance(one, Progress) for one in progress)
     assert progress
     own = visitors.stores("one")
-    assert own == {OWN_TEXT: store}
+    assert own == {YOUR_TEXT: store}
     assert store.manifest.metric == "cosine"
     wanted = writing_of(
-        "The lighthouse of Orrin Bay was", Lookup((OWN_TEXT,)), new_tokens=20, one_sentence=True
+        "The lighthouse of Orrin Bay was", Lookup((YOUR_TEXT,)), new_tokens=20, sentence=True
     )
     for frame in session.write(session.first, wanted, Deadline(60), own):
         answers = frame
     assert answers["knn"].text == " painted blue in 1931."
     sources = answers["knn"].trace[0].tokens[0].neighbors
-    assert sources[0].store == OWN_TEXT
+    assert sources[0].store == YOUR_TEXT
     assert sources[0].title == "Pasted text"
-    both = Lookup((OWN_TEXT, "manual"))
+    both = Lookup((YOUR_TEXT, "manual"))
     assert session.explain(session.first, TEXT, both, own).trace[0].tokens
 
 
@@ -94,7 +94,7 @@ def test_nobody_else_sees_it(session, visitors):
     build(session, visitors)
     assert visitors.stores("two") == {}
     assert visitors.stores(None) == {}
-    wanted = writing_of("The lighthouse", Lookup((OWN_TEXT,)), new_tokens=2)
+    wanted = writing_of("The lighthouse", Lookup((YOUR_TEXT,)), new_tokens=2)
     with pytest.raises(RequestError, match="no such datastore"):
         list(session.write(session.first, wanted, Deadline(60), visitors.stores("two")))
 
@@ -109,17 +109,17 @@ def test_it_is_deleted_with_the_page_and_when_another_takes_its_place(session, v
     assert not second.folder.exists()
     assert visitors.stores("one") == {}
     build(session, visitors)
-    root = visitors._root
+    root = visitors.root
     visitors.close()
     assert not root.exists()
 
 
 def test_who_was_away_for_long_is_forgotten(session, visitors):
     store = build(session, visitors)[-1]
-    visitors._visitors["one"].used -= 4000
+    visitors.by_session["one"].used -= 4000
     build(session, visitors, "two")
     assert not store.folder.exists()
-    assert list(visitors._visitors) == ["two"]
+    assert list(visitors.by_session) == ["two"]
 
 
 def test_a_cancelled_build_leaves_nothing(session, visitors):
@@ -131,7 +131,7 @@ def test_a_cancelled_build_leaves_nothing(session, visitors):
     with pytest.raises(LimitError, match="stopped"):
         list(steps)
     assert visitors.stores("one") == {}
-    eventually(lambda: not list(visitors._visitors["one"].folder.iterdir()))
+    eventually(lambda: not list(visitors.by_session["one"].folder.iterdir()))
 
 
 def test_a_file_is_held_to_the_text_that_it_gives(session, tmp_path):
@@ -170,7 +170,7 @@ def test_a_build_nobody_waits_for_ends(session, visitors):
     next(steps)
     steps.close()
     assert deadline.cancelled
-    eventually(lambda: not list(visitors._visitors["one"].folder.iterdir()))
+    eventually(lambda: not list(visitors.by_session["one"].folder.iterdir()))
 
 
 def test_a_build_ends_when_its_time_is_up(session, visitors):
@@ -180,14 +180,19 @@ def test_a_build_ends_when_its_time_is_up(session, visitors):
 
 
 def test_stopping_reaches_the_visitors_own_work_only(visitors):
-    one, two = Deadline(60), Deadline(60)
-    with visitors.running("one", one), visitors.running("two", two):
-        visitors.stop("one")
+    one, two, build = (Deadline(60) for _ in range(3))
+    with (
+        visitors.running("one", one, "write"),
+        visitors.running("two", two, "write"),
+        visitors.running("one", build, "build"),
+    ):
+        visitors.stop("one", "write")
         visitors.stop("nobody")
         visitors.stop(None)
-        assert one.cancelled
-        assert not two.cancelled
-    assert len(visitors) == 0
+        assert [each.cancelled for each in (one, two, build)] == [True, False, False]
+        with visitors.running("two", Deadline(60), "write"):
+            assert two.cancelled
+    assert not visitors.by_session
 
 
 def test_files_of_text_and_json_lines_are_read(session, tmp_path):
@@ -247,13 +252,13 @@ def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, library):
     assert best == min(
         value for line in found.heat.perplexities for value in line if value is not None
     )
-    html = figures.measured_html(found)
+    html = measured_html(found)
     assert "lowers the perplexity" in html
     assert html.count("kl-best") == 1
     assert html.count("<tr>") <= 12
     short = measure(session, library, "The pump.", Lookup(("manual",)), Deadline(60))
     assert short.tokens < 4
-    assert "kl-figures" in figures.measured_html(short)
+    assert "kl-figures" in measured_html(short)
     with pytest.raises(LimitError):
         measure(session, library, text, Lookup(("manual",)), Deadline(0.0))
 
@@ -264,14 +269,14 @@ def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, library):
 )
 def test_a_verdict_looks_like_what_it_says(interpolated, kind, words):
     found = Measured(9, 10.0, interpolated, None, 4.0, (1.0, 1.0), None)
-    (line,) = re.findall(r'<p class="kl-notice.*?</p>', figures.measured_html(found))
+    (line,) = re.findall(r'<p class="kl-notice.*?</p>', measured_html(found))
     assert kind in line
     assert words in line
 
 
 @pytest.mark.parametrize(("count", "best"), [(5, 2), (22, 7), (30, 0), (30, 29), (13, 12)])
 def test_a_large_map_is_thinned_around_its_best_place(count, best):
-    found = figures._some(count, best, 12)
+    found = thinned(count, best, 12)
     assert best in found
     assert found == sorted(set(found))
     assert len(found) <= 12

@@ -13,9 +13,9 @@ from app.test_session import last
 from knn_logits import Deadline, LimitError, Limits, explain, translate
 from knn_logits_app import views
 from knn_logits_app.measuring import measure
-from knn_logits_app.own_text import build_steps, documents_of
-from knn_logits_app.requests import Lookup, RequestError, writing_of
-from knn_logits_app.session import Session, friendly
+from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
+from knn_logits_app.session import Session
+from knn_logits_app.your_text import build_steps, documents_of
 
 CRANE = Lookup(("crane",))
 SOURCE, TARGET = PAIRS[1]
@@ -104,11 +104,9 @@ def test_a_source_is_asked_for_where_there_is_one_only(pair_session, session, li
 
 
 def test_examples_are_sources_and_texts_begin_with_pairs(pair_memory):
-    from knn_logits_app import layout
-
     assert {one.prompt for one in pair_memory.examples} <= {source for source, _ in PAIRS}
-    assert layout.first_sources(pair_memory, 3).split("\n") == SOURCES.split("\n")[:3]
-    assert layout.beginning(pair_memory, 3).split("\n") == TARGETS.split("\n")[:3]
+    assert pair_memory.first_sources(3).split("\n") == SOURCES.split("\n")[:3]
+    assert pair_memory.first_texts(3).split("\n") == TARGETS.split("\n")[:3]
 
 
 def test_pairs_are_measured(pair_session, pair_memory):

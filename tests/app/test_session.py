@@ -21,12 +21,11 @@ from knn_logits import (
     Trace,
     explain,
 )
+from knn_logits_app.decoding import GumbelSampler, samplers
 from knn_logits_app.library import Library, prose
 from knn_logits_app.measuring import measure
-from knn_logits_app.requests import Lookup, RequestError, lookup_of, writing_of
-from knn_logits_app.sampling import GumbelSampler, samplers
-from knn_logits_app.session import Session, friendly
-from knn_logits_app.traced import END, words_only
+from knn_logits_app.requests import Lookup, RequestError, friendly, lookup_of, writing_of
+from knn_logits_app.session import END, Session, words_only
 
 MANUAL = Lookup(("manual",))
 PROMPT = "The right position of K-5750 is"
@@ -189,7 +188,7 @@ def test_nobody_reading_on_ends_the_writing(session, library):
 
 
 def test_one_sentence_is_enough_where_it_is_wanted(session):
-    text = run(session, new_tokens=40, one_sentence=True)["knn"].text
+    text = run(session, new_tokens=40, sentence=True)["knn"].text
     assert text.endswith(".")
     assert text.count(".") == 1
 
@@ -236,18 +235,24 @@ def test_what_makes_no_sense_is_refused_in_one_line(session, settings, message):
     assert not line[0].islower()
 
 
+@pytest.mark.parametrize("stores", [None, [], [7], {"a": 1}, ["a"] * 9])
+def test_datastores_that_make_no_sense_are_refused(stores):
+    with pytest.raises((RequestError, LimitError)):
+        lookup_of(stores, {})
+
+
 @pytest.mark.parametrize(
-    "given",
+    ("settings", "line"),
     [
-        {"stores": None}, {"stores": []}, {"stores": [7]}, {"stores": {"a": 1}},
-        {"stores": ["a"] * 9}, {"stores": ["a"], "k": 0}, {"stores": ["a"], "k": 10**9},
-        {"stores": ["a"], "lmbda": 1.01}, {"stores": ["a"], "temperature": 0},
-        {"stores": ["a"], "k": "many"},
+        ({"k": 0}, "k must be a whole number"), ({"k": 10**9}, "k must be a whole number"),
+        ({"k": "many"}, "k must be a number"), ({"lmbda": 1.01}, "λ must lie between 0 and 1"),
+        ({"temperature": 0}, "τ must be above 0"), ({"temperature": float("inf")}, "τ must be"),
     ],
 )  # fmt: skip
-def test_a_lookup_that_makes_no_sense_is_refused(given):
-    with pytest.raises((RequestError, LimitError)):
-        lookup_of(**given)
+def test_a_setting_that_makes_no_sense_is_refused(settings, line):
+    with pytest.raises(RequestError) as caught:
+        lookup_of(["a"], settings)
+    assert friendly(caught.value).startswith(line)
 
 
 def test_only_datastores_that_are_there_are_found(session):

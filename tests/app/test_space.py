@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import multiprocessing
 import pickle
 import re
@@ -13,9 +14,9 @@ import pytest
 import yaml
 from forked import Fork, alone_in
 
-from knn_logits_app.own_text import Progress, documents_of
 from knn_logits_app.requests import Lookup, Writing
 from knn_logits_app.work import LentWork, Work, work_for
+from knn_logits_app.your_text import Progress, documents_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,7 +102,7 @@ def in_a_fork(function):
 
     def called(*arguments):
         steps = lent(*arguments)
-        return steps if function.__name__ in ("write", "built") else next(steps)
+        return steps if inspect.isgeneratorfunction(function) else next(steps)
 
     return called
 

@@ -19,7 +19,8 @@ from app.test_raw_requests import API, call, events, generating, outcome, refuse
 from knn_logits_app import door
 from knn_logits_app.door import Names
 from knn_logits_app.folder import PrivateFolder, sweep
-from knn_logits_app.quotas import Quotas, address_of
+from knn_logits_app.guard import address_of
+from knn_logits_app.visitors import Quotas
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +36,27 @@ def client(url):
         ("192.168.1.7:7860", True), (f"{socket.gethostname()}:80", True),
         ("knn.example.org", True), ("a.knn.example.net", True), ("evil.example", False),
         ("localhost.evil.example", False), ("knn.example.net", False), ("", False),
-        ("[::1", False), ("localhost:port", False),
+        ("[::1", False), ("localhost:port", False), ("evil.example\\@127.0.0.1", False),
+        ("evil.example@127.0.0.1", False), ("127.0.0.1/evil.example", False),
+        ("127.0.0.1#evil.example", False), ("listens.here:81", True),
     ],
 )  # fmt: skip
 def test_a_server_answers_under_its_own_names(monkeypatch, host, meant):
     monkeypatch.setenv(door.HOSTS, " *.knn.example.net,")
-    assert Names(["knn.example.org"]).of_host(host) == meant
+    assert Names(["knn.example.org"], "listens.here").of_host(host) == meant
+
+
+@pytest.mark.parametrize(
+    ("origin", "may_call"),
+    [
+        ("http://127.0.0.1:7860", True), ("http://127.0.0.1:9999", False),
+        ("http://evil.example\\@127.0.0.1:7860", False), ("http://knn.example.org:9999", True),
+        ("null", False), ("", False),
+    ],
+)  # fmt: skip
+def test_pages_of_other_ports_of_the_host_may_not_call(origin, may_call):
+    names = Names(["knn.example.org"], "127.0.0.1")
+    assert names.of_origin(origin, ["127.0.0.1:7860"]) == may_call
 
 
 def test_a_space_answers_under_its_own_name(monkeypatch):
@@ -76,6 +92,12 @@ def test_foreign_names_and_origins_are_refused(client, path, headers):
 def test_the_page_itself_may_call(client, url):
     answer = client.get(f"{API}/info", headers={"origin": url})
     assert answer.status_code == 200
+
+
+def test_a_page_of_another_port_may_not_call_when_a_host_is_given(library):
+    with serving(library, host="127.0.0.1") as (url, _):
+        for origin, status in (("http://127.0.0.1:9999", 403), (url, 200)):
+            assert httpx.get(f"{url}{API}/info", headers={"origin": origin}).status_code == status
 
 
 def test_a_page_of_another_site_reaches_nothing(chromium, url, served):
@@ -306,9 +328,9 @@ def test_the_size_of_an_upload_is_the_size_of_what_is_built(client, served, visi
 
 SERVER = """
 import time
-from knn_logits_app.folder import private_folder, told_to_end
+from knn_logits_app.folder import private_folder, ends_on_sigterm
 (private_folder().path / "own.txt").write_text("A visitor's text.")
-with told_to_end():
+with ends_on_sigterm():
     print(private_folder().path, flush=True)
     while True:
         time.sleep(0.05)

@@ -7,7 +7,7 @@ import pytest
 
 from app.conftest import PATIENCE, expect
 from app.payloads import PAYLOADS
-from knn_logits_app.session import Session
+from knn_logits_app.decoding import TokenStream
 
 VALUES = ("q", "explain", "store", "lmbda", "k", "temperature", "word", "embed")
 FIRST = "What helps against E529 is this:"
@@ -32,16 +32,16 @@ def test_a_link_fills_runs_and_opens_the_word(visit, url):
 
 
 def test_a_word_stays_open_while_the_answer_beside_it_is_written(visit, served, monkeypatch):
-    written, write_one = threading.Event(), Session._write_one
+    written, put = threading.Event(), TokenStream.put
 
-    def late(self, tell, library, wanted, given, stores, deadline):
-        if not stores:
+    def late(self, value):
+        if threading.current_thread().name == "write-lm":
             written.wait(PATIENCE)
-        write_one(self, tell, library, wanted, given, stores, deadline)
+        put(self, value)
 
     one = visit()
     page = one.page
-    monkeypatch.setattr(Session, "_write_one", late)
+    monkeypatch.setattr(TokenStream, "put", late)
     page.locator("#prompt textarea").fill(FIRST)
     one.mark("#answers")
     page.locator("#write").click()

@@ -214,9 +214,8 @@ HOSTILE = [
 
 @pytest.mark.parametrize("content", HOSTILE)
 def test_what_no_page_asks_for_is_one_line(session, content):
-    from knn_logits_app.asking import ask_of
     from knn_logits_app.layout import Server
-    from knn_logits_app.session import friendly
+    from knn_logits_app.requests import friendly, rewriting_of
     from knn_logits_app.tab_generate import write_json
     from knn_logits_app.visitors import Visitors
     from knn_logits_app.work import Work
@@ -227,7 +226,7 @@ def test_what_no_page_asks_for_is_one_line(session, content):
         content = {"values": values, **content}
 
     def ask():
-        asked = ask_of(content, len(values))
+        asked = rewriting_of(content, len(values))
         return list(write_json(server, asked.values, None, asked))
 
     with pytest.raises(KNNLogitsError) as caught:
@@ -251,7 +250,7 @@ def test_what_no_page_asks_for_is_one_line(session, content):
 def test_a_document_that_no_page_asks_for_is_one_line(session, content):
     from knn_logits_app.drawer import read_json
     from knn_logits_app.layout import Server
-    from knn_logits_app.session import friendly
+    from knn_logits_app.requests import friendly
     from knn_logits_app.visitors import Visitors
     from knn_logits_app.work import Work
 
