@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -81,12 +81,11 @@ class Live:
     def add(self, vote: Vote, tokens: Sequence[int]) -> None:
         """Adds the steps of a vote on one or several rows, with the token chosen in each."""
         neighbors, log_p_lm = vote.neighbors, vote.log_p_lm
-        nearest = neighbors.distances if self.metric == "l2" else -neighbors.distances
-        order = nearest.argsort(dim=-1, stable=True)
+        order = neighbors.nearness.argsort(dim=-1, descending=True, stable=True)
         top = log_p_lm.topk(min(_LIKELIEST, log_p_lm.shape[-1]), dim=-1)
-        zeros = torch.zeros_like(neighbors.distances)
+        zeros = torch.zeros_like(neighbors.nearness)
         shared = zeros if neighbors.shared is None else neighbors.shared
-        bonus = zeros if neighbors.bonus is None else neighbors.bonus
+        bonus = replace(self.memory.weighing, suffix_weight=1.0).bonus(neighbors)
         values = neighbors.values.gather(-1, order)
         columns = {
             "distances": neighbors.distances.gather(-1, order).float(),
@@ -94,7 +93,7 @@ class Live:
             "entries": neighbors.ids.gather(-1, order),
             "log_p_lm": log_p_lm.gather(-1, values.to(log_p_lm.device)),
             "shared": shared.gather(-1, order),
-            "bonus": (bonus - self._by_suffix * shared).gather(-1, order),
+            "bonus": (zeros if bonus is None else bonus).gather(-1, order),
         }
         arrays = {name: column.cpu().numpy() for name, column in columns.items()}
         for row, token in enumerate(tokens):

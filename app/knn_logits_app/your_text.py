@@ -28,12 +28,8 @@ from knn_logits_app.visitors import YOUR_TEXT, Visitors
 
 MOST_FILES = 20
 SUFFIXES = (".txt", ".md", ".rst", ".jsonl", ".json", ".csv", ".tex", ".html", ".py")
-# Files that begin like this are packed, and could grow a thousandfold when they are read: gzip,
-# parquet, zip, bzip2, xz, zstandard, PDF, RTF and old Office files.
-_PACKED = (
-    b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"%PDF-",
-    b"{\\rtf", b"\xd0\xcf\x11\xe0",
-)  # fmt: skip
+# Files that begin like this are packed, and could grow a thousandfold when they are read.
+_PACKED = (b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ def documents_of(
         The documents, and the number of documents that could not be read.
 
     Raises:
-        LimitError: when there are too many files, or too much text.
+        LimitError: when there are too many files, too much text, or no time left.
         RequestError: when there is no text, or a file cannot be read.
     """
     limits = session.limits
@@ -89,12 +85,10 @@ def documents_of(
     skipped: list[str] = []
     size = 0
     for file in files:
-        for document in _read(file, pairs, skipped):
-            # What is read may be longer than its file.
-            size += len(document.text.encode("utf-8", "replace"))
+        for document in _read(file, pairs, skipped, deadline):
+            # A file may hold far more text than it has bytes.
+            size += len(f"{document.text}{document.source or ''}".encode())
             limits.check(text_bytes=size)
-            if deadline is not None:
-                deadline.check()
             documents.append(document)
     if pairs and any(text.strip() for text in typed):
         documents += pairs_of(sources, pasted, most=limits.text_bytes)
@@ -106,7 +100,9 @@ def documents_of(
     return documents, len(skipped)
 
 
-def _read(file: str, pairs: bool, skipped: list[str]) -> Iterator[Document]:
+def _read(
+    file: str, pairs: bool, skipped: list[str], deadline: Deadline | None
+) -> Iterator[Document]:
     name = Path(file).name
     with Path(file).open("rb") as opened:
         packed = opened.read(8).startswith(_PACKED)
@@ -117,7 +113,10 @@ def _read(file: str, pairs: bool, skipped: list[str]) -> Iterator[Document]:
         )
     try:
         for document in read_corpus(
-            [file], pairs=pairs, on_skip=lambda *skip: skipped.append(name)
+            [file],
+            pairs=pairs,
+            on_skip=lambda *_: skipped.append(name),
+            on_bytes=lambda _: deadline.check() if deadline else None,
         ):
             # The path of an uploaded file is no address, and its lines are no places to name.
             web = (document.uri or "").lower().startswith(("http://", "https://"))
