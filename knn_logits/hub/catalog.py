@@ -1,14 +1,10 @@
-"""The catalogue of the datastores that the project publishes. Its recipes are data in the package.
-
-A recipe says how a datastore is made, how large it is, and which published figures it reproduces.
-"""
+"""The catalogue of the datastores that the project publishes, whose recipes are data files."""
 
 from __future__ import annotations
 
 import sys
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -22,19 +18,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_FOLDER = "recipes"
-
 
 class Expected(Record):
-    """The expected sizes of a build.
-
-    Attributes:
-        entries: Number of entries.
-        key_bytes: Size of the keys in bytes.
-        index_bytes: Size of the index in bytes.
-        download_bytes: Bytes of text and index, which a reader downloads.
-        model_tokens: Number of tokens that the model reads, which decides how long a build takes.
-    """
+    """The sizes of a build: entries, bytes of the parts and of a download, tokens that are read."""
 
     entries: int = Field(ge=1)
     key_bytes: int = Field(ge=1)
@@ -44,15 +30,7 @@ class Expected(Record):
 
 
 class Published(Record):
-    """A published result that the datastore is to reproduce.
-
-    Attributes:
-        what: The measure, the text and the setting.
-        by: The publication.
-        model: The result without kNN.
-        knn: The result with kNN.
-        retomaton: The result with RetoMaton.
-    """
+    """A published result to reproduce: the measure, its source, and figures of each method."""
 
     what: str
     by: str
@@ -62,21 +40,7 @@ class Published(Record):
 
 
 class Recipe(Record):
-    """How a datastore is made.
-
-    Attributes:
-        name: Name of the recipe.
-        title: A title for people.
-        repo: The repository on the Hub where it is, or will be, published.
-        model: Hub id of the model.
-        corpus: The argument CORPUS of `knn-logits build`.
-        license: Licence of the text.
-        source: Where the text is from.
-        commands: All commands, from the text to the publication.
-        needs: What is still missing to make it.
-        expected: The expected sizes.
-        published: Published results that it is to reproduce.
-    """
+    """How a datastore is made, with all commands and what is still missing (`needs`)."""
 
     name: str
     title: str
@@ -93,11 +57,12 @@ class Recipe(Record):
 
 def recipes() -> list[Recipe]:
     """Returns all recipes, sorted by name."""
-    folder = resources.files("knn_logits.hub").joinpath(_FOLDER)
-    files = sorted(
-        (one for one in folder.iterdir() if one.name.endswith(".toml")), key=lambda one: one.name
-    )
-    return [parse(one.name.removesuffix(".toml"), one.read_text(encoding="utf-8")) for one in files]
+    folder = resources.files("knn_logits.hub").joinpath("recipes")
+    files = {path.name: path for path in folder.iterdir() if path.name.endswith(".toml")}
+    return [
+        parse(name.removesuffix(".toml"), files[name].read_text(encoding="utf-8"))
+        for name in sorted(files)
+    ]
 
 
 def recipe(name: str) -> Recipe:
@@ -106,13 +71,11 @@ def recipe(name: str) -> Recipe:
     Raises:
         ConfigError: when there is no such recipe.
     """
-    known = recipes()
-    for one in known:
-        if name in (one.name, one.repo):
-            return one
-    raise ConfigError(
-        f"the catalogue has no recipe {name!r}; give one of {', '.join(one.name for one in known)}"
-    )
+    catalog = {recipe.name: recipe for recipe in recipes()}
+    by_name = catalog | {recipe.repo: recipe for recipe in catalog.values()}
+    if name not in by_name:
+        raise ConfigError(f"the catalogue has no recipe {name!r}; give one of {', '.join(catalog)}")
+    return by_name[name]
 
 
 def parse(name: str, text: str) -> Recipe:
@@ -122,8 +85,7 @@ def parse(name: str, text: str) -> Recipe:
         ConfigError: when the text is not a recipe.
     """
     try:
-        content: dict[str, Any] = tomllib.loads(text)
-        return Recipe.model_validate({"name": name, **content})
+        return Recipe.model_validate({"name": name, **tomllib.loads(text)})
     except (tomllib.TOMLDecodeError, ValidationError) as error:
         raise ConfigError(f"the recipe {name} cannot be read: {error}") from error
 
@@ -137,5 +99,5 @@ def cached_bytes(repo: str) -> int:
     snapshots = folder / "snapshots"
     if not any(snapshots.glob(f"*/{layout.MANIFEST}")):
         return 0
-    files = {one.resolve() for one in snapshots.glob("*/*") if one.is_file()}
-    return sum(one.stat().st_size for one in files)
+    files = {path.resolve() for path in snapshots.glob("*/*") if path.is_file()}
+    return sum(path.stat().st_size for path in files)

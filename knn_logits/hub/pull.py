@@ -73,14 +73,14 @@ def pull(
         DamagedError: when a file differs from the manifest.
         StorageError: when the disk is full.
     """
-    wanted = hub_name(name, revision)
-    if wanted is None:
+    repo = hub_name(name, revision)
+    if repo is None:
         raise ConfigError(f"{name!r} is a folder, or not a name on the Hub: write org/name")
-    remote = Remote.find(wanted, token=token)
+    remote = Remote.find(repo, token=token)
     manifest = remote.manifest()
     records = needed(manifest)
     if keys:
-        records += [one for one in manifest.key_shards if one not in records]
+        records += [record for record in manifest.key_shards if record not in records]
     missing = remote.missing(records)
 
     def state(record: FileRecord) -> State:
@@ -88,26 +88,26 @@ def pull(
             return "wanted" if dry_run else "fetched"
         return "here" if (remote.folder / record.name).exists() else "left"
 
-    files = tuple((one.name, one.bytes, state(one)) for one in manifest.files)
+    files = tuple((record.name, record.bytes, state(record)) for record in manifest.files)
     folder = remote.folder
     if not dry_run:
         remote.fetch(records, progress)
         store = Datastore(remote.folder, progress=progress, remote=remote)
         if out is not None:
-            kept = [one for one in manifest.files if one in records or keys is not False]
-            folder = _copied(store, kept, Path(out).resolve(), progress).folder
+            copied = records if keys is False else manifest.files
+            folder = copy_fetched(store, copied, Path(out).resolve(), progress).folder
     return Pulled(remote.pinned, folder, files)
 
 
-def _copied(
-    store: Datastore, wanted: Sequence[FileRecord], folder: Path, progress: Progress
+def copy_fetched(
+    store: Datastore, records: Sequence[FileRecord], folder: Path, progress: Progress
 ) -> Datastore:
-    """Copies the wanted files that were fetched into a new folder."""
+    """Copies the files that were fetched into a new folder."""
     manifest = store.manifest
-    records = [one for one in wanted if (store.folder / one.name).exists()]
+    records = [record for record in records if (store.folder / record.name).exists()]
     if not store.has_keys:
-        records = [one for one in records if layout.kind_of(one.name) != "keys"]
-    total, done, shard = sum(one.bytes for one in records), 0, 0
+        records = [record for record in records if layout.kind_of(record.name) != "keys"]
+    total, done, shard = sum(record.bytes for record in records), 0, 0
     with begin(folder, "build", {"copy of": manifest.checksum}) as job:
         if job.ended and len(read_manifest(folder).files) == len(records):
             job.give_up()
@@ -117,7 +117,7 @@ def _copied(
             assert kind is not None
             path = job.path(kind, shard if kind == "keys" else None)
             shard += kind == "keys"
-            if path.name not in {one.name for one in job.files}:
+            if path.name not in {file.name for file in job.files}:
                 with replacing(path) as target, (store.folder / record.name).open("rb") as source:
                     shutil.copyfileobj(source, target, 1 << 22)
                 job.note(path)

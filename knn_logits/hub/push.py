@@ -6,11 +6,12 @@ import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from knn_logits.errors import ConfigError, DatastoreError, HubError
-from knn_logits.hub.card import front_matter, is_published, merged, page, report_names
+from knn_logits.hub.card import REPORTS, card, is_published
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.hub_client import (
@@ -94,20 +95,17 @@ def push_to_hub(
     manifest = _as_published(store, keys=keys)
     if keys:
         store.fetch_keys()
-    folder = Path(report) if report is not None else store.folder
-    reports = [folder / one for one in report_names() if (folder / one).is_file()]
+    reports = _reports(store.folder if report is None else Path(report))
     if report is not None and not reports:
-        raise ConfigError(
-            f"{report} has no {report_names()[0]}: give a folder that `eval --report` wrote"
-        )
-    content: list[tuple[str, Path | bytes]] = [
-        *((one.name, store.folder / one.name) for one in manifest.files),
-        *((one.name, one) for one in reports),
-        (layout.MANIFEST, manifest.to_bytes()),
-    ]
-    written = _page(manifest, name, reports)
+        raise ConfigError(f"{report} has no {REPORTS[0]}: give a folder that `eval --report` wrote")
+    files: dict[str, Path | bytes] = {
+        **{record.name: store.folder / record.name for record in manifest.files},
+        **{path.name: path for path in reports},
+        layout.MANIFEST: manifest.to_bytes(),
+    }
+    page = partial(card, manifest, name.repo, name.revision, _text_of(reports))
     if dry_run:
-        return Pushed(name.repo, _url(name), None, _sizes(content, written))
+        return Pushed(name.repo, _url(name), None, _sizes(files | {_CARD: page(None).encode()}))
     with asking(name):
         api = client(token)
         api.create_repo(name.repo, repo_type=REPO_TYPE, private=private, exist_ok=True)
@@ -115,24 +113,19 @@ def push_to_hub(
             api.create_branch(name.repo, branch=name.revision, repo_type=REPO_TYPE, exist_ok=True)
         state = api.dataset_info(name.repo, revision=name.revision)
         commit = checked_commit(name, state.sha)
-        there = [one.rfilename for one in state.siblings or ()]
-        card = merged(
-            _card(api, name, commit) if _CARD in there else None,
-            name.repo,
-            front_matter(manifest),
-            written,
-        )
-        content.append((_CARD, card.encode()))
+        present = [sibling.rfilename for sibling in state.siblings or ()]
+        old = _card(api, name, commit) if _CARD in present else None
+        files[_CARD] = page(old).encode()
         done = api.create_commit(
             name.repo,
-            _operations(content, there),
+            _operations(files, present),
             commit_message=message or f"Datastore of {manifest.entries:,} entries",
             repo_type=REPO_TYPE,
             revision=name.revision,
             # If somebody has edited the card meanwhile, the Hub refuses this commit.
             parent_commit=commit,
         )
-    return Pushed(name.repo, _url(name), done.oid, _sizes(content))
+    return Pushed(name.repo, _url(name), done.oid, _sizes(files))
 
 
 def _as_published(store: Datastore, *, keys: bool) -> Manifest:
@@ -155,17 +148,21 @@ def _as_published(store: Datastore, *, keys: bool) -> Manifest:
             f"the index {manifest.index.factory} of {store.folder} is made from the keys, so they "
             "cannot be left out: build another index with `knn-logits index`, such as IVF1024,SQ8"
         )
-    kept = [one for one in manifest.files if layout.kind_of(one.name) != "keys"]
-    return manifest.model_copy(update={"files": tuple(kept)})
+    files = tuple(file for file in manifest.files if layout.kind_of(file.name) != "keys")
+    return manifest.model_copy(update={"files": files})
 
 
-def _page(manifest: Manifest, name: HubName, reports: Sequence[Path]) -> str:
-    text = next((one for one in reports if one.name == report_names()[0]), None)
+def _reports(folder: Path) -> list[Path]:
+    return [folder / name for name in REPORTS if (folder / name).is_file()]
+
+
+def _text_of(reports: Sequence[Path]) -> str | None:
+    """Returns the text of the report, if there is one."""
+    path = next((path for path in reports if path.name == REPORTS[0]), None)
     try:
-        report = None if text is None else text.read_text(encoding="utf-8")
+        return None if path is None else path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{text} cannot be read ({error}): write it again with eval") from error
-    return page(manifest, name.repo, name.revision, report)
+        raise ConfigError(f"{path} cannot be read ({error}): write it again with eval") from error
 
 
 def _card(api: Any, name: HubName, commit: str) -> str:
@@ -177,29 +174,26 @@ def _card(api: Any, name: HubName, commit: str) -> str:
         raise HubError(f"{_CARD} of {name.repo} is not UTF-8: repair it on the Hub") from error
 
 
-def _operations(content: Sequence[tuple[str, Path | bytes]], there: Sequence[str]) -> list[Any]:
+def _operations(files: dict[str, Path | bytes], present: Sequence[str]) -> list[Any]:
     """Lists what a commit adds, and what it deletes of an earlier state."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    new = {file for file, _ in content}
     added: list[Any] = [
         CommitOperationAdd(
-            path_in_repo=file,
-            path_or_fileobj=str(one) if isinstance(one, Path) else io.BytesIO(one),
+            path_in_repo=name,
+            path_or_fileobj=str(file) if isinstance(file, Path) else io.BytesIO(file),
         )
-        for file, one in content
+        for name, file in files.items()
     ]
-    gone = [file for file in there if is_published(file) and file not in new]
-    return added + [CommitOperationDelete(path_in_repo=file) for file in gone]
+    obsolete = [name for name in present if is_published(name) and name not in files]
+    return added + [CommitOperationDelete(path_in_repo=name) for name in obsolete]
 
 
-def _sizes(
-    content: Sequence[tuple[str, Path | bytes]], card: str | None = None
-) -> tuple[tuple[str, int], ...]:
-    sizes = [
-        (file, one.stat().st_size if isinstance(one, Path) else len(one)) for file, one in content
-    ]
-    return tuple(sizes if card is None else [*sizes, (_CARD, len(card.encode()))])
+def _sizes(files: dict[str, Path | bytes]) -> tuple[tuple[str, int], ...]:
+    return tuple(
+        (name, file.stat().st_size if isinstance(file, Path) else len(file))
+        for name, file in files.items()
+    )
 
 
 def _url(name: HubName) -> str:

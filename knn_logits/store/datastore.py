@@ -74,7 +74,8 @@ class Datastore:
                 return
             except (DamagedError, OSError) as error:
                 # A job may have ended meanwhile and replaced files that the old manifest names.
-                if read_manifest(self.folder).checksum != self.manifest.checksum:
+                before = self.manifest.checksum
+                if remote is None and read_manifest(self.folder).checksum != before:
                     continue
                 if isinstance(error, DamagedError):
                     raise
@@ -88,7 +89,14 @@ class Datastore:
     ) -> None:
         """Verifies and opens the files, and repeats this if they change in between."""
         for _ in range(_ATTEMPTS):
-            states = verification.check(self.folder, self.manifest, full=full, progress=progress)
+            try:
+                states = verification.check(
+                    self.folder, self.manifest, full=full, progress=progress
+                )
+            except DamagedError:
+                if self.remote is not None:
+                    self.remote.reject_damaged(self.manifest.files)
+                raise
             opening()
             if verification.unchanged(self.folder, states):
                 return

@@ -1,8 +1,6 @@
 """Talks to the Hub: names of datastores, the client, and the meaning of its errors.
 
-This module knows huggingface_hub, but nothing of a datastore's content. huggingface_hub is loaded
-only when the Hub is needed. `HF_ENDPOINT`, `HF_HOME`, `HF_TOKEN` and `HF_HUB_OFFLINE` have their
-usual meaning.
+`HF_ENDPOINT`, `HF_HOME`, `HF_TOKEN` and `HF_HUB_OFFLINE` have their usual meaning.
 """
 
 from __future__ import annotations
@@ -54,32 +52,25 @@ class HubName:
 
 
 def hub_name(text: str | os.PathLike[str], revision: str | None = None) -> HubName | None:
-    """Reads a text as a name on the Hub, "org/name" or "org/name@revision".
-
-    Args:
-        text: The text that the user gave.
-        revision: A revision that the user gave separately.
-
-    Returns:
-        The name. None when the text is the path of an existing folder, or cannot be a name.
+    """Reads "org/name" or "org/name@revision"; None for an existing path, or no such name.
 
     Raises:
         ConfigError: when two revisions are given, or a revision for a folder.
     """
-    found = _NAME.fullmatch(text) if isinstance(text, str) else None
-    if found is None or Path(text).exists() or "--" in found[1] or ".." in found[1]:
+    match = _NAME.fullmatch(text) if isinstance(text, str) else None
+    if match is None or Path(text).exists() or "--" in match[1] or ".." in match[1]:
         if revision is not None:
             raise ConfigError(f"{text} is a folder and has no revisions: leave the revision out")
         return None
-    if revision is not None and found[2] not in (None, revision):
+    if revision is not None and match[2] not in (None, revision):
         raise ConfigError(
             f"{text} names a revision, and --revision {revision} another: give only one of them"
         )
-    revision = revision or found[2]
+    revision = revision or match[2]
     # The client uses the revision as the name of a file.
     if revision is not None and (revision[0] in "/." or ".." in revision or "\\" in revision):
         raise ConfigError(f"{revision!r} cannot be a revision: name a branch, a tag or a commit")
-    return HubName(found[1], revision)
+    return HubName(match[1], revision)
 
 
 def client(token: str | bool | None = None) -> Any:
@@ -91,11 +82,8 @@ def client(token: str | bool | None = None) -> Any:
 
 def identity() -> dict[str, Any]:
     """What the client tells the Hub about itself."""
-    return {
-        "library_name": TAG,
-        "library_version": __version__,
-        "user_agent": "datastore-format/1",
-    }
+    names = {"library_name": TAG, "library_version": __version__}
+    return {**names, "user_agent": "datastore-format/1"}
 
 
 def endpoint() -> str:
@@ -113,28 +101,31 @@ def is_offline() -> bool:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Question:
     """A question to the Hub, and how many bytes its answer may have."""
 
     name: HubName
     most: int
 
-    def refuse_headers(self, headers: Any) -> None:
-        """Refuses a file whose headers lead the client to another place or another commit."""
+    def check(self, response: Any) -> None:
+        """Refuses an answer that leads to another place or commit, and bounds its body."""
+        if response.request.method == "HEAD":
+            self._check_headers(response.headers)
+        response.iter_bytes = self._bounded(response.iter_bytes)
+
+    def _check_headers(self, headers: Any) -> None:
         commit = headers.get("X-Repo-Commit")
-        wanted = self.name.revision if self.name.is_pinned else commit
-        tags = [headers[one] for one in ("X-Linked-Etag", "ETag") if one in headers]
-        if commit is not None and (commit != wanted or not _COMMIT.fullmatch(commit)):
+        expected = self.name.revision if self.name.is_pinned else commit
+        tags = [headers[header] for header in ("X-Linked-Etag", "ETag") if header in headers]
+        if commit is not None and (commit != expected or not _COMMIT.fullmatch(commit)):
             raise self._refusal("names another commit than was asked for")
-        if not all(_TAG.fullmatch(one.removeprefix("W/").strip('"')) for one in tags):
+        if not all(_TAG.fullmatch(tag.removeprefix("W/").strip('"')) for tag in tags):
             raise self._refusal("has a malformed tag (ETag)")
         size = headers.get("X-Linked-Size") or headers.get("Content-Length")
         if size is not None and not (size.isdecimal() and int(size) <= self.most):
             raise self._refusal(f"is larger than the {self.most:,} bytes that it may have")
 
-    def bounded(self, chunks: Callable[..., Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
-        """Wraps the reader of an answer, so that it stops at the allowed number of bytes."""
-
+    def _bounded(self, chunks: Callable[..., Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
         def read(*args: Any, **options: Any) -> Iterator[bytes]:
             arrived = 0
             for chunk in chunks(*args, **options):
@@ -152,16 +143,14 @@ class _Asked:
         )
 
 
-_asked: ContextVar[_Asked | None] = ContextVar("_asked", default=None)
+_question: ContextVar[_Question | None] = ContextVar("_question", default=None)
 
 
 def _check_answer(response: Any) -> None:
     """Checks each answer before the client acts on it. Answers to other users' code pass."""
-    asked = _asked.get()
-    if asked is not None:
-        if response.request.method == "HEAD":
-            asked.refuse_headers(response.headers)
-        response.iter_bytes = asked.bounded(response.iter_bytes)
+    question = _question.get()
+    if question is not None:
+        question.check(response)
 
 
 def is_watched() -> bool:
@@ -173,23 +162,17 @@ def is_watched() -> bool:
 
 @contextmanager
 def asking(name: HubName, most: int = LARGEST_ANSWER) -> Iterator[None]:
-    """Makes the client refuse answers that are too large or lead it to another place.
-
-    Within this context, an error of the client says in one line what it means and what to do.
-
-    Args:
-        name: The datastore that the Hub is asked for.
-        most: The most bytes of an answer.
+    """Refuses answers of more than `most` bytes, and says what an error of the client means.
 
     Raises:
         HubError: when the Hub does not have it, refuses it, or cannot be reached.
-        StorageError: when the disk is full or cannot be written.
+        StorageError: when the disk is full, or the cache cannot be written.
     """
     from huggingface_hub import get_session
 
     if not is_watched():
         get_session().event_hooks["response"].append(_check_answer)
-    before = _asked.set(_Asked(name, most))
+    before = _question.set(_Question(name, most))
     try:
         yield
     except KNNLogitsError:
@@ -200,60 +183,17 @@ def asking(name: HubName, most: int = LARGEST_ANSWER) -> Iterator[None]:
             raise
         raise meaning from error
     finally:
-        _asked.reset(before)
+        _question.reset(before)
 
 
 def checked_commit(name: HubName, commit: str | None) -> str:
-    """Checks the commit that the Hub names in an answer.
-
-    Raises:
-        HubError: when the answer does not name a commit.
-    """
+    """Returns the commit that an answer names, and refuses an answer that names none."""
     if commit is None or not _COMMIT.fullmatch(commit):
         raise HubError(f"{endpoint()} did not name a commit of {name}: try again later")
     return commit
 
 
 def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
-    from huggingface_hub import errors
-
-    address = f"{endpoint()}/datasets/{name.repo}"
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    login = "log in with `hf auth login`, or give a token (HF_TOKEN)"
-    if isinstance(error, errors.GatedRepoError):
-        return HubError(f"{name} is gated: accept its terms at {address}, and {login}")
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return HubError(
-            f"{name.repo} is neither a folder nor a public datastore at {endpoint()}: check the "
-            f"name; for a private datastore {login}"
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return HubError(
-            f"{name.repo} has no revision {name.revision or 'main'} on the Hub: leave the revision "
-            "out to get the newest"
-        )
-    if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
-        reason = _first_cause(error)
-        if is_offline():
-            reason = "HF_HUB_OFFLINE forbids asking it"
-        return HubError(
-            f"{name} is no folder here and not in this machine's cache, and the Hub was not "
-            f"reached ({reason}): check the path, or run `knn-logits pull {name}` with a connection"
-        )
-    if isinstance(error, errors.EntryNotFoundError):
-        return HubError(
-            f"{address} does not hold a complete datastore: check the name, or tell its publisher"
-        )
-    if status in (401, 403):
-        return HubError(
-            f"the Hub refuses access to {name.repo} ({status}): {login} that has the permission"
-        )
-    if status == 412:
-        return HubError(f"{name.repo} changed on the Hub during the command: run it again")
-    if status is not None:
-        return HubError(f"the Hub answered {status} for {name}: try again later")
-    if isinstance(error, errors.HFValidationError):
-        return HubError(f"{name.repo!r} cannot be a name on the Hub: write org/name")
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StorageError(
             f"the disk is full while {name} is fetched: free some space, or set HF_HOME to another "
@@ -263,13 +203,57 @@ def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
         return StorageError(
             f"{error.filename} cannot be written: check its permissions, or set HF_HOME"
         )
+    text = _answer_meaning(name, error) or _failure_meaning(name, error)
+    return None if text is None else HubError(text)
+
+
+def _answer_meaning(name: HubName, error: Exception) -> str | None:
+    """Says what the Hub's refusal means."""
+    from huggingface_hub import errors
+
+    address = f"{endpoint()}/datasets/{name.repo}"
+    login = "log in with `hf auth login`, or give a token (HF_TOKEN)"
+    if isinstance(error, errors.GatedRepoError):
+        return f"{name} is gated: accept its terms at {address}, and {login}"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"{name.repo} is neither a folder nor a public datastore at {endpoint()}: check the "
+            f"name; for a private datastore {login}"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return (
+            f"{name.repo} has no revision {name.revision or 'main'} on the Hub: leave the revision "
+            "out to get the newest"
+        )
+    if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
+        reason = "HF_HUB_OFFLINE forbids asking it" if is_offline() else _first_cause(error)
+        return (
+            f"{name} is no folder here and not in this machine's cache, and the Hub was not "
+            f"reached ({reason}): check the path, or run `knn-logits pull {name}` with a connection"
+        )
+    if isinstance(error, errors.EntryNotFoundError):
+        return (
+            f"{address} does not hold a complete datastore: check the name, or tell its publisher"
+        )
+    if isinstance(error, errors.HFValidationError):
+        return f"{name.repo!r} cannot be a name on the Hub: write org/name"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return f"the Hub refuses access to {name.repo} ({status}): {login} that has the permission"
+    if status == 412:
+        return f"{name.repo} changed on the Hub during the command: run it again"
+    return None if status is None else f"the Hub answered {status} for {name}: try again later"
+
+
+def _failure_meaning(name: HubName, error: Exception) -> str | None:
+    """Says what it means that there is no answer, or none that can be read."""
     if isinstance(error, OSError | RuntimeError) or type(error).__module__.startswith("httpx"):
-        return HubError(
+        return (
             f"the connection to {endpoint()} broke ({_first_cause(error)}): run the command again; "
             "what arrived is kept"
         )
     if isinstance(error, ValueError | TypeError | KeyError | AttributeError):
-        return HubError(
+        return (
             f"the answer of {endpoint()} about {name} cannot be read ({_first_cause(error)}): "
             "check whether HF_ENDPOINT is the right Hub"
         )
@@ -278,8 +262,7 @@ def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
 
 def _first_cause(error: BaseException) -> str:
     """The first line of the error that caused an error."""
-    seen = error
-    while seen.__cause__ is not None:
-        seen = seen.__cause__
-    text = " ".join(str(seen).split()) or type(seen).__name__
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 160 else text[:160] + "…"

@@ -1,18 +1,18 @@
 """Fetches a datastore from the Hub, file by file, into the Hub's cache on this machine.
 
-The manifest is fetched first. It has the hash of each other file. A file with another hash is
-deleted from the cache. Files are fetched one after another, so that an interruption loses at most
-one of them. All files are of one commit, even if the branch changes meanwhile.
+The manifest, which has the hash of each other file, is fetched first. An interruption loses at most
+one file, and all files are of one commit, even if the branch changes meanwhile.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from knn_logits.errors import DamagedError, DatastoreError, HubError, StorageError
 from knn_logits.progress import Progress, no_progress
@@ -37,30 +37,20 @@ _ABANDONED_SECONDS = 300
 _FILES_AT_ONCE = 500
 
 
+@dataclass(frozen=True)
 class Remote:
     """One commit of a datastore on the Hub. `Remote.find` makes it.
 
     Attributes:
         name: The name that the user gave.
-        commit: The commit, 40 hexadecimal digits.
-        folder: The folder in the cache with its files, which are links into the cache's blobs.
+        folder: The folder in the cache with its files, which are links into the cache's blobs. It
+            is named by the commit, 40 hexadecimal digits.
+        access: The cache, the token, and whether the Hub may be asked.
     """
 
-    def __init__(
-        self,
-        name: HubName,
-        manifest_path: Path,
-        *,
-        cache_dir: str | Path | None,
-        token: str | bool | None,
-        local_files_only: bool,
-    ) -> None:
-        self.name = name
-        self.folder = manifest_path.parent
-        self.commit = self.folder.name
-        self._cache_dir = cache_dir
-        self._token = token
-        self._local = local_files_only
+    name: HubName
+    folder: Path
+    access: Mapping[str, Any]
 
     @classmethod
     def find(
@@ -83,21 +73,14 @@ class Remote:
             HubError: when there is no such datastore, or the Hub cannot be reached.
             StorageError: when the disk is full.
         """
-        path = _download(
-            name,
-            layout.MANIFEST,
-            LARGEST_ANSWER,
-            no_progress,
-            cache_dir=cache_dir,
-            token=token,
-            local_files_only=local_files_only,
-        )
-        return cls(name, path, cache_dir=cache_dir, token=token, local_files_only=local_files_only)
+        access = {"cache_dir": cache_dir, "token": token, "local_files_only": local_files_only}
+        path = _download(name, layout.MANIFEST, LARGEST_ANSWER, access, no_progress)
+        return cls(name, path.parent, access)
 
     @property
     def pinned(self) -> HubName:
         """The name with the commit."""
-        return HubName(self.name.repo, self.commit)
+        return HubName(self.name.repo, self.folder.name)
 
     def manifest(self) -> Manifest:
         """The manifest of this commit.
@@ -113,14 +96,12 @@ class Remote:
 
     def missing(self, records: Sequence[FileRecord]) -> list[FileRecord]:
         """Returns those of some files that are not in the cache yet."""
-        return [one for one in records if not (self.folder / one.name).exists()]
+        return [record for record in records if not (self.folder / record.name).exists()]
 
     def fetch(self, records: Sequence[FileRecord], progress: Progress = no_progress) -> None:
         """Fetches files that are not in the cache yet, one after another.
 
-        Args:
-            records: The manifest's records of the files.
-            progress: A callback that is told the bytes that arrived, and all bytes.
+        Opening the datastore hashes them, and calls `reject_damaged` if one is not whole.
 
         Raises:
             HubError: when a file cannot be fetched.
@@ -130,8 +111,8 @@ class Remote:
         missing = self.missing(records)
         if not missing:
             return
-        if self._local or is_offline():
-            names = ", ".join(one.name for one in missing[:3])
+        if self.access["local_files_only"] or is_offline():
+            names = ", ".join(record.name for record in missing[:3])
             raise HubError(
                 f"{names} of {self.pinned} are not in this machine's cache, and asking the Hub is "
                 f"not allowed: run `knn-logits pull {self.pinned}` with a connection"
@@ -139,63 +120,63 @@ class Remote:
         self._compare_with_hub(missing)
         self._refuse_full_disk(missing)
         self._sweep()
-        total, done = sum(one.bytes for one in missing), 0
+        total, done = sum(record.bytes for record in missing), 0
         for record in missing:
-            path = _download(
-                self.pinned,
-                record.name,
-                record.bytes,
-                _after(progress, done, total),
-                cache_dir=self._cache_dir,
-                token=self._token,
-                local_files_only=self._local,
-            )
-            self._check(path, record)
+            shifted = _shifted(progress, done, total)
+            path = _download(self.pinned, record.name, record.bytes, self.access, shifted)
+            if path.stat().st_size != record.bytes:
+                self._reject(record)
             done += record.bytes
             progress("downloading", done, total)
 
+    def reject_damaged(self, records: Sequence[FileRecord]) -> None:
+        """Deletes files that are not what the manifest says, so that they are fetched again.
+
+        Raises:
+            DamagedError: when there is such a file.
+        """
+        for record in records:
+            path = self.folder / record.name
+            if path.exists() and sha256(path) != record.sha256:
+                self._reject(record)
+
     def _compare_with_hub(self, records: Sequence[FileRecord]) -> None:
         """Refuses files that differ by the Hub's own account, before any byte is fetched."""
-        there: dict[str, Any] = {}
-        api, names = client(self._token), [one.name for one in records]
+        listing: dict[str, Any] = {}
+        api, names = client(self.access["token"]), [record.name for record in records]
         # Only these files are asked for. A list of all files of a repository might never end.
         with asking(self.pinned):
             for first in range(0, len(names), _FILES_AT_ONCE):
-                some = names[first : first + _FILES_AT_ONCE]
-                listed = api.get_paths_info(
-                    self.name.repo, some, revision=self.commit, repo_type=REPO_TYPE
+                infos = api.get_paths_info(
+                    self.name.repo,
+                    names[first : first + _FILES_AT_ONCE],
+                    revision=self.folder.name,
+                    repo_type=REPO_TYPE,
                 )
-                there |= {one.path: one for one in listed}
+                listing |= {info.path: info for info in infos}
         for record in records:
-            found = there.get(record.name)
-            size = getattr(found, "size", None)
-            stored = getattr(getattr(found, "lfs", None), "sha256", None)
-            if found is None:
+            info = listing.get(record.name)
+            if info is None:
                 raise HubError(
                     f"{self.pinned} lacks {record.name}, which its manifest names: take another "
                     "revision, and tell its publisher"
                 )
-            if size != record.bytes or stored not in (None, record.sha256):
+            digest = getattr(getattr(info, "lfs", None), "sha256", None)
+            if getattr(info, "size", None) != record.bytes or digest not in (None, record.sha256):
                 self._reject(record)
 
     def _refuse_full_disk(self, records: Sequence[FileRecord]) -> None:
-        need, free = sum(one.bytes for one in records), shutil.disk_usage(self.folder).free
-        if need > free:
+        size, free = sum(record.bytes for record in records), shutil.disk_usage(self.folder).free
+        if size > free:
             raise StorageError(
-                f"{self.name} needs {need / 1e6:,.0f} MB, but the disk of {self.folder.parents[2]} "
+                f"{self.name} needs {size / 1e6:,.0f} MB, but the disk of {self.folder.parents[2]} "
                 f"has only {free / 1e6:,.0f} MB left: free some space, or set HF_HOME to another "
                 "disk"
             )
 
-    def _check(self, path: Path, record: FileRecord) -> None:
-        """Compares a file that arrived with the manifest."""
-        if path.stat().st_size == record.bytes and sha256(path) == record.sha256:
-            return
-        _drop(path)
-        self._reject(record)
-
-    def _reject(self, record: FileRecord) -> None:
+    def _reject(self, record: FileRecord) -> NoReturn:
         # The manifest may be the wrong one of the two, so it is fetched again as well.
+        _drop(self.folder / record.name)
         _drop(self.folder / layout.MANIFEST)
         raise DamagedError(
             f"{record.name} of {self.pinned} differs from its manifest (size or SHA-256) and was "
@@ -213,24 +194,24 @@ class Remote:
 
 def needed(manifest: Manifest) -> list[FileRecord]:
     """Returns the files that a search needs. The other files can be fetched later."""
-    kinds = {layout.kind_of(one.name) for one in manifest.files}
+    kinds = {layout.kind_of(record.name) for record in manifest.files}
     later = layout.LATER if "index" in kinds else layout.LATER - {"keys"}
     if "native" in kinds:
         # The user decides whether it may be read, and may want the keys instead.
         later = layout.LATER
-    return [one for one in manifest.files if layout.kind_of(one.name) not in later]
+    return [record for record in manifest.files if layout.kind_of(record.name) not in later]
 
 
-def _download(name: HubName, file: str, most: int, progress: Progress, **options: Any) -> Path:
+def _download(
+    name: HubName, file: str, most: int, access: Mapping[str, Any], progress: Progress
+) -> Path:
     """Fetches a file of at most `most` bytes into the cache, if it is not there."""
     from huggingface_hub import hf_hub_download
 
-    where: dict[str, Any] = {"repo_type": REPO_TYPE, "revision": name.revision}
+    options: dict[str, Any] = {**access, **identity(), "tqdm_class": _bar(progress)}
     with asking(name, most):
         return Path(
-            hf_hub_download(
-                name.repo, file, **where, **identity(), **options, tqdm_class=_bar(progress)
-            )
+            hf_hub_download(name.repo, file, repo_type=REPO_TYPE, revision=name.revision, **options)
         )
 
 
@@ -242,7 +223,7 @@ def _drop(path: Path) -> None:
         delete(blob)
 
 
-def _after(progress: Progress, before: int, total: int) -> Progress:
+def _shifted(progress: Progress, before: int, total: int) -> Progress:
     """Turns the progress of one of several files into the progress of all files."""
     return lambda phase, done, _: progress(phase, min(before + done, total), total)
 

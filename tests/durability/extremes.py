@@ -48,7 +48,7 @@ from knn_logits.building.adding import add_documents
 from knn_logits.building.clustering import cluster
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.cli import main as command_line
-from knn_logits.hub.card import front_matter, merged, page
+from knn_logits.hub.card import card
 from knn_logits.hub.push import push_to_hub
 from knn_logits.lab.convert.importing import import_datastore
 from knn_logits.mixture.gates.learned import FEATURES, LearnedGate
@@ -149,8 +149,7 @@ def tuned(folder):
 def push(folder):
     store = Datastore(folder / "store")
     push_to_hub(store, "org/name", dry_run=True)
-    text = page(store.manifest, "org/name", None)
-    merged(merged(None, "org/name", front_matter(store.manifest), text), "org/name", {}, text)
+    card(store.manifest, "org/name", old=card(store.manifest, "org/name"))
     return "accepted"
 
 

@@ -6,7 +6,7 @@ import pytest
 import stores
 
 from knn_logits import Datastore
-from knn_logits.hub.pull import _copied
+from knn_logits.hub.pull import copy_fetched
 from knn_logits.progress import no_progress
 from knn_logits.store import layout
 from knn_logits.store.manifest import Manifest
@@ -20,7 +20,7 @@ class Jobs(stores.EveryJob):
 
     def pull(self, folder):
         store = Datastore(self._published)
-        _copied(store, store.manifest.files, self.place("pull", folder), no_progress)
+        copy_fetched(store, store.manifest.files, self.place("pull", folder), no_progress)
 
 
 @pytest.fixture(scope="module")

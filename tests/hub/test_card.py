@@ -5,7 +5,7 @@ import re
 import pytest
 from handmade import make_manifest
 
-from knn_logits.hub.card import BEGIN, END, _noted, front_matter, license_id, merged, page
+from knn_logits.hub.card import BEGIN, END, card, front_matter
 from knn_logits.store.records import ModelRecord, PairsRecord, RecallRecord
 
 
@@ -32,10 +32,18 @@ def test_front_matter():
 
 @pytest.mark.parametrize(
     ("text", "known"),
-    [("CC BY-SA 3.0", "cc-by-sa-3.0"), ("cc0-1.0", "cc0-1.0"), ("MIT", "mit"), ("mine", None)],
+    [("CC BY-SA 3.0", "cc-by-sa-3.0"), ("cc0-1.0", "cc0-1.0"), ("MIT", "mit"), ("mine", "other")],
 )
 def test_licences(text, known):
-    assert license_id(text) == known
+    assert front_matter(manifest(license=text))["license"] == known
+
+
+@pytest.mark.parametrize(
+    ("entries", "size"),
+    [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (10**9 - 1, "100M<n<1B"), (10**9, "n>1B")],
+)
+def test_sizes(entries, size):
+    assert front_matter(manifest(entries=entries))["size_categories"] == [size]
 
 
 HOSTILE = "x --> <script>a</script>\n---\n# b `c` | [d](e) \u202e\x1b[2J; rm -rf ~ " + "y" * 5000
@@ -50,8 +58,8 @@ def test_text_of_others_means_nothing_in_a_card():
     fields = front_matter(found)
     assert "base_model" not in fields
     assert len(fields["license_name"]) < 600
-    text = merged(None, "org/name", fields, page(found, "org/name", None))
-    assert merged(text, "org/name", fields, page(found, "org/name", None)) == text
+    text = card(found, "org/name")
+    assert card(found, "org/name", old=text) == text
     # Above it is front matter, which is data.
     body = text.partition("# name")[2]
     assert "<script>" not in body
@@ -65,11 +73,6 @@ def test_text_of_others_means_nothing_in_a_card():
     assert len(text) < 10_000
 
 
-def test_a_name_with_a_sign_of_comments_is_noted_as_it_is():
-    fields = {"license_name": "a --> b", "tags": ["<x>"]}
-    assert _noted(merged(None, "org/name", fields, "")) == fields
-
-
 def test_the_page_says_what_there_is():
     index = manifest().index.model_copy(
         update={
@@ -79,9 +82,7 @@ def test_the_page_says_what_there_is():
         }
     )
     settings = manifest().settings.model_copy(update={"suffix_weight": 4.0})
-    text = page(
-        manifest(index=index, settings=settings, source="A `book`\nof | pages"), "org/name", None
-    )
+    text = card(manifest(index=index, settings=settings, source="A `book`\nof | pages"), "org/name")
     for part in (
         "`org/model`, revision `" + "a" * 40,
         "A \\`book\\` of \\| pages",
@@ -93,62 +94,66 @@ def test_the_page_says_what_there_is():
     ):
         assert part in text
     assert "## Evaluation" not in text
-    with_report = page(manifest(), "org/name", "v1", "## Evaluation\n\n![plot](evaluation.png)")
+    with_report = card(manifest(), "org/name", "v1", "## Evaluation\n\n![plot](evaluation.png)")
     assert "### Evaluation" in with_report
     assert 'from_pretrained("org/name", revision="v1")' in with_report
 
 
-FIELDS = {"tags": ["knn-logits", "knn-lm"], "license": "mit", "viewer": False}
-
-
-def data_of(card):
+def data_of(text):
     from huggingface_hub import DatasetCard
 
-    return DatasetCard(card).data.to_dict()
+    return DatasetCard(text).data.to_dict()
 
 
 def test_the_page_says_how_sources_are_read():
-    assert "pairs" not in page(manifest(), "org/name", None)
-    plain = page(manifest(pairs=PairsRecord()), "org/name", None)
+    assert "pairs" not in card(manifest(), "org/name")
+    plain = card(manifest(pairs=PairsRecord()), "org/name")
     assert "| pairs | sources and targets |" in plain
     pairs = PairsRecord(source_prefix="to `German`: ", source_lang="en", target_lang="de")
-    text = page(manifest(pairs=pairs), "org/name", None)
+    text = card(manifest(pairs=pairs), "org/name")
     assert "| pairs | sources and targets, read after 'to \\`German\\`: ', from en to de |" in text
 
 
+MIT = manifest(license="MIT")
+PUBLIC = manifest(license="CC0-1.0", entries=5)
+
+
 def test_a_new_card_and_the_same_again():
-    card = merged(None, "org/name", FIELDS, "the page")
-    assert "\n# name\n" in card
-    assert card.index(BEGIN) < card.index("the page") < card.index(END)
-    assert data_of(card) == FIELDS
-    assert merged(card, "org/name", FIELDS, "the page") == card
+    text = card(MIT, "org/name")
+    assert "\n# name\n" in text
+    assert text.index(BEGIN) < text.index("### Files") < text.index(END)
+    assert data_of(text) == front_matter(MIT)
+    assert card(MIT, "org/name", old=text) == text
 
 
-def test_new_values_where_the_user_changed_nothing():
-    card = merged(None, "org/name", FIELDS, "the page")
-    new = {**FIELDS, "license": "cc0-1.0", "tags": ["knn-logits", "other"], "base_model": "a/b"}
-    again = merged(card, "org/name", new, "another page")
-    assert data_of(again) == new
-    assert "the page" not in again
-    without = merged(card, "org/name", {"tags": ["knn-logits"]}, "x")
-    assert data_of(without) == {"tags": ["knn-logits"]}
+@pytest.mark.parametrize("license", [None, "MIT", "a --> b <x>"])
+def test_new_values_where_the_user_changed_nothing(license):
+    """Also with the sign that ends the comment in which the values are noted."""
+    old = card(manifest(license=license), "org/name")
+    again = card(PUBLIC, "org/name", old=old)
+    assert data_of(again) == front_matter(PUBLIC)
+    assert "123,456" not in again
+    without = card(manifest(), "org/name", old=again)
+    assert data_of(without) == front_matter(manifest())
 
 
 def test_a_field_that_the_user_changed_added_or_deleted():
-    card = merged(None, "org/name", FIELDS, "the page")
-    edited = card.replace("license: mit", "license: apache-2.0\nlanguage: en")
+    edited = card(MIT, "org/name").replace("license: mit", "license: apache-2.0\nlanguage: en")
     edited = edited.replace("viewer: false\n", "").replace("- knn-lm\n", "- mine\n")
-    data = data_of(merged(edited, "org/name", {**FIELDS, "license": "cc0-1.0"}, "x"))
-    assert data == {"tags": ["knn-logits", "mine"], "license": "apache-2.0", "language": "en"}
+    data = data_of(card(PUBLIC, "org/name", old=edited))
+    assert data["tags"] == ["knn-logits", "retrieval", "datastore", "mine"]
+    assert (data["license"], data["language"]) == ("apache-2.0", "en")
+    assert "viewer" not in data
+    assert data["size_categories"] == ["n<1K"]
 
 
 def test_a_card_that_is_somebody_elses():
-    own = "---\nlicense: mit\ntags:\n- mine\n---\n\n# Mine\n\nText.\n"
-    card = merged(own, "org/name", FIELDS, "the page")
-    assert card.index("Text.") < card.index(BEGIN)
-    assert data_of(card)["tags"] == ["knn-logits", "knn-lm", "mine"]
-    plain = merged("# Mine\n", "org/name", FIELDS, "the page")
-    assert data_of(plain) == FIELDS
+    own = "---\nlicense: bsd-2-clause\ntags:\n- mine\n---\n\n# Mine\n\nText.\n"
+    text = card(MIT, "org/name", old=own)
+    assert text.index("Text.") < text.index(BEGIN)
+    assert data_of(text)["tags"] == [*front_matter(MIT)["tags"], "mine"]
+    assert data_of(text)["license"] == "bsd-2-clause"
+    assert data_of(card(MIT, "org/name", old="# Mine\n")) == front_matter(MIT)
     # Marks that were taken away are written again, behind what the user wrote.
-    cut = card.replace(BEGIN, "").replace(END, "")
-    assert merged(cut, "org/name", FIELDS, "new page").count(BEGIN) == 1
+    cut = text.replace(BEGIN, "").replace(END, "")
+    assert card(MIT, "org/name", old=cut).count(BEGIN) == 1
