@@ -12,13 +12,12 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits.engine.location import find_key
 from knn_logits.errors import ConfigError, CorpusError, ModelError
-from knn_logits.lab.ablation import bench, helped, measuring, other_keys, studies
-from knn_logits.lab.ablation.bench import Studied, search
-from knn_logits.lab.ablation.finding import Finding
-from knn_logits.lab.ablation.measuring import measure_base
-from knn_logits.lab.ablation.places import key_places
-from knn_logits.lab.ablation.running import ablate, first_tokens
-from knn_logits.lab.ablation.sweeps import study_temperature
+from knn_logits.lab.ablation import bench, gains, measuring
+from knn_logits.lab.ablation.bench import Studied, key_places
+from knn_logits.lab.ablation.measuring import measure_base, search_index
+from knn_logits.lab.ablation.report import Finding
+from knn_logits.lab.ablation.running import STUDIES, ablate, first_tokens
+from knn_logits.lab.ablation.studies import study_temperature
 from knn_logits.mixture.gates.fitting import fit_distance_gate
 from knn_logits.progress import no_progress
 from knn_logits.store.reading import read_arrays
@@ -33,7 +32,7 @@ SETTINGS = {"entries": 500, "tokens": 400, "k": 32}
 def short_files():
     """Several files of keys, also for little text."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(other_keys, "_ENTRIES", 100)
+        patch.setattr(bench, "FILE_ENTRIES", 100)
         yield
 
 
@@ -45,7 +44,7 @@ def studied(model, tokenizer, tmp_path):
 
 def test_the_temperatures_by_hand(studied):
     found = measure_base(studied)
-    queries, store = studied.queries(), studied.store()
+    queries, store = studied.queries(), studied.store
     keys = store.keys(np.arange(len(store))).astype(np.float16).astype(np.float64)
     values = store.values.numpy()
     distances = ((queries.states.double().numpy()[:, None] - keys[None]) ** 2).sum(-1)
@@ -82,8 +81,8 @@ def test_the_temperatures_by_hand(studied):
 
 
 def test_the_rule_of_the_oracle_by_hand(studied):
-    base, queries, store = measure_base(studied), studied.queries(), studied.store()
-    rows = {row[0]: row[1] for row in helped.study_oracle(studied).rows}
+    base, queries, store = measure_base(studied), studied.queries(), studied.store
+    rows = {row[0]: row[1] for row in gains.study_oracle(studied).rows}
     keys = store.keys(np.arange(len(store))).astype(np.float16).astype(np.float64)
     distances = ((queries.states.double().numpy()[:, None] - keys[None]) ** 2).sum(-1)
     order = np.argsort(distances, axis=1, kind="stable")[:, : base.best.k]
@@ -108,7 +107,7 @@ def test_the_rule_of_the_oracle_by_hand(studied):
 
 
 def test_shown_tokens_differ(studied):
-    passages = helped.study_tokens(studied).passages
+    passages = gains.study_tokens(studied).passages
     for first in ("Most helped", "Most hurt"):
         start = next(at for at, line in enumerate(passages) if line.startswith(first)) + 2
         shown = [line for line in passages[start : start + 8] if line.startswith("- ")]
@@ -121,7 +120,7 @@ def test_queries_are_those_of_eval(studied):
     expected = knn_logits.evaluate(
         studied.model, studied.tokenizer, None, studied.texts,
         window=knn_logits.WindowConfig(
-            studied.store().manifest.windows.window, studied.store().manifest.windows.stride
+            studied.store.manifest.windows.window, studied.store.manifest.windows.stride
         ),
     )  # fmt: skip
     assert len(queries) == expected.total.tokens
@@ -145,7 +144,7 @@ def contents(folder):
 
 def test_the_report(whole):
     folder, result = whole
-    assert set(result.findings) == set(studies.STUDIES)
+    assert set(result.findings) == set(STUDIES)
     text = (folder / "ablation.md").read_text()
     numbers = json.loads((folder / "ablation.json").read_text())
     for name, one in result.findings.items():
@@ -211,11 +210,11 @@ def test_stopped_again_and_again(model, tokenizer, whole, tmp_path, monkeypatch)
 
         monkeypatch.setattr(module, name, call)
 
-    noted(measuring, "_likelihoods", lambda studied, phase, *_: phase)
+    noted(measuring, "likelihoods", lambda studied, phase, *_: phase)
     noted(bench, "build_datastore", lambda *_, key, **__: f"build {key}")
-    noted(other_keys, "_keys", lambda *arguments: f"keys from {arguments[-1][0].first_entry}")
-    noted(Studied, "_read", lambda studied, key: f"text {key}")
-    noted(helped, "log_p_knn", lambda *_: "tokens")
+    noted(bench, "place_keys", lambda *arguments: f"keys from {arguments[-1][0].first_entry}")
+    noted(bench, "read_queries", lambda studied, key: f"text {key}")
+    noted(gains, "log_p_knn", lambda *_: "tokens")
     stops = 0
     while True:
         arguments = (model, tokenizer, CORPUS, OTHER, folder)
@@ -316,5 +315,5 @@ def test_searching_fewer_than_k():
     from knn_logits.index.exact import ExactIndex
 
     index = ExactIndex(torch.eye(3), "l2")
-    found = search(index, torch.tensor([5, 6, 7]), torch.eye(3), 8)
+    found = search_index(index, torch.tensor([5, 6, 7]), torch.eye(3), 8)
     assert found.values[:, 0].tolist() == [5, 6, 7]

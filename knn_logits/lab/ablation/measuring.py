@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +13,12 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.engine.location import DEFAULT_KEY
 from knn_logits.index.base import Index
-from knn_logits.lab.ablation.bench import Queries, Studied, file_name, half, search
+from knn_logits.lab.ablation.bench import Queries, Studied, file_name, half, stored_arrays
 from knn_logits.measure.likelihood import Choice, Grid, GridLikelihood, spread, temperatures_around
 from knn_logits.mixture.distribution import log_p_knn_of
 from knn_logits.mixture.weights import log_weights
 from knn_logits.search.neighbors import Neighbors, nearest_nearness, powers_up_to
 from knn_logits.settings.config import Metric
-from knn_logits.store.files import write_arrays
-from knn_logits.store.reading import read_arrays
 
 _ROWS_AT_ONCE = 512
 
@@ -31,22 +28,13 @@ Search = Callable[[Tensor], Neighbors]
 
 @dataclass(frozen=True)
 class Measured:
-    """The perplexities of a text under every setting of a grid.
-
-    Attributes:
-        grid: The settings.
-        chosen_on: float64 [ks, temperatures, lmbdas], the perplexities of the half on which
-            settings are chosen.
-        held_out: float64 [ks, temperatures, lmbdas], the perplexities of the other half.
-        lm: The perplexity of the other half under the model alone.
-        best: The best setting on the first half.
-    """
+    """The perplexities of both halves of a text, float64 [ks, temperatures, lmbdas]."""
 
     grid: Grid
     chosen_on: Tensor
     held_out: Tensor
-    lm: float
-    best: Choice
+    lm: float  # of the held-out half under the model alone
+    best: Choice  # on the other half
 
     @property
     def perplexity(self) -> float:
@@ -54,38 +42,18 @@ class Measured:
         return float(self.held_out[self.best.place])
 
     def at(self, axis: int) -> list[float]:
-        """Returns the held-out perplexity for each value of one setting.
-
-        For each value the other settings are chosen again on the first half.
-
-        Args:
-            axis: The setting: 0 for k, 1 for the temperature, 2 for λ.
-        """
-        found = []
+        """The held-out perplexity for each k (0), temperature (1) or λ (2), the others chosen."""
+        values = []
         for number in range(self.chosen_on.shape[axis]):
-            there = self.chosen_on.select(axis, number).nan_to_num(nan=math.inf)
+            chosen_on = self.chosen_on.select(axis, number).nan_to_num(nan=math.inf)
             flat = self.held_out.select(axis, number).flatten()
-            found.append(float(flat[int(there.flatten().argmin())]))
-        return found
+            values.append(float(flat[int(chosen_on.flatten().argmin())]))
+        return values
 
     def lmbda_at(self, temperature: int) -> float:
-        """Returns the best λ for a temperature of the grid, over every k.
-
-        Args:
-            temperature: The number of the temperature in the grid.
-        """
-        there = self.chosen_on[:, temperature].nan_to_num(nan=math.inf)
-        return self.grid.lmbdas[int(there.flatten().argmin()) % len(self.grid.lmbdas)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the best setting and its perplexity as JSON."""
-        return {
-            "k": self.best.k,
-            "lmbda": self.best.lmbda,
-            "temperature": self.best.temperature,
-            "perplexity": self.perplexity,
-            "lm": self.lm,
-        }
+        """The best λ for a temperature of the grid, by its number, over every k."""
+        chosen_on = self.chosen_on[:, temperature].nan_to_num(nan=math.inf)
+        return self.grid.lmbdas[int(chosen_on.flatten().argmin()) % len(self.grid.lmbdas)]
 
 
 def measure(
@@ -97,24 +65,15 @@ def measure(
 ) -> Measured:
     """Searches once for each token, and adds up its likelihood under every setting.
 
-    The result is kept in the work folder under the name of the phase. A run that continues reads it
-    again.
-
-    Args:
-        studied: The model, the corpus and the text.
-        phase: A unique name of the measurement.
-        search: Opens a search. It is called only if the measurement was not made yet.
-        metric: The metric of the distances.
-        key: The place of the model at which the queries are read.
+    The result is kept in the work folder under the name of the phase. `search` is called only if it
+    is not there yet.
     """
     path = studied.work / f"measured-{file_name(phase)}.safetensors"
-    if not path.exists():
-        write_arrays(path, _likelihoods(studied, phase, search(), metric, key), {})
-    arrays = read_arrays(path)[0]
+    arrays = stored_arrays(path, lambda: likelihoods(studied, phase, search(), metric, key))
     grid = Grid(*(tuple(arrays[name].tolist()) for name in ("ks", "temperatures", "lmbdas")))
     chosen_on = torch.from_numpy(arrays["chosen_on"])
     place = np.unravel_index(int(chosen_on.nan_to_num(nan=math.inf).argmin()), chosen_on.shape)
-    k, temperature, lmbda = (int(one) for one in place)
+    k, temperature, lmbda = (int(number) for number in place)
     best = Choice(
         grid.ks[k],
         grid.temperatures[temperature],
@@ -126,36 +85,38 @@ def measure(
     return Measured(grid, chosen_on, held_out, float(arrays["lm"][0]), best)
 
 
-def _likelihoods(
+def likelihoods(
     studied: Studied, phase: str, search: Search, metric: Metric, key: str
 ) -> dict[str, Array]:
     """Computes the perplexities of both halves under every setting of a grid, with the grid."""
     queries = studied.queries(key)
-    parts: list[GridLikelihood] = []
+    halves: list[GridLikelihood] = []
     for first in range(0, len(queries), _ROWS_AT_ONCE):
         studied.progress(phase, first, len(queries))
         rows = torch.arange(first, min(first + _ROWS_AT_ONCE, len(queries)))
-        found = search(rows)
-        if not parts:
-            scale = spread(found)
+        neighbors = search(rows)
+        if not halves:
+            scale = spread(neighbors)
             temperatures = {*temperatures_around(scale, scale / 4)}
             if metric == "l2":
                 # The papers' temperature is part of every table.
                 temperatures.add(1.0)
             grid = Grid(powers_up_to(studied.largest_k), tuple(sorted(temperatures)))
-            parts = [GridLikelihood(grid), GridLikelihood(grid)]
-        for part, own in zip(parts, (~queries.second[rows], queries.second[rows]), strict=True):
-            if bool(own.any()):
-                part.add(found[own], queries.targets[rows][own], queries.log_p_lm[rows][own])
+            halves = [GridLikelihood(grid), GridLikelihood(grid)]
+        second = queries.second[rows]
+        for likelihood, part in zip(halves, (~second, second), strict=True):
+            if bool(part.any()):
+                targets, log_p_lm = queries.targets[rows][part], queries.log_p_lm[rows][part]
+                likelihood.add(neighbors[part], targets, log_p_lm)
     studied.progress(phase, len(queries), len(queries))
-    one, other = parts
+    chosen_on, held_out = halves
     return {
         "ks": np.array(grid.ks),
         "temperatures": np.array(grid.temperatures),
         "lmbdas": np.array(grid.lmbdas),
-        "chosen_on": one.perplexities().numpy(),
-        "held_out": other.perplexities().numpy(),
-        "lm": np.array([math.exp(-other.lm / other.tokens)]),
+        "chosen_on": chosen_on.perplexities().numpy(),
+        "held_out": held_out.perplexities().numpy(),
+        "lm": np.array([math.exp(-held_out.lm / held_out.tokens)]),
     }
 
 
@@ -166,35 +127,36 @@ def measure_base(studied: Studied) -> Measured:
 
 def measure_full(studied: Studied) -> Measured:
     """Measures the base setting with keys in float32. Two studies share the result."""
-    return measure(studied, "precision: full (float32)", exact_search(studied, rounded=None))
+    return measure(studied, "precision: full (float32)", exact_search(studied, rounding=None))
 
 
 def exact_search(
     studied: Studied,
     key: str = DEFAULT_KEY,
     metric: Metric = "l2",
-    rounded: Callable[[Array], Array] | None = half,
+    rounding: Callable[[Array], Array] | None = half,
 ) -> Callable[[], Search]:
-    """Returns a function that opens an exact search, as `Studied.exact` explains."""
-    return lambda: searching(studied, studied.exact(key, metric, rounded), key)
+    """A function that opens an exact search, as `Studied.exact` explains."""
+    return lambda: searching(studied, studied.exact(key, metric, rounding), key)
 
 
 def searching(studied: Studied, index: Index, key: str = DEFAULT_KEY) -> Search:
-    """Returns a search in an index over the keys of one place."""
-    queries, values = studied.queries(key), studied.store().values.long()
-    return lambda rows: search(index, values, queries.states[rows], studied.largest_k)
+    """A search in an index over the keys of one place."""
+    queries, values = studied.queries(key), studied.store.values.long()
+    return lambda rows: search_index(index, values, queries.states[rows], studied.largest_k)
+
+
+def search_index(index: Index, values: Tensor, queries: Tensor, k: int) -> Neighbors:
+    """The neighbors of queries, float32 [rows, dim], with the value of each entry."""
+    nearness, ids = index.search(queries, k)
+    return Neighbors(ids, nearness, values[ids.clamp(min=0)], index.metric)
 
 
 def log_p_knn(
     queries: Queries, search: Search, metric: Metric, k: int, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Computes what the neighbors say of every token under one setting.
-
-    Returns:
-        log p_kNN of each token, float32 [tokens]; and the distance of its nearest neighbor, float32
-        [tokens].
-    """
-    found, nearest = [], []
+    """log p_kNN of every token under one setting, and the distance of its nearest neighbor."""
+    votes, nearest = [], []
     for first in range(0, len(queries), _ROWS_AT_ONCE):
         rows = torch.arange(first, min(first + _ROWS_AT_ONCE, len(queries)))
         near = search(rows)
@@ -202,5 +164,5 @@ def log_p_knn(
         nearest.append(-nearness if metric == "l2" else nearness)
         near = near.nearest(k)
         weights = log_weights(near, temperature)
-        found.append(log_p_knn_of(weights, near.values, queries.targets[rows]))
-    return torch.cat(found), torch.cat(nearest)
+        votes.append(log_p_knn_of(weights, near.values, queries.targets[rows]))
+    return torch.cat(votes), torch.cat(nearest)

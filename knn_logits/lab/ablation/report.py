@@ -1,15 +1,14 @@
-"""Writes the report of all findings, in Markdown with figures, and the numbers as JSON."""
+"""The findings of studies, and their report in Markdown with figures, and as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from knn_logits._version import __version__
-from knn_logits.lab.ablation.finding import Finding, Plot
-from knn_logits.lab.ablation.sweeps import SAME
 from knn_logits.measure.figures import new_figure, writing
 from knn_logits.printable import one_line
 from knn_logits.store.files import write_bytes
@@ -17,46 +16,79 @@ from knn_logits.store.files import write_bytes
 PAGE = "ablation.md"
 NUMBERS = "ablation.json"
 
+# A smaller relative change of a perplexity counts as no change.
+SAME = 0.005
 _VERDICT = {True: "It holds here.", False: "It does not hold here.", None: ""}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure of one or several rows of numbers."""
+
+    kind: Literal["lines", "bars"]
+    x: Sequence[Any]  # numbers for lines, names for bars
+    series: dict[str, Sequence[float | None]]  # None where a number is missing
+    x_label: str
+    y_label: str = "perplexity, held out"
+    log: bool = False
+    level: tuple[str, float] | None = None  # a horizontal line, such as the model alone
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a study, and the paper's beside it."""
+
+    title: str
+    paper: str  # a sentence
+    here: str  # a sentence
+    holds: bool | None  # whether the paper's finding holds here; None if none can hold or fail
+    header: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    plot: Plot | None = None
+    passages: Sequence[str] = field(default_factory=list)  # text below the table
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Finding:
+        """Makes a finding from the result of `to_dict`."""
+        plot = content["plot"]
+        level = plot and plot["level"] and tuple(plot["level"])
+        return cls(**{**content, "plot": plot and Plot(**{**plot, "level": level})})
 
 
 def write_report(
     findings: Mapping[str, Finding], settings: Mapping[str, Any], folder: Path, command: str | None
 ) -> list[Path]:
-    """Writes the report.
-
-    Args:
-        findings: The finding of each study, by the study's name.
-        settings: The settings of the studies.
-        folder: The folder of the report.
-        command: The command that made the report, which is printed unchanged.
-
-    Returns:
-        The paths of the files.
+    """Writes the report of the findings by study, with the command as it is; returns its paths.
 
     Raises:
         MissingDependencyError: when matplotlib is not installed; nothing is written then.
         StorageError: when the folder cannot be written.
     """
     figures = {
-        f"{name}.png": figure(one.plot) for name, one in findings.items() if one.plot is not None
+        f"{name}.png": figure(finding.plot)
+        for name, finding in findings.items()
+        if finding.plot is not None
     }
     content = {
         "settings": dict(settings),
-        "findings": {name: one.to_dict() for name, one in findings.items()},
+        "findings": {name: finding.to_dict() for name, finding in findings.items()},
         "command": command,
     }
     with writing(folder):
-        for name, one in figures.items():
+        for name, image in figures.items():
             # Without the version, equal numbers give equal files.
-            one.savefig(folder / name, metadata={"Software": None})
+            image.savefig(folder / name, metadata={"Software": None})
     write_bytes(folder / PAGE, page(findings, settings, command).encode())
     write_bytes(folder / NUMBERS, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
     return [folder / name for name in (PAGE, NUMBERS, *figures)]
 
 
 def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: str | None) -> str:
-    """Returns the report in Markdown."""
+    """The report in Markdown."""
     lines = ["# The papers' studies, made again", ""]
     lines += [
         f"{name}: {one_line(str(value))}" + ("  " if number + 1 < len(settings) else "")
@@ -70,22 +102,18 @@ def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: 
         "",
         *table(
             ("study", "holds here"),
-            [(one.title, {True: "yes", False: "no", None: "-"}[one.holds])
-             for one in findings.values()],
+            [(finding.title, {True: "yes", False: "no", None: "-"}[finding.holds])
+             for finding in findings.values()],
         ),
     ]  # fmt: skip
-    for name, one in findings.items():
-        lines += [
-            "",
-            f"## {one.title}",
-            "",
-            f"{one.paper} {one.here} {_VERDICT[one.holds]}".rstrip(),
-        ]
-        if one.plot is not None:
-            lines += ["", f"![{one.title}]({name}.png)"]
-        lines += ["", *table(one.header, one.rows)]
-        if one.passages:
-            lines += ["", *one.passages]
+    for name, finding in findings.items():
+        sentences = f"{finding.paper} {finding.here} {_VERDICT[finding.holds]}".rstrip()
+        lines += ["", f"## {finding.title}", "", sentences]
+        if finding.plot is not None:
+            lines += ["", f"![{finding.title}]({name}.png)"]
+        lines += ["", *table(finding.header, finding.rows)]
+        if finding.passages:
+            lines += ["", *finding.passages]
     if command:
         lines += ["", "## Command", "", "```text", command, "```"]
     lines += ["", f"Made by knn-logits {__version__}.", ""]
@@ -93,12 +121,12 @@ def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: 
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Returns a table in Markdown. Columns of numbers are aligned to the right."""
+    """A table in Markdown. Columns of numbers are aligned to the right."""
     right = [
         all(isinstance(row[place], (int, float)) for row in rows) for place in range(len(header))
     ]
     body = [[_cell(value) for value in row] for row in rows]
-    rule = ["---:" if one else "---" for one in right]
+    rule = ["---:" if numbers else "---" for numbers in right]
     return [f"| {' | '.join(row)} |" for row in (list(header), rule, *body)]
 
 
@@ -119,7 +147,7 @@ def figure(plot: Plot) -> Any:
             axes.set_xscale("log")
             axes.set_xticks(
                 plot.x,
-                [f"{one:,.3g}" if one < 1000 else f"{one:,.0f}" for one in plot.x],
+                [f"{x:,.3g}" if x < 1000 else f"{x:,.0f}" for x in plot.x],
                 rotation=30,
                 ha="right",
             )
@@ -132,8 +160,8 @@ def figure(plot: Plot) -> Any:
                 for place in range(len(plot.x))
             ]
             bars = axes.bar(places, values, width, label=name)
-            axes.bar_label(bars, ["" if one is None else _cell(one) for one in values], fontsize=8)
-        axes.set_xticks(range(len(plot.x)), [str(one) for one in plot.x], rotation=20, ha="right")
+            axes.bar_label(bars, ["" if y is None else _cell(y) for y in values], fontsize=8)
+        axes.set_xticks(range(len(plot.x)), [str(x) for x in plot.x], rotation=20, ha="right")
         # Above the bars there is room for their numbers, and for a legend.
         axes.margins(y=0.3 if len(plot.series) > 1 else 0.1)
     if plot.level is not None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,9 +21,24 @@ from knn_logits.engine.cutting import text_ids
 from knn_logits.engine.location import is_encoder_decoder
 from knn_logits.errors import ConfigError, CorpusError, DamagedError, ModelError
 from knn_logits.lab.ablation.bench import Studied
-from knn_logits.lab.ablation.finding import Finding
-from knn_logits.lab.ablation.report import write_report
-from knn_logits.lab.ablation.studies import STUDIES
+from knn_logits.lab.ablation.gains import (
+    study_frequency,
+    study_oracle,
+    study_part,
+    study_position,
+    study_tokens,
+)
+from knn_logits.lab.ablation.report import Finding, write_report
+from knn_logits.lab.ablation.studies import (
+    study_approximation,
+    study_k,
+    study_lmbda,
+    study_metric,
+    study_place,
+    study_precision,
+    study_size,
+    study_temperature,
+)
 from knn_logits.measure.figures import check_writable, new_figure, writing
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import DEFAULT_K, MOST_SEED, whole_number
@@ -31,6 +46,22 @@ from knn_logits.store.files import write_bytes
 from knn_logits.store.lock import locked
 from knn_logits.store.manifest import read_json
 
+# The studies by name, in the order of the report.
+STUDIES: dict[str, Callable[[Studied], Finding]] = {
+    "size": study_size,
+    "k": study_k,
+    "lmbda": study_lmbda,
+    "temperature": study_temperature,
+    "key": study_place,
+    "metric": study_metric,
+    "precision": study_precision,
+    "approximation": study_approximation,
+    "oracle": study_oracle,
+    "frequency": study_frequency,
+    "position": study_position,
+    "part": study_part,
+    "tokens": study_tokens,
+}
 # The text is taken from the beginnings of this many documents.
 _DOCUMENTS = 16
 PLAN, STUDIES_FOLDER, WORK_FOLDER = "plan.json", "studies", "work"
@@ -38,24 +69,18 @@ PLAN, STUDIES_FOLDER, WORK_FOLDER = "plan.json", "studies", "work"
 
 @dataclass(frozen=True)
 class Ablation:
-    """The report of all studies.
-
-    Attributes:
-        settings: The settings of the studies.
-        findings: The findings, by the studies' names.
-        files: The paths of the report's files.
-    """
+    """The report of all studies: their settings, their findings by name, and its files."""
 
     settings: dict[str, Any]
     findings: dict[str, Finding]
     files: list[Path]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns everything as JSON."""
+        """Everything as JSON."""
         return {
             "settings": self.settings,
-            "findings": {name: one.to_dict() for name, one in self.findings.items()},
-            "files": [str(one) for one in self.files],
+            "findings": {name: finding.to_dict() for name, finding in self.findings.items()},
+            "files": [str(path) for path in self.files],
         }
 
 
@@ -76,26 +101,12 @@ def ablate(
 ) -> Ablation:
     """Repeats the studies of the kNN-LM papers on a given model and text.
 
+    The first documents of the corpus are used, up to `entries` tokens, and the beginnings of the
+    first sixteen texts, together up to `tokens` tokens. `k` is the largest number of neighbors.
+    `studies` are names; None makes all. `command` is printed at the end of the report.
+
     An interrupted run continues when it is called again with the same arguments. Then finished
-    studies, datastores and queries are read from the folder.
-
-    Args:
-        model: A causal language model.
-        tokenizer: The tokenizer of the model.
-        corpus: Documents of the datastore. The first ones are used, up to `entries` tokens.
-        texts: Similar documents that are not in the corpus. The beginnings of the first sixteen
-            are used, together up to `tokens` tokens.
-        out: The folder of the report, which is new or has an earlier run.
-        entries: The most tokens of the corpus.
-        tokens: The most tokens of the text.
-        k: The largest k, the neighbors of each query.
-        studies: Names of the studies to make; None makes all.
-        seed: The seed of every random choice.
-        command: The command that is printed at the end of the report.
-        progress: A callback for the progress.
-
-    Returns:
-        The findings, and the paths of the report's files.
+    studies, datastores and queries are read from the folder `out`.
 
     Raises:
         ConfigError: when a setting is out of its range, or the folder holds another ablation.
@@ -109,7 +120,7 @@ def ablate(
         "k": whole_number("k", k, 1),
         "seed": whole_number("seed", seed, 0, MOST_SEED),
     }
-    names = _wanted(studies)
+    names = _selected(studies)
     if is_encoder_decoder(model):
         raise ModelError(
             "the studies need a causal model, but this model is an encoder-decoder: give a causal "
@@ -117,34 +128,27 @@ def ablate(
         )
     new_figure(1, 1)
     check_writable(out)
-    own = first_tokens(corpus, tokenizer, numbers["entries"])
-    some = list(islice(as_documents(texts), _DOCUMENTS))
-    each = -(-numbers["tokens"] // max(1, len(some)))
-    other = first_tokens(some, tokenizer, numbers["tokens"], each)
+    documents = first_tokens(corpus, tokenizer, numbers["entries"])
+    sample = list(islice(as_documents(texts), _DOCUMENTS))
+    each = -(-numbers["tokens"] // max(1, len(sample)))
+    text = first_tokens(sample, tokenizer, numbers["tokens"], each)
     plan = {
         "version": __version__,
         "model": model_record(model).config_sha256,
         "tokenizer": tokenizer_record(tokenizer).sha256,
-        "corpus": _digest(own),
-        "text": _digest(other),
+        "corpus": _digest(documents),
+        "text": _digest(text),
         **numbers,
     }
     folder = Path(out)
+    work = folder / WORK_FOLDER
     with writing(folder):
         (folder / STUDIES_FOLDER).mkdir(parents=True, exist_ok=True)
-        (folder / WORK_FOLDER).mkdir(exist_ok=True)
+        work.mkdir(exist_ok=True)
     with locked(folder):
         _check_plan(folder, plan)
-        studied = Studied(
-            model,
-            tokenizer,
-            own,
-            other,
-            folder / WORK_FOLDER,
-            numbers["k"],
-            numbers["seed"],
-            progress,
-        )
+        k, seed = numbers["k"], numbers["seed"]
+        studied = Studied(model, tokenizer, documents, text, work, k, seed, progress)
         findings = {}
         for done, name in enumerate(names):
             progress("studies", done, len(names))
@@ -152,16 +156,16 @@ def ablate(
         progress("studies", len(names), len(names))
         settings = {
             "model": model_record(model).id,
-            "entries": sum(_lengths(own, tokenizer)) - len(own),
-            "documents": len(own),
-            "tokens of the text": sum(_lengths(other, tokenizer)) - len(other),
-            "documents of the text": len(other),
-            "largest k": numbers["k"],
+            "entries": _predicted(documents, tokenizer),
+            "documents": len(documents),
+            "tokens of the text": _predicted(text, tokenizer),
+            "documents of the text": len(text),
+            "largest k": k,
         }
         files = write_report(findings, settings, folder, command)
         if set(names) == set(STUDIES):
             # The keys are many times as large as the report, and all studies are done.
-            shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
+            shutil.rmtree(work, ignore_errors=True)
     return Ablation(settings, findings, files)
 
 
@@ -181,8 +185,8 @@ def _study(name: str, studied: Studied, folder: Path) -> Finding:
     return Finding.from_dict(json.loads(content))
 
 
-def _wanted(studies: Sequence[str] | None) -> list[str]:
-    unknown = [one for one in studies or () if one not in STUDIES]
+def _selected(studies: Sequence[str] | None) -> list[str]:
+    unknown = [name for name in studies or () if name not in STUDIES]
     if unknown:
         raise ConfigError(f"there is no study {unknown[0]!r}: choose from {', '.join(STUDIES)}")
     return [name for name in STUDIES if not studies or name in studies]
@@ -193,10 +197,10 @@ def _check_plan(folder: Path, plan: dict[str, Any]) -> None:
     if not path.exists():
         write_bytes(path, json.dumps(plan, indent=1).encode() + b"\n")
         return
-    there = read_json(path)
-    known = there if isinstance(there, dict) else {}
+    content = read_json(path)
+    earlier = content if isinstance(content, dict) else {}
     for name, value in plan.items():
-        if known.get(name) != value:
+        if earlier.get(name) != value:
             raise ConfigError(
                 f"{folder} has an ablation with another {name}: give the same {name}, or choose "
                 "another folder"
@@ -206,18 +210,12 @@ def _check_plan(folder: Path, plan: dict[str, Any]) -> None:
 def first_tokens(
     documents: Iterable[Document | str], tokenizer: Any, tokens: int, each: int | None = None
 ) -> list[Document]:
-    """Takes the first documents, and cuts them so that they have at most `tokens` tokens.
-
-    Args:
-        documents: The documents.
-        tokenizer: The tokenizer that counts their tokens.
-        tokens: The most tokens of all documents together.
-        each: The most tokens of each document; None cuts only the last document.
+    """Takes the first documents, cut to at most `tokens` tokens together, and `each` per document.
 
     Raises:
         CorpusError: when no document has two tokens.
     """
-    found: list[Document] = []
+    taken: list[Document] = []
     left = tokens
     for document in as_documents(documents):
         if left < 2:
@@ -229,19 +227,20 @@ def first_tokens(
         if len(ids) > most:
             text = tokenizer.decode(ids[:most], skip_special_tokens=True)
         if len(ids) > 1:
-            found.append(Document(text, document.id, title=document.title, uri=document.uri))
+            taken.append(Document(text, document.id, title=document.title, uri=document.uri))
         left -= min(most, len(ids))
-    if not found:
+    if not taken:
         raise CorpusError("there is no document of two tokens or more: give more text")
-    return found
+    return taken
 
 
-def _lengths(documents: Sequence[Document], tokenizer: Any) -> list[int]:
-    return [len(text_ids(tokenizer, one.text)) for one in documents]
+def _predicted(documents: Sequence[Document], tokenizer: Any) -> int:
+    """The tokens of some documents, but the first of each."""
+    return sum(len(text_ids(tokenizer, document.text)) - 1 for document in documents)
 
 
 def _digest(documents: Sequence[Document]) -> str:
     digest = hashlib.sha256()
-    for one in documents:
-        digest.update(json.dumps([one.id, one.text]).encode())
+    for document in documents:
+        digest.update(json.dumps([document.id, document.text]).encode())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Studies which tokens the neighbors help, and how much the best λ for each token would gain."""
+"""Studies of which tokens the neighbors help, and what the best λ for each would gain."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from knn_logits.arrays import Bools, Floats, Ints
+from knn_logits.arrays import Array, Bools, Floats, Ints
 from knn_logits.corpus.documents import Document
-from knn_logits.lab.ablation.bench import Studied
-from knn_logits.lab.ablation.finding import Finding, Plot
+from knn_logits.lab.ablation.bench import Studied, stored_arrays
 from knn_logits.lab.ablation.measuring import exact_search, log_p_knn, measure_base
+from knn_logits.lab.ablation.report import Finding, Plot
 from knn_logits.mixture.gates.fitting import fit_distance_gate
 from knn_logits.printable import one_line
-from knn_logits.store.files import write_arrays
-from knn_logits.store.reading import read_arrays
 
-_FREQUENCIES = (0, 1, 10, 100, 1000, 10_000)
+_FREQUENCIES = {
+    "never": 0,
+    "1 to 9": 1,
+    "10 to 99": 10,
+    "100 to 999": 100,
+    "1,000 to 9,999": 1000,
+    "10,000 and more": 10_000,
+}
 _FREQUENT = 100
-_POSITIONS = (1, 8, 32, 128, 512)
+_POSITIONS = {"1 to 7": 1, "8 to 31": 8, "32 to 127": 32, "128 to 511": 128, "512 and on": 512}
 _PARTS = 8
 _SHOWN, _CONTEXT = 8, 10
 
 
 @dataclass(frozen=True)
 class _Tokens:
-    """The tokens that are held out.
+    """The tokens that are held out, under the base setting."""
 
-    Attributes:
-        rows: int64 [tokens], the rows of the queries.
-        lm: float64 [tokens], log p_LM.
-        knn: float64 [tokens], log p_kNN under the base setting.
-        mixed: float64 [tokens], log p of the mixture under the base setting.
-        lmbda: λ of the base setting.
-        ruled: The perplexity with a λ by the distance of the nearest neighbor. The rule is fitted
-            on the other half.
-    """
-
-    rows: Ints
-    lm: Floats
-    knn: Floats
-    mixed: Floats
+    rows: Ints  # int64 [tokens], of the queries
+    lm: Floats  # log p_LM, like the others float64 [tokens]
+    knn: Floats  # log p_kNN
+    mixed: Floats  # log p of the mixture
     lmbda: float
-    ruled: float
+    ruled: float  # perplexity with a λ by the nearest distance, fitted on the other half
+
+    @property
+    def gain(self) -> Floats:
+        """What the neighbors add, in nats."""
+        return self.mixed - self.lm
 
 
 def _tokens(studied: Studied) -> _Tokens:
     base, queries = measure_base(studied), studied.queries()
-    path = studied.work / "tokens.safetensors"
-    if not path.exists():
+
+    def votes() -> dict[str, Array]:
         studied.progress("tokens", 0, None)
-        voted, nearest = log_p_knn(
-            queries, exact_search(studied)(), "l2", base.best.k, base.best.temperature
-        )
-        write_arrays(path, {"log_p_knn": voted.numpy(), "nearest": nearest.numpy()}, {})
-    arrays = read_arrays(path)[0]
+        search, best = exact_search(studied)(), base.best
+        log_p, nearest = log_p_knn(queries, search, "l2", best.k, best.temperature)
+        return {"log_p_knn": log_p.numpy(), "nearest": nearest.numpy()}
+
+    arrays = stored_arrays(studied.work / "tokens.safetensors", votes)
     knn, near = arrays["log_p_knn"].astype(np.float64), arrays["nearest"]
     whole = queries.log_p_lm.double().numpy()
     second = queries.second.numpy()
@@ -69,20 +69,20 @@ def _tokens(studied: Studied) -> _Tokens:
 
 def _mixed(lm: Floats, knn: Floats, lmbda: Floats | float) -> Floats:
     with np.errstate(divide="ignore"):
-        found: Floats = np.logaddexp(lm + np.log1p(-lmbda), knn + np.log(lmbda))
-    return found
+        mixed: Floats = np.logaddexp(lm + np.log1p(-lmbda), knn + np.log(lmbda))
+    return mixed
 
 
 def study_oracle(studied: Studied) -> Finding:
     """Computes the perplexity with the best λ for each token."""
-    some, base = _tokens(studied), measure_base(studied)
-    oracle = math.exp(-float(np.maximum(some.lm, some.knn).mean()))
-    mixed = math.exp(-float(some.mixed.mean()))
+    tokens, base = _tokens(studied), measure_base(studied)
+    oracle = math.exp(-float(np.maximum(tokens.lm, tokens.knn).mean()))
+    mixed = math.exp(-float(tokens.mixed.mean()))
     gap = 1.0 - oracle / mixed
     rows = [
         ("model alone", base.lm),
-        (f"one λ, {some.lmbda:g}", mixed),
-        ("λ by the nearest distance", some.ruled),
+        (f"one λ, {tokens.lmbda:g}", mixed),
+        ("λ by the nearest distance", tokens.ruled),
         ("oracle λ", oracle),
     ]
     return Finding(
@@ -92,8 +92,8 @@ def study_oracle(studied: Studied) -> Finding:
         "of this.",
         f"If each token takes the better of model and neighbors, perplexity is {oracle:.1f} in "
         f"place of {mixed:.1f} ({-gap:+.1%}). A λ that follows the distance of the nearest "
-        f"neighbor, fitted on the other half, gives {some.ruled:.1f}.",
-        gap > 0.05 and some.ruled < mixed,
+        f"neighbor, fitted on the other half, gives {tokens.ruled:.1f}.",
+        gap > 0.05 and tokens.ruled < mixed,
         ("λ", "perplexity"),
         rows,
         Plot("bars", [row[0] for row in rows], {"": [row[1] for row in rows]}, ""),
@@ -102,19 +102,13 @@ def study_oracle(studied: Studied) -> Finding:
 
 def study_frequency(studied: Studied) -> Finding:
     """Computes the gain of tokens by their frequency in the corpus."""
-    some, queries = _tokens(studied), studied.queries()
-    values = studied.store().values.long()
-    targets = queries.targets.numpy()[some.rows]
+    tokens, queries = _tokens(studied), studied.queries()
+    values = studied.store.values.numpy()
+    targets = queries.targets.numpy()[tokens.rows]
     largest = max(int(values.max()), int(targets.max())) + 1
-    counts = np.bincount(values.numpy(), minlength=largest)[targets]
-    names = ["never", "1 to 9", "10 to 99", "100 to 999", "1,000 to 9,999", "10,000 and more"]
-    place = np.searchsorted(_FREQUENCIES, counts, side="right") - 1
-    rows = [
-        _gain(name, some, place == number)
-        for number, name in enumerate(names)
-        if (place == number).any()
-    ]
-    gain = some.mixed - some.lm
+    counts = np.bincount(values, minlength=largest)[targets]
+    rows = _by_range(tokens, counts, _FREQUENCIES)
+    gain = tokens.gain
     frequent = counts >= _FREQUENT
     often = float(gain[frequent].mean()) if frequent.any() else 0.0
     rarely = float(gain[~frequent].mean()) if not frequent.all() else 0.0
@@ -133,15 +127,9 @@ def study_frequency(studied: Studied) -> Finding:
 
 def study_position(studied: Studied) -> Finding:
     """Computes the gain of tokens by their place in the document."""
-    some, queries = _tokens(studied), studied.queries()
-    inside = queries.inside.numpy()[some.rows]
-    names = ["1 to 7", "8 to 31", "32 to 127", "128 to 511", "512 and on"]
-    place = np.searchsorted(_POSITIONS, inside, side="right") - 1
-    rows = [
-        _gain(name, some, place == number)
-        for number, name in enumerate(names)
-        if (place == number).any()
-    ]
+    tokens, queries = _tokens(studied), studied.queries()
+    inside = queries.inside.numpy()[tokens.rows]
+    rows = _by_range(tokens, inside, _POSITIONS)
     gains = [row[-1] for row in rows]
     best, least = rows[int(np.argmax(gains))][0], rows[int(np.argmin(gains))][0]
     return Finding(
@@ -161,17 +149,16 @@ def study_position(studied: Studied) -> Finding:
 
 def study_part(studied: Studied) -> Finding:
     """Computes the gain in each document, or in each eighth of a single document."""
-    some, queries = _tokens(studied), studied.queries()
-    documents = queries.documents.numpy()[some.rows]
+    tokens, queries = _tokens(studied), studied.queries()
+    documents = queries.documents.numpy()[tokens.rows]
     numbers = np.unique(documents)
     if len(numbers) > 1:
-        named = [
-            (_title(studied.texts[number]), documents == number) for number in numbers.tolist()
-        ]
+        parts = {number: _title(studied.texts[number]) for number in numbers.tolist()}
     else:
-        parts = np.arange(len(some.rows)) * _PARTS // len(some.rows)
-        named = [(f"part {number + 1}", parts == number) for number in range(_PARTS)]
-    rows = [_gain(name, some, own) for name, own in named if own.any()]
+        documents = np.arange(len(tokens.rows)) * _PARTS // len(tokens.rows)
+        parts = {number: f"part {number + 1}" for number in range(_PARTS)}
+    masks = ((name, documents == number) for number, name in parts.items())
+    rows = [_gain(name, tokens, mask) for name, mask in masks if mask.any()]
     least, most = (pick(rows, key=lambda row: row[-1]) for pick in (min, max))
     return Finding(
         "Which parts of the text gain",
@@ -190,20 +177,20 @@ def _title(document: Document) -> str:
 
 def study_tokens(studied: Studied) -> Finding:
     """Shows the tokens that gain and lose most, in their context."""
-    some = _tokens(studied)
-    gain = some.mixed - some.lm
-    helped = _different(studied, some, np.argsort(-gain, kind="stable"))
+    tokens = _tokens(studied)
+    gain = tokens.gain
+    helped = _different(studied, tokens, np.argsort(-gain, kind="stable"))
     # Wherever no neighbor votes for the token, the loss in nats is the same. So the lost
     # probability says which token the model knew best.
-    lost = np.exp(some.lm) - np.exp(some.mixed)
-    hurt = _different(studied, some, np.argsort(-lost, kind="stable"))
+    lost = np.exp(tokens.lm) - np.exp(tokens.mixed)
+    hurt = _different(studied, tokens, np.argsort(-lost, kind="stable"))
     passages = ["Most helped, by their gain in nats, each token once:", ""]
-    passages += [_passage(studied, some, row) for row in helped]
+    passages += [_passage(studied, tokens, row) for row in helped]
     passages += ["", "Most hurt, by the probability that they lost, each token once:", ""]
-    passages += [_passage(studied, some, row) for row in hurt]
+    passages += [_passage(studied, tokens, row) for row in hurt]
     better = float((gain > 0).mean())
     most = -float(gain.min())
-    limit = -math.log1p(-some.lmbda) if some.lmbda < 1.0 else math.inf
+    limit = -math.log1p(-tokens.lmbda) if tokens.lmbda < 1.0 else math.inf
     rows = [("better", better), ("worse", 1.0 - better)]
     return Finding(
         "The tokens that gain and lose most",
@@ -219,19 +206,29 @@ def study_tokens(studied: Studied) -> Finding:
     )
 
 
-def _gain(name: str, some: _Tokens, rows: Bools) -> tuple[str, int, float, float, float]:
-    lm, mixed = float(some.lm[rows].mean()), float(some.mixed[rows].mean())
+_Row = tuple[str, int, float, float, float]
+
+
+def _gain(name: str, tokens: _Tokens, rows: Bools) -> _Row:
+    lm, mixed = float(tokens.lm[rows].mean()), float(tokens.mixed[rows].mean())
     return name, int(rows.sum()), math.exp(-lm), math.exp(-mixed), mixed - lm
 
 
-def _gains(rows: list[tuple[str, int, float, float, float]], label: str) -> Plot:
+def _by_range(tokens: _Tokens, numbers: Ints, firsts: dict[str, int]) -> list[_Row]:
+    """The gain of the tokens in each range of numbers, by the first number of each."""
+    ranges = np.searchsorted(list(firsts.values()), numbers, side="right") - 1
+    masks = ((name, ranges == number) for number, name in enumerate(firsts))
+    return [_gain(name, tokens, mask) for name, mask in masks if mask.any()]
+
+
+def _gains(rows: list[_Row], label: str) -> Plot:
     gains = [row[-1] for row in rows]
     return Plot("bars", [row[0] for row in rows], {"": gains}, label, "gain in nats a token")
 
 
-def _different(studied: Studied, some: _Tokens, order: Ints) -> list[int]:
-    """Returns the first rows of an order whose tokens all differ."""
-    targets = studied.queries().targets.numpy()[some.rows]
+def _different(studied: Studied, tokens: _Tokens, order: Ints) -> list[int]:
+    """The first rows of an order whose tokens all differ."""
+    targets = studied.queries().targets.numpy()[tokens.rows]
     seen: dict[int, int] = {}
     for row in order.tolist():
         seen.setdefault(int(targets[row]), row)
@@ -240,20 +237,18 @@ def _different(studied: Studied, some: _Tokens, order: Ints) -> list[int]:
     return list(seen.values())
 
 
-def _passage(studied: Studied, some: _Tokens, row: int) -> str:
-    queries = studied.queries()
-    gain, before_it, with_it = (
-        some.mixed[row] - some.lm[row],
-        *np.exp([some.lm[row], some.mixed[row]]),
-    )
-    here = int(some.rows[row])
+def _passage(studied: Studied, tokens: _Tokens, row: int) -> str:
+    queries, row_of_query = studied.queries(), int(tokens.rows[row])
+    lm, mixed = tokens.lm[row], tokens.mixed[row]
     # The rows are in the order of the text. A document's first token has no row.
-    same = queries.documents[max(0, here - _CONTEXT) : here] == queries.documents[here]
-    before = queries.targets[max(0, here - _CONTEXT) : here][same].tolist()
-    token = int(queries.targets[here])
-    text = studied.tokenizer.decode([*before, token])
+    context = slice(max(0, row_of_query - _CONTEXT), row_of_query)
+    same = queries.documents[context] == queries.documents[row_of_query]
+    token = int(queries.targets[row_of_query])
+    text = studied.tokenizer.decode([*queries.targets[context][same].tolist(), token])
     word = studied.tokenizer.decode([token])
-    start = text[: len(text) - len(word)] if text.endswith(word) else text
-    shown = one_line(start).strip().replace("`", "'")
+    start = one_line(text.removesuffix(word)).strip().replace("`", "'")
     marked = one_line(word).replace("`", "'").strip() or "␣"
-    return f"- {before_it:.2g} → {with_it:.2g} ({gain:+.2f} nats): `{shown}` **`{marked}`**"
+    return (
+        f"- {np.exp(lm):.2g} → {np.exp(mixed):.2g} ({mixed - lm:+.2f} nats): "
+        f"`{start}` **`{marked}`**"
+    )
