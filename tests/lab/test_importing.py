@@ -17,7 +17,7 @@ from legacy_files import (
 import knn_logits
 from knn_logits import IndexConfig, KNNConfig, Retriever, WindowConfig
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
-from knn_logits.lab.convert.importing import _write_clusters, import_datastore
+from knn_logits.lab.convert.importing import import_datastore, write_clusters
 from knn_logits.lab.convert.legacy import find_files
 
 
@@ -195,7 +195,7 @@ def test_sizes_of_clusters_that_wrap_around_are_left_out(model, tokenizer, old, 
                 indices=order,
             )
         )
-        assert not _write_clusters(None, find_files(folder), len(old), len(old))
+        assert not write_clusters(None, find_files(folder), len(old), len(old))
         assert "do not add up" in caplog.messages[-1]
 
 

@@ -1,10 +1,9 @@
 """Reads a pickled scipy CSR matrix of plain arrays without unpickling anything.
 
 A pickle is a program that can call any function. Python's `pickletools` lists its instructions
-without running them. This module follows the few instructions that such a matrix needs: names of
-classes stay names, arrays stay views of the file's bytes, and any other instruction is refused.
-Nothing is imported or called. Python's unpickler with harmless classes in place of all others would
-be shorter. But two instructions of five bytes can make it allocate gigabytes.
+without running them. This module follows the few that such a matrix needs: names of classes stay
+names, arrays stay views of the file's bytes, and any other instruction is refused. Python's
+unpickler would allocate gigabytes for two instructions of five bytes.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ _MATRICES = frozenset(
 _RECONSTRUCT = ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct")
 _FROM_BUFFER = ("numpy.core.numeric._frombuffer", "numpy._core.numeric._frombuffer")
 _SCALAR = ("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar")
-_KNOWN = {*_MATRICES, *_RECONSTRUCT, *_FROM_BUFFER, *_SCALAR, "numpy.ndarray", "numpy.dtype"}
+_NAMES = {*_MATRICES, *_RECONSTRUCT, *_FROM_BUFFER, *_SCALAR, "numpy.ndarray", "numpy.dtype"}
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _NUMBERS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
 _TEXTS = ("SHORT_BINUNICODE", "BINUNICODE")
 _CONTENTS = ("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8")
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_KEEP = ("BINPUT", "LONG_BINPUT", "MEMOIZE")
+_STORE = ("BINPUT", "LONG_BINPUT", "MEMOIZE")
 _RECALL = ("BINGET", "LONG_BINGET")
 
 
@@ -53,8 +52,8 @@ class _Name:
 
 
 @dataclass(repr=False)
-class _Made:
-    """The result of a call that was not made: the function, its arguments, and the later state."""
+class _Call:
+    """A call that is not run: the function, its arguments, and the later state of its result."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -62,15 +61,7 @@ class _Made:
 
 
 def read_csr(path: Path) -> tuple[tuple[int, int], Array, Array]:
-    """Reads the structure of a pickled CSR matrix.
-
-    Args:
-        path: The file.
-
-    Returns:
-        shape: Rows and columns.
-        indptr: Integers [rows + 1], where the columns of each row begin in `indices`.
-        indices: Integers [entries], a column each.
+    """Reads the structure of a pickled CSR matrix: its shape, `indptr` and `indices`.
 
     Raises:
         DamagedError: when the file holds anything else than such a matrix.
@@ -96,13 +87,13 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST_IN_A_MESSAGE else f"{text[:_LONGEST_IN_A_MESSAGE]}..."
 
 
-def _matrix(made: Any) -> tuple[tuple[int, int], Array, Array]:
-    if not isinstance(made, _Made) or made.name not in _MATRICES or made.arguments:
+def _matrix(call: Any) -> tuple[tuple[int, int], Array, Array]:
+    if not isinstance(call, _Call) or call.name not in _MATRICES or call.arguments:
         raise ValueError("another object")
-    state = made.state
+    state = call.state
     if not isinstance(state, dict):
         raise ValueError("a matrix without a state")
-    rows, columns = (_integer(one) for one in state["_shape"])
+    rows, columns = map(_integer, state["_shape"])
     indptr, indices = _array(state["indptr"]), _array(state["indices"])
     if rows < 0 or columns < 0 or len(indptr) != rows + 1:
         raise ValueError("shape and row pointers differ")
@@ -110,7 +101,7 @@ def _matrix(made: Any) -> tuple[tuple[int, int], Array, Array]:
 
 
 def _integer(value: Any) -> int:
-    if isinstance(value, _Made) and value.name in _SCALAR:
+    if isinstance(value, _Call) and value.name in _SCALAR:
         dtype, content = value.arguments
         return int(np.frombuffer(content, _dtype(dtype), count=1)[0])
     if type(value) is not int:
@@ -118,14 +109,14 @@ def _integer(value: Any) -> int:
     return value
 
 
-def _array(made: Any) -> Array:
+def _array(call: Any) -> Array:
     """A one-dimensional array of integers, a view of the file."""
-    if not isinstance(made, _Made):
+    if not isinstance(call, _Call):
         raise ValueError("something else than an array")
-    if made.name in _RECONSTRUCT:
-        _, shape, dtype, fortran, content = made.state
-    elif made.name in _FROM_BUFFER:
-        content, dtype, shape, order = made.arguments
+    if call.name in _RECONSTRUCT:
+        _, shape, dtype, fortran, content = call.state
+    elif call.name in _FROM_BUFFER:
+        content, dtype, shape, order = call.arguments
         fortran = order != "C"
     else:
         raise ValueError("another object in the place of an array")
@@ -137,11 +128,11 @@ def _array(made: Any) -> Array:
     return np.frombuffer(content, kind)
 
 
-def _dtype(made: Any) -> np.dtype[Any]:
-    if not isinstance(made, _Made) or made.name != "numpy.dtype":
+def _dtype(call: Any) -> np.dtype[Any]:
+    if not isinstance(call, _Call) or call.name != "numpy.dtype":
         raise ValueError("no dtype")
-    name = made.arguments[0]
-    order = made.state[1] if made.state is not None else "<"
+    name = call.arguments[0]
+    order = call.state[1] if call.state is not None else "<"
     if name not in ("i4", "i8", "u4", "u8") or order not in ("<", "="):
         # It is not shown, since it may be anything of any length.
         raise ValueError("numbers of another kind")
@@ -221,21 +212,21 @@ def _followed(data: memoryview) -> Any:
             values = since(marks.pop() if step == "SETITEMS" else len(stack) - 2)
             _set_items(stack[-1], values)
         elif step == "GLOBAL":
-            stack.append(_named(*argument.split(" ", 1)))
+            stack.append(_name(*argument.split(" ", 1)))
         elif step == "STACK_GLOBAL":
             name, module = stack.pop(), stack.pop()
-            stack.append(_named(module, name))
+            stack.append(_name(module, name))
         elif step in ("REDUCE", "NEWOBJ"):
             arguments, function = stack.pop(), stack.pop()
             if not isinstance(function, _Name) or not isinstance(arguments, tuple):
                 raise ValueError("a call of something else than a name")
-            stack.append(_Made(function.name, arguments))
+            stack.append(_Call(function.name, arguments))
         elif step == "BUILD":
-            state, made = stack.pop(), stack[-1]
-            if not isinstance(made, _Made) or made.state is not None:
+            state, call = stack.pop(), stack[-1]
+            if not isinstance(call, _Call) or call.state is not None:
                 raise ValueError("a state of something else than an object")
-            made.state = state
-        elif step in _KEEP:
+            call.state = state
+        elif step in _STORE:
             memo[len(memo) if argument is None else argument] = stack[-1]
         elif step in _RECALL:
             stack.append(memo[argument])
@@ -248,16 +239,17 @@ def _followed(data: memoryview) -> Any:
 
 def _tuple(values: list[Any]) -> tuple[Any, ...]:
     """Makes a tuple whose tuples hold no tuples, so that nothing is nested deeply."""
-    if any(isinstance(one, tuple) and any(isinstance(x, tuple) for x in one) for one in values):
+    inner = (item for value in values if isinstance(value, tuple) for item in value)
+    if any(isinstance(item, tuple) for item in inner):
         raise ValueError("tuples in tuples in tuples")
     return tuple(values)
 
 
-def _named(module: Any, name: Any) -> _Name:
+def _name(module: Any, name: Any) -> _Name:
     """Returns a class or function, if a matrix needs it."""
     if type(name) is not str or type(module) is not str:
         raise ValueError("a name that is no text")
-    if f"{module}.{name}" not in _KNOWN:
+    if f"{module}.{name}" not in _NAMES:
         raise ValueError(f"it asks for {module}.{name}")
     return _Name(f"{module}.{name}")
 

@@ -34,6 +34,7 @@ from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key, is_en
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
+from knn_logits.index.base import Index
 from knn_logits.index.faiss_file import FaissFile, read_faiss_file
 from knn_logits.lab.convert.csr_pickle import read_csr
 from knn_logits.lab.convert.legacy import (
@@ -67,23 +68,13 @@ _SPANS = 4
 
 @dataclass(frozen=True)
 class Imported:
-    """An imported datastore, and what is not possible with it.
-
-    Attributes:
-        store: The datastore.
-        files: The files that it came from.
-        unwritten: Number of entries at the end that the other system never filled. They are left
-            out.
-        model_error: How far the keys are from this model's own keys. It is near 1 for the keys of
-            another model, and None where it could not be checked.
-        limits: What is not possible with the datastore, one line each.
-    """
+    """An imported datastore, the files that it came from, and what is not possible with it."""
 
     store: Datastore
     files: LegacyFiles
-    unwritten: int
-    model_error: float | None
-    limits: tuple[str, ...]
+    unwritten: int  # entries at the end that the other system never filled, and are left out
+    model_error: float | None  # distance of the keys from this model's; near 1 for another model's
+    limits: tuple[str, ...]  # what is not possible, one line each
 
 
 def import_datastore(
@@ -165,25 +156,23 @@ def import_datastore(
         location, WindowRecord(window=sizes[0], stride=sizes[1], concatenate=True), "float16", 1
     )
     target = Path(folder).resolve()
-    described = plan.as_text(model, tokenizer) | {"import of": str(files.values.resolve())}
-    with begin(target, "build", described, overwrite=overwrite) as job, evaluating(model):
+    text = plan.as_text(model, tokenizer) | {"import of": str(files.values.resolve())}
+    with begin(target, "build", text, overwrite=overwrite) as job, evaluating(model):
         canary = write_canary(job, model, tokenizer, plan)
         dim = int(canary[CANARY_KEYS].shape[1])
-        found = _their_index(files, index, dim, progress)
+        old = _old_index(files, index, dim, progress)
         vocabulary = vocabulary_size(model)
-        values = read_values(files, dim, vocabulary, found.size if found else None)
+        values = read_values(files, dim, vocabulary, old.size if old else None)
         keys = read_keys(files.keys, len(values), dim) if files.keys else None
         entries = written_entries(keys, values) if keys is not None else len(values)
         error = _model_error(model, location, keys, values[:entries])
         _write_text(job, tokenizer, values[:entries], vocabulary, files)
         if job.repeated:
             job.give_up()
-            store = Datastore(folder)
-            limits = _limits(files, keys is not None, store.clusters is not None)
-            return Imported(store, files, len(values) - entries, error, limits)
+            return _imported(Datastore(folder), files, len(values), error)
         if keys is not None:
             _write_keys(job, keys[:entries], shard_bytes, progress)
-        clusters = _write_clusters(job, files, len(values), entries)
+        write_clusters(job, files, len(values), entries)
         manifest = Manifest(
             created_with=__version__,
             model=model_record(model),
@@ -194,7 +183,7 @@ def import_datastore(
             tokens=entries + 1,
             dim=dim,
             dtype="float32" if keys is not None and keys.dtype.itemsize == 4 else "float16",
-            metric=found.metric if found else "l2",
+            metric=old.metric if old else "l2",
             windows=plan.windows,
             index=IndexRecord(factory="exact", requested="import"),
             settings=SettingsRecord(
@@ -208,45 +197,56 @@ def import_datastore(
             files=job.files,
         )
         store = Datastore.unfinished(target, manifest)
-        record = _write_index(job, store, found, entries, index, canary, threads, progress)
+        if old is None:
+            built, record = make_index(
+                store, index or IndexConfig(), threads=threads, progress=progress
+            )
+        else:
+            built, record = _converted(store, old, threads, progress)
+        write_index(job, store, built, record, canary)
         job.commit(manifest, index=record)
-    limits = _limits(files, keys is not None, clusters)
-    return Imported(Datastore(folder), files, len(values) - entries, error, limits)
+    return _imported(Datastore(folder), files, len(values), error)
 
 
-def _their_index(
-    files: LegacyFiles, wanted: IndexConfig | None, dim: int, progress: Progress
+def _imported(store: Datastore, files: LegacyFiles, values: int, error: float | None) -> Imported:
+    limits = ["sources are passages of one stream, since the files do not name documents"]
+    if not store.offers_keys:
+        limits += [
+            "there are no keys, so refine, add, compact and another index are not possible",
+            "the recall is unknown, and nothing shows whether the index belongs to this model",
+        ]
+    if files.clusters is not None and store.clusters is None:
+        limits.append("the clusters could not be taken over")
+    return Imported(store, files, values - len(store), error, tuple(limits))
+
+
+def _old_index(
+    files: LegacyFiles, index: IndexConfig | None, dim: int, progress: Progress
 ) -> FaissFile | None:
-    """Reads the other system's index; None if another is wanted or it cannot be taken over."""
-    if files.index is None or wanted is not None:
+    """Reads the other system's index; None if another is to be built, or it cannot be read."""
+    if files.index is None or index is not None:
         return None
     progress("reading the index", 0, None)
     try:
-        found = read_faiss_file(files.index)
+        old = read_faiss_file(files.index)
     except DamagedError as error:
         if files.keys is None:
             raise
         logger.warning("%s; a new index is built from the keys instead", error)
         return None
-    if found.dim != dim:
+    if old.dim != dim:
         raise MismatchError(
-            f"{files.index} holds vectors of {found.dim} numbers, but the model's keys have {dim}: "
+            f"{files.index} holds vectors of {old.dim} numbers, but the model's keys have {dim}: "
             "name the model that built it, or give the place of its keys with --key"
         )
-    return found
+    return old
 
 
 def _write_text(
     job: Job, tokenizer: Any, values: Array, vocabulary: int, files: LegacyFiles
 ) -> None:
-    first = next(
-        (
-            one
-            for one in (tokenizer.bos_token_id, tokenizer.eos_token_id)
-            if one is not None and one < vocabulary
-        ),
-        0,
-    )
+    ends = (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    first = next((token for token in ends if token is not None and token < vocabulary), 0)
     with TokenWriter(job, concatenate=True, vocabulary=vocabulary) as writer:
         tokens = np.concatenate([[first], np.asarray(values, np.int64)])
         writer.add(tokens, id=files.values.name, title=f"all of {files.values.name}")
@@ -263,8 +263,8 @@ def _write_keys(job: Job, keys: Array, shard_bytes: int, progress: Progress) -> 
     writer.flush()
 
 
-def _write_clusters(job: Job, files: LegacyFiles, entries: int, kept: int) -> bool:
-    """Writes the cluster of each entry, if the other system made clusters."""
+def write_clusters(job: Job, files: LegacyFiles, entries: int, kept: int) -> bool:
+    """Writes the cluster of each of the `kept` entries, if the other system made clusters."""
     if files.clusters is None:
         return False
     try:
@@ -293,40 +293,27 @@ def _write_clusters(job: Job, files: LegacyFiles, entries: int, kept: int) -> bo
     return True
 
 
-def _write_index(
-    job: Job,
-    store: Datastore,
-    found: FaissFile | None,
-    entries: int,
-    wanted: IndexConfig | None,
-    canary: dict[str, Array],
-    threads: int | None,
-    progress: Progress,
-) -> IndexRecord:
-    if found is None:
-        built, record = make_index(
-            store, wanted or IndexConfig(), threads=threads, progress=progress
-        )
-        write_index(job, store, built, record, canary)
-        return record
+def _converted(
+    store: Datastore, old: FaissFile, threads: int | None, progress: Progress
+) -> tuple[Index, IndexRecord]:
+    """The other system's index over the entries of the datastore."""
     from knn_logits.index import plain
 
-    kept = np.arange(found.size) < entries
-    opened = plain.from_arrays(
-        found.arrays,
-        found.factory,
-        found.dim,
-        found.metric,
-        found.size,
+    kept = np.arange(old.size) < len(store)
+    index = plain.from_arrays(
+        old.arrays,
+        old.factory,
+        old.dim,
+        old.metric,
+        old.size,
         kept=None if kept.all() else kept,
-        nprobe=found.nprobe,
+        nprobe=old.nprobe,
         threads=threads,
     )
-    record = IndexRecord(factory=found.factory, requested="import", nprobe=found.nprobe)
+    record = IndexRecord(factory=old.factory, requested="import", nprobe=old.nprobe)
     if store.has_keys:
-        record = measured(store, opened, record, (found.nprobe or 1,), progress)
-    write_index(job, store, opened, record, canary)
-    return record
+        record = measured(store, index, record, (old.nprobe or 1,), progress)
+    return index, record
 
 
 def _model_error(
@@ -343,18 +330,19 @@ def _model_error(
     span = min(_SPAN, context_length(model) or _SPAN, len(values) // 2)
     if keys is None or is_encoder_decoder(model) or span < _LEAST_SPAN:
         return None
-    own, others = [], []
+    distances, shuffled = [], []
     for start in np.linspace(0, len(values) - span - 1, _SPANS).astype(np.int64).tolist():
         tokens = torch.from_numpy(np.array(values[start : start + span], np.int64))
         inputs = {"input_ids": tokens.unsqueeze(0).to(input_device(model))}
         states = key_states(model, location, inputs)[0].float().cpu().numpy()
-        theirs = np.asarray(keys[start + 1 : start + span + 1], np.float32)
+        stored = np.asarray(keys[start + 1 : start + span + 1], np.float32)
         # Only places with a long context are compared.
-        mine, theirs = states[span // 2 :], theirs[span // 2 :]
-        own.append(np.linalg.norm(mine - theirs, axis=1))
-        others.append(np.linalg.norm(mine - np.roll(theirs, len(theirs) // 2, axis=0), axis=1))
-    chance = float(np.median(np.concatenate(others)))
-    error = float(np.median(np.concatenate(own))) / max(chance, 1e-12)
+        states, stored = states[span // 2 :], stored[span // 2 :]
+        distances.append(np.linalg.norm(states - stored, axis=1))
+        others = np.roll(stored, len(stored) // 2, axis=0)
+        shuffled.append(np.linalg.norm(states - others, axis=1))
+    chance = float(np.median(np.concatenate(shuffled)))
+    error = float(np.median(np.concatenate(distances))) / max(chance, 1e-12)
     if not error <= _OTHER_MODEL:
         raise MismatchError(
             f"the keys are not this model's states at {location}: they are no nearer to them than "
@@ -362,15 +350,3 @@ def _model_error(
             "with --key"
         )
     return error
-
-
-def _limits(files: LegacyFiles, has_keys: bool, clusters: bool) -> tuple[str, ...]:
-    limits = ["sources are passages of one stream, since the files do not name documents"]
-    if not has_keys:
-        limits += [
-            "there are no keys, so refine, add, compact and another index are not possible",
-            "the recall is unknown, and nothing shows whether the index belongs to this model",
-        ]
-    if files.clusters is not None and not clusters:
-        limits.append("the clusters could not be taken over")
-    return tuple(limits)

@@ -31,30 +31,18 @@ _VALUE_KINDS = ("<i8", "<i4", "<u2")
 
 @dataclass(frozen=True)
 class LegacyFiles:
-    """The files of one datastore of an earlier system.
+    """The files of one datastore of an earlier system."""
 
-    Attributes:
-        values: The file of tokens, one for each entry.
-        keys: The file of keys, one for each entry. Published datastores often lack it.
-        index: The index that FAISS wrote.
-        clusters: A pickle that says which entries belong to which cluster.
-        entries: Number of entries according to the file's name; None if the name has no number.
-        dim: Length of a key according to the file's name; None if the name has no number.
-    """
-
-    values: Path
-    keys: Path | None = None
-    index: Path | None = None
-    clusters: Path | None = None
-    entries: int | None = None
+    values: Path  # a token for each entry
+    keys: Path | None = None  # published datastores often lack them
+    index: Path | None = None  # in FAISS's format
+    clusters: Path | None = None  # a pickle
+    entries: int | None = None  # like `dim`, of the file's name
     dim: int | None = None
 
 
 def find_files(source: Path) -> LegacyFiles:
-    """Finds the files of a datastore of an earlier system.
-
-    Args:
-        source: Its folder. If the folder holds several datastores, the file of values.
+    """Finds the files of a datastore in its folder, or beside its file of values.
 
     Raises:
         CorpusError: when there is no such datastore, or more than one.
@@ -66,42 +54,39 @@ def find_files(source: Path) -> LegacyFiles:
                 f"{source} is not a file of values: name a folder, or the file *_vals.npy in it"
             )
     else:
-        found = (
-            sorted(one for one in source.iterdir() if _VALUES.fullmatch(one.name))
-            if source.is_dir()
-            else []
-        )
-        if len(found) != 1:
-            names = ", ".join(one.name for one in found[:5]) or "none"
+        paths = sorted(source.iterdir()) if source.is_dir() else []
+        paths = [path for path in paths if _VALUES.fullmatch(path.name)]
+        if len(paths) != 1:
+            names = ", ".join(path.name for path in paths[:5]) or "none"
             raise CorpusError(
                 f"{source} does not hold exactly one datastore of an earlier system (files of "
                 f"values: {names}): name the datastore's folder, or its file *vals.npy"
             )
-        values = _file(found[0])
+        values = _file(paths[0])
     folder = values.parent
-    named = _TRANSFORMERS.fullmatch(values.name)
-    if named is not None:
-        kind, entries, dim = named["type"], int(named["size"]), int(named["dim"])
+    parts = _TRANSFORMERS.fullmatch(values.name)
+    if parts is not None:
+        kind, entries, dim = parts["type"], int(parts["size"]), int(parts["dim"])
         members = sorted(folder.glob(f"members_{kind}_{entries}_{dim}_*.pkl"))
         return LegacyFiles(
             values,
-            _there(folder / f"dstore_{kind}_{entries}_{dim}_keys.npy"),
-            _there(folder / f"index_{kind}_{entries}_{dim}.indexed"),
+            _optional(folder / f"dstore_{kind}_{entries}_{dim}_keys.npy"),
+            _optional(folder / f"index_{kind}_{entries}_{dim}.indexed"),
             _file(members[0]) if members else None,
             entries,
             dim,
         )
     parts = _VALUES.fullmatch(values.name)
     assert parts is not None
-    indexes = sorted(_file(one) for one in folder.iterdir() if _INDEX.fullmatch(one.name))
+    indexes = sorted(_file(path) for path in folder.iterdir() if _INDEX.fullmatch(path.name))
     if len(indexes) > 1:
-        names = ", ".join(one.name for one in indexes[:5])
+        names = ", ".join(path.name for path in indexes[:5])
         raise CorpusError(f"{folder} holds several indexes ({names}): leave only one there")
-    keys = _there(folder / f"{parts['stem']}keys.npy")
+    keys = _optional(folder / f"{parts['stem']}keys.npy")
     return LegacyFiles(values, keys, indexes[0] if indexes else None)
 
 
-def _there(path: Path) -> Path | None:
+def _optional(path: Path) -> Path | None:
     return _file(path) if path.exists() else None
 
 
@@ -113,16 +98,10 @@ def _file(path: Path) -> Path:
 
 
 def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | None) -> Array:
-    """Maps the file of values, whatever its number format is.
+    """Maps the file of values, integers [entries], whatever its number format is.
 
-    Args:
-        files: The files of the datastore.
-        dim: Length of a key of the model.
-        vocabulary: Number of tokens of the model.
-        entries: Number of entries, if the index tells it.
-
-    Returns:
-        Integers [entries]. Values of 16 bits that had become negative are corrected.
+    `entries` is the size of the index, if there is one. Values of 16 bits that had become negative
+    are corrected.
 
     Raises:
         MismatchError: when the values do not belong to this model.
@@ -132,7 +111,7 @@ def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | No
             f"{files.values} belongs to keys of {files.dim} numbers, but the model's keys have "
             f"{dim}: name the model that built it, or give the place of its keys with --key"
         )
-    known = entries if entries is not None else files.entries
+    expected = entries if entries is not None else files.entries
     if entries is not None and files.entries not in (None, entries):
         raise MismatchError(
             f"the name of {files.values} says {files.entries} entries, but the index has "
@@ -140,13 +119,13 @@ def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | No
         )
     size = files.values.stat().st_size
     for kind in _VALUE_KINDS:
-        found = _mapped(files.values, kind)
-        if found is None or known not in (None, len(found)):
+        values = _mapped(files.values, kind)
+        if values is None or expected not in (None, len(values)):
             continue
-        if files.keys is not None and _key_width(files.keys, len(found), dim) is None:
+        if files.keys is not None and _key_width(files.keys, len(values), dim) is None:
             continue
-        if len(found) and _within(found, vocabulary):
-            return found
+        if len(values) and _within(values, vocabulary):
+            return values
     raise MismatchError(
         f"{files.values} ({size} bytes) does not hold tokens of this model, which has {vocabulary} "
         f"tokens and keys of {dim} numbers: name the model that built it, or give the place of its "
@@ -163,10 +142,7 @@ def _within(values: Array, vocabulary: int) -> bool:
 
 
 def read_keys(path: Path, entries: int, dim: int) -> Array:
-    """Maps the file of keys.
-
-    Returns:
-        float16 or float32 [entries, dim].
+    """Maps the file of keys, float16 or float32 [entries, dim].
 
     Raises:
         MismatchError: when the file has another number of keys, or keys of another length.
@@ -177,9 +153,9 @@ def read_keys(path: Path, entries: int, dim: int) -> Array:
             f"{path} ({path.stat().st_size} bytes) does not hold {entries} keys of {dim} numbers: "
             "name the model that built it"
         )
-    found = _mapped(path, f"<f{width}")
-    assert found is not None
-    return found.reshape(entries, dim)
+    keys = _mapped(path, f"<f{width}")
+    assert keys is not None
+    return keys.reshape(entries, dim)
 
 
 def key_parts(keys: Array) -> Iterator[Array]:
@@ -211,7 +187,7 @@ def written_entries(keys: Array, values: Array) -> int:
 
 
 def _key_width(path: Path, entries: int, dim: int) -> int | None:
-    """Returns the bytes of one number; None if the file does not hold so many keys."""
+    """Returns the bytes of one number; None if the file does not hold this number of keys."""
     facts = _npy(path)
     if facts is not None:
         dtype, shape, _ = facts

@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from knn_logits._version import __version__
-from knn_logits.building.planning import planned
+from knn_logits.building.planning import KeyPlan, planned
 from knn_logits.building.steps import write_canary, write_keys, write_text
 from knn_logits.building.writing_settings import unrepeated_ngram
 from knn_logits.corpus.documents import Document, several
@@ -36,14 +36,10 @@ from knn_logits.store.files import write_array, write_arrays
 from knn_logits.store.job import Job, begin
 from knn_logits.store.learned import DOCUMENT, needs_text
 from knn_logits.store.manifest import Manifest
-from knn_logits.store.records import (
-    IndexRecord,
-    KeyRecord,
-    SettingsRecord,
-    WritingRecord,
-)
+from knn_logits.store.records import IndexRecord, KeyRecord, SettingsRecord, WritingRecord
+from knn_logits.store.writer import TokenWriter
 
-_LARGEST_ROWS = 1000.0
+_MOST_ROWS = 1000.0
 
 
 def distill(
@@ -106,7 +102,9 @@ def distill(
         BusyError: when another process is writing the folder.
         StorageError: when the disk is full.
     """
-    rows = _checked(rows)
+    if isinstance(rows, bool) or not isinstance(rows, (int, float)) or not 0 < rows <= _MOST_ROWS:
+        raise ConfigError(f"rows must be a number above 0 and at most {_MOST_ROWS:g}, not {rows!r}")
+    rows = float(rows)
     epochs, seed = whole_number("epochs", epochs, 1), whole_number("seed", seed, 0, MOST_SEED)
     if is_encoder_decoder(model):
         raise ModelError(
@@ -121,10 +119,10 @@ def distill(
     if isinstance(corpus, Datastore):
         check_enough(len(corpus))
         corpus.fetch_keys(progress)
-        own = corpus.manifest
-        key = own.key.name
-        window = WindowConfig(own.windows.window, own.windows.stride)
-        license, source = license or own.license, source or own.source
+        manifest = corpus.manifest
+        key = manifest.key.name
+        window = WindowConfig(manifest.windows.window, manifest.windows.stride)
+        license, source = license or manifest.license, source or manifest.source
     else:
         corpus = several(corpus, "documents")
     if teacher is not None and teacher.manifest.key.name != key:
@@ -171,13 +169,7 @@ def distill(
             if job.repeated:
                 job.give_up()
                 return Datastore(target)
-            contexts = text.contexts()
-            check_enough(contexts.entries)
-            write_keys(job, model, keys, text, contexts, progress=progress)
-            made = {"entries": contexts.entries, "documents": text.documents, "tokens": text.tokens}
-            states = Datastore.unfinished(
-                target, manifest.model_copy(update={**made, "files": job.files})
-            )
+            states = _unfinished(job, model, keys, text, manifest, progress)
         learnt = learn(
             model, keys.location, states, teacher, rows=rows, epochs=epochs, seed=seed,
             progress=progress,
@@ -188,16 +180,22 @@ def distill(
     return Datastore(target)
 
 
-def _checked(rows: float) -> float:
-    if (
-        isinstance(rows, bool)
-        or not isinstance(rows, (int, float))
-        or not (0.0 < rows <= _LARGEST_ROWS)
-    ):
-        raise ConfigError(
-            f"rows must be a number above 0 and at most {_LARGEST_ROWS:g}, not {rows!r}"
-        )
-    return float(rows)
+def _unfinished(
+    job: Job,
+    model: nn.Module,
+    keys: KeyPlan,
+    text: TokenWriter,
+    manifest: Manifest,
+    progress: Progress,
+) -> Datastore:
+    """Computes the keys of a text, and opens it with them."""
+    contexts = text.contexts()
+    check_enough(contexts.entries)
+    write_keys(job, model, keys, text, contexts, progress=progress)
+    fields = {"entries": contexts.entries, "documents": text.documents, "tokens": text.tokens}
+    return Datastore.unfinished(
+        job.folder, manifest.model_copy(update={**fields, "files": job.files})
+    )
 
 
 def _write(job: Job, manifest: Manifest, learnt: Learnt, ngram: int | None) -> None:

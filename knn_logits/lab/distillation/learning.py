@@ -16,11 +16,8 @@ from knn_logits.engine.forward import input_device
 from knn_logits.engine.location import KeyLocation
 from knn_logits.errors import CorpusError
 from knn_logits.index.exact import ExactIndex
-from knn_logits.lab.distillation.allotment import allot
-from knn_logits.lab.distillation.beginning import centers
-from knn_logits.lab.distillation.held import held_out, read_held
+from knn_logits.lab.distillation.rows import Held, Rows, best_scale, held_out, read_held
 from knn_logits.lab.distillation.targets import Shares, shares_by
-from knn_logits.lab.distillation.training import Held, Rows, best_scale
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood
 from knn_logits.progress import Progress
 from knn_logits.search.neighbors import Neighbors, powers_up_to
@@ -31,21 +28,23 @@ from knn_logits.store.records import LearnedRecord, SettingsRecord
 logger = logging.getLogger(__name__)
 
 _BATCH = 256
-# The held-out text is asked so many times an epoch; learning ends after so many without a gain.
-_ASKED, _PATIENCE = 2, 3
+# Tests with the held-out text in an epoch, and those without a gain after which learning ends.
+_TESTS, _PATIENCE = 2, 3
 _SMALLEST_K, _K_TOLERANCE = 64, 0.002
 # The softmax is over all rows when they learn. With 12,843 rows, the 1,024 likeliest alone cost 8%.
 _LARGEST_K = 4096
+# A token that is 16 times as frequent gets 8 times as many rows.
+_POWER = 0.75
+# k-means looks at this many states a row, and moves the centers this often.
+_STATES_A_ROW, _MOVES = 64, 3
+# A center of few states is drawn to the mean of all states.
+_DRAWN = 2.0
 # Rows are learnt at temperature 1. A memory that learnt its corpus too well needs a higher one.
 _TEMPERATURES = tuple(2.0 ** (step / 4) for step in range(-2, 9))
 
 
 def check_enough(entries: int) -> None:
-    """Refuses a corpus that is too small to hold a part of it out.
-
-    Raises:
-        CorpusError: when it has too few entries.
-    """
+    """Refuses a corpus that is too small to hold a part of it out."""
     if entries < FEWEST_CALIBRATED:
         raise CorpusError(
             f"the corpus has {entries} tokens to predict, and a learned memory needs "
@@ -55,18 +54,11 @@ def check_enough(entries: int) -> None:
 
 @dataclass(frozen=True)
 class Learnt:
-    """Rows that have learnt, as they are stored.
+    """Rows that have learnt, as they are stored."""
 
-    Attributes:
-        rows: float16 [rows, dim].
-        tokens: int32 [rows], ascending.
-        settings: k, λ and the temperature that the held-out text chose.
-        record: How they were learnt.
-    """
-
-    rows: Array
-    tokens: Array
-    settings: SettingsRecord
+    rows: Array  # float16 [rows, dim]
+    tokens: Array  # int32 [rows], ascending
+    settings: SettingsRecord  # that the held-out text chose
     record: LearnedRecord
 
 
@@ -81,17 +73,9 @@ def learn(
     seed: int,
     progress: Progress,
 ) -> Learnt:
-    """Learns the rows.
+    """Learns `rows` rows for each different token of a corpus, from a datastore with its keys.
 
-    Args:
-        model: The model, in evaluation mode.
-        location: Where the key is.
-        corpus: A datastore of the corpus, with its keys. Its manifest need not be written yet.
-        teacher: A datastore whose distributions are learnt as well; None for none.
-        rows: Rows for each different token, on average.
-        epochs: How often the corpus is read, at most.
-        seed: Seed of every random choice.
-        progress: Told how far the work is.
+    Its manifest need not be written yet. A teacher's distributions are learnt as well.
     """
     away = held_out(corpus, seed)
     learning = ~away
@@ -105,13 +89,11 @@ def learn(
     held = read_held(model, location, corpus, away, numbers, progress)
     allotted = allot(counts.astype(np.int64), max(len(tokens), round(rows * len(tokens))))
     random = np.random.default_rng(seed)
-    found, mean, variance = centers(corpus, entries, order, allotted, random, progress)
-    del mean
-    device = input_device(model)
+    start, variance = centers(corpus, entries, order, allotted, random, progress)
     shares = None
     if teacher is not None:
         shares = shares_by(teacher, corpus, entries, away, numbers, progress)
-    learner = Rows(found.to(device), allotted, epochs * -(-len(entries) // _BATCH))
+    learner = Rows(start.to(input_device(model)), allotted, epochs * -(-len(entries) // _BATCH))
     learner.begin(best_scale(learner, held, variance))
     best, read = _train(learner, corpus, entries, numbers, shares, held, epochs, random, progress)
     stored = best.half()
@@ -148,35 +130,32 @@ def _train(
     """Reads the corpus again and again, until the held-out text is predicted best.
 
     Returns:
-        float32 [rows, dim] on the CPU, the rows at that moment, and how often the corpus was read
-        until then.
+        The rows at that moment, on the CPU, and how often the corpus was read until then.
     """
     device = learner.rows.device
     targets = torch.from_numpy(numbers[corpus.values.numpy()[entries]])
     best, least, read, waited = learner.rows.cpu().clone(), learner.perplexity(held), 0.0, 0
-    parts = np.linspace(0, len(entries), _ASKED + 1).astype(int)
+    parts = np.linspace(0, len(entries), _TESTS + 1).astype(int)
     done = 0
     for epoch in range(epochs):
         shuffled = random.permutation(len(entries))
         for number, (start, end) in enumerate(pairwise(parts)):
             for first in range(start, end, _BATCH):
-                some = np.sort(shuffled[first : min(end, first + _BATCH)])
-                states = torch.from_numpy(corpus.keys(entries[some]).astype(np.float32)).to(device)
+                batch = np.sort(shuffled[first : min(end, first + _BATCH)])
+                states = torch.from_numpy(corpus.keys(entries[batch]).astype(np.float32)).to(device)
                 if shares is None:
-                    learner.learn(states, targets[torch.from_numpy(some)].to(device))
+                    learner.learn(states, targets[torch.from_numpy(batch)].to(device))
                 else:
-                    theirs = torch.from_numpy(shares.tokens[some]).long().to(device)
-                    learner.learn_shares(
-                        states, theirs, torch.from_numpy(shares.shares[some]).to(device)
-                    )
-                done += len(some)
+                    tokens = torch.from_numpy(shares.tokens[batch]).long().to(device)
+                    share = torch.from_numpy(shares.shares[batch]).to(device)
+                    learner.learn_shares(states, tokens, share)
+                done += len(batch)
                 progress("rows", done, epochs * len(entries))
-            found = learner.perplexity(held)
+            perplexity, now = learner.perplexity(held), epoch + (number + 1) / _TESTS
             waited += 1
-            logger.debug("epoch %.1f: held-out perplexity %.2f", epoch + (number + 1) / 2, found)
-            if found < least:
-                best, least, waited = learner.rows.cpu().clone(), found, 0
-                read = epoch + (number + 1) / _ASKED
+            logger.debug("epoch %.1f: held-out perplexity %.2f", now, perplexity)
+            if perplexity < least:
+                best, least, waited, read = learner.rows.cpu().clone(), perplexity, 0, now
             if waited >= _PATIENCE:
                 return best, read
     return best, read
@@ -185,7 +164,7 @@ def _train(
 def _settings(
     rows: Tensor, tokens: Tensor, held: Held, progress: Progress
 ) -> tuple[SettingsRecord, float, float]:
-    """Chooses k, λ and the temperature by the likelihood of the held-out text.
+    """Chooses settings by the likelihood of the held-out text.
 
     Returns:
         The settings, and the perplexity of the text under the model alone and under the mixture.
@@ -196,10 +175,10 @@ def _settings(
     likelihood = GridLikelihood(Grid(ks, _TEMPERATURES, LMBDAS))
     for first in range(0, len(held.targets), _BATCH):
         progress("settings", first, len(held.targets))
-        some = slice(first, first + _BATCH)
-        similarities, ids = index.search(held.states[some], k)
-        found = Neighbors(ids, similarities, tokens[ids].long(), "ip", every_row=True)
-        likelihood.add(found, held.targets[some], held.log_p_lm[some])
+        part = slice(first, first + _BATCH)
+        similarities, ids = index.search(held.states[part], k)
+        neighbors = Neighbors(ids, similarities, tokens[ids].long(), "ip", every_row=True)
+        likelihood.add(neighbors, held.targets[part], held.log_p_lm[part])
     progress("settings", len(held.targets), len(held.targets))
     best = likelihood.best(_K_TOLERANCE)
     settings = SettingsRecord(
@@ -209,3 +188,68 @@ def _settings(
         calibrated=True,
     )
     return settings, float(np.exp(-likelihood.lm / likelihood.tokens)), best.perplexity
+
+
+def allot(counts: Ints, rows: int) -> Ints:
+    """Allots `rows` to tokens by how often each occurs, int64 [tokens].
+
+    Each token gets at least one row and at most one for each of its occurrences. In between, its
+    share grows with the power 3/4 of its frequency. Xu et al. (2023), section 4, increase the rows
+    of frequent words.
+    """
+    weights = counts.astype(np.float64) ** _POWER
+
+    def at(scale: float) -> Ints:
+        scaled: Ints = np.maximum(1, np.floor(scale * weights)).astype(np.int64)
+        return np.minimum(counts, scaled)
+
+    low, high = 0.0, float(counts.max(initial=1))
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if int(at(middle).sum()) > rows else (middle, high)
+    return at(low)
+
+
+def centers(
+    store: Datastore,
+    entries: Ints,
+    order: Ints,
+    allotted: Ints,
+    random: np.random.Generator,
+    progress: Progress,
+) -> tuple[Tensor, float]:
+    """The centers of the states before each token, by k-means, token by token.
+
+    The entries to learn from are sorted by their tokens; each token's begin at `order` and get
+    `allotted` centers.
+
+    Returns:
+        float32 [rows, dim], the centers less the mean of all states; and the mean squared distance
+        of a state from this mean.
+    """
+    ends = np.append(order[1:], len(entries))
+    total = int(allotted.sum())
+    rows = torch.empty(total, store.manifest.dim)
+    sample = np.sort(random.permutation(entries)[:8192])
+    states = torch.from_numpy(store.keys(sample).astype(np.float32))
+    mean = states.mean(dim=0)
+    variance = float((states - mean).square().sum(dim=-1).mean())
+    first = 0
+    for token, number in enumerate(allotted.tolist()):
+        occurrences = entries[order[token] : ends[token]]
+        if len(occurrences) > _STATES_A_ROW * number:
+            occurrences = random.choice(occurrences, _STATES_A_ROW * number, replace=False)
+        states = torch.from_numpy(store.keys(np.sort(occurrences)).astype(np.float32)) - mean
+        place = torch.zeros(len(states), dtype=torch.int64)
+        center = states[torch.from_numpy(random.permutation(len(states))[:number])]
+        for _ in range(_MOVES if number > 1 else 1):
+            if number > 1:
+                distances = torch.addmm(center.square().sum(-1), states, center.T, alpha=-2.0)
+                place = distances.argmin(dim=-1)
+            counts = torch.bincount(place, minlength=number).unsqueeze(-1)
+            moved = torch.zeros_like(center).index_add_(0, place, states)
+            center = torch.where(counts > 0, moved / counts.clamp(min=1), center)
+        rows[first : first + number] = center * (counts / (counts + _DRAWN)).clamp(min=0.3)
+        first += number
+        progress("centers", first, total)
+    return rows, variance

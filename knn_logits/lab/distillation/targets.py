@@ -35,20 +35,15 @@ _K, _LIKELIEST = 256, 16
 _QUERIES_AT_ONCE = 128
 # The share of the token that follows in the text; the neighbors have the rest. Memory Decoder adds
 # both losses (2508.09874).
-_OWN = 0.5
+_TEXT_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What is to be learnt at some entries.
+    """What is to be learnt at some entries."""
 
-    Attributes:
-        tokens: int32 [entries, likeliest], numbers among the memory's tokens.
-        shares: float32 [entries, likeliest], which sum to 1.
-    """
-
-    tokens: Array
-    shares: Array
+    tokens: Array  # int32 [entries, likeliest], numbers among the memory's tokens
+    shares: Array  # float32 [entries, likeliest], which sum to 1
 
 
 def shares_by(
@@ -59,16 +54,11 @@ def shares_by(
     numbers: Ints,
     progress: Progress,
 ) -> Shares:
-    """Asks a datastore about entries of a corpus.
+    """The shares that a datastore gives to tokens at entries of a corpus, which may be its own.
 
-    Args:
-        teacher: The datastore.
-        corpus: A datastore of the corpus, with its keys. It may be the same.
-        entries: int64 [entries], the corpus's entries to learn from.
-        held: bool [entries of the corpus], those that are held out. The datastore says nothing of
-            the parts of the text that they stand in, or the rows would learn what chooses them.
-        numbers: int64 [vocabulary], the number of each token among the memory's; -1 for none.
-        progress: Told how many entries are done.
+    It says nothing of the parts of the text that are held out, bool [entries of the corpus], or the
+    rows would learn what chooses them. `numbers` are those of each token among the memory's,
+    int64 [vocabulary]; -1 for none.
     """
     settings = teacher.manifest.settings
     k = min(settings.k, _K)
@@ -79,8 +69,8 @@ def shares_by(
     )
     retriever, weighing = Retriever(teacher, config), Weighing.of(config)
     parts = part_of_entries(teacher)
-    own = _own_parts(teacher, corpus, parts)
-    away = np.isin(parts, own[held & (own >= 0)]).astype(np.int32)
+    part_of = _parts_in(teacher, corpus, parts)
+    away = np.isin(parts, part_of[held & (part_of >= 0)]).astype(np.int32)
     number_of = torch.from_numpy(numbers)
     targets = number_of[corpus.values[torch.from_numpy(entries)].long()]
     count = min(_LIKELIEST, int(numbers.max()) + 1)
@@ -88,33 +78,31 @@ def shares_by(
     shares = np.empty((len(entries), count + 1), np.float32)
     for first in range(0, len(entries), _QUERIES_AT_ONCE):
         progress("distributions", first, len(entries))
-        some = slice(first, first + _QUERIES_AT_ONCE)
-        ids = entries[some]
+        batch = slice(first, first + _QUERIES_AT_ONCE)
+        ids = entries[batch]
         states = torch.from_numpy(corpus.keys(ids).astype(np.float32))
-        found = without_own_part(
-            retriever.search(states, _before(corpus, ids)).to("cpu"),
-            torch.from_numpy(own[ids]),
-            parts,
-        )
-        found = without_own_part(found, torch.ones(len(ids), dtype=torch.int32), away)
-        votes = _votes(weighing.log_weights(found).exp(), number_of[found.values], len(number_of))
+        near = retriever.search(states, _before(corpus, ids)).to("cpu")
+        near = without_own_part(near, torch.from_numpy(part_of[ids]), parts)
+        near = without_own_part(near, torch.ones(len(ids), dtype=torch.int32), away)
+        votes = _votes(weighing.log_weights(near).exp(), number_of[near.values], len(number_of))
         likeliest = votes.topk(count, dim=-1)
         total = likeliest.values.sum(dim=-1, keepdim=True)
         # Without a neighbor, all of the share is the token's own.
-        said = torch.where(total > 0, (1.0 - _OWN) * likeliest.values / total.clamp(min=1e-30), 0.0)
-        tokens[some, :count], shares[some, :count] = likeliest.indices, said
-        tokens[some, count], shares[some, count] = targets[some], 1.0 - said.sum(dim=-1)
+        voted = (1.0 - _TEXT_SHARE) * likeliest.values / total.clamp(min=1e-30)
+        voted = torch.where(total > 0, voted, 0.0)
+        tokens[batch, :count], shares[batch, :count] = likeliest.indices, voted
+        tokens[batch, count], shares[batch, count] = targets[batch], 1.0 - voted.sum(dim=-1)
     progress("distributions", len(entries), len(entries))
     return Shares(tokens, shares)
 
 
 def _before(corpus: Datastore, entries: Ints) -> Prefixes:
-    """Returns the last tokens before each entry of a corpus, as many as are compared."""
+    """The last tokens before each entry of a corpus, as many as are compared."""
     contexts = corpus.contexts
-    own = np.searchsorted(contexts.first_entry, entries, side="right") - 1
-    places = (entries + 1 + own)[:, None] + np.arange(-LONGEST, 0)
-    there = places >= contexts.first[own][:, None]
-    tokens = np.where(there, np.asarray(corpus.tokens[places.clip(min=0)], np.int64), -1)
+    context = np.searchsorted(contexts.first_entry, entries, side="right") - 1
+    places = (entries + 1 + context)[:, None] + np.arange(-LONGEST, 0)
+    inside = places >= contexts.first[context][:, None]
+    tokens = np.where(inside, np.asarray(corpus.tokens[places.clip(min=0)], np.int64), -1)
     first = np.arange(len(entries), dtype=np.int64) * LONGEST
     return Prefixes(tokens.ravel(), first, first + LONGEST)
 
@@ -122,23 +110,23 @@ def _before(corpus: Datastore, entries: Ints) -> Prefixes:
 def _votes(weights: Tensor, numbers: Tensor, most: int) -> Tensor:
     """Sums weights by token, float32 [rows, tokens]; tokens that the memory lacks get nothing."""
     votes = torch.zeros(len(weights), most)
-    known = numbers >= 0
-    return votes.scatter_add_(1, numbers.clamp(min=0), weights.nan_to_num(0.0) * known)
+    learned = numbers >= 0
+    return votes.scatter_add_(1, numbers.clamp(min=0), weights.nan_to_num(0.0) * learned)
 
 
-def _own_parts(teacher: Datastore, corpus: Datastore, parts: Array) -> Array:
+def _parts_in(teacher: Datastore, corpus: Datastore, parts: Array) -> Array:
     """int32 [entries of the corpus], the part of the datastore with the same document; -1: none."""
     if corpus is teacher:
         return parts
-    there = {digest: number for number, _, digest in contents_of(teacher)}
-    own = np.full(len(corpus), -1, np.int32)
+    documents = {digest: number for number, _, digest in contents_of(teacher)}
+    part_of = np.full(len(corpus), -1, np.int32)
     for number, _, digest in contents_of(corpus):
-        same = there.get(digest)
+        same = documents.get(digest)
         if same is None:
             continue
         first, length = corpus.documents.first[number], corpus.documents.length[number]
         entries = corpus.contexts.entries_of(first[None], length[None])
-        # The same document may begin a context here and stand within one there.
+        # The same document may begin a context in one of them only.
         places = teacher.documents.first[same] + np.arange(length)[length - len(entries) :]
-        own[entries] = parts[entry_of_places(teacher, places).clip(0, len(parts) - 1)]
-    return own
+        part_of[entries] = parts[entry_of_places(teacher, places).clip(0, len(parts) - 1)]
+    return part_of
