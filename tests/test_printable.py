@@ -88,7 +88,7 @@ def test_a_phase_with_a_foreign_name_does_not_steer(monkeypatch):
 
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100)
     monkeypatch.setattr(terminal, "stderr", console)
-    with terminal.Bars() as bars:
+    with terminal.Bars("") as bars:
         bars(f"[red]{CLIPBOARD}name.txt", 1, 2)
     written = console.file.getvalue()
     assert "[red]" in written

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,9 +13,9 @@ import typer
 from knn_logits.cli.indexing import compared_kinds
 from knn_logits.cli.loading import RunOptions, reads_pairs, recall_of, recall_words, size_of
 from knn_logits.cli.memory import Ray
-from knn_logits.cli.options import Given, Json, Key, Model, command
+from knn_logits.cli.options import Given, Json, Model, command
 from knn_logits.cli.reading import Corpus, CorpusOptions, Report
-from knn_logits.cli.terminal import Bars, answer, in_bytes, in_time, interruptible, tell
+from knn_logits.cli.terminal import AGAIN, Bars, answer, in_bytes, in_time, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
 from knn_logits.settings.config import (
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate
     from knn_logits.store.datastore import Datastore
 
+KEY_HELP = "Place of the key: ffn_input, layer_output, or a module's path with :input or :output."
 # The first words of a document are taken from this many tokens.
 _OPENING = 24
 
@@ -40,7 +40,6 @@ _OPENING = 24
 class KeyOptions:
     """How the keys of a datastore are made."""
 
-    key: Key = "ffn_input"
     calibrate: bool = setting(
         True,
         "Choose k, lmbda, temperature and suffix weight on a sample of the corpus.",
@@ -60,14 +59,20 @@ class KeyOptions:
 
 
 @dataclass(frozen=True)
-class OutputOptions:
-    """What a folder that is written holds beside the text, and whether it may exist."""
+class StoreOptions:
+    """What a datastore that is made holds beside its text, and whether it may exist."""
+
+    key: str = setting("ffn_input", KEY_HELP)
 
     license: str | None = setting(None, "Licence of the text, for the manifest.")
     source: str | None = setting(None, "Where the text is from, for the manifest.")
     overwrite: bool = setting(
         False, "Replace an existing datastore, or start an unfinished job again."
     )
+
+    def record(self) -> dict[str, Any]:
+        """All but the key."""
+        return {name: value for name, value in vars(self).items() if name != "key"}
 
 
 @command
@@ -79,17 +84,13 @@ def build(
     index: IndexConfig,
     passes: PassConfig,
     fields: CorpusOptions,
-    output: OutputOptions,
+    output: StoreOptions,
     run: RunOptions,
     cluster: Ray,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", metavar="STORE", help="Folder to write; required without --dry-run."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Only estimate the size and the time of the build."),
-    ] = False,
+    out: str | None = setting(
+        None, "Folder to write; required without --dry-run.", metavar="STORE"
+    ),
+    dry_run: bool = setting(False, "Only estimate the size and the time of the build."),
     json: Json = False,
 ) -> None:
     """Make a datastore from a corpus.
@@ -110,15 +111,20 @@ def build(
     from knn_logits.building.estimate import estimate_build
     from knn_logits.progress import no_progress
 
-    started = time.monotonic()
     report = Report()
-    with Bars() as bars, interruptible("run the same command again, and it goes on here"):
+    with Bars(AGAIN) as bars:
         # Only the first process reads the corpus and shows progress.
         pairs = not rank and reads_pairs(model)
         documents = iter(()) if rank else fields.documents(corpus, report, bars, pairs=pairs)
         loaded, tokenizer = run.load(model, None if output.overwrite or dry_run else out)
-        loading = time.monotonic() - started
-        made = {**vars(keys), **passes.keywords(), **given, "threads": run.threads}
+        loading = bars.seconds
+        made = {
+            **vars(keys),
+            "key": output.key,
+            **passes.keywords(),
+            **given,
+            "threads": run.threads,
+        }
         made |= {"index": replace(index, seed=run.seed), "progress": no_progress if rank else bars}
         if out is None or dry_run:
             estimate = estimate_build(loaded, tokenizer, documents, **made)
@@ -131,7 +137,7 @@ def build(
                 documents,
                 out,
                 **made,
-                **vars(output),
+                **output.record(),
                 skipped=report.skipped,
                 ray=cluster.ray,
                 torchrun=rank is not None,
@@ -143,7 +149,7 @@ def build(
             # The first process prints the error of any of them.
             raise typer.Exit(1) from None
     if not rank:
-        _answer_built(store, report, time.monotonic() - started, tokenizer, model, json)
+        _answer_built(store, report, bars.seconds, tokenizer, model, json)
 
 
 def _torchrun_rank() -> int | None:

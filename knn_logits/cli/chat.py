@@ -6,9 +6,7 @@ import io
 import shlex
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions
@@ -18,6 +16,7 @@ from knn_logits.cli.terminal import say, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import one_line
 from knn_logits.settings.config import settings_for, settings_words
+from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,17 +41,7 @@ _SETTABLE = {name: one.kind or str for name, one in settings_for("chat").items()
 
 @dataclass
 class Chat:
-    """A conversation in a terminal.
-
-    Attributes:
-        model: The model.
-        tokenizer: Its tokenizer.
-        memory: The model's datastores, open.
-        console: Where to print.
-        tokens: The most tokens of an answer.
-        seed: Seed of every answer that is sampled.
-        sample: Whether tokens are sampled. Otherwise the likeliest token is taken.
-    """
+    """A conversation in a terminal."""
 
     model: Any
     tokenizer: Any
@@ -68,14 +57,7 @@ class Chat:
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def take(self, line: str) -> bool:
-        """Does what a line says.
-
-        Returns:
-            False when the conversation ends.
-
-        Raises:
-            KNNLogitsError: when a command or a setting makes no sense.
-        """
+        """Does what a line says."""
         if not line.strip():
             return True
         if not line.startswith("/"):
@@ -128,11 +110,7 @@ class Chat:
             self.messages.append({"role": "assistant", "content": str(text)})
 
     def _request(self, prompt: str) -> dict[str, Any]:
-        """The arguments of `generate()` for a prompt.
-
-        Raises:
-            ConfigError: when the model has no room for it.
-        """
+        """The arguments of `generate()` for a prompt."""
         from knn_logits.engine.pairs import context_length
 
         ids = self._ids(prompt)
@@ -289,12 +267,8 @@ def chat(
     stores: Stores,
     memory: MemoryOptions,
     run: RunOptions,
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", min=1, help="The most tokens of an answer.")
-    ] = 120,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Sample tokens instead of taking the likeliest.")
-    ] = False,
+    max_new_tokens: int = setting(120, "The most tokens of an answer.", least=1),
+    sample: bool = setting(False, "Sample tokens instead of taking the likeliest."),
 ) -> None:
     """Continue one text after another; /help lists commands.
 

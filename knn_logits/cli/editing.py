@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from knn_logits.cli.loading import (
     Run,
@@ -21,17 +18,16 @@ from knn_logits.cli.loading import (
     recall_words,
     size_of,
 )
-from knn_logits.cli.options import Json, Model, Store, Without, command
+from knn_logits.cli.options import Json, Model, Store, Without, argument, command
 from knn_logits.cli.reading import Corpus, CorpusOptions, Report
-from knn_logits.cli.terminal import Bars, answer, interruptible, tell
+from knn_logits.cli.terminal import AGAIN, UNCHANGED, Bars, answer, tell
 from knn_logits.printable import one_line
 from knn_logits.settings.config import PassConfig
+from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
     from knn_logits.building.syncing import Sync
 
-_AGAIN = "run the same command again, and it goes on here"
-_UNCHANGED = "the datastore is as it was"
 # Of the new, changed and removed documents the first few are named.
 _NAMED = 5
 # These reasons mean that a file is empty now. A file skipped for other reasons may still have text.
@@ -54,12 +50,11 @@ def add(
     """Add documents, without computing the old keys again."""
     from knn_logits.building.adding import add_documents
 
-    started = time.monotonic()
     report = Report()
     datastore = open_datastore(store)
     before = datastore.manifest
     doubles: list[tuple[str, str]] = []
-    with Bars() as bars, interruptible(_AGAIN):
+    with Bars(AGAIN) as bars:
         documents = fields.documents(corpus, report, bars, pairs=reads_pairs(model))
         loaded, tokenizer = run.load(model, datastore.folder)
         done = add_documents(
@@ -72,7 +67,7 @@ def add(
             known=lambda id, stored: doubles.append((id, stored)),
             progress=bars,
         )
-    seconds = time.monotonic() - started
+    seconds = bars.seconds
     entries, documents_left = present(done)
     new_entries = done.manifest.entries - before.entries
     new_documents = done.manifest.documents - before.documents
@@ -112,25 +107,16 @@ def _said_doubles(doubles: Sequence[tuple[str, str]]) -> str | None:
 def sync(
     model: Model,
     store: Store,
-    folder: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FOLDER...",
-            help="Everything that the datastore is to hold, as it was given to build.",
-        ),
-    ],
     fields: CorpusOptions,
     passes: Passes,
     run: Run,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be added, replaced and removed.")
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Continue even if none of the datastore's documents is in the folder."
-        ),
-    ] = False,
+    folder: list[str] = argument(
+        "FOLDER...", "Everything that the datastore is to hold, as it was given to build."
+    ),
+    dry_run: bool = setting(False, "Only show what would be added, replaced and removed."),
+    force: bool = setting(
+        False, "Continue even if none of the datastore's documents is in the folder."
+    ),
     json: Json = False,
 ) -> None:
     """Update a datastore to the documents of a folder.
@@ -141,10 +127,9 @@ def sync(
     """
     from knn_logits.building.syncing import sync_documents
 
-    started = time.monotonic()
     report = Report()
     datastore = open_datastore(store)
-    with Bars() as bars, interruptible(_AGAIN):
+    with Bars(AGAIN) as bars:
         documents = fields.documents(folder, report, bars, pairs=reads_pairs(model))
         loaded, tokenizer = run.load(model, datastore.folder)
         done = sync_documents(
@@ -160,7 +145,7 @@ def sync(
             threads=run.threads,
             progress=bars,
         )
-    seconds = time.monotonic() - started
+    seconds = bars.seconds
     if done.kept:
         tell(
             f"{_first(done.kept)} could not be read, so the datastore keeps the text that it has of"
@@ -198,12 +183,7 @@ def _first(ids: Sequence[str]) -> str:
 def _unreadable(
     folders: Sequence[str], skipped: Sequence[tuple[str, str]]
 ) -> Callable[[str], bool]:
-    """Makes a test whether a document's id belongs to a file that could not be read.
-
-    Args:
-        folders: The folders as given on the command line.
-        skipped: The skipped files, a list that fills while the folders are read.
-    """
+    """Makes a test whether a document's id belongs to a file that could not be read."""
     names: list[str] = []
 
     def unreadable(id: str) -> bool:
@@ -235,14 +215,9 @@ def _holds(name: str, id: str) -> bool:
 @command
 def remove(
     store: Store,
-    document: Annotated[
-        list[str],
-        typer.Option(
-            "--document",
-            metavar="ID|TITLE|URI",
-            help="A document's id, title or uri; may be repeated.",
-        ),
-    ],
+    document: tuple[str, ...] = setting(
+        ..., "A document's id, title or uri; may be repeated.", metavar="ID|TITLE|URI"
+    ),
     json: Json = False,
 ) -> None:
     """Remove documents, so that no search finds them any more."""
@@ -267,7 +242,7 @@ def compact(store: Store, run: Threads, json: Json = False) -> None:
 
     run.prepare()
     datastore = open_datastore(store)
-    with Bars() as bars, interruptible(f"{_UNCHANGED}; run the same command again"):
+    with Bars(f"{UNCHANGED}; run the same command again") as bars:
         done = compact_store(datastore, threads=run.threads, progress=bars)
     manifest, size = done.manifest, size_of(done)
     answer(
@@ -282,12 +257,9 @@ def compact(store: Store, run: Threads, json: Json = False) -> None:
 def merge(
     store: Store,
     run: Threads,
-    keep: Annotated[
-        float,
-        typer.Option(
-            "--keep", help="Share of the entries that stay in the index; 1 undoes the merging."
-        ),
-    ] = 0.5,
+    keep: float = setting(
+        0.5, "Share of the entries that stay in the index; 1 undoes the merging."
+    ),
     json: Json = False,
 ) -> None:
     """Merge close entries of one token, for a smaller index.
@@ -299,11 +271,10 @@ def merge(
 
     share("keep", keep)
     run.prepare()
-    started = time.monotonic()
     datastore = open_datastore(store)
-    with Bars() as bars, interruptible(_UNCHANGED):
+    with Bars(UNCHANGED) as bars:
         done = merge_entries(datastore, keep, threads=run.threads, progress=bars)
-    seconds = time.monotonic() - started
+    seconds = bars.seconds
     record, stay = done.manifest.index, len(done) - len(done.merged_away)
     content = {
         "entries": len(done),

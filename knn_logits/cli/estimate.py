@@ -7,21 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
 from rich.table import Table
 
+from knn_logits.cli.build import KEY_HELP
 from knn_logits.cli.loading import RunOptions, reads_pairs
-from knn_logits.cli.options import Json, Key, Without, command
+from knn_logits.cli.options import Json, Without, argument, command
 from knn_logits.cli.reading import CorpusOptions, Report
-from knn_logits.cli.terminal import (
-    Bars,
-    in_bytes,
-    in_time,
-    interruptible,
-    print_json,
-    say,
-    stdout_table,
-)
+from knn_logits.cli.terminal import Bars, in_bytes, in_time, print_json, say, stdout_table
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import IndexConfig, KNNConfig, PassConfig
 from knn_logits.settings.declaration import check_fields, setting, settings_of
@@ -58,11 +50,7 @@ class SizeOptions:
     layers: int | None = setting(None, "Number of the model's layers, with --dim.", least=1)
 
     def check(self, model: str | None, corpus: list[str]) -> None:
-        """Refuses arguments that say a thing twice, or not at all.
-
-        Raises:
-            ConfigError: when something is missing or doubled.
-        """
+        """Refuses arguments that say a thing twice, or not at all."""
         if bool(corpus) == (self.tokens is not None):
             raise ConfigError(
                 "give either the documents or their number of tokens: estimate MODEL CORPUS..., or "
@@ -82,7 +70,7 @@ class ShapeOptions:
     """What a datastore would be like."""
 
     k: int | None = setting(None, settings_of(KNNConfig)["k"].help, least=1)
-    key: Key = "ffn_input"
+    key: str = setting("ffn_input", KEY_HELP)
     keys_dtype: Literal["float16", "float32"] = setting("float16", "Precision of the stored keys.")
     calibrate: bool = setting(
         True, "Count the time to choose settings.", option="--calibrate/--no-calibrate"
@@ -100,16 +88,9 @@ def estimate(
     passes: Annotated[PassConfig, Without(("concatenate",))],
     fields: CorpusOptions,
     run: RunOptions,
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Hub id or folder of the model.")
-    ] = None,
-    corpus: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="CORPUS...", help="The documents, as for build."),
-    ] = None,
-    out: Annotated[
-        str, typer.Option("--out", metavar="STORE", help="Folder whose disk is to hold it.")
-    ] = ".",
+    model: str | None = argument("MODEL", "Hub id or folder of the model.", None),
+    corpus: list[str] | None = argument("CORPUS...", "The documents, as for build.", None),
+    out: str = setting(".", "Folder whose disk is to hold it.", metavar="STORE"),
     json: Json = False,
 ) -> None:
     """Say what a datastore would need, by kind of index.
@@ -123,7 +104,7 @@ def estimate(
     from knn_logits.building.estimate import estimate_build, forecast
 
     report = Report()
-    with Bars() as bars, interruptible("nothing was written"):
+    with Bars("nothing was written") as bars:
         made |= {"threads": run.threads, "compare": True, "progress": bars}
         run.prepare()
         documents: Any = None

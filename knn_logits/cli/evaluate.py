@@ -17,7 +17,7 @@ from knn_logits.cli.loading import RunOptions, reads_pairs
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, command
 from knn_logits.cli.reading import CorpusOptions
-from knn_logits.cli.terminal import Bars, interruptible, print_json, say
+from knn_logits.cli.terminal import Bars, print_json, say
 from knn_logits.corpus.formats import looks_like_a_file
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import PassConfig
@@ -36,12 +36,7 @@ Paths = Annotated[
         "text gets its own result.",
     ),
 ]
-AllowOverlap = Annotated[
-    bool,
-    typer.Option(
-        "--allow-overlap", help="Do not check whether the datastore already holds the texts."
-    ),
-]
+OVERLAP_HELP = "Do not check whether the datastore already holds the texts."
 
 
 def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
@@ -49,9 +44,6 @@ def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
 
     A folder with a manifest is a datastore, and so is org/name if no such path exists. The first
     argument always counts as a datastore, so that a wrong path is reported as a wrong datastore.
-
-    Raises:
-        ConfigError: when no text is left.
     """
     stores = paths[:1]
     texts: list[str] = []
@@ -75,14 +67,9 @@ class TranslationOptions:
     bleu: bool = setting(
         True, "Encoder-decoder models: translate and compute BLEU.", option="--bleu/--no-bleu"
     )
-    num_beams: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--num-beams",
-            min=1,
-            help="Number of beams for --bleu; may be repeated. [default: 1 and 5]",
-        ),
-    ] = None
+    num_beams: tuple[int, ...] = setting(
+        (), "Number of beams for --bleu; may be repeated. [default: 1 and 5]", least=1
+    )
     batch_size: int = setting(16, "Number of sources translated at once.", least=1)
     translations: str | None = setting(
         None, "Write the translations there, as JSON lines.", metavar="FILE"
@@ -106,12 +93,7 @@ class TranslationOptions:
 
 
 def check_files(folder: str | None, file: str | None = None) -> None:
-    """Refuses a folder of figures or a file that cannot be written, before hours of work.
-
-    Raises:
-        MissingDependencyError: when nothing here draws figures.
-        StorageError: when the folder or the file cannot be written.
-    """
+    """Refuses a folder of figures or a file that cannot be written, before hours of work."""
     from knn_logits.measure.figures import check_writable, new_figure
 
     if folder is not None:
@@ -144,13 +126,10 @@ def evaluate(
     translation: TranslationOptions,
     fields: CorpusOptions,
     run: RunOptions,
-    report: Annotated[
-        str | None,
-        typer.Option(
-            "--report", metavar="FOLDER", help="Write a report with table and plot there."
-        ),
-    ] = None,
-    allow_overlap: AllowOverlap = False,
+    report: str | None = setting(
+        None, "Write a report with table and plot there.", metavar="FOLDER"
+    ),
+    allow_overlap: bool = setting(False, OVERLAP_HELP),
     json: Json = False,
 ) -> None:
     """Measure how well model, neighbors and mixture predict texts.
@@ -175,7 +154,7 @@ def evaluate(
 
     settings = opened.keywords(run.threads)
     measured = None
-    with Bars() as bars, interruptible("nothing was written"), opened.searching():
+    with Bars("nothing was written") as bars, opened.searching():
         result = evaluate_texts(
             loaded,
             tokenizer,

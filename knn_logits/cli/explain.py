@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from knn_logits.cli.loading import Run, text_or_file
 from knn_logits.cli.memory import MemoryOptions
-from knn_logits.cli.options import Json, Model, Stores, command
+from knn_logits.cli.options import Json, Model, Stores, argument, command
 from knn_logits.cli.terminal import interruptible, print_json, tell
 from knn_logits.errors import StorageError
 from knn_logits.settings.declaration import setting
@@ -27,11 +25,7 @@ class TraceOptions:
     )
 
     def check(self) -> None:
-        """Refuses files that cannot be written, before anything is computed.
-
-        Raises:
-            StorageError: when a file cannot be written.
-        """
+        """Refuses files that cannot be written, before anything is computed."""
         from knn_logits.measure.figures import check_writable
 
         for path in (self.save, self.html):
@@ -39,11 +33,7 @@ class TraceOptions:
                 check_writable(path, folder=False)
 
     def keep(self, trace: Any) -> None:
-        """Writes a trace to the files.
-
-        Raises:
-            StorageError: when a file cannot be written.
-        """
+        """Writes a trace to the files."""
         for path, write in ((self.save, trace.save), (self.html, trace.save_html)):
             if path is None:
                 continue
@@ -69,24 +59,14 @@ class TraceOptions:
 def explain(
     model: Model,
     stores: Stores,
-    text: Annotated[
-        str,
-        typer.Argument(
-            metavar="TEXT", help="A text, or a file with a text; - reads standard input."
-        ),
-    ],
     memory: MemoryOptions,
     files: TraceOptions,
     run: Run,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--source", help="Source that an encoder-decoder model reads; TEXT is its target."
-        ),
-    ] = None,
-    sources: Annotated[
-        int, typer.Option("--sources", min=0, help="Number of sources to list.")
-    ] = 12,
+    text: str = argument("TEXT", "A text, or a file with a text; - reads standard input."),
+    source: str | None = setting(
+        None, "Source that an encoder-decoder model reads; TEXT is its target."
+    ),
+    sources: int = setting(12, "Number of sources to list.", least=0),
     json: Json = False,
 ) -> None:
     """Show which passages support each word of an existing text."""

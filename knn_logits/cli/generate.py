@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions, read_text
@@ -41,11 +39,7 @@ class DecodingOptions:
     )
 
     def keywords(self) -> dict[str, Any]:
-        """The arguments for `generate()` of transformers.
-
-        Raises:
-            ConfigError: when a setting has no meaning without --sample.
-        """
+        """The arguments for `generate()` of transformers."""
         if not self.sample and (self.top_k, self.top_p, self.sampling_temperature) != (None,) * 3:
             raise ConfigError(
                 "--top-k, --top-p and --sampling-temperature have no effect without --sample: add "
@@ -65,14 +59,7 @@ class DecodingOptions:
 
 @dataclass
 class Request:
-    """A prompt in the form that the model's `generate()` takes.
-
-    Attributes:
-        inputs: The arguments that hold the prompt.
-        length: Number of tokens of the prompt; 1 for an encoder-decoder model.
-        pairs: The tokenizer of an encoder-decoder model.
-        settings: The arguments that say how tokens are chosen.
-    """
+    """A prompt in the form that the model's `generate()` takes."""
 
     model: Any
     tokenizer: Any
@@ -135,37 +122,22 @@ def _request(
 def generate(
     model: Model,
     stores: Stores,
-    prompt: Annotated[
-        str,
-        typer.Option(
-            "--prompt",
-            help="Text to continue, or the source for an encoder-decoder model; - reads standard "
-            "input.",
-        ),
-    ],
     memory: MemoryOptions,
     decoding: DecodingOptions,
     files: TraceOptions,
     run: RunOptions,
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", min=1, help="The most tokens to write.")
-    ] = 60,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Also write the text without kNN.")
-    ] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Colour the words and list their sources.")
-    ] = False,
-    sources: Annotated[
-        int, typer.Option("--sources", min=0, help="Number of sources that --explain lists.")
-    ] = 12,
-    draft: Annotated[
-        bool,
-        typer.Option(
-            "--draft/--no-draft",
-            help="Verify several tokens in one forward pass; the text is the same.",
-        ),
-    ] = True,
+    prompt: str = setting(
+        ..., "Text to continue, or the source for an encoder-decoder model; - reads standard input."
+    ),
+    max_new_tokens: int = setting(60, "The most tokens to write.", least=1),
+    compare: bool = setting(False, "Also write the text without kNN."),
+    explain: bool = setting(False, "Colour the words and list their sources."),
+    sources: int = setting(12, "Number of sources that --explain lists.", least=0),
+    draft: bool = setting(
+        True,
+        "Verify several tokens in one forward pass; the text is the same.",
+        option="--draft/--no-draft",
+    ),
     json: Json = False,
 ) -> None:
     """Continue a text with kNN, and show the source of each word."""

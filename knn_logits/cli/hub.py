@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from knn_logits.cli.loading import open_datastore, prepare
-from knn_logits.cli.options import DryRun, Json, Store, command
-from knn_logits.cli.terminal import Bars, answer, interruptible
+from knn_logits.cli.options import Json, Store, argument, command
+from knn_logits.cli.terminal import AGAIN, Bars, answer
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 
@@ -21,40 +18,33 @@ if TYPE_CHECKING:
 
 # A round figure to judge a build's time by. `knn-logits build` says what a machine really does.
 _TOKENS_A_SECOND = 50_000
+_DRY_RUN = "Only show what would be done, with files and sizes."
 
 
 @command
 def pull(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="org/name[@revision] on the Hub.")],
-    revision: Annotated[
-        str | None, typer.Option("--revision", help="Branch, tag or commit on the Hub.")
-    ] = None,
-    keys: Annotated[
-        bool | None,
-        typer.Option(
-            "--keys/--no-keys",
-            help="Whether to fetch the keys; by default only if the index needs them.",
-        ),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", metavar="FOLDER", help="Copy the datastore to a new folder, to change it."
-        ),
-    ] = None,
-    dry_run: DryRun = False,
+    name: str = argument("NAME", "org/name[@revision] on the Hub."),
+    revision: str | None = setting(None, "Branch, tag or commit on the Hub."),
+    keys: bool | None = setting(
+        None,
+        "Whether to fetch the keys; by default only if the index needs them.",
+        option="--keys/--no-keys",
+    ),
+    out: str | None = setting(
+        None, "Copy the datastore to a new folder, to change it.", metavar="FOLDER"
+    ),
+    dry_run: bool = setting(False, _DRY_RUN),
     json: Json = False,
 ) -> None:
     """Fetch a datastore from the Hub."""
     from knn_logits.hub.pull import pull as pull_datastore
 
     prepare()
-    started = time.monotonic()
-    with Bars(quiet=True) as bars, interruptible("run the same command again, and it goes on here"):
+    with Bars(AGAIN, quiet=True) as bars:
         done = pull_datastore(
             name, revision=revision, keys=keys, out=out, dry_run=dry_run, progress=bars
         )
-    seconds = time.monotonic() - started
+    seconds = bars.seconds
     fetched, left = done.bytes("fetched", "wanted"), done.bytes("left")
     content = {
         "repo": done.name.repo,
@@ -96,11 +86,7 @@ class BesideOptions:
     )
 
     def check(self) -> None:
-        """Refuses options that miss one another.
-
-        Raises:
-            ConfigError: when one is missing.
-        """
+        """Refuses options that miss one another."""
         if (self.space is None) != (self.model is None):
             raise ConfigError("--space and --model belong together: the Space loads that model")
         if self.keep is not None and self.custom_generate is None and self.space is None:
@@ -138,13 +124,10 @@ class UploadOptions:
 @command
 def push(
     store: Store,
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="org/name on the Hub; it is made if it is missing."),
-    ],
     upload: UploadOptions,
     beside: BesideOptions,
-    dry_run: DryRun = False,
+    name: str = argument("NAME", "org/name on the Hub; it is made if it is missing."),
+    dry_run: bool = setting(False, _DRY_RUN),
     json: Json = False,
 ) -> None:
     """Publish a datastore on the Hub, with a card."""
@@ -154,9 +137,8 @@ def push(
     # Wrong names and missing packages are found before anything is sent.
     beside.repositories(name, None)
     prepare()
-    started = time.monotonic()
     datastore = open_datastore(store)
-    with interruptible("run the same command again; what was sent is not sent again"):
+    with Bars("run the same command again; what was sent is not sent again") as bars:
         done = push_to_hub(datastore, name, **vars(upload), dry_run=dry_run)
         others = beside.repositories(name, done.commit)
         for other in others:
@@ -175,7 +157,7 @@ def push(
             for other in others
         ],
         "dry_run": dry_run,
-        "seconds": round(time.monotonic() - started, 3),
+        "seconds": round(bars.seconds, 3),
     }
     verb = "would be sent to" if dry_run else "sent to"
     commit = f", revision {done.commit}" if done.commit else ""
@@ -188,9 +170,7 @@ def push(
 
 @command
 def catalog(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Show one recipe, with its commands.")
-    ] = None,
+    name: str | None = argument("NAME", "Show one recipe, with its commands.", None),
     json: Json = False,
 ) -> None:
     """List the datastores that this project publishes.

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from knn_logits.cli.loading import (
     SeededThreads,
@@ -17,9 +14,10 @@ from knn_logits.cli.loading import (
 )
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Store, command
-from knn_logits.cli.terminal import Bars, answer, interruptible
+from knn_logits.cli.terminal import UNCHANGED, Bars, answer
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import IndexConfig
+from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
     from knn_logits.store.records import IndexRecord
@@ -40,14 +38,9 @@ def index(
     index: IndexConfig,
     cluster: Ray,
     run: SeededThreads,
-    suffixes: Annotated[
-        bool,
-        typer.Option(
-            "--suffixes",
-            help="Make the suffix index of the text, for --infini-gram, and leave the other as it "
-            "is.",
-        ),
-    ] = False,
+    suffixes: bool = setting(
+        False, "Make the suffix index of the text, for --infini-gram, and leave the other as it is."
+    ),
     json: Json = False,
 ) -> None:
     """Replace the index by another kind or metric, or index suffixes."""
@@ -62,13 +55,12 @@ def index(
     from knn_logits.building.indexing import build_index
 
     run.prepare()
-    started = time.monotonic()
     config = replace(index, seed=run.seed)
-    with Bars() as bars, interruptible("the datastore keeps its old index"):
+    with Bars("the datastore keeps its old index") as bars:
         done = build_index(
             folder_of(store), config, threads=run.threads, ray=cluster.ray, progress=bars
         )
-    seconds = time.monotonic() - started
+    seconds = bars.seconds
     record = done.manifest.index
     tried, lines = compared_kinds(record)
     content = {
@@ -86,13 +78,12 @@ def index(
 def _suffixes(store: str, json: bool) -> None:
     from knn_logits.building.indexing import build_suffixes
 
-    started = time.monotonic()
     datastore = open_datastore(store)
-    with Bars() as bars, interruptible("the datastore is as it was"):
+    with Bars(UNCHANGED) as bars:
         done = build_suffixes(datastore, progress=bars)
     record = done.manifest.file("suffixes")
     assert record is not None
-    seconds, tokens = time.monotonic() - started, done.manifest.tokens
+    seconds, tokens = bars.seconds, done.manifest.tokens
     content = {"suffixes": True, "tokens": tokens, "bytes": record.bytes}
     line = f"{done.folder}: suffix index of {tokens:,} tokens in {seconds:.0f} s"
     answer(json, {**content, "seconds": round(seconds, 3)}, line)
@@ -101,31 +92,23 @@ def _suffixes(store: str, json: bool) -> None:
 @command
 def cluster(
     store: Store,
-    clusters: Annotated[
-        int,
-        typer.Option(
-            "--clusters",
-            min=1,
-            help="Number of clusters; a hundredth of the entries is a good number.",
-        ),
-    ],
     run: SeededThreads,
-    sample: Annotated[
-        int | None, typer.Option("--sample", min=1, help="Number of keys that k-means learns from.")
-    ] = None,
+    clusters: int = setting(
+        ..., "Number of clusters; a hundredth of the entries is a good number.", least=1
+    ),
+    sample: int | None = setting(None, "Number of keys that k-means learns from.", least=1),
     json: Json = False,
 ) -> None:
     """Group the entries into clusters, which --retomaton follows."""
     from knn_logits.building.clustering import cluster as make_clusters
 
     run.prepare()
-    started = time.monotonic()
     datastore = open_datastore(store)
-    with Bars() as bars, interruptible("the datastore is as it was"):
+    with Bars(UNCHANGED) as bars:
         done = make_clusters(
             datastore, clusters, sample=sample, seed=run.seed, threads=run.threads, progress=bars
         )
-    seconds = time.monotonic() - started
+    seconds = bars.seconds
     answer(
         json,
         {"clusters": clusters, "entries": len(done), "seconds": round(seconds, 3)},

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from knn_logits.cli.loading import folder_of, open_datastore, prepare, recall_words, size_of
-from knn_logits.cli.memory import NativeIndex
+from knn_logits.cli.memory import NATIVE_HELP
 from knn_logits.cli.options import Json, Store, command
-from knn_logits.cli.terminal import Bars, interruptible, print_json, say, tell
+from knn_logits.cli.terminal import Bars, print_json, say, tell
 from knn_logits.printable import one_line
 from knn_logits.settings.config import settings_line
+from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
     from knn_logits.store.datastore import Datastore
@@ -23,20 +23,11 @@ if TYPE_CHECKING:
 @command
 def info(
     store: Store,
-    documents: Annotated[
-        bool, typer.Option("--documents", help="List the documents: id, tokens, title, uri.")
-    ] = False,
-    search: Annotated[
-        str | None,
-        typer.Option(
-            "--search",
-            metavar="WORDS",
-            help="List only documents with these words in their id, title or uri.",
-        ),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=0, help="The most documents to list; 0 lists all.")
-    ] = 100,
+    documents: bool = setting(False, "List the documents: id, tokens, title, uri."),
+    search: str | None = setting(
+        None, "List only documents with these words in their id, title or uri.", metavar="WORDS"
+    ),
+    limit: int = setting(100, "The most documents to list; 0 lists all.", least=0),
     json: Json = False,
 ) -> None:
     """Show what a datastore holds and which model it belongs to."""
@@ -105,12 +96,7 @@ def _rows(datastore: Datastore) -> dict[str, object]:
 
 
 def listing(datastore: Datastore, search: str | None = None) -> list[dict[str, Any]]:
-    """Lists documents. The parts of a large file, which share an id, make one row.
-
-    Args:
-        datastore: The datastore.
-        search: Words that the id, title or uri must contain; None lists all documents.
-    """
+    """Lists documents. The parts of a large file, which share an id, make one row."""
     table, removed = datastore.documents, set(datastore.manifest.removed)
     numbers = range(len(table)) if search is None else table.search(search)
     rows: dict[str, dict[str, Any]] = {}
@@ -189,18 +175,13 @@ def _writing(writing: WritingRecord | None) -> str:
 @command
 def verify(
     store: Store,
-    full: Annotated[
-        bool, typer.Option("--full", help="Read every byte, even of files verified before.")
-    ] = False,
-    native_index: NativeIndex = False,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            help="The model that built it: also look for control tokens that a document's text "
-            "spelt and an earlier version stored.",
-        ),
-    ] = None,
+    full: bool = setting(False, "Read every byte, even of files verified before."),
+    native_index: bool = setting(False, NATIVE_HELP),
+    model: str | None = setting(
+        None,
+        "The model that built it: also look for control tokens that a document's text spelt and "
+        "an earlier version stored.",
+    ),
     json: Json = False,
 ) -> None:
     """Check a datastore: hashes, shapes, ranges, and its index."""
@@ -217,8 +198,7 @@ def verify(
     folder = folder_of(store)
     manifest = read_manifest(folder)
     size = sum(record.bytes for record in manifest.files)
-    started = time.monotonic()
-    with Bars() as bars, interruptible("nothing was changed"):
+    with Bars("nothing was changed") as bars:
         damaged = verification.damage(folder, manifest, bars) if full else []
         if not damaged:
             try:
@@ -229,7 +209,7 @@ def verify(
             except KNNLogitsError as error:
                 damaged = verification.damage(folder, manifest, bars) or [str(error)]
         spelt = None if damaged or model is None else _spelt(datastore, model)
-    seconds = time.monotonic() - started
+    seconds = bars.seconds
     left = leftovers(folder, manifest)
     if json:
         content = {"ok": not damaged, "damaged": damaged, "leftovers": left}

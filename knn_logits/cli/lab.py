@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli.build import OutputOptions
+from knn_logits.cli.build import StoreOptions
 from knn_logits.cli.loading import (
     Run,
     RunOptions,
@@ -19,9 +18,9 @@ from knn_logits.cli.loading import (
     recall_words,
     size_of,
 )
-from knn_logits.cli.options import Given, Json, Key, Model, Without, command
+from knn_logits.cli.options import Given, Json, Model, Without, argument, command
 from knn_logits.cli.reading import CorpusOptions, Report
-from knn_logits.cli.terminal import Bars, answer, in_bytes, in_time, interruptible, tell
+from knn_logits.cli.terminal import AGAIN, Bars, answer, in_bytes, in_time, tell
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import (
     DEFAULT_K,
@@ -30,40 +29,30 @@ from knn_logits.settings.config import (
     WindowConfig,
     settings_line,
 )
+from knn_logits.settings.declaration import setting
 from knn_logits.store.layout import MANIFEST
 
 if TYPE_CHECKING:
     from knn_logits.corpus.documents import Document
     from knn_logits.store.datastore import Datastore
 
-_AGAIN = "run the same command again, and it goes on here"
-
 
 @command
 def ablate(
     model: Model,
-    corpus: Annotated[
-        str, typer.Argument(metavar="CORPUS", help="Text of the datastore, as for build.")
-    ],
-    text: Annotated[
-        str, typer.Argument(metavar="EVALTEXT", help="Other text like it, to be predicted.")
-    ],
     fields: Annotated[
         CorpusOptions, Without(("source_field", "target_field", "id_field", "title_field"))
     ],
     run: RunOptions,
-    out: Annotated[str, typer.Option("--out", metavar="FOLDER", help="Folder of the report.")],
-    entries: Annotated[
-        int, typer.Option("--entries", min=256, help="Tokens of the corpus, at most.")
-    ] = 100_000,
-    tokens: Annotated[
-        int, typer.Option("--tokens", min=256, help="Tokens of the text, at most.")
-    ] = 20_000,
-    k: Annotated[int, typer.Option("--k", min=1, help="Neighbors a query, at most.")] = DEFAULT_K,
-    study: Annotated[
-        list[str] | None,
-        typer.Option("--study", metavar="NAME", help="Only this study; may be given repeatedly."),
-    ] = None,
+    corpus: str = argument("CORPUS", "Text of the datastore, as for build."),
+    text: str = argument("EVALTEXT", "Other text like it, to be predicted."),
+    out: str = setting(..., "Folder of the report.", metavar="FOLDER"),
+    entries: int = setting(100_000, "Tokens of the corpus, at most.", least=256),
+    tokens: int = setting(20_000, "Tokens of the text, at most.", least=256),
+    k: int = setting(DEFAULT_K, "Neighbors a query, at most.", least=1),
+    study: tuple[str, ...] = setting(
+        (), "Only this study; may be given repeatedly.", metavar="NAME"
+    ),
     json: Json = False,
 ) -> None:
     """Repeat the papers' studies on your model and texts.
@@ -78,7 +67,7 @@ def ablate(
     loaded, tokenizer = run.load(model)
     from knn_logits.lab.ablation.running import ablate as make_ablation
 
-    with Bars() as bars, interruptible("what is done is kept; the same command goes on"):
+    with Bars("what is done is kept; the same command goes on") as bars:
         done = make_ablation(
             loaded,
             tokenizer,
@@ -103,35 +92,23 @@ def distill(
     model: Model,
     passes: Annotated[PassConfig, Without(("concatenate",))],
     fields: Annotated[CorpusOptions, Without(("source_field", "target_field"))],
-    output: OutputOptions,
+    output: StoreOptions,
     run: RunOptions,
-    out: Annotated[
-        str, typer.Option("--out", metavar="FOLDER", help="Folder to write; new or empty.")
-    ],
-    corpus: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[CORPUS...]",
-            help="Text, as for build; or the folder of a datastore, whose text and keys are then "
-            "taken. It may be left out with --from.",
-        ),
-    ] = None,
-    rows: Annotated[
-        float,
-        typer.Option("--rows", help="Rows for each different token of the corpus, on average."),
-    ] = 3.0,
-    teacher: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="STORE",
-            help="A datastore whose distributions are learnt beside the corpus's tokens.",
-        ),
-    ] = None,
-    epochs: Annotated[
-        int, typer.Option("--epochs", min=1, help="How often the corpus is read, at most.")
-    ] = 6,
-    key: Key = "ffn_input",
+    out: str = setting(..., "Folder to write; new or empty.", metavar="FOLDER"),
+    corpus: list[str] | None = argument(
+        "[CORPUS...]",
+        "Text, as for build; or the folder of a datastore, whose text and keys are then "
+        "taken. It may be left out with --from.",
+        None,
+    ),
+    rows: float = setting(3.0, "Rows for each different token of the corpus, on average."),
+    teacher: str | None = setting(
+        None,
+        "A datastore whose distributions are learnt beside the corpus's tokens.",
+        metavar="STORE",
+        option="--from",
+    ),
+    epochs: int = setting(6, "How often the corpus is read, at most.", least=1),
     json: Json = False,
 ) -> None:
     """Learn a few rows a token, in place of a datastore.
@@ -141,10 +118,9 @@ def distill(
     """
     if not corpus and teacher is None:
         raise typer.BadParameter("give a corpus, or a datastore with --from", param_hint="CORPUS")
-    started = time.monotonic()
     report = Report()
     learnt_from = open_datastore(teacher, keys=not corpus) if teacher is not None else None
-    with Bars() as bars, interruptible(_AGAIN):
+    with Bars(AGAIN) as bars:
         text: Any = _corpus(corpus, fields, report, bars) if corpus else learnt_from
         loaded, tokenizer = run.load(model)
         from knn_logits.lab.distillation.distilling import distill as learn
@@ -157,13 +133,12 @@ def distill(
             rows=rows,
             teacher=learnt_from,
             epochs=epochs,
-            key=key,
             **passes.keywords(),
             seed=run.seed,
             **vars(output),
             progress=bars,
         )
-    _answer_learnt(made, report, time.monotonic() - started, json)
+    _answer_learnt(made, report, bars.seconds, json)
 
 
 def _corpus(
@@ -204,26 +179,19 @@ def _answer_learnt(made: Datastore, report: Report, seconds: float, json: bool) 
 @command
 def import_store(
     model: Model,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="Folder with the files of knn-transformers, knnlm or knn-models. If it holds "
-            "several datastores, name the file of values.",
-        ),
-    ],
     given: Annotated[dict[str, Any], Given("build")],
     window: WindowConfig,
-    output: OutputOptions,
+    output: StoreOptions,
     run: Run,
-    out: Annotated[str, typer.Option("--out", metavar="STORE", help="Folder to write.")],
-    key: Key = "ffn_input",
-    index: Annotated[
-        str | None,
-        typer.Option(
-            "--index", metavar="FACTORY|exact|auto", help="Build this index in place of theirs."
-        ),
-    ] = None,
+    source: str = argument(
+        "SOURCE",
+        "Folder with the files of knn-transformers, knnlm or knn-models. If it holds "
+        "several datastores, name the file of values.",
+    ),
+    out: str = setting(..., "Folder to write.", metavar="STORE"),
+    index: str | None = setting(
+        None, "Build this index in place of theirs.", metavar="FACTORY|exact|auto"
+    ),
     json: Json = False,
 ) -> None:
     """Make a datastore from the files of an earlier system.
@@ -233,15 +201,14 @@ def import_store(
     config = None if index is None else IndexConfig(index)
     from knn_logits.lab.convert.importing import import_datastore
 
-    started = time.monotonic()
-    with Bars() as bars, interruptible(_AGAIN):
+    with Bars(AGAIN) as bars:
         loaded, tokenizer = run.load(model)
         done = import_datastore(
             loaded,
             tokenizer,
             source,
             out,
-            key=key,
+            key=output.key,
             window=window,
             index=config,
             **given,
@@ -251,7 +218,7 @@ def import_store(
             source_text=output.source,
             progress=bars,
         )
-    seconds = time.monotonic() - started
+    seconds = bars.seconds
     manifest = done.store.manifest
     recall = manifest.index.recall
     for line in done.limits:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from knn_logits.cli.options import Without
-from knn_logits.cli.terminal import Bars, interruptible, tell
+from knn_logits.cli.terminal import Bars, tell
 from knn_logits.errors import ConfigError, ModelError
 from knn_logits.printable import one_line
 from knn_logits.settings.config import MOST_SEED, MOST_THREADS
@@ -40,16 +40,7 @@ class RunOptions:
         prepare(self.threads, self.seed)
 
     def load(self, name: str, resumes: Path | str | None = None) -> tuple[Any, Any]:
-        """Sets threads and seed, and loads a causal or encoder-decoder model and its tokenizer.
-
-        Args:
-            name: A folder, or a name of the Hub.
-            resumes: A folder whose unfinished job goes on in the precision that it began with.
-
-        Raises:
-            ModelError: when there is no model of that name. Its message has one line.
-            ConfigError: when the device is unknown.
-        """
+        """Sets threads and seed, and loads a causal or encoder-decoder model and its tokenizer."""
         self.prepare()
         place, dtype = _device_of(self.device), self.dtype
         if dtype == "auto" and resumes is not None:
@@ -77,11 +68,7 @@ def prepare(threads: int | None = None, seed: int = 0) -> None:
 
 
 def read_text(text: str) -> str:
-    """Returns a text given on the command line, or reads standard input for "-".
-
-    Raises:
-        ConfigError: when the text is not UTF-8.
-    """
+    """Returns a text given on the command line, or reads standard input for "-"."""
     try:
         if text == "-":
             text = sys.stdin.buffer.read().decode("utf-8")
@@ -92,12 +79,7 @@ def read_text(text: str) -> str:
 
 
 def text_or_file(text: str) -> str:
-    """Returns the text of a file of this name, or the given text itself; reads stdin for "-".
-
-    Raises:
-        ConfigError: when the text is not UTF-8, or the file cannot be read. A single word that
-            looks like a file's name is not taken for a text.
-    """
+    """Returns the text of a file of this name, or the given text itself; reads stdin for "-"."""
     try:
         is_file = Path(text).is_file()
     except (OSError, ValueError):  # the text is too long for a name, or no name has its characters
@@ -181,11 +163,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def reads_pairs(name: str) -> bool:
-    """Whether a model is an encoder-decoder.
-
-    Raises:
-        ModelError: when there is no model of that name.
-    """
+    """Whether a model is an encoder-decoder."""
     return bool(_config_of(name).is_encoder_decoder)
 
 
@@ -252,19 +230,10 @@ def folder_of(name: str) -> Path:
 
 
 def open_datastore(name: str, *, keys: bool = False) -> Datastore:
-    """Opens a datastore, and shows a progress bar if it has to be fetched or read.
-
-    Args:
-        name: A folder, or "org/name" or "org/name@revision" on the Hub.
-        keys: Fetch the keys as well.
-
-    Raises:
-        DatastoreError: when the folder is not a datastore, or a damaged one.
-        HubError: when the datastore cannot be fetched.
-    """
+    """Opens a datastore, and shows a progress bar if it has to be fetched or read."""
     from knn_logits.store.datastore import Datastore
 
-    with Bars(quiet=True) as bars, interruptible("what arrived is kept"):
+    with Bars("what arrived is kept", quiet=True) as bars:
         store = Datastore.from_pretrained(name, progress=bars)
         if keys:
             store.fetch_keys(bars)

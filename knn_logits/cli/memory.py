@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from knn_logits.cli.loading import open_datastore
 from knn_logits.cli.options import Given, Without
 from knn_logits.cli.terminal import tell
@@ -43,13 +41,7 @@ class ClusterOptions:
     )
 
     def indexes(self) -> RayIndexes | None:
-        """Joins the cluster; None without --ray.
-
-        Raises:
-            ConfigError: when an option is given that means nothing without --ray.
-            MissingDependencyError: when Ray is not installed.
-            UnreachableError: when there is no cluster at the address.
-        """
+        """Joins the cluster; None without --ray."""
         if self.ray is None:
             for name in ("shards", "replicas", "partial"):
                 if getattr(self, name):
@@ -62,9 +54,7 @@ class ClusterOptions:
         )
 
 
-NativeIndex = Annotated[
-    bool, typer.Option("--native-index", help=settings_of(IndexConfig)["native"].help)
-]
+NATIVE_HELP = settings_of(IndexConfig)["native"].help
 # The cluster that builds, and not one that searches.
 Ray = Annotated[ClusterOptions, Without(("shards", "replicas", "partial"))]
 
@@ -77,17 +67,11 @@ class MemoryOptions:
     gate: str | None = setting(
         None, "File of a gate, which chooses lmbda at each token.", metavar="FILE"
     )
-    native_index: NativeIndex = False
+    native_index: bool = setting(False, NATIVE_HELP)
     cluster: ClusterOptions = ClusterOptions()
 
     def open(self, stores: Sequence[str], *, scoring: bool) -> OpenStores:
-        """Opens datastores and checks the settings against them, before a model is loaded.
-
-        Raises:
-            ConfigError: when the settings do not fit the datastores.
-            DatastoreError: when a folder is not a datastore, or a damaged one.
-            HubError: when a datastore cannot be fetched.
-        """
+        """Opens datastores and checks the settings against them, before a model is loaded."""
         keys = bool(self.given.get("refine") or self.given.get("retomaton"))
         indexes = self.cluster.indexes()
         return self.over([open_datastore(name, keys=keys) for name in stores], indexes, scoring)
@@ -119,14 +103,7 @@ class ServedMemoryOptions(MemoryOptions):
 
 @dataclass(frozen=True)
 class OpenStores:
-    """Datastores that are open, and how they are asked.
-
-    Attributes:
-        stores: The datastores.
-        asked: The settings that were given, with a gate as `lmbda`.
-        native_index: Whether FAISS's own format may be read.
-        indexes: The cluster that holds the indexes; None for this machine.
-    """
+    """Datastores that are open, and how they are asked."""
 
     stores: list[Datastore]
     asked: Mapping[str, Any]

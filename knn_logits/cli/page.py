@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from knn_logits.cli.loading import ModelRun, open_datastore
 from knn_logits.cli.options import Model, Stores, command
 from knn_logits.cli.terminal import interruptible
 from knn_logits.errors import ConfigError, MissingDependencyError
+from knn_logits.settings.declaration import setting
 
 _MOST_PROMPTS = 12
 
@@ -25,20 +23,10 @@ def page(
     model: Model,
     stores: Stores,
     run: ModelRun,
-    host: Annotated[
-        str | None,
-        typer.Option("--host", help="Address to listen on. By default only this machine can ask."),
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", help="Port; by default the first free one from 7860.")
-    ] = None,
-    at_once: Annotated[
-        int,
-        typer.Option("--at-once", min=1, help="Visitors answered at the same time; others wait."),
-    ] = 2,
-    examples: Annotated[
-        Path | None, typer.Option("--examples", help="Prompts to begin with, one a line.")
-    ] = None,
+    host: str | None = setting(None, "Address to listen on. By default only this machine can ask."),
+    port: int | None = setting(None, "Port; by default the first free one from 7860."),
+    at_once: int = setting(2, "Visitors answered at the same time; others wait.", least=1),
+    examples: Path | None = setting(None, "Prompts to begin with, one a line."),
 ) -> None:
     """Show a page: write, and click a word to see its source."""
     if find_spec("gradio") is None or find_spec("knn_logits_app") is None:

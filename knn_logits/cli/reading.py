@@ -32,11 +32,7 @@ Corpus = Annotated[
 
 @dataclass
 class Report:
-    """Prints messages about the files of a corpus, and counts what was skipped.
-
-    Attributes:
-        skipped: Names and reasons of everything that was skipped.
-    """
+    """Prints messages about the files of a corpus, and counts what was skipped."""
 
     skipped: list[tuple[str, str]] = field(default_factory=list)
     _kinds: Counter[str] = field(default_factory=Counter)
@@ -108,12 +104,7 @@ class CorpusOptions:
     def documents(
         self, corpus: Sequence[str], report: Report, bars: Bars, *, pairs: bool
     ) -> Iterator[Document]:
-        """Reads the documents of a corpus, with a progress bar over its bytes.
-
-        Raises:
-            ConfigError: when the encoding is unknown.
-            CorpusError: when there is nothing to read; while reading, as `read_corpus` says.
-        """
+        """Reads the documents of a corpus, with a progress bar over its bytes."""
         from knn_logits.corpus.reading import corpus_bytes
 
         total = corpus_bytes(corpus)
@@ -126,11 +117,7 @@ class CorpusOptions:
         )
 
     def texts(self, names: Sequence[str], *, pairs: bool = False) -> dict[str, Any]:
-        """A lazy reader of each text's documents, which may be pairs, by the text's name.
-
-        Raises:
-            ConfigError: when a text is given twice.
-        """
+        """A lazy reader of each text's documents, which may be pairs, by the text's name."""
         texts: dict[str, Any] = {}
         for name in names:
             if name in texts:

@@ -15,7 +15,7 @@ import typer
 
 from knn_logits.cli.loading import ModelRun, open_datastore
 from knn_logits.cli.memory import ServedMemoryOptions
-from knn_logits.cli.options import STORE_HELP, Model, command
+from knn_logits.cli.options import STORE_HELP, Model, argument, command
 from knn_logits.cli.terminal import interruptible, say, tell
 from knn_logits.errors import ConfigError, MissingDependencyError
 from knn_logits.settings.declaration import setting
@@ -69,11 +69,7 @@ class AnswerOptions:
     )
 
     def keywords(self) -> dict[str, Any]:
-        """The arguments of `Served`.
-
-        Raises:
-            ConfigError: when the template cannot be read.
-        """
+        """The arguments of `Served`."""
         limits = {"chat_tokens": self.chat_tokens, "new_tokens": self.max_new_tokens}
         if self.chat_template is None:
             return limits
@@ -89,17 +85,13 @@ class AnswerOptions:
 @command
 def serve(
     model: Model,
-    stores: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[NAME=]STORE...",
-            help=f"{STORE_HELP} Clients ask for one of several as the model MODEL+NAME.",
-        ),
-    ],
     server: ServerOptions,
     answers: AnswerOptions,
     memory: ServedMemoryOptions,
     run: ModelRun,
+    stores: list[str] = argument(
+        "[NAME=]STORE...", f"{STORE_HELP} Clients ask for one of several as the model MODEL+NAME."
+    ),
 ) -> None:
     """Serve OpenAI's interface, with the source of every word."""
     if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "knn_logits_serve")):
@@ -134,10 +126,10 @@ def serve(
 def _opened(given: list[str]) -> dict[str, Datastore]:
     """Opens the datastores, by the names that clients use."""
     opened: dict[str, Datastore] = {}
-    for argument in given:
-        name, sign, place = argument.partition("=")
-        if not sign or Path(argument).exists():
-            name, place = "", argument
+    for text in given:
+        name, sign, place = text.partition("=")
+        if not sign or Path(text).exists():
+            name, place = "", text
         store = open_datastore(place)
         name = name or store.name
         if name in opened:

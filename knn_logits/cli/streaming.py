@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 
 class Printed(BaseStreamer):
-    """Prints what `generate()` writes, without the prompt and without special tokens.
-
-    Args:
-        console: Where to print.
-        tokenizer: Turns tokens into text.
-        knn: The processor that mixes the vote in; None for the model alone.
-    """
+    """Prints what `generate()` writes, without the prompt and without special tokens."""
 
     def __init__(self, console: Console, tokenizer: Any, knn: KNNLogitsProcessor | None) -> None:
         self._console, self._tokenizer, self._knn = console, tokenizer, knn

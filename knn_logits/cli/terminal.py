@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import typer
@@ -28,6 +29,10 @@ from rich.text import Text
 
 from knn_logits.printable import json_line, one_line, printable
 from knn_logits.progress import WHOLE
+
+# What a job says to do when Ctrl-C has stopped it.
+AGAIN = "run the same command again, and it goes on here"
+UNCHANGED = "the datastore is as it was"
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -147,15 +152,14 @@ class _Steps(MofNCompleteColumn):
 
 
 class Bars:
-    """A progress bar for each phase of a long job, on stderr.
+    """A progress bar on stderr for each phase of a long job, which Ctrl-C ends with advice.
 
-    Args:
-        quiet: Whether to print nothing at all if stderr is not a terminal. Otherwise the names of
-            the phases are printed there.
+    A quiet one prints nothing if stderr is not a terminal, not even the names of the phases.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+    def __init__(self, advice: str, *, quiet: bool = False) -> None:
+        self._advice, self._quiet = advice, quiet
+        self._started = time.monotonic()
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -168,20 +172,27 @@ class Bars:
         self._tasks: dict[str, TaskID] = {}
         self._last: str | None = None
 
+    @property
+    def seconds(self) -> float:
+        """The time since the job began."""
+        return time.monotonic() - self._started
+
     def __enter__(self) -> Bars:
+        self._ending = ExitStack()
+        self._ending.enter_context(interruptible(self._advice))
         self._progress.start()
+        self._ending.callback(self._stop)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: Any) -> None:
+        self._ending.__exit__(*error)
+
+    def _stop(self) -> None:
         self._finish()
         self._progress.stop()
 
     def __call__(self, phase: str, done: int, total: int | None) -> None:
-        """See `knn_logits.progress.Progress`.
-
-        Raises:
-            KeyboardInterrupt: when Ctrl-C was pressed, but Python dropped the exception.
-        """
+        """See `knn_logits.progress.Progress`."""
         if _interrupted.is_set():
             _interrupted.clear()
             raise KeyboardInterrupt

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from knn_logits.cli.evaluate import (
-    AllowOverlap,
+    OVERLAP_HELP,
     Paths,
     check_files,
     json_at_last,
     stores_and_texts,
 )
 from knn_logits.cli.loading import RunOptions, open_datastore, reads_pairs
-from knn_logits.cli.memory import NativeIndex
+from knn_logits.cli.memory import NATIVE_HELP
 from knn_logits.cli.options import Given, Json, Model, command
 from knn_logits.cli.reading import CorpusOptions
-from knn_logits.cli.terminal import Bars, answer, interruptible, say
+from knn_logits.cli.terminal import Bars, answer, say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import PassConfig, check_settings, settings_line
 from knn_logits.settings.declaration import setting
@@ -50,12 +50,7 @@ class SearchOptions:
     num_beams: int = setting(1, "Number of beams for --bleu.", least=1)
 
     def check(self, infini_gram: bool, plots: str | None) -> None:
-        """Refuses what is out of its range, or does not fit together.
-
-        Raises:
-            ConfigError: when something is wrong.
-            MissingDependencyError: when BLEU is asked for, and sacrebleu is missing.
-        """
+        """Refuses what is out of its range, or does not fit together."""
         from knn_logits.measure.tune.wanted import Wanted
 
         check_settings({"k": self.k})
@@ -78,7 +73,7 @@ class StoringOptions:
 
     write: bool = setting(False, "Store the chosen settings in the datastore.")
     force: bool = setting(False, "Store them even if they are not significantly better.")
-    allow_overlap: AllowOverlap = False
+    allow_overlap: bool = setting(False, OVERLAP_HELP)
 
 
 @command
@@ -91,18 +86,11 @@ def tune(
     given: Annotated[dict[str, Any], Given("tune")],
     passes: PassConfig,
     run: RunOptions,
-    native_index: NativeIndex = False,
-    infini_gram: Annotated[
-        bool,
-        typer.Option(
-            "--infini-gram",
-            help="Fit the shares of the ∞-gram in place of the rest, at the settings stored.",
-        ),
-    ] = False,
-    plots: Annotated[
-        str | None,
-        typer.Option("--plots", metavar="FOLDER", help="Write heat map, curve and numbers there."),
-    ] = None,
+    native_index: bool = setting(False, NATIVE_HELP),
+    infini_gram: bool = setting(
+        False, "Fit the shares of the ∞-gram in place of the rest, at the settings stored."
+    ),
+    plots: str | None = setting(None, "Write heat map, curve and numbers there.", metavar="FOLDER"),
     json: Json = False,
 ) -> None:
     """Choose k, lmbda and temperature on texts, and fit a gate.
@@ -123,7 +111,7 @@ def tune(
     # How the texts are read and searched, and when the choice is written.
     how: dict[str, Any] = {**given, **passes.keywords(), **vars(storing), "seed": run.seed}
     how |= {"native_index": native_index, "threads": run.threads, "device": str(loaded.device)}
-    with Bars() as bars, interruptible("the datastore keeps its settings"):
+    with Bars("the datastore keeps its settings") as bars:
         if infini_gram:
             from knn_logits.measure.tune.infini_gram import fit_infini_gram
 

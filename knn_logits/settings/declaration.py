@@ -95,6 +95,12 @@ class Setting:
         plain = [get_origin(part) or part for part in plain if part is not type(None)]
         return plain[0] if plain else None
 
+    @cached_property
+    def item(self) -> Any:
+        """The type of the members of a list."""
+        lists = [part for part in self._types if get_origin(part) is tuple]
+        return get_args(lists[0])[0] if lists else None
+
     @property
     def range(self) -> str:
         """The allowed values in words, such as "0 to 1"; empty where all of the type are."""
@@ -153,10 +159,10 @@ class Setting:
 
     def _several(self, value: Any) -> tuple[Any, ...]:
         """Checks a list. A single text may be given as such."""
-        if get_args(self._types[0])[0] is float:
+        if self.item is not str:
             if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
                 raise ConfigError(f"{self.name} must be a list of numbers, not {value!r}")
-            return tuple(real_number(self.name, part) for part in value)
+            return tuple(replace(self, annotation=self.item).check(part) for part in value)
         texts = (value,) if isinstance(value, str) else value
         if not isinstance(texts, (list, tuple)) or not all(isinstance(one, str) for one in texts):
             raise ConfigError(
