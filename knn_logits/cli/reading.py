@@ -86,6 +86,7 @@ class CorpusOptions:
         "Encoding of text files, HTML and rows, such as latin-1; by default it is recognised.",
     )
     strict: bool = setting(False, "Stop at a document that cannot be read.")
+    follow_links: bool = setting(False, "Read files outside a folder that links in it lead to.")
 
     def _read(self, corpus: Sequence[str], **more: Any) -> Iterator[Document]:
         from knn_logits.corpus.reading import read_corpus
@@ -98,6 +99,7 @@ class CorpusOptions:
             id_field=self.id_field,
             title_field=self.title_field,
             encoding=self.encoding,
+            follow_links=self.follow_links,
             **more,
         )
 
@@ -107,7 +109,7 @@ class CorpusOptions:
         """Reads the documents of a corpus, with a progress bar over its bytes."""
         from knn_logits.corpus.reading import corpus_bytes
 
-        total = corpus_bytes(corpus)
+        total = corpus_bytes(corpus, follow_links=self.follow_links)
         return self._read(
             corpus,
             on_skip=report.skip,

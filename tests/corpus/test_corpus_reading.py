@@ -46,8 +46,8 @@ def test_a_hidden_file_that_is_named_is_read(tmp_path):
 
 
 def linked(tmp_path):
-    write(tmp_path / "corpus" / "deep" / "a.txt", "a")
-    write(tmp_path / "elsewhere" / "b.txt", "b")
+    write(tmp_path / "corpus" / "deep" / "a.txt", "words")
+    write(tmp_path / "elsewhere" / "b.txt", "words")
     (tmp_path / "corpus" / "deep" / "loop").symlink_to(tmp_path / "corpus")
     (tmp_path / "corpus" / "a").symlink_to("deep/a.txt")
     (tmp_path / "corpus" / "link").symlink_to(tmp_path / "elsewhere")
@@ -63,7 +63,7 @@ def test_links_that_leave_a_folder_are_passed_over_and_named(tmp_path):
         assert [document.id for document in documents] == ["a", "deep/a.txt"]
         reason = "a link that leaves the folder; --follow-links reads it"
         assert skipped == [(f"{named}/{name}", reason) for name in ("file.txt", "link", "link2")]
-    assert corpus_bytes([corpus]) == 2
+    assert corpus_bytes([corpus]) == 10
     assert "leaves the folder" in failure(corpus, strict=True)
     assert [document.id for document in read(f"{corpus}/file.txt")[0]] == ["file.txt"]
 
@@ -73,7 +73,16 @@ def test_links_to_folders_are_followed_once(tmp_path):
     documents, skipped = read(corpus, follow_links=True)
     assert [document.id for document in documents] == ["a", "deep/a.txt", "file.txt", "link/b.txt"]
     assert skipped == []
-    assert corpus_bytes([corpus], follow_links=True) == 4
+    assert corpus_bytes([corpus], follow_links=True) == 20
+
+
+def test_the_option_of_the_command(tmp_path, run, model_folder):
+    words = ("build", model_folder, linked(tmp_path), "--dry-run")
+    done = run(*words)
+    assert done.code == 0, done.err
+    assert "a link that leaves the folder; --follow-links reads it" in done.err
+    assert run(*words, "--follow-links", "--json").json["documents"] == 4
+    assert run(*words, "--json").json["documents"] == 2
 
 
 def test_the_cache_of_the_hub_is_a_folder_of_links_that_are_read(tmp_path):
