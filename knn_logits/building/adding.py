@@ -18,7 +18,7 @@ from knn_logits.arrays import Array
 from knn_logits.building.indexing import same_kind, write_index, write_suffixes
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.planning import KeyPlan
-from knn_logits.building.recall import RECALL_WANTED, measured
+from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.building.steps import Cut, cut_documents, write_cut, write_keys
 from knn_logits.corpus.documents import Document, as_documents, several, unique_id
 from knn_logits.engine.compatibility import (
@@ -359,7 +359,7 @@ def extended_index(
         index.add(batch)
     nprobes = (record.nprobe,) if record.nprobe else (1,)
     new = measured(grown, index, record, nprobes, progress)
-    if new.recall is not None and new.recall.value < RECALL_WANTED:
+    if new.recall is not None and new.recall.value < ENOUGH_RECALL:
         before = f", {record.recall.value:.3f} before" if record.recall else ""
         logger.warning(
             "recall@%d of the index fell to %.3f%s: build it again with `knn-logits index %s`",

@@ -296,7 +296,7 @@ class _Build:
             self.model,
             plan.keys.location,
             calibrate=plan.calibrate,
-            **vars(plan.fixed),
+            fixed=plan.fixed,
             seed=plan.index.seed,
             progress=self.progress,
         )
@@ -316,20 +316,13 @@ class _Build:
         settings, writing, fixed = manifest.settings, None, plan.fixed
         if plan.calibrate:
             if plan.keys.pairs is None:
-                writing = choose_writing(
-                    store,
-                    nearness,
-                    k=fixed.k,
-                    lmbda=fixed.lmbda,
-                    temperature=fixed.temperature,
-                    seed=seed,
-                )
+                writing = choose_writing(store, nearness, fixed, seed=seed)
             settings = calibrate(
                 self.model,
                 plan.keys.location,
                 store,
                 index,
-                **vars(fixed),
+                fixed=fixed,
                 pairs=plan.keys.pairs,
                 seed=seed,
                 progress=self.progress,

@@ -111,7 +111,7 @@ def measured_kinds(
     chosen = np.sort(np.random.default_rng(seed).permutation(len(keys))[:_QUERIES])
     queries = torch.from_numpy(keys[chosen])
     _, ids = ExactIndex(torch.from_numpy(keys), metric).search(queries, RECALL_AT + 1)
-    truth = Truth.of(chosen, keys[chosen], ids.numpy(), lambda entries: keys[entries], metric)
+    truth = Truth(chosen, ids.numpy(), lambda entries: keys[entries], metric)
     lists, all_lists = choose_lists(len(keys)), choose_lists(len(store))
     kinds = list(zip(kinds_for(dim, lists), kinds_for(dim, all_lists), strict=True))
     present = len(store) - len(store.merged_away)

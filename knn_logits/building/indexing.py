@@ -13,7 +13,8 @@ import torch
 from knn_logits.arrays import Array
 from knn_logits.building.choosing import check_enough, chosen_factory, with_recall
 from knn_logits.building.nearness import Nearness, near_record, nearness_of
-from knn_logits.building.recall import RECALL_WANTED, measured
+from knn_logits.building.planning import FixedSettings
+from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.building.timing import index_seconds
 from knn_logits.building.writing_settings import choose_writing, like_temperature, with_suffixes
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
@@ -112,14 +113,14 @@ def _settings_after(
         temperature = like_temperature(store, settings.temperature, old.metric)
         settings = settings.model_copy(update={"temperature": temperature, "stale": True})
         if writing is not None:
-            writing = choose_writing(store, nearness, k=writing.k, lmbda=writing.lmbda)
+            writing = choose_writing(store, nearness, FixedSettings(writing.k, writing.lmbda))
             writing = with_suffixes(writing, settings)
     elif old.file("gate") is not None:
         settings = settings.model_copy(update={"stale": True})
     if writing is None and old.pairs is None and settings.calibrated and not settings.tuned:
         # The datastore was built before there were settings for writing. Where its user tuned
         # the only ones that it has, these stay the only ones.
-        writing = with_suffixes(choose_writing(store, nearness), settings)
+        writing = with_suffixes(choose_writing(store, nearness, FixedSettings()), settings)
     return settings, writing
 
 
@@ -377,12 +378,12 @@ def _made(
     record = measured(store, built, record, nprobes, progress, config.target_recall)
     # Nobody said what kind of index to build, or how much it may miss.
     default = IndexConfig(metric=config.metric, native=config.native, seed=config.seed)
-    if config == default and record.recall is not None and record.recall.value < RECALL_WANTED:
+    if config == default and record.recall is not None and record.recall.value < ENOUGH_RECALL:
         logger.warning(
             "the index finds %.1f%% of the true neighbors: choose another kind with "
             "`knn-logits index %s --target-recall %s`",
             100.0 * record.recall.value,
             store.folder,
-            RECALL_WANTED,
+            ENOUGH_RECALL,
         )
     return built, record

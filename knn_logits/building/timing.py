@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.building.calibration import OVER_ASK, wanted_tokens
+from knn_logits.building.calibration import OVERSAMPLING, sample_size
 from knn_logits.building.planning import KeyPlan
 from knn_logits.building.sizes import resolved
 from knn_logits.engine.forward import evaluating, input_device, key_states, windows_batch
@@ -184,11 +184,11 @@ def calibration_seconds(entries: int, token_seconds: float, head: float, k: int 
     """
     if entries < FEWEST_CALIBRATED:
         return 0.0
-    columns = min(entries, OVER_ASK * (k or DEFAULT_K))
+    columns = min(entries, OVERSAMPLING * (k or DEFAULT_K))
     choice = _choice_seconds(columns, k, torch.get_num_threads())
     # The search itself, which sorts out as many candidates.
     search = 2e-4 + 2e-7 * columns
-    return wanted_tokens(entries) * (choice + search + token_seconds * head)
+    return sample_size(entries) * (choice + search + token_seconds * head)
 
 
 @lru_cache(maxsize=16)

@@ -1,10 +1,8 @@
 """Chooses the settings for writing text with a datastore.
 
-The settings with the highest likelihood do not write the best text. They let a thousand neighbors
-vote with almost equal weights. That predicts well, but when the likeliest token is taken each time,
-it writes blank lines and loops. So text is written with a sharp vote that follows pointers: once a
-passage has given a token, it goes on giving tokens. The index is searched again only where the
-passage ends or another token was chosen. LOG.md has the measurements.
+The settings with the highest likelihood let a thousand neighbors vote with almost equal weights,
+which writes blank lines and loops. So text is written with a sharp vote that follows pointers: once
+a passage has given a token, it goes on giving tokens. LOG.md has the measurements.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.building.nearness import Nearness
+from knn_logits.building.planning import FixedSettings
 from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.index.opening import training_sample
 from knn_logits.mixture.distribution import equivalent_temperature
@@ -35,40 +34,22 @@ _NGRAMS = (4, 6, 8, 10, 12, 16, 20, 24, 32)
 
 
 def choose_writing(
-    store: Datastore,
-    nearness: Nearness | None,
-    *,
-    k: int | None = None,
-    lmbda: float | None = None,
-    temperature: float | None = None,
-    seed: int = 0,
+    store: Datastore, nearness: Nearness | None, fixed: FixedSettings, *, seed: int = 0
 ) -> WritingRecord | None:
     """Chooses the settings for text that continues a prompt.
 
-    The temperature depends on the distances between neighbors: it gives the nearest neighbor of a
-    typical query nine tenths of the vote.
-
-    Args:
-        store: The datastore, with its keys. Its manifest need not be written yet.
-        nearness: The result of `nearness_of`; None where the datastore is too small for it.
-        k: A value to keep; None takes 64, or the number of entries if that is smaller.
-        lmbda: Weight of the neighbors; None takes 0.7.
-        temperature: Temperature of the softmax over the neighbors; None chooses it.
-        seed: Seed of the sample.
-
-    Returns:
-        The settings. None where all three are given, since these then hold for writing as well.
-        None also where the datastore has too few different keys to choose a temperature.
+    The temperature gives the nearest neighbor of a typical query nine tenths of the vote. None is
+    returned where all settings are fixed, since these then hold for writing as well, and where the
+    datastore has too few different keys to choose a temperature.
     """
-    if None not in (k, lmbda, temperature):
-        return None
-    if temperature is None:
-        temperature = _sharp_temperature(nearness.distances) if nearness is not None else None
-    if temperature is None:
+    temperature = fixed.temperature
+    if temperature is None and nearness is not None:
+        temperature = sharp_temperature(nearness.nearest)
+    if temperature is None or fixed.complete:
         return None
     return WritingRecord(
-        k=k or _K,
-        lmbda=_LMBDA if lmbda is None else lmbda,
+        k=fixed.k or _K,
+        lmbda=_LMBDA if fixed.lmbda is None else fixed.lmbda,
         temperature=temperature,
         retomaton=True,
         no_repeat_ngram_size=unrepeated_ngram(store, seed),
@@ -94,14 +75,10 @@ def with_suffixes(writing: WritingRecord | None, scoring: SettingsRecord) -> Wri
     return writing.model_copy(update={"suffix_weight": float(f"{weight:.4g}")})
 
 
-def _sharp_temperature(nearness: Tensor) -> float | None:
+def sharp_temperature(nearness: Tensor) -> float | None:
     """Finds the temperature at which the nearest neighbor's median share is `_STRONGEST`.
 
-    Args:
-        nearness: float32 [queries, k], see `Nearness.distances`.
-
-    Returns:
-        The temperature, above 0; None where neighbors are all equally near.
+    The nearness is that of `Nearness.nearest`. None stands for neighbors that are equally near.
     """
     rows = nearness[nearness.isfinite().sum(dim=-1) >= 2].double()
     below = rows[:, :1] - rows
@@ -117,10 +94,9 @@ def _sharp_temperature(nearness: Tensor) -> float | None:
 
 
 def unrepeated_ngram(store: Datastore, seed: int = 0) -> int | None:
-    """Finds the smallest n for which n-grams hardly ever repeat within a page of the text.
+    """Finds the smallest n, from 4 to 32, for which n-grams hardly ever repeat within a page.
 
-    Returns:
-        A number from 4 to 32; None where the datastore's text repeats longer n-grams.
+    None stands for a text that repeats longer n-grams.
     """
     tokens, size = store.tokens, _REPEATED_WITHIN
     if len(tokens) < 2 * size:

@@ -12,7 +12,7 @@ from knn_logits.building.calibration import (
     entry_of_places,
     part_of_entries,
     sample_pieces,
-    without_own_part,
+    without_part,
 )
 from knn_logits.search.neighbors import Neighbors
 
@@ -50,7 +50,7 @@ def test_neighbors_of_the_own_part_are_taken_out():
         torch.zeros(2, 3, dtype=torch.int64),
         every_row=True,
     )
-    left = without_own_part(neighbors, torch.tensor([1, 3], dtype=torch.int32), parts)
+    left = without_part(neighbors, torch.tensor([1, 3], dtype=torch.int32), parts)
     assert left.ids.tolist() == [[-1, 2, 4], [-1, 1, -1]]
     assert left.distances.tolist() == [[np.inf, 2.0, 3.0], [np.inf, 2.0, np.inf]]
     assert not left.every_row

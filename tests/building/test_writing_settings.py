@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import knn_logits
-from knn_logits.building import writing_settings
-from knn_logits.building.writing_settings import unrepeated_ngram
+from knn_logits.building.writing_settings import sharp_temperature, unrepeated_ngram
 from knn_logits.measure.tune.storing import write_settings
 
 
@@ -20,13 +19,13 @@ from knn_logits.measure.tune.storing import write_settings
 )
 def test_the_nearest_neighbor_has_nine_tenths_of_a_typical_vote(gaps, scale):
     nearness = -torch.tensor([[0.0, *np.cumsum(row)] for row in gaps]) * scale
-    temperature = writing_settings._sharp_temperature(nearness)
+    temperature = sharp_temperature(nearness)
     strongest = torch.softmax(nearness.double() / temperature, dim=-1)[:, 0].median()
     assert float(strongest) == pytest.approx(0.9, abs=0.01)
 
 
 def test_neighbors_that_are_all_equally_near_give_no_temperature():
-    assert writing_settings._sharp_temperature(torch.zeros(8, 4)) is None
+    assert sharp_temperature(torch.zeros(8, 4)) is None
 
 
 def test_the_ngram_is_the_shortest_that_the_corpus_hardly_repeats(tmp_path):

@@ -140,9 +140,9 @@ def test_calibration_leaves_a_pairs_own_entries_out(
     seen = []
     add = calibration.Choice.add
 
-    def watched(self, neighbors, targets, log_p_lm, texts):
-        seen.append((neighbors, targets, log_p_lm))
-        add(self, neighbors, targets, log_p_lm, texts)
+    def watched(self, neighbors, scores):
+        seen.append((neighbors, scores.targets, scores.log_p_lm))
+        add(self, neighbors, scores)
 
     monkeypatch.setattr(calibration.Choice, "add", watched)
     places = []

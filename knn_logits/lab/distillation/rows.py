@@ -19,7 +19,7 @@ from knn_logits.building.calibration import (
     entry_of_places,
     part_of_entries,
     pieces_of,
-    wanted_tokens,
+    sample_size,
 )
 from knn_logits.engine.compatibility import vocabulary_size
 from knn_logits.engine.forward import evaluating, input_device
@@ -141,7 +141,7 @@ def best_scale(rows: Rows, held: Held, variance: float) -> float:
 def held_out(store: Datastore, seed: int) -> Array:
     """Chooses whole documents of the corpus, or else its end, bool [entries]."""
     entries = len(store)
-    size = max(1, min(int(_MOST * entries), wanted_tokens(entries)))
+    size = max(1, min(int(_MOST * entries), sample_size(entries)))
     parts = part_of_entries(store)
     held = np.zeros(entries, dtype=bool)
     numbers, counts = np.unique(parts, return_counts=True)

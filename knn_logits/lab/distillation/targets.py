@@ -17,10 +17,10 @@ from torch import Tensor
 from knn_logits.arrays import Array, Ints
 from knn_logits.building.adding import contents_of
 from knn_logits.building.calibration import (
-    OVER_ASK,
+    OVERSAMPLING,
     entry_of_places,
     part_of_entries,
-    without_own_part,
+    without_part,
 )
 from knn_logits.mixture.weights import Weighing
 from knn_logits.progress import Progress
@@ -63,7 +63,7 @@ def shares_by(
     settings = teacher.manifest.settings
     k = min(settings.k, _K)
     config = KNNConfig(
-        min(len(teacher), OVER_ASK * k),
+        min(len(teacher), OVERSAMPLING * k),
         temperature=settings.temperature,
         suffix_weight=settings.suffix_weight,
     )
@@ -82,8 +82,8 @@ def shares_by(
         ids = entries[batch]
         states = torch.from_numpy(corpus.keys(ids).astype(np.float32))
         near = retriever.search(states, _before(corpus, ids)).to("cpu")
-        near = without_own_part(near, torch.from_numpy(part_of[ids]), parts)
-        near = without_own_part(near, torch.ones(len(ids), dtype=torch.int32), away)
+        near = without_part(near, torch.from_numpy(part_of[ids]), parts)
+        near = without_part(near, torch.ones(len(ids), dtype=torch.int32), away)
         votes = _votes(weighing.log_weights(near).exp(), number_of[near.values], len(number_of))
         likeliest = votes.topk(count, dim=-1)
         total = likeliest.values.sum(dim=-1, keepdim=True)
