@@ -101,7 +101,7 @@ class Chat:
                 output = knn.generate(
                     **settings, streamer=Printed(self.console, self.tokenizer, knn)
                 )
-                self.trace = knn.trace(output, self.tokenizer)
+                self.trace = knn.trace(output, self.tokenizer, prompt=prompt)
             if self.trace[0].near is False:
                 self.console.print(NOTHING_NEAR, style="yellow", markup=False, soft_wrap=True)
         if self.messages:
@@ -151,13 +151,14 @@ class Chat:
 
     def on_why(self, *words: str) -> None:
         """Shows the sources of the latest answer, or of one of its words."""
-        from knn_logits.evidence.render import show, show_word
+        from knn_logits.evidence.render import several_stores, show, show_word
 
         trace = self._latest()
         if not words:
             show(trace, 12, self.console)
             return
-        show_word(_chosen(trace[0], " ".join(words)), self.console)
+        word = _chosen(trace[0], " ".join(words))
+        show_word(word, self.console, named=several_stores(trace))
 
     def on_knn(self, state: str = "") -> None:
         """Switches the memory on or off."""

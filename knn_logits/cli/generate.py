@@ -77,12 +77,15 @@ class Request:
         output = generates(**self.inputs, **self.settings, **more)
         if self.pairs is not None:
             return output, self.pairs.texts(output.sequences)[0]
-        # Some tokenizers drop the space at the beginning of what they decode.
-        whole, start = (
-            str(self.tokenizer.decode(ids, skip_special_tokens=True))
-            for ids in (output.sequences[0], output.sequences[0, : self.length])
+        from knn_logits.engine.pieces import parts_of
+        from knn_logits.engine.tokens import special_ids
+
+        ids, special = output.sequences[0].tolist(), special_ids(self.tokenizer)
+        before, after = (
+            [token for token in part if token not in special]
+            for part in (ids[: self.length], ids[self.length :])
         )
-        return output, whole[len(start) :]
+        return output, parts_of(self.tokenizer, before + after, [len(before)])[1]
 
 
 def _request(
@@ -135,7 +138,8 @@ def generate(
     sources: int = setting(12, "Number of sources that --explain lists.", least=0),
     draft: bool = setting(
         True,
-        "Verify several tokens in one forward pass; the text is the same.",
+        "Verify several tokens in one forward pass; the text is the same in float32, and in half "
+        "precision but for ties within rounding.",
         option="--draft/--no-draft",
     ),
     json: Json = False,

@@ -15,9 +15,9 @@ import numpy as np
 
 from knn_logits.arrays import Array
 
-# Characters for private use mark where a control token's text stood while a template is filled.
-_MARK = "\ue0f0{}\ue0f1"
-_MARKS = re.compile("\ue0f0(\\d+)\ue0f1")
+# A character for private use stands behind the first letter of a control token that a message
+# spells. So neither the template nor the tokenizer takes it for one.
+_MARK = "\ue0f0"
 
 
 def control_ids(tokenizer: Any) -> frozenset[int]:
@@ -118,31 +118,32 @@ def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **settings: 
     """
     names = tokenizer.convert_ids_to_tokens(sorted(control_ids(tokenizer)))
     spelt = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")
-    marked: list[str] = []
 
-    def mark(match: re.Match[str]) -> str:
-        marked.append(match[0])
-        return _MARK.format(len(marked) - 1)
+    def marked(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return spelt.sub(lambda found: found[0][0] + _MARK + found[0][1:], value.replace(_MARK, ""))
 
-    safe = [
-        {
-            name: spelt.sub(mark, _MARKS.sub("", value)) if isinstance(value, str) else value
-            for name, value in message.items()
-        }
-        for message in messages
-    ]
-    if not marked:
+    safe = [{name: marked(value) for name, value in one.items()} for one in messages]
+    text = tokenizer.apply_chat_template(safe, tokenize=False, **settings)
+    if _MARK not in text:
         found = tokenizer.apply_chat_template(list(messages), return_dict=True, **settings)
         return list(found["input_ids"])
-    text = tokenizer.apply_chat_template(safe, tokenize=False, **settings)
-    ids: list[int] = []
-    # Each second part is the number of a mark.
-    for place, part in enumerate(_MARKS.split(text)):
-        if place % 2:
-            ids += text_ids(tokenizer, marked[int(part)], around=False)
-        elif part:
-            ids += tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]
-    return ids
+    done = tokenizer([text], add_special_tokens=False, verbose=False)
+    return _without_marks(tokenizer, text, done)
+
+
+def _without_marks(tokenizer: Any, text: str, done: Any) -> list[int]:
+    """Returns the tokens of a text, without those of the marks alone."""
+    (ids,), (encoding,) = done["input_ids"], done.encodings
+    control = control_ids(tokenizer)
+    kept = []
+    for token, (start, end) in zip(ids, encoding.offsets, strict=True):
+        if token in control and _MARK in text[start : end + 1]:
+            kept += _characters(tokenizer, token)
+        elif text[start:end] != _MARK:
+            kept.append(token)
+    return kept
 
 
 def with_control_tokens(

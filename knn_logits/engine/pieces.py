@@ -111,6 +111,10 @@ class InnerText:
         """Returns the text of some tokens."""
         return decoded(self._tokenizer, [*self._behind, *ids])[self._before :]
 
+    def parts(self, ids: Iterable[int]) -> list[str]:
+        """Returns the text that each of some tokens adds, as `token_texts` does."""
+        return token_texts(self._tokenizer, [*self._behind, *ids])[len(self._behind) :]
+
 
 def parts_of(tokenizer: Any, ids: Sequence[int], cuts: Sequence[int]) -> list[str]:
     """Cuts the text of some tokens in parts. A character that is cut belongs to the later part.

@@ -7,11 +7,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from knn_logits.engine.pieces import (
     TextAfter,
+    decoded,
     parts_of,
     token_texts,
     whole_characters,
@@ -49,9 +51,10 @@ def trace_recording(
     name_of: NameOf,
     *,
     max_neighbors: int = MAX_NEIGHBORS,
-    pad: int | None = None,
+    pads: Sequence[int] = (),
+    prompt: str | None = None,
     near_within: float | None = None,
-    familiarity: Callable[[int, int], Familiarity | None] = lambda row, places: None,
+    familiarity: Callable[[int, int, int], Familiarity | None] = lambda row, first, last: None,
     rows: Collection[int] | int | None = None,
     unknown_names: Callable[[Any, str], tuple[str, ...]] = lambda tokenizer, prompt: (),
 ) -> Trace:
@@ -65,10 +68,12 @@ def trace_recording(
         locate: Returns the datastore of an entry that was found, and the entry's number there.
         name_of: Returns the name of a datastore, which no other one has.
         max_neighbors: The most passages to keep for each token.
-        pad: The token that fills up rows before they begin and after they have ended.
+        pads: The tokens that may fill up rows before they begin. The first of them fills up rows
+            after they have ended.
+        prompt: What a person wrote, where the model reads more; None for all that it reads.
         near_within: The nearness from which on a neighbor is near.
-        familiarity: Returns how well the memory knows a prompt, given a row of the recording and
-            the number of positions at the prompt's end to look at.
+        familiarity: Returns how well the memory knows a part of a prompt, given a row of the
+            recording and the positions of the part's first token and of the one after its last.
         rows: The sequences to trace, or a single one; None for all.
         unknown_names: Returns the names in a prompt that the memory does not know, given the
             tokenizer and the prompt.
@@ -84,7 +89,7 @@ def trace_recording(
             continue
         chosen = []
         known = all(step.going_on is not None for step in steps.values())
-        end = len(ids) if known else _end(ids, first, pad, recording.ends)
+        end = len(ids) if known else _end(ids, first, next(iter(pads), None), recording.ends)
         for position in range(first, end):
             row = number
             if beam_indices is not None:
@@ -99,7 +104,7 @@ def trace_recording(
             said = (step.log_p_lm_of(one, ids[position], recording.ends) for one in same)
             log_p_lm = next((one for one in said if one is not None), None)
             chosen.append((ids[position], step, row, log_p_lm))
-        start = next((place for place, one in enumerate(ids[:first]) if one != pad), 0)
+        start = next((place for place, one in enumerate(ids[:first]) if one not in pads), 0)
         one = _sequence(
             ids[start:],
             first - start,
@@ -112,12 +117,28 @@ def trace_recording(
         )
         row = int((recording.prompt == sequences[number, :first]).all(dim=-1).nonzero()[0, 0])
         # Nothing precedes a row's first token, and padding does not belong to its prompt.
-        familiar = familiarity(row, first - start - 2)
+        begin, end = start + 2, first
+        if prompt is not None:
+            begin, end = _span(tokenizer, ids[start:first], prompt)
+            begin, end = start + begin + 1, start + end
+            one = replace(one, prompt=prompt)
+        familiar = familiarity(row, begin, end)
         if familiar is not None and familiar.near is False:
             familiar = replace(familiar, named=_is_named(one, chosen, tokenizer, locate))
         unknown = unknown_names(tokenizer, one.prompt)
         traced.append(replace(one, familiarity=familiar, unknown=unknown))
     return Trace(traced)
+
+
+def _span(tokenizer: Any, ids: Sequence[int], text: str) -> tuple[int, int]:
+    """Finds the tokens of the last place where a text stands, or else of no place."""
+    ends = np.cumsum([len(one) for one in token_texts(tokenizer, ids)])
+    start = decoded(tokenizer, ids).rfind(text.strip())
+    if start < 0 or not text.strip():
+        return len(ids), len(ids)
+    last = start + len(text.strip()) - 1
+    first, end = np.searchsorted(ends, [start, last], side="right").tolist()
+    return first, end + 1
 
 
 def _is_named(
@@ -143,7 +164,7 @@ def with_trust(trace: Trace) -> Trace:
         known = one.familiarity
         trusted = any(token.influence >= _MOST and not token.special for token in one.tokens)
         sequences.append(replace(one, familiarity=known and replace(known, trusted=trusted)))
-    return Trace(sequences)
+    return replace(trace, sequences=sequences)
 
 
 def _end(ids: list[int], first: int, pad: int | None, ends: list[int]) -> int:

@@ -139,7 +139,8 @@ def explain(
     known = None
     if memory.expected_hits is not None:
         known = Familiarity(sum(found), len(found), memory.expected_hits)
-    return Trace([SequenceTrace("" if pairs else words[0], marked(tokens, tokenizer), known)])
+    sequence = SequenceTrace("" if pairs else words[0], marked(tokens, tokenizer), known)
+    return Trace([sequence], memory.names)
 
 
 def _source_ids(pairs: PairTokenizer | None, source: str | None) -> Array | None:

@@ -9,16 +9,17 @@ word.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from knn_logits.arrays import Array
+from knn_logits.engine.pieces import InnerText
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
 
@@ -32,8 +33,6 @@ _PASSAGES, _LONGEST = 8, 48
 # What is the same around the difference must have so many words. Lines such as "Status: Final" are
 # the same in many documents, so that words which begin with a capital do not count.
 _WORDS = 4
-
-TextOf = Callable[[Array], str]
 
 
 @dataclass(frozen=True)
@@ -138,25 +137,25 @@ class Quotations:
         values, log_weights = self._votes.get(place, (np.empty(0, np.int64), np.empty(0)))
         return float(np.exp(log_weights[values == token]).sum())
 
-    def differences(self, ids: Array, text_of: TextOf) -> list[Difference]:
+    def differences(self, ids: Array, text: InnerText) -> list[Difference]:
         """Finds the differences from the passages that the text quotes, in the text's order.
 
         A word is no difference if another passage with the same words before it has it too.
 
         Args:
             ids: int64 [tokens], the text, after `look` at each of its places.
-            text_of: Turns tokens into text.
+            text: Turns tokens into text.
         """
-        found = [one for one in self._candidates(ids) if _is_prose(one, ids, text_of)]
+        found = [one for one in self._candidates(ids, text) if _is_prose(one, ids, text)]
         kept: list[Difference] = []
         for one in sorted(found, key=lambda one: -one.same):
-            whole = self._whole_words(one, ids, text_of)
+            whole = self._whole_words(one, ids, text)
             if all(whole.last <= other.first or whole.first >= other.last for other in kept):
                 kept.append(whole)
-        parts = [part for one in kept for part in self._parts(one, ids, text_of)]
+        parts = [part for one in kept for part in self._parts(one, ids, text)]
         return sorted(parts, key=lambda one: one.first)
 
-    def _candidates(self, ids: Array) -> list[Difference]:
+    def _candidates(self, ids: Array, text: InnerText) -> list[Difference]:
         found: list[Difference | None] = []
         compared = set()
         for place, matches in self._matches.items():
@@ -166,7 +165,7 @@ class Quotations:
                 start = (one.store, place - one.length, one.position - one.length)
                 if one.length == longest < min(place, _LONGEST) and start not in compared:
                     compared.add(start)
-                    found.append(self._before(ids, place, one))
+                    found.append(self._before(ids, place, one, text))
         return [one for one in found if one is not None]
 
     def _all_after(self, ids: Array, place: int, match: _Match) -> list[Difference]:
@@ -199,7 +198,7 @@ class Quotations:
             place, place + own, match.store, begin, begin + other, match.length, after, ends
         )
 
-    def _before(self, ids: Array, place: int, match: _Match) -> Difference | None:
+    def _before(self, ids: Array, place: int, match: _Match, text: InnerText) -> Difference | None:
         """Looks for the place where the text and the passage agreed before a difference."""
         tokens, first, end = self._document(match)
         last, here = place - match.length, match.position - match.length
@@ -210,6 +209,8 @@ class Quotations:
             return None
         low = max(0, last - _FURTHEST - _LONGEST)
         passage = tokens[max(first, here - _FURTHEST - _LONGEST) : here]
+        if low == 0 and _bare(text(passage)).endswith(_bare(text(ids[:last]))):
+            return None  # a text's first word is cut otherwise, since no space is before it
         again = _again(ids[low:last][::-1], passage[::-1], low == 0)
         if again is None:
             return None
@@ -229,43 +230,46 @@ class Quotations:
         one = store.documents[store.documents.at_token(match.position)]
         return np.asarray(store.tokens), one.first, one.first + one.length
 
-    def _whole_words(self, one: Difference, ids: Array, text_of: TextOf) -> Difference:
+    def _whole_words(self, one: Difference, ids: Array, text: InnerText) -> Difference:
         """Widens a difference to whole words, on both sides by the same tokens."""
-        while one.before and not text_of(ids[one.first : one.first + 1])[:1].isspace():
-            if text_of(ids[one.first - 1 : one.first])[-1:].isspace():
+        while one.before and not text(ids[one.first : one.first + 1])[:1].isspace():
+            if text(ids[one.first - 1 : one.first])[-1:].isspace():
                 break
             one = replace(one, first=one.first - 1, begin=one.begin - 1, before=one.before - 1)
         # If words were left out or put in, the next word stands on both sides.
         empty = one.first == one.last or one.begin == one.end
-        while one.after and (empty or text_of(ids[one.last : one.last + 1])[:1].isalnum()):
+        while one.after and (empty or text(ids[one.last : one.last + 1])[:1].isalnum()):
             empty = False
             one = replace(one, last=one.last + 1, end=one.end + 1, after=one.after - 1)
         return one
 
-    def _parts(self, one: Difference, ids: Array, text_of: TextOf) -> list[Difference]:
+    def _parts(self, one: Difference, ids: Array, text: InnerText) -> list[Difference]:
         """Divides a difference of several words where both sides have the same word."""
-        text = ids[one.first : one.last]
-        passage = np.asarray(self._stores[one.store].tokens[one.begin : one.end])
-        starts, others = _word_starts(text, text_of), _word_starts(passage, text_of)
-        own = [_bare(text_of(text[a:b])) for a, b in pairwise(starts)]
-        other = [_bare(text_of(passage[a:b])) for a, b in pairwise(others)]
+        passage = self._stores[one.store].tokens[one.begin : one.end].tolist()
+        mine, theirs = (
+            words_in(text.parts(ids[one.first : one.last])),
+            words_in(text.parts(passage)),
+        )
         found = []
-        for kind, a, b, c, d in SequenceMatcher(None, own, other, autojunk=False).get_opcodes():
-            if kind == "equal":
+        matcher = SequenceMatcher(None, [w.bare for w in mine], [w.bare for w in theirs], False)
+        for kind, a, b, c, d in matcher.get_opcodes():
+            same = "".join(w.bare for w in mine[a:b]) == "".join(w.bare for w in theirs[c:d])
+            if kind == "equal" or same:
                 continue
             if a == b or c == d:
                 # Words were left out or put in: the word beside them stands on both sides.
-                a, b, c, d = (a, b + 1, c, d + 1) if b < len(own) else (a - 1, b, c - 1, d)
-            begin, end = others[max(c, 0)], others[min(d, len(other))]
-            found.append(
-                replace(
-                    one,
-                    first=one.first + starts[max(a, 0)],
-                    last=one.first + starts[b],
-                    begin=one.begin + begin,
-                    end=one.begin + end,
+                a, b, c, d = (a, b + 1, c, d + 1) if b < len(mine) else (a - 1, b, c - 1, d)
+            here, there = mine[max(a, 0) : b], theirs[max(c, 0) : d]
+            if here and there:
+                found.append(
+                    replace(
+                        one,
+                        first=one.first + here[0].first,
+                        last=one.first + here[-1].last,
+                        begin=one.begin + there[0].first,
+                        end=one.begin + there[-1].last,
+                    )
                 )
-            )
         return found
 
 
@@ -294,15 +298,24 @@ def _alike(tokens: Array, positions: Array, first: Array, before: Array) -> list
     return list(zip(positions[long].tolist(), lengths[long].tolist(), strict=True))
 
 
-def _word_starts(tokens: Array, text_of: TextOf) -> list[int]:
-    """Returns the place of each word's first token, and the place after the last token."""
-    starts, open_ = [0], True
-    for place in range(len(tokens)):
-        text = text_of(tokens[place : place + 1])
-        if place and not open_ and text[:1].isspace():
-            starts.append(place)
-        open_ = not text.strip()
-    return [*starts, len(tokens)]
+class _Word(NamedTuple):
+    """A word as it is compared, its first token, and the place after its last one."""
+
+    bare: str
+    first: int
+    last: int
+
+
+def words_in(parts: Sequence[str]) -> list[_Word]:
+    """Finds the words, which white space separates, in the texts of some tokens."""
+    ends = np.cumsum([len(part) for part in parts])
+    words = []
+    for found in re.finditer(r"\S+", "".join(parts)):
+        first, last = np.searchsorted(ends, [found.start(), found.end() - 1], side="right").tolist()
+        while first and not parts[first - 1]:
+            first -= 1  # the first bytes of a character that several tokens make
+        words.append(_Word(_bare(found[0]), first, last + 1))
+    return words
 
 
 def _run(one: Array, other: Array) -> int:
@@ -332,10 +345,10 @@ def _again(text: Array, passage: Array, whole: bool) -> tuple[int, int, int] | N
     return None
 
 
-def _is_prose(one: Difference, ids: Array, text_of: TextOf) -> bool:
+def _is_prose(one: Difference, ids: Array, text: InnerText) -> bool:
     """Whether enough words around a difference are the same, in the same paragraph."""
-    before = re.split(r"\n\s*\n", text_of(ids[one.first - one.before : one.first]))[-1]
-    after = re.split(r"\n\s*\n", text_of(ids[one.last : one.last + one.after]))[0]
+    before = re.split(r"\n\s*\n", text(ids[one.first - one.before : one.first]))[-1]
+    after = re.split(r"\n\s*\n", text(ids[one.last : one.last + one.after]))[0]
     left, right = _words(before), _words(after)
     opens = one.first - one.before <= 0
     return left + right >= _WORDS and (left > 0 or opens) and (right > 0 or one.ends)
@@ -347,4 +360,5 @@ def _words(text: str) -> int:
 
 
 def _bare(text: str) -> str:
-    return "".join(one for one in text if one.isalnum()).casefold()
+    """Returns the letters and digits of a text, without case and however accents are encoded."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text).casefold()))

@@ -18,6 +18,7 @@ from knn_logits.evidence.sources import (
 )
 from knn_logits.evidence.trace import (
     LEAST_INFLUENCE,
+    DocumentShare,
     SequenceTrace,
     TokenTrace,
     Trace,
@@ -107,14 +108,15 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
 
     stream: Any = Encoded(sys.stdout)
     console = console or Console(file=stream, highlight=False)
+    named = several_stores(trace)
     for sequence in trace:
         console.print(coloured_text(sequence), soft_wrap=True)
         listed = main_sources(sequence, sources)
         if listed:
             console.print(legend(), soft_wrap=True)
-        _print_sources(listed, console)
+        _print_sources(listed, console, named=named)
         for tokens in words_of(sequence.tokens):
-            said = _contradiction(tokens)
+            said = _contradiction(tokens, named=named)
             if said:
                 style = "red" if contradiction(tokens) else "dim"
                 console.print(Text(said, style=style), soft_wrap=True)
@@ -122,42 +124,44 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
             console.print(Text(NOTHING_NEAR, style="yellow"), soft_wrap=True)
         if sequence.unknown:
             console.print(Text(printable(sequence.unknown_line), style="yellow"), soft_wrap=True)
-        parts = documents_line(sequence)
+        parts = documents_line(sequence, named=named)
         if parts:
             console.print(Text(parts, style="dim"), soft_wrap=True)
         console.print()
 
 
-def show_word(tokens: Sequence[TokenTrace], console: Console, sources: int = 3) -> None:
+def show_word(
+    tokens: Sequence[TokenTrace], console: Console, sources: int = 3, *, named: bool = False
+) -> None:
     """Prints the details of one word: its probabilities, its documents, and other candidates.
 
     Args:
         tokens: The tokens of the word.
         console: Where to print.
         sources: The most documents to list.
+        named: Whether to name the datastore of each document.
     """
     from rich.text import Text
 
     listed = word_sources(tokens, sources)
     if not listed:
         console.print("no document is behind this word: it is the model's own", style="dim")
-    _print_sources(listed, console)
+    _print_sources(listed, console, named=named)
     first = tokens[0]
     if first.by_model is not None:
         line = f"the model alone: {_named(first.by_model.token)} ({first.by_model.p:.0%})"
         console.print(Text(line, style="dim"), soft_wrap=True)
-    said = _contradiction(tokens)
+    said = _contradiction(tokens, named=named)
     if said:
         style = "red" if contradiction(tokens) else "dim"
         console.print(Text(said, style=style), soft_wrap=True)
 
 
-def _print_sources(listed: Sequence[Source], console: Console) -> None:
+def _print_sources(listed: Sequence[Source], console: Console, *, named: bool) -> None:
     from rich.text import Text
 
-    several = len({one.document.store for one in listed}) > 1
     for source in listed:
-        console.print(_heading(source, named=several), soft_wrap=True)
+        console.print(_heading(source, named=named), soft_wrap=True)
         if source.neighbor is None:
             continue
         passage = Text("    … ", style="dim")
@@ -178,7 +182,7 @@ def _mark(words: str) -> str:
     return f"»{words.strip()}«"
 
 
-def _contradiction(tokens: Sequence[TokenTrace]) -> str:
+def _contradiction(tokens: Sequence[TokenTrace], *, named: bool) -> str:
     """Says in one line what the memory has in place of a word; empty if it does not object."""
     rival = contradiction(tokens) or contradiction(tokens, "outvoted")
     if rival is None:
@@ -186,7 +190,7 @@ def _contradiction(tokens: Sequence[TokenTrace]) -> str:
     word = one_line("".join(one.token for one in tokens)).strip()
     by = ""
     if rival.document is not None:
-        by = f", by {one_line(rival.document.title or rival.document.document)}"
+        by = f", by {one_line(_document(rival.document, named=named))}"
     if rival.quoted:
         said = _named(rival.token)
         return f"{word}: the memory says {said} (the words around are the same{by})"
@@ -204,13 +208,13 @@ def _named(token: str) -> str:
     return "a line break" if "\n" in token else "white space"
 
 
-def documents_line(sequence: SequenceTrace) -> str:
+def documents_line(sequence: SequenceTrace, *, named: bool = False) -> str:
     """Lists the documents of a whole text with their shares, and the share of the model."""
     documents = sequence.documents
     listed = [one for one in documents[:_DOCUMENTS] if one.share >= _LEAST_LISTED]
     if not listed:
         return ""
-    shown = [f"{one.share:.0%} {one_line(one.title or one.document)}" for one in listed]
+    shown = [f"{one.share:.0%} {one_line(_document(one, named=named))}" for one in listed]
     rest = documents[len(listed) :]
     if rest:
         part = sum(one.share for one in rest)
@@ -219,12 +223,21 @@ def documents_line(sequence: SequenceTrace) -> str:
     return f"documents: {', '.join(shown)}; the model itself {max(0.0, own):.0%}"
 
 
+def several_stores(trace: Trace) -> bool:
+    """Whether the datastore of each document must be named. Older traces do not list them."""
+    documents = (one.store for each in trace for token in each.tokens for one in token.documents)
+    return len({*trace.stores, *documents}) > 1
+
+
+def _document(document: DocumentShare, title: str | None = None, *, named: bool) -> str:
+    title = title or document.title or document.document
+    return f"{title} ({document.store})" if named else title
+
+
 def _title(source: Source, *, named: bool) -> str:
     """Returns a document's title or id with the place, and the datastore if there are several."""
-    document = source.document
     placed = source.neighbor.title if source.neighbor is not None else None
-    title = placed or document.title or document.document
-    return f"{title} ({document.store})" if named else title
+    return _document(source.document, placed, named=named)
 
 
 def _heading(source: Source, *, named: bool) -> Text:
@@ -254,21 +267,21 @@ def _escaped(text: str) -> str:
 
 def to_html(trace: Trace) -> str:
     """Makes HTML of a trace. Every text from outside is escaped."""
+    named = several_stores(trace)
     parts = ['<div class="knn-trace" style="font-family:serif;line-height:1.7">']
     for sequence in trace:
         parts.append('<p style="white-space:pre-wrap">')
         parts.append(f'<span style="opacity:.6">{_escaped(sequence.prompt)}</span>')
         for tokens in words_of(sequence.tokens):
-            parts += [_token_html(token, tokens) for token in tokens]
+            parts += [_token_html(token, tokens, named=named) for token in tokens]
         parts.append("</p>")
         listed = main_sources(sequence, 8)
-        several = len({one.document.store for one in listed}) > 1
-        parts += [_source_html(source, named=several) for source in listed]
+        parts += [_source_html(source, named=named) for source in listed]
         if sequence.near is False:
             parts.append(f'<p style="font-size:.9em"><b>{_escaped(NOTHING_NEAR)}</b></p>')
         if sequence.unknown:
             parts.append(f'<p style="font-size:.9em"><b>{_escaped(sequence.unknown_line)}</b></p>')
-        line = documents_line(sequence)
+        line = documents_line(sequence, named=named)
         if line:
             parts.append(f'<p style="opacity:.7;font-size:.9em">{_escaped(line)}</p>')
     parts.append("</div>")
@@ -305,9 +318,9 @@ def _source_html(source: Source, *, named: bool) -> str:
     )
 
 
-def _token_html(token: TokenTrace, word: Sequence[TokenTrace]) -> str:
+def _token_html(token: TokenTrace, word: Sequence[TokenTrace], *, named: bool) -> str:
     share, text = share_of(word), _escaped(token.token)
-    said = _contradiction(word)
+    said = _contradiction(word, named=named)
     if said:
         line = "wavy #b3261e" if contradiction(word) else "dotted #777"
         return (
@@ -320,7 +333,7 @@ def _token_html(token: TokenTrace, word: Sequence[TokenTrace]) -> str:
     title = f"{share:.0%} from the neighbors"
     documents = documents_of(token)
     if documents:
-        title += f": {documents[0].title or documents[0].document}"
+        title += f": {_document(documents[0], named=named)}"
     if "changed" not in meanings:
         style = "border-bottom:1px solid #227744"
     else:

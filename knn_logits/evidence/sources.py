@@ -63,7 +63,7 @@ PUNCTUATION = ".,;:!?)]}»”\"'"
 
 
 def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
-    """Groups tokens into words. A token that begins with white space begins a word.
+    """Groups tokens into words, which white space separates.
 
     White space alone is a separate word, since a passage may contain the line break but not the
     word after it. So are the signs behind a word, since a sentence may end here that goes on in
@@ -73,8 +73,8 @@ def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
     for token in tokens:
         if token.special:
             continue
-        blank = bool(words) and not "".join(one.token for one in words[-1]).strip()
-        if not words or token.token[:1].isspace() or blank:
+        before = "".join(one.token for one in words[-1]) if words else ""
+        if token.token[:1].isspace() or not before or before[-1].isspace():
             words.append([])
         words[-1].append(token)
     return [part for word in words for part in _parts(word)]
@@ -83,7 +83,7 @@ def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
 def _parts(word: list[TokenTrace]) -> list[list[TokenTrace]]:
     """Returns a word, and the signs behind it as a word of their own."""
     end = len(word)
-    while end and word[end - 1].token and not word[end - 1].token.strip(PUNCTUATION):
+    while end and word[end - 1].token and not word[end - 1].token.strip().strip(PUNCTUATION):
         end -= 1
     return [part for part in (word[:end], word[end:]) if part]
 

@@ -292,9 +292,13 @@ class SequenceTrace:
 
     @property
     def documents(self) -> list[DocumentShare]:
-        """Each document's share in the text, the mean over its tokens, the largest first."""
+        """Each document's share in the text, the mean over its tokens, the largest first.
+
+        Special tokens do not count, nor do those that the mixture gave no probability: nobody would
+        have written them.
+        """
         found: dict[tuple[str, str], DocumentShare] = {}
-        tokens = [token for token in self.tokens if not token.special]
+        tokens = [token for token in self.tokens if not token.special and token.p != 0.0]
         for token in tokens:
             for one in token.documents:
                 key, part = (one.store, one.document), one.share / len(tokens)
@@ -305,9 +309,16 @@ class SequenceTrace:
 
 @dataclass(frozen=True)
 class Trace:
-    """The sequences of one `generate()`, or one explained text."""
+    """The sequences of one `generate()`, or one explained text.
+
+    Attributes:
+        sequences: The traced sequences.
+        stores: The names of the datastores that were searched. What is shown of a trace names the
+            datastore of each document if there are several.
+    """
 
     sequences: list[SequenceTrace]
+    stores: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -340,6 +351,7 @@ class Trace:
         return {
             "format": _FORMAT,
             "version": _VERSION,
+            "stores": list(self.stores),
             "sequences": [
                 {
                     "prompt": one.prompt,
@@ -378,7 +390,8 @@ class Trace:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] != _FORMAT or content["version"] != _VERSION:
                 raise ValueError("another format or version")
-            return cls([read_sequence(one) for one in content["sequences"]])
+            sequences = [read_sequence(one) for one in content["sequences"]]
+            return cls(sequences, tuple(map(str, content.get("stores", ()))))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise TraceError(
                 f"{path} is not a trace ({error}); give a file that Trace.save() wrote"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -122,9 +123,9 @@ class KNNLogitsProcessor(LogitsProcessor):
 
             output = knn.generate(**tokenizer("The winch", return_tensors="pt"))
 
-        With drafts one forward pass gives several tokens, and the text stays the same. Drafts work
-        for one text at a time, greedy or sampled, as `drafting.arguments.can_draft` explains.
-        Otherwise this is the same as `generate()`.
+        With drafts one forward pass gives several tokens, and the text stays the same but for ties
+        within the rounding of half precision. Drafts work for one text at a time, greedy or
+        sampled, as `arguments.can_draft` explains. Otherwise this is the same as `generate()`.
 
         Args:
             inputs: The ids of the prompt, int64 [rows, length]; or give them as `input_ids`.
@@ -323,13 +324,22 @@ class KNNLogitsProcessor(LogitsProcessor):
             )
         )
 
-    def _familiarity(self, recording: Recording, row: int, places: int) -> Familiarity | None:
-        """Measures how well the memory knows the end of a row's prompt."""
+    def _familiarity(
+        self, recording: Recording, row: int, first: int, last: int
+    ) -> Familiarity | None:
+        """Measures how well the memory knows some tokens at the end of a row's prompt."""
         expected, states = self.memory.expected_hits, recording.states
-        if expected is None or states is None or min(places, states.shape[1]) < 1:
+        if expected is None or states is None:
             return None
-        states = states[row, -places:]
-        tokens = recording.prompt[row, -len(states) :]
+        # Each state predicts the next token.
+        before = recording.prompt.shape[1] - states.shape[1]
+        first = max(first, before)
+        states, tokens = (
+            states[row, first - before : last - before],
+            recording.prompt[row, first:last],
+        )
+        if first >= last:
+            return None
         return Familiarity(int(self.memory.hits(states, tokens).sum()), len(states), expected)
 
     def trace(
@@ -338,6 +348,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         tokenizer: Any,
         *,
         max_neighbors: int = MAX_NEIGHBORS,
+        prompt: str | None = None,
         pad_token_id: int | None = None,
         rows: Collection[int] | int | None = None,
     ) -> Trace:
@@ -349,8 +360,11 @@ class KNNLogitsProcessor(LogitsProcessor):
                 came from.
             tokenizer: The model's tokenizer.
             max_neighbors: The most passages to keep for each token.
-            pad_token_id: The padding token of finished rows, if `generate()` was given another
-                one than the model's. Padding is not traced.
+            prompt: What a person wrote, if the model read more, such as the words of a chat's
+                template. The trace has this prompt, and says of its names and its wording alone
+                what the memory knows. Without it a trace is of all that the model read.
+            pad_token_id: The padding token, if `generate()` was given another one than the model's
+                or the tokenizer's. Padding is not traced.
             rows: The sequences of the output to trace, or a single one; None for all.
 
         Returns:
@@ -368,10 +382,12 @@ class KNNLogitsProcessor(LogitsProcessor):
         beam_indices = getattr(output, "beam_indices", None)
         if not is_ids(sequences):
             raise TraceError("this is not an output of generate(): give trace() such an output")
+        pads = [pad_token_id]
         if pad_token_id is None:
-            pad_token_id = getattr(self._model_config, "pad_token_id", None)
-            if pad_token_id is None and self._ends:
-                pad_token_id = self._ends[0]
+            # A model without such a token pads ended rows with its end token, but a tokenizer has
+            # padded the prompts with its own.
+            own_pad = getattr(self._model_config, "pad_token_id", None)
+            pads = [*([own_pad] if own_pad is not None else self._ends[:1]), tokenizer.pad_token_id]
         with self._lock:
             recordings = self._recordings[::-1]
         own = self._course.recording if self._course is not None else None
@@ -388,7 +404,8 @@ class KNNLogitsProcessor(LogitsProcessor):
                     self.memory.retriever.locate,
                     self.memory.name_of,
                     max_neighbors=max_neighbors,
-                    pad=pad_token_id,
+                    pads=[one for one in pads if one is not None],
+                    prompt=prompt,
                     near_within=self.memory.near_within,
                     familiarity=partial(self._familiarity, recording),
                     rows=rows,
@@ -398,6 +415,7 @@ class KNNLogitsProcessor(LogitsProcessor):
                         exclude=self.memory.config.exclude,
                     ),
                 )
+                trace = replace(trace, stores=self.memory.names)
                 return trace if self.memory.gate is None else with_trust(trace)
         raise TraceError(
             "this processor has not recorded such a generation: give the whole output of a recent "

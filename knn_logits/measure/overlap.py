@@ -81,7 +81,7 @@ class Overlap:
 
     def __str__(self) -> str:
         named = first_few([id for id, _ in self.documents])
-        whole = f", {len(self.texts):,} of its documents whole" if self.texts else ""
+        whole = f", {len(self.texts):,} of its documents nearly whole" if self.texts else ""
         return (
             f"{self.share:.1%} of the text's tokens are in the datastore, in runs of {RUN} or more"
             f"{whole} ({named})"

@@ -165,6 +165,47 @@ def test_a_chat_template_makes_it_a_conversation(
     assert seen == [["user"], ["user"]]
 
 
+TEMPLATED = "You are Smolbert, made by Hugging Face.\n{{ messages[-1].content }}\nAnswer:"
+
+
+def test_a_prompt_is_what_a_person_wrote(run, model_folder, chat_store, tmp_path, monkeypatch):
+    """The names and the wording of a chat's template say nothing about the memory."""
+    import shutil
+
+    from transformers import AutoTokenizer
+
+    folder = shutil.copytree(model_folder, tmp_path / "chatty")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = TEMPLATED
+    tokenizer.save_pretrained(folder)
+    line = "and who sells K-99 cranes?"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{line}\n/save {tmp_path / 't.json'}\n/why\n"))
+    done = run("chat", str(folder), str(chat_store), "--max-new-tokens", "3")
+    assert done.code == 0, done.err
+    (sequence,) = Trace.load(tmp_path / "t.json")
+    assert sequence.prompt == line
+    assert sequence.unknown == ("K-99",)
+    assert "Smolbert" not in done.out
+
+
+def test_a_text_that_follows_a_cut_character_is_whole(run, tmp_path):
+    """Llama's tokenizer has a token for each byte of a rare character."""
+    from byte_tokens import make_byte_fallback
+    from conftest import make_gpt2
+
+    tokenizer, model = make_byte_fallback(), make_gpt2()
+    text = "the sea 東京 is far. " * 8
+    store = knn_logits.build_datastore(model, tokenizer, [text], tmp_path / "s", k=4, index="exact")
+    model.save_pretrained(tmp_path / "m")
+    tokenizer.save_pretrained(tmp_path / "m")
+    for tokens in range(1, 9):
+        options = ["--max-new-tokens", tokens, "--lmbda", 1.0, "--temperature", 0.01, "--json"]
+        done = run("generate", tmp_path / "m", store.folder, "--prompt", "the sea 東", *options)
+        written = "".join(one["token"] for one in done.json["tokens"])
+        assert written.startswith("京"[: tokens // 3])
+        assert done.json["text"].rstrip("\ufffd") == written.rstrip("\ufffd")
+
+
 def test_generate_streams_and_keeps_its_trace(run, model_folder, chat_store, tmp_path):
     arguments = ["generate", model_folder, str(chat_store), "--prompt", PROMPT]
     done = run(*arguments, "--save", tmp_path / "t.json", "--html", tmp_path / "t.html")

@@ -4,6 +4,9 @@ import json
 
 import pytest
 from commands import write_corpus
+from conftest import TEXTS
+
+import knn_logits
 
 TEXT = "The harbour crane lifts twelve crates, and Queen Maira reads the barometer. " * 6
 
@@ -29,6 +32,32 @@ def test_json(run, model_folder, store, text, tmp_path):
     assert [one["name"] for one in content["texts"]] == [text, str(other)]
     assert content["settings"]["k"] == 16
     assert content["settings"]["window"] == 64
+
+
+def test_a_preset_decides_whether_passages_are_followed(
+    run, model, tokenizer, model_folder, text, tmp_path
+):
+    """An option that is not given has no say."""
+    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "s")
+    saved = [
+        run(
+            "eval", model_folder, store.folder, text, "--preset", one, "--min-knns", 1, "--json"
+        ).json
+        for one in ("writing", "scoring")
+    ]
+    assert saved[0]["searches_saved"] > saved[1]["searches_saved"] == 0
+    words = run(
+        "explain",
+        model_folder,
+        store.folder,
+        TEXT,
+        "--preset",
+        "writing",
+        "--min-knns",
+        1,
+        "--json",
+    )
+    assert "pointers" in {one["retrieval"] for one in words.json["tokens"]}
 
 
 def test_rows_are_read_as_a_build_reads_them(run, model_folder, store, tmp_path):

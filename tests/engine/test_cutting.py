@@ -56,6 +56,7 @@ def test_only_the_template_writes_control_tokens():
     said = [{"role": "user", "content": "hi </s><s> there "}, {"role": "user", "content": "a b"}]
     ids = chat_ids(tokenizer, said)
     assert [one for one in ids if one in (1, 2)] == [1, 2, 1, 2]
+    assert tokenizer.decode(ids) == "<s> hi </s><s> there</s><s> a b</s>"
     said[0]["content"] = "hi there"
     assert chat_ids(tokenizer, said) == tokenizer.apply_chat_template(said)["input_ids"]
 

@@ -1,5 +1,6 @@
 """Words that a passage does not have, in a text that quotes it otherwise."""
 
+import unicodedata
 from html import unescape
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from conftest import TEXTS
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 import knn_logits
@@ -130,6 +131,55 @@ def test_one_word_differs_in_a_tokenizer_that_drops_the_first_space(model, tmp_p
         assert "".join(one.token for one in against).strip() == other
     assert not [one for one in explain(model, own, store, TEXTS[1])[0].tokens
                 if one.meaning == "contradicted"]  # fmt: skip
+
+
+CAFE = (
+    "The harbour café opens at seven and closes at noon.\nThe keeper writes the weather into a "
+    "book each evening before he lights the lamp."
+)
+
+
+@pytest.fixture(scope="module")
+def by_line(model, tmp_path_factory):
+    """A tokenizer that has a full stop and the line break behind it as one token, as Qwen's has."""
+    made = Tokenizer(models.WordLevel({"<e>": 0}, "<e>"))
+    cut = Regex(r"\.\n| ?\w+\u00a0| ?[\w\u0301]+|[^\w]")
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Split(cut, "isolated"), decoders.Fuse()
+    trainer = trainers.WordLevelTrainer(special_tokens=["<e>"], show_progress=False)
+    texts = [CAFE, *VARIANTS.values(), " waves"]
+    made.train_from_iterator(texts, trainer)
+    own = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<e>", unk_token="<e>")
+    folder = tmp_path_factory.mktemp("line") / "s"
+    return own, knn_logits.build_datastore(model, own, [CAFE], folder, **EVERY)
+
+
+VARIANTS = {
+    "line break": CAFE.replace(".\n", ". "),
+    "no-break space": CAFE.replace(" a book", "\u00a0a book"),
+    "accents": unicodedata.normalize("NFD", CAFE),
+}
+
+
+@pytest.mark.parametrize("text", VARIANTS.values(), ids=VARIANTS)
+def test_the_same_words_in_other_characters_are_no_difference(model, by_line, text):
+    own, store = by_line
+    assert text != CAFE
+
+    def against(text):
+        trace = explain(model, own, store, text, **EVERY)[0]
+        said = [(word, contradiction(word)) for word in words_of(trace.tokens)]
+        return [("".join(t.token for t in one).strip(), r.token.strip()) for one, r in said if r]
+
+    assert against(text) == []
+    assert against(text.replace("weather", "waves")) == [("waves", "weather")]
+
+
+def test_a_first_word_is_cut_without_the_space_that_a_passage_has_before_it(
+    model, tokenizer, objections, tmp_path
+):
+    text = "He may show(winch.first, winch.second, winch.third and the weather of the lamp)."
+    store = knn_logits.build_datastore(model, tokenizer, [text], tmp_path / "s", **EVERY)
+    assert objections(text[text.index("winch.second") :], store) == []
 
 
 def test_a_vote_does_not_contradict_what_a_passage_says_word_for_word(model, tokenizer, tmp_path):

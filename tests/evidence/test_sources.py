@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from knn_logits import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace, Trace
-from knn_logits.evidence.render import to_html
+from knn_logits.evidence.render import documents_line, to_html
 from knn_logits.evidence.sources import main_sources, words_of
 
 
@@ -26,6 +26,30 @@ def test_signs_behind_a_word_are_a_word_of_their_own():
     tokens = [token(one) for one in ("Vin", "une", ".", '"', " 3", ".", "5", "%", ")", "\n", ".")]
     words = ["".join(one.token for one in word) for word in words_of(tokens)]
     assert words == ["Vinune", '."', " 3.5%", ")", "\n", "."]
+
+
+def test_a_sign_with_a_line_break_ends_a_word():
+    tokens = [token(one) for one in (" left", ".\n", "The", " winch")]
+    words = ["".join(one.token for one in word) for word in words_of(tokens)]
+    assert words == [" left", ".\n", "The", " winch"]
+
+
+def test_a_token_without_probability_is_nobodys():
+    certain = replace(shared(" sea", a=1.0), p=1.0, p_lm=0.2, p_knn=1.0, lmbda=1.0)
+    never = replace(token(" hill"), p=0.0, p_lm=0.3, p_knn=0.0, lmbda=1.0)
+    found = SequenceTrace("", [certain, never])
+    assert [one.share for one in found.documents] == [1.0]
+    assert documents_line(found) == "documents: 100% a; the model itself 0%"
+
+
+@pytest.mark.parametrize("stores", [("s",), ("s", "t")])
+def test_the_datastore_is_named_where_several_are_open(stores, capsys):
+    """All documents may be of one of them."""
+    trace = Trace([SequenceTrace("", [shared(" sea", a=0.9)])], stores)
+    trace.show()
+    several = len(stores) > 1
+    assert ("90% by a (s)" in capsys.readouterr().out) is several
+    assert ("90% a (s)" in to_html(trace)) is several
 
 
 def test_a_sentence_that_ends_in_the_answer_only_keeps_its_source():

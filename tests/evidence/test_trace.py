@@ -362,6 +362,18 @@ def test_padding_of_finished_rows_is_no_part(model, tokenizer, store):
         assert trace[0].text == tokenizer.decode(free[0, length : length + 3])
 
 
+def test_padding_before_a_prompt_is_no_part_where_only_the_tokenizer_knows_it(
+    mine, tokenizer, store
+):
+    mine.generation_config.pad_token_id, mine.generation_config.eos_token_id = None, 7
+    tokenizer.padding_side = "left"
+    prompts = ["The pump needs seven litres", "Crane"]
+    inputs = tokenizer(prompts, return_tensors="pt", padding=True)
+    with KNNLogitsProcessor(mine, store) as knn:
+        output = knn.generate(**inputs, max_new_tokens=3, pad_token_id=tokenizer.pad_token_id)
+        assert [one.prompt for one in knn.trace(output, tokenizer)] == prompts
+
+
 def test_a_stale_output_of_beams_is_refused(model, tokenizer, store):
     torch.manual_seed(0)
     ids = tokenizer("The", return_tensors="pt")["input_ids"]

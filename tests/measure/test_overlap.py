@@ -58,6 +58,7 @@ def test_a_stored_text_is_found_whole(store):
     assert (found.share, found.texts) == (1.0, (0, 1))
     assert found.documents == (("0", 188), ("4", 38))
     assert found.notable
+    assert "2 of its documents nearly whole" in str(found)
     assert found.held
     assert found.in_texts == 250
     assert "100.0% of the text's tokens" in str(found)

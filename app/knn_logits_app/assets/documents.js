@@ -3,8 +3,9 @@
 const LISTED = 8;
 
 // Returns the share of each document in a text, which is the mean over the tokens.
-const partsOf = (states) => {
+const partsOf = (all) => {
   const parts = new Map();
+  const states = all.filter((one) => one.p !== 0);
   for (const state of states)
     for (const [number, share] of state.documents)
       parts.set(number, (parts.get(number) ?? 0) + share / states.length);

@@ -3,8 +3,7 @@
 // Signs that end a word and do not belong to it, as in `knn_logits/trace/sources.py`.
 const PUNCTUATION = ".,;:!?)]}»”\"'";
 const isWord = (text) => /[\p{L}\p{N}]/u.test(text);
-const blank = (text) => !text.trim();
-const isSign = (piece) => piece !== "" && [...piece].every((one) => PUNCTUATION.includes(one));
+const isSign = (piece) => piece !== "" && [...piece.trim()].every((one) => PUNCTUATION.includes(one));
 
 // Groups pieces of text into words, which white space separates. White space alone is a word of its
 // own, since a passage may contain a line break but not the next word. So are the signs behind a
@@ -12,8 +11,8 @@ const isSign = (piece) => piece !== "" && [...piece].every((one) => PUNCTUATION.
 const wordsOf = (pieces) => {
   const groups = [];
   pieces.forEach((piece, place) => {
-    const last = groups.at(-1);
-    if (!last || /^\s/.test(piece) || blank(last.map((one) => pieces[one]).join(""))) groups.push([]);
+    const before = (groups.at(-1) ?? []).map((one) => pieces[one]).join("");
+    if (/^\s/.test(piece) || !before || /\s$/.test(before)) groups.push([]);
     groups.at(-1).push(place);
   });
   const parts = groups.flatMap((group) => {
