@@ -125,10 +125,10 @@ def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **settings: 
         return spelt.sub(lambda found: found[0][0] + _MARK + found[0][1:], value.replace(_MARK, ""))
 
     safe = [{name: marked(value) for name, value in one.items()} for one in messages]
-    text = tokenizer.apply_chat_template(safe, tokenize=False, **settings)
-    if _MARK not in text:
+    if safe == [dict(one) for one in messages]:
         found = tokenizer.apply_chat_template(list(messages), return_dict=True, **settings)
         return list(found["input_ids"])
+    text = tokenizer.apply_chat_template(safe, tokenize=False, **settings)
     done = tokenizer([text], add_special_tokens=False, verbose=False)
     return _without_marks(tokenizer, text, done)
 

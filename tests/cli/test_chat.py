@@ -206,6 +206,10 @@ def test_a_text_that_follows_a_cut_character_is_whole(run, tmp_path):
         assert done.json["text"].rstrip("\ufffd") == written.rstrip("\ufffd")
 
 
+def test_the_help_says_when_drafts_change_the_text(run):
+    assert "half precision but for ties" in " ".join(run("generate", "--help").out.split())
+
+
 def test_generate_streams_and_keeps_its_trace(run, model_folder, chat_store, tmp_path):
     arguments = ["generate", model_folder, str(chat_store), "--prompt", PROMPT]
     done = run(*arguments, "--save", tmp_path / "t.json", "--html", tmp_path / "t.html")
